@@ -1,0 +1,42 @@
+package locker
+
+import (
+	"iter"
+	"math/rand/v2"
+	"time"
+)
+
+// A Backoff is the sequence of pauses between the attempts of one wait. Each wait ranges over it afresh, so one value
+// serves any number of waiters. A wait whose Backoff ends is refused with ErrBusy.
+type Backoff = iter.Seq[time.Duration]
+
+// Constant pauses for d each time.
+func Constant(d time.Duration) Backoff {
+	return func(yield func(time.Duration) bool) {
+		for yield(d) {
+		}
+	}
+}
+
+// Exponential pauses for first, then twice as long each time, up to most.
+func Exponential(first, most time.Duration) Backoff {
+	return func(yield func(time.Duration) bool) {
+		for d := min(first, most); yield(d); d = min(2*d, most) {
+		}
+	}
+}
+
+// Jitter makes each pause of b a random one between half and all of it, so that waiters that were refused together do
+// not come back together.
+func Jitter(b Backoff) Backoff {
+	return func(yield func(time.Duration) bool) {
+		for d := range b {
+			if d > 1 {
+				d = d/2 + rand.N(d/2+1)
+			}
+			if !yield(d) {
+				return
+			}
+		}
+	}
+}

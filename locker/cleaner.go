@@ -1,0 +1,119 @@
+package locker
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// cleaner finishes, in the background, the releases whose answer nobody waits for any more: grants that came too late,
+// acquires that were abandoned in flight, releases without an answer. It repeats each until it is answered, or until the
+// server has forgotten the lease by itself. One goroutine per Engine, which exists only while there is work.
+type cleaner struct {
+	engine *Engine
+	ctx    context.Context // ends when Close has ended
+	work   tasks           // what is not confirmed yet
+
+	mu      sync.Mutex
+	queue   []chore
+	running bool
+	hurry   chan struct{} // closed by stop's end: no more pauses
+}
+
+type chore struct {
+	claim   Claim
+	useless time.Time // from then on there is nothing left to release
+}
+
+func (c *cleaner) init(e *Engine, ctx context.Context) {
+	c.engine, c.ctx = e, ctx
+	c.hurry = make(chan struct{})
+}
+
+// add hands over a release. After Close it is dropped: the key runs out by its TTL.
+func (c *cleaner) add(claim Claim, useless time.Time) {
+	if !c.work.enter() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue = append(c.queue, chore{claim, useless})
+	if !c.running {
+		c.running = true
+		go c.run()
+	}
+}
+
+// run works off the queue. A server that does not answer one release will not answer the others either, so it pauses
+// before it goes on.
+func (c *cleaner) run() {
+	for {
+		for pause := range betweenRepeats {
+			ch, ok := c.first()
+			if !ok {
+				return
+			}
+			if !c.try(ch) {
+				select {
+				case <-time.After(pause):
+				case <-c.hurry:
+				}
+				continue
+			}
+			break // the server answers: the next failure pauses shortly again
+		}
+	}
+}
+
+// try makes one call. True: this chore is done with, one way or the other.
+func (c *cleaner) try(ch chore) bool {
+	select {
+	case <-c.hurry:
+		c.done()
+		return true
+	default:
+	}
+	if time.Now().After(ch.useless) {
+		c.done()
+		return true
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, callTimeout)
+	defer cancel()
+	select {
+	case r := <-ask(&c.engine.calls, func() (Grant, error) { return c.engine.store.Release(ctx, ch.claim) }):
+		if r.err != nil {
+			return false
+		}
+	case <-ctx.Done():
+		return false
+	}
+	c.done()
+	return true
+}
+
+// first looks at the oldest chore, and ends the goroutine when there is none.
+func (c *cleaner) first() (chore, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		c.queue, c.running = nil, false
+		return chore{}, false
+	}
+	return c.queue[0], true
+}
+
+// done takes the oldest chore off.
+func (c *cleaner) done() {
+	c.mu.Lock()
+	c.queue = c.queue[1:]
+	c.mu.Unlock()
+	c.work.leave()
+}
+
+// stop waits until all is confirmed, at most until ctx ends, and then drops the rest.
+func (c *cleaner) stop(ctx context.Context) error {
+	c.work.close()
+	err := c.work.wait(ctx)
+	close(c.hurry)
+	return err
+}

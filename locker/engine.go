@@ -1,0 +1,209 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// An Engine turns a [Store] into a [Locker]. It owns the tokens, the deadlines, the waiting, the renewals and the
+// undoing of what was left unclear; the Store only makes atomic steps. Make one with [New] or a constructor such as
+// [NewSingle], share it, and Close it when the service stops.
+type Engine struct {
+	store   Store
+	cfg     config
+	keeper  keeper
+	cleaner cleaner
+	waiters waiters
+
+	calls tasks // calls to the Store
+	runs  tasks // Run's functions
+
+	examine sync.Once
+	closing chan struct{} // closed when Close begins
+	closed  chan struct{} // closed when it has ended
+	once    sync.Once
+	cut     context.CancelFunc // ends background calls
+}
+
+// New returns a Locker over s. The constructors of the kinds of lock call it; call it for a Store of your own.
+func New(s Store, opts ...Option) (*Engine, error) {
+	if isNil(s) {
+		return nil, errors.New("latchkit: New: the Store is nil")
+	}
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	background, cut := context.WithCancel(context.Background())
+	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{}), cut: cut}
+	e.keeper.init(e, background)
+	e.cleaner.init(e, background)
+	e.waiters.init(s)
+	return e, nil
+}
+
+var _ Locker = (*Engine)(nil)
+
+// Acquire takes the lock that rule describes, waiting as rule.Wait says. ctx ends the wait, at once, even while a call
+// to the server hangs; what was left unclear by then is undone in the background. ctx does not end the lease that was
+// granted: use [Run], or Lease.Context, for work that must end with the lease.
+//
+// The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported, ErrInvalidKey,
+// ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside it where a holder was seen.
+func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	rule, err := e.cfg.resolve(rule)
+	if err != nil {
+		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
+	}
+	a := acquisition{engine: e, rule: rule, began: time.Now(), caller: ctx}
+	var end func(Outcome)
+	a.ctx, end = e.cfg.begin(ctx, OpAcquire, rule)
+	lease, err := a.run()
+	if end != nil {
+		end(a.outcome(lease, err))
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.examine.Do(func() { ask(&e.calls, e.warn) })
+	return lease, nil
+}
+
+// Inspect says who holds key now. It is a look, not a lock: the answer may be old when it arrives.
+//
+// Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
+func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
+	s, ok := e.store.(Inspector)
+	if !ok {
+		return Info{}, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
+	}
+	return administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return s.Inspect(ctx, l) })
+}
+
+// Break throws out the holder of key that [Engine.Inspect] showed with this fence. Its lease ends with ErrRevoked at its
+// next renewal at the latest, until when it may still work: let the data check the fence. Give a reason, it is told to
+// the holder: no secrets.
+//
+// Errors: ErrGone when no holder has that fence any more, so repeating a Break hits nobody else; ErrInvalidKey,
+// ErrUnavailable, ErrUnsupported, ctx.Err().
+func (e *Engine) Break(ctx context.Context, key string, fence uint64, reason string) error {
+	ctx, end := e.cfg.begin(ctx, OpBreak, Rule{Key: key, Name: Rule{Key: key}.name()})
+	err := e.breakHolder(ctx, key, fence, reason)
+	if end != nil {
+		end(Outcome{Result: resultOf(OpBreak, err), Err: err, Fence: fence, Calls: 1})
+	}
+	return err
+}
+
+func (e *Engine) breakHolder(ctx context.Context, key string, fence uint64, reason string) error {
+	s, ok := e.store.(Breaker)
+	if !ok {
+		return &Error{Op: OpBreak, Key: key, Err: ErrUnsupported}
+	}
+	g, err := administer(ctx, e, OpBreak, key, func(l string) (Grant, error) { return s.Break(ctx, l, fence, reason) })
+	if err == nil && g.State != Released {
+		return &Error{Op: OpBreak, Key: key, Err: fmt.Errorf("%w: fence %d; look again with Inspect", ErrGone, fence)}
+	}
+	return err
+}
+
+// RaiseFence makes the next fence of key larger than atLeast: the repair when the server lost its counter and the
+// database remembers a larger one. It never lowers it.
+//
+// Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
+func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
+	s, ok := e.store.(Fencer)
+	if !ok {
+		return &Error{Op: OpRaiseFence, Key: key, Err: ErrUnsupported}
+	}
+	_, err := administer(ctx, e, OpRaiseFence, key, func(l string) (struct{}, error) {
+		return struct{}{}, s.RaiseFence(ctx, l, atLeast)
+	})
+	return err
+}
+
+// administer makes one call about key, raced against ctx.
+func administer[T any](ctx context.Context, e *Engine, op Op, key string, call func(l string) (T, error)) (T, error) {
+	var none T
+	l := e.cfg.prefix + key
+	if err := checkKey(l); err != nil {
+		return none, &Error{Op: op, Key: key, Err: err}
+	}
+	if err := ctx.Err(); err != nil {
+		return none, &Error{Op: op, Key: key, Err: err}
+	}
+	select {
+	case a := <-ask(&e.calls, func() (T, error) { return call(l) }):
+		if a.err != nil {
+			return none, &Error{Op: op, Key: key, Err: unavailable(a.err)}
+		}
+		return a.value, nil
+	case <-ctx.Done():
+		return none, &Error{Op: op, Key: key, Err: ctx.Err()}
+	}
+}
+
+// Close stops the Locker: no more admissions, waiters end with ErrClosed, and so do the contexts of leases. It waits
+// until the functions of [Run] have returned and their leases are released, renewing them meanwhile, and until what was
+// left unclear is undone; at most until ctx ends. Keys that are still held then run out by their TTL. Leases taken by
+// hand may be released after Close. The Store's client is the caller's and stays open.
+//
+// The error is ctx's, when something was still under way; a second Close waits for the first.
+func (e *Engine) Close(ctx context.Context) error {
+	first := false
+	e.once.Do(func() { first = true })
+	if !first {
+		select {
+		case <-e.closed:
+			return nil
+		case <-ctx.Done():
+			return &Error{Op: OpClose, Err: ctx.Err()}
+		}
+	}
+	defer close(e.closed)
+	close(e.closing)
+	e.waiters.stop()
+	e.runs.close()
+	for _, l := range e.keeper.leases() {
+		l.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
+	}
+	err := e.runs.wait(ctx)
+	e.keeper.stop()
+	if cleaned := e.cleaner.stop(ctx); err == nil {
+		err = cleaned
+	}
+	e.cut()
+	if idle := e.calls.wait(ctx); err == nil {
+		err = idle
+	}
+	if err != nil {
+		return &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; held keys run out by their TTL", err)}
+	}
+	return nil
+}
+
+// warn tells, once, what is unsafe about the server. It runs beside the first acquire, not in its way.
+func (e *Engine) warn() (struct{}, error) {
+	x, ok := e.store.(Examiner)
+	if !ok {
+		return struct{}{}, nil
+	}
+	ctx, cancel := context.WithTimeout(e.cleaner.ctx, callTimeout)
+	defer cancel()
+	for _, w := range x.Examine(ctx) {
+		if o, ok := e.cfg.observer.(Warner); ok {
+			o.Warn(w)
+		} else {
+			slog.Warn("latchkit: "+w.Text, "code", w.Code)
+		}
+	}
+	return struct{}{}, nil
+}
+
+// drift is the part of a lease that is not used: the clocks of client and server may run at rates that differ by 1 %,
+// and the server expires keys within a millisecond or two.
+func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }

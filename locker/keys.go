@@ -1,0 +1,92 @@
+package locker
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Every key that a lock uses on Redis is named here and nowhere else. L, the lease, is exactly prefix+key, where other
+// libraries see it; its siblings carry L's hash tag, so that they lie in L's slot of a cluster.
+const (
+	reserved     = "latchkit:"
+	tombstoneKey = reserved + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
+	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
+	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
+)
+
+// maxKeyBytes bounds L. Longer keys should be hashed by whoever makes them.
+const maxKeyBytes = 512
+
+// checkKey says whether l can be locked.
+func checkKey(l string) error {
+	switch {
+	case l == "":
+		return fmt.Errorf("%w: it is empty", ErrInvalidKey)
+	case len(l) > maxKeyBytes:
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed; hash the long part", ErrInvalidKey, len(l), maxKeyBytes)
+	case strings.HasPrefix(l, reserved):
+		return fmt.Errorf("%w: names that start with %q are kept for the locks' own data", ErrInvalidKey, reserved)
+	case tagOf(l) == l && strings.Contains(l, "}"):
+		return fmt.Errorf("%w: it has a '}' but no hash tag {…}, so its companion keys cannot be put into its cluster slot", ErrInvalidKey)
+	}
+	return nil
+}
+
+// tagOf is the part of l that Redis Cluster hashes: what stands between the first '{' and the first '}' after it, or all
+// of l when there is no such pair or nothing in it.
+func tagOf(l string) string {
+	if _, rest, ok := strings.Cut(l, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+			return tag
+		}
+	}
+	return l
+}
+
+func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
+func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
+func counterOf(l string) string          { return counterKey + slotTags()[slot(tagOf(l))] + "}" }
+
+// slotCount is the number of slots of a Redis Cluster.
+const slotCount = 16384
+
+// slotTags gives each slot the smallest decimal number that hashes into it, so that there is one fence counter per slot
+// and any client in any language finds it. Made once, on first use.
+var slotTags = sync.OnceValue(func() *[slotCount]string {
+	var tags [slotCount]string
+	for n, found := 0, 0; found < slotCount; n++ {
+		tag := strconv.Itoa(n)
+		if s := slot(tag); tags[s] == "" {
+			tags[s] = tag
+			found++
+		}
+	}
+	return &tags
+})
+
+// slot is the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the Redis Cluster specification
+// defines it.
+func slot(tag string) uint16 {
+	var crc uint16
+	for i := range len(tag) {
+		crc = crc<<8 ^ crc16[byte(crc>>8)^tag[i]]
+	}
+	return crc % slotCount
+}
+
+var crc16 = func() (table [256]uint16) {
+	for i := range table {
+		crc := uint16(i) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+		table[i] = crc
+	}
+	return table
+}()

@@ -1,0 +1,8 @@
+-- inspect.lua: say who holds a lease.
+--
+-- KEYS: lease L
+-- ARGV: none
+-- returns: {server µs, PTTL, L or "" when it is free}
+-- idempotent: it writes nothing.
+local clock = redis.call('TIME')
+return {clock[1] * 1000000 + clock[2], redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[1]) or ''}

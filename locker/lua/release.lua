@@ -1,0 +1,41 @@
+-- release.lua: give a lease up, keep it without an owner, or make sure that a late acquire takes nothing.
+--
+-- KEYS: lease L · tombstone X of the token · done mark D
+-- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done mark for this long, in
+--       ms, 0: none
+-- returns: {"released", server µs} · {"not ours", server µs} · {"revoked", server µs, reason}
+-- idempotent: a second execution finds L without the token and changes nothing but the tombstone's expiry.
+-- first write: DEL or PEXPIRE of L when it is ours, which memory cannot refuse; on a full server the writes after it
+--   pass too, those without it do not.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local owner = ARGV[1] .. ':'
+local lease = redis.call('GETEX', KEYS[1])
+local ours = lease and string.sub(lease, 1, #owner) == owner
+if ours then
+  if keep > 0 then
+    redis.call('PEXPIRE', KEYS[1], keep)
+  else
+    redis.call('DEL', KEYS[1])
+  end
+end
+
+local tombstone = redis.call('GET', KEYS[2])
+if tombstone and string.sub(tombstone, 1, 8) == 'revoked:' then
+  return {'revoked', now, string.sub(tombstone, 9)}
+end
+if undo > 0 then
+  redis.call('SET', KEYS[2], 'undone', 'PX', undo)
+end
+if not ours then
+  return {'not ours', now}
+end
+if done > 0 then
+  redis.call('SET', KEYS[3], '1', 'PX', done)
+end
+if keep > 0 then
+  redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
+end
+return {'released', now}

@@ -1,0 +1,105 @@
+package locker
+
+import (
+	"context"
+	"time"
+)
+
+// Op names what is done to a lock, in errors and for Observers.
+type Op uint8
+
+const (
+	OpAcquire    Op = iota + 1 // from the call to the grant or the refusal, the wait included
+	OpHold                     // from the grant to the release or the loss
+	OpRelease                  // Release and Complete
+	OpExtend                   // Extend
+	OpRenew                    // the renewals of the keeper; not observed one by one
+	OpInspect                  // Engine.Inspect
+	OpBreak                    // Engine.Break
+	OpRaiseFence               // Engine.RaiseFence
+	OpClose                    // Engine.Close
+)
+
+var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close"}
+
+// String returns the operation's name, such as "acquire".
+func (o Op) String() string {
+	if int(o) < len(opNames) && o > 0 {
+		return opNames[o]
+	}
+	return "unknown"
+}
+
+// An Observer is told when an operation begins and when it ends. It is the seam for tracing and metrics: package
+// otellock is one. It must be safe for concurrent use, and fast: it is called on the caller's path.
+type Observer interface {
+	// Begin is called before the operation. The context that it returns replaces ctx for what follows, so a span put
+	// into it becomes the parent of the operation's calls, and with OpHold of the work under the lock. The function
+	// that it returns is called once, at the end; it may be nil.
+	//
+	// OpAcquire, OpHold, OpRelease, OpExtend and OpBreak are observed. The rule is complete: defaults are filled in.
+	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
+}
+
+// A Warner is an Observer that also wants to hear what is unsafe about the server. Without one, warnings go to
+// slog.Default. Each warning is given at most once per Engine.
+type Warner interface {
+	Warn(Warning)
+}
+
+// A Warning says that the server is set up so that locks can be lost.
+type Warning struct {
+	Code string // low-cardinality: "eviction-policy"
+	Text string // what is wrong and what to do
+}
+
+// Result is the outcome of an operation in one word, fit for a metric's attribute.
+type Result string
+
+const (
+	ResultAcquired       Result = "acquired"         // acquire: granted
+	ResultBusy           Result = "busy"             // acquire: held by somebody else, and not waited for (or Backoff ended)
+	ResultTimeout        Result = "timeout"          // acquire: held by somebody else until Wait or the deadline was over
+	ResultCanceled       Result = "canceled"         // acquire, extend: the caller gave up
+	ResultDone           Result = "done"             // acquire: ErrDone
+	ResultTooManyWaiters Result = "too_many_waiters" // acquire: ErrTooManyWaiters
+	ResultUnavailable    Result = "unavailable"      // any: ErrUnavailable
+	ResultReleased       Result = "released"         // hold, release: in the ordinary way
+	ResultLost           Result = "lost"             // hold, release, extend: ErrLost
+	ResultRevoked        Result = "revoked"          // hold, release, extend: ErrRevoked
+	ResultExpired        Result = "expired"          // hold, release, extend: ErrExpired
+	ResultExtended       Result = "extended"         // extend: the lease lives longer
+	ResultBroken         Result = "broken"           // break: the holder was thrown out
+	ResultGone           Result = "gone"             // break: ErrGone
+	ResultError          Result = "error"            // any: everything else
+)
+
+// Outcome says how an operation ended.
+type Outcome struct {
+	Result Result
+	// Err is nil when the operation did what was asked.
+	Err error
+	// Fence of the lease, 0 when there is none.
+	Fence uint64
+	// Calls is how many times the Store was asked. 0 for OpHold.
+	Calls int
+	// Waited is how long an acquire was held up by another holder, 0 when the first answer was the grant.
+	Waited time.Duration
+	// HolderMetadata is what the other holder's [WithMetadata] wrote into its lease, as last seen by an acquire.
+	HolderMetadata string
+}
+
+// begin tells the observer, if there is one.
+func (c *config) begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome)) {
+	if c.observer == nil {
+		return ctx, nil
+	}
+	return c.observer.Begin(ctx, op, rule)
+}
+
+// finish ends what begin began.
+func finish(end func(Outcome), o Outcome) {
+	if end != nil {
+		end(o)
+	}
+}

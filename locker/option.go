@@ -1,0 +1,87 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// An Option sets up a Locker. Options cannot be changed on a live one.
+type Option func(*config)
+
+// config is what the options set; its defaults stand in newConfig and nowhere else.
+type config struct {
+	ttl        time.Duration
+	maxTTL     time.Duration
+	prefix     string
+	backoff    Backoff
+	observer   Observer
+	renewal    bool
+	maxWaiters int
+	metadata   func(context.Context) string
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{
+		ttl:     DefaultTTL,
+		backoff: Jitter(Exponential(5*time.Millisecond, 250*time.Millisecond)),
+		renewal: true,
+	}
+	for i, o := range opts {
+		if o == nil {
+			return c, fmt.Errorf("latchkit: option %d is nil; leave it out instead", i+1)
+		}
+		o(&c)
+	}
+	return c, c.validate()
+}
+
+func (c *config) validate() error {
+	switch {
+	case c.ttl < time.Millisecond:
+		return fmt.Errorf("latchkit: WithTTL(%v) is too short; give at least 1ms, and in practice several round trips to the server", c.ttl)
+	case c.maxTTL != 0 && c.maxTTL < c.ttl:
+		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower it with WithTTL", c.maxTTL, c.ttl)
+	case c.backoff == nil:
+		return errors.New("latchkit: WithBackoff(nil); leave the option out to get the default")
+	case c.maxWaiters < 0:
+		return fmt.Errorf("latchkit: WithMaxWaiters(%d); give a positive number, or leave it out for no limit", c.maxWaiters)
+	case len(c.prefix) > maxKeyBytes/2:
+		return fmt.Errorf("latchkit: WithPrefix: %d bytes leave no room for keys; at most %d are allowed", len(c.prefix), maxKeyBytes/2)
+	}
+	return nil
+}
+
+// WithTTL sets the time to live of leases whose Rule has none. Default: [DefaultTTL].
+func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
+
+// WithMaxTTL is the largest TTL or AtLeast that a Rule may ask for. Default: 0, any.
+func WithMaxTTL(d time.Duration) Option { return func(c *config) { c.maxTTL = d } }
+
+// WithPrefix puts p in front of every key on the server. Default: none, so that the lock "a" is the Redis key "a",
+// where other lock libraries see it.
+func WithPrefix(p string) Option { return func(c *config) { c.prefix = p } }
+
+// WithBackoff sets the pauses between attempts while a key is busy. Default: 5 ms, doubling up to 250 ms, jittered.
+// A pause is never longer than what the holder has left.
+func WithBackoff(b Backoff) Option { return func(c *config) { c.backoff = b } }
+
+// WithObserver makes o see every operation. Default: none, at no cost.
+func WithObserver(o Observer) Option { return func(c *config) { c.observer = o } }
+
+// WithoutRenewal lets leases end after their TTL, with ErrExpired, unless Extend is called.
+func WithoutRenewal() Option { return func(c *config) { c.renewal = false } }
+
+// WithMaxWaiters refuses the n+1st waiter of a key in this process with ErrTooManyWaiters. Default: 0, no limit.
+func WithMaxWaiters(n int) Option { return func(c *config) { c.maxWaiters = n } }
+
+// maxMetadataBytes keeps a lease small; longer metadata is cut.
+const maxMetadataBytes = 256
+
+// WithMetadata writes what f returns into the lease, where Inspect and refused callers read it: at most 256 bytes, the
+// rest is cut. f is called for each acquire, with the context that the Observer's Begin returned, so a trace's
+// identity can be put there. Others can read it: no secrets.
+func WithMetadata(f func(ctx context.Context) string) Option {
+	return func(c *config) { c.metadata = f }
+}

@@ -1,0 +1,66 @@
+package locker
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// refusal sorts the errors of Redis and of go-redis. An error reply proves that the script did nothing: it is refused
+// before it runs, or aborted by its first write at the latest. So do a failed dial and a full pool. All else (EOF,
+// time-out, reset, a context that ended inside go-redis) is unclear, and returned as it is.
+func refusal(err error) error {
+	var reply redis.Error
+	var network *net.OpError
+	switch {
+	case errors.As(err, &reply):
+		return refusedBy(code(reply.Error()), err)
+	case errors.As(err, &network) && network.Op == "dial",
+		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		return &Refusal{Temporary: true, Err: err}
+	case errors.Is(err, redis.ErrClosed):
+		return &Refusal{Err: fmt.Errorf("%w; the Locker's client was closed before the Locker", err)}
+	}
+	return err
+}
+
+// refusedBy says what an error reply means and, where it needs somebody to act, what to do.
+func refusedBy(code string, err error) *Refusal {
+	switch code {
+	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "MOVED", "ASK":
+		return &Refusal{Temporary: true, Err: err}
+	case "WRONGTYPE":
+		return &Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; it was left alone, choose another key (%w)", ErrInvalidKey, err)}
+	case "OOM":
+		return &Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free some (%w)", err)}
+	case "NOAUTH", "WRONGPASS":
+		return &Refusal{Err: fmt.Errorf("the server wants another user or password; check the client's options (%w)", err)}
+	case "NOPERM":
+		return &Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need (%w)", err)}
+	case "MISCONF":
+		return &Refusal{Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
+	case "NOREPLICAS":
+		return &Refusal{Err: fmt.Errorf("the server refuses writes because it has too few replicas (%w)", err)}
+	}
+	if strings.Contains(err.Error(), "max number of clients") {
+		return &Refusal{Temporary: true, Err: err}
+	}
+	return &Refusal{Err: err}
+}
+
+// code is the first word of an error reply. Redis before 7.0 and some substitutes put a script's own error behind
+// "ERR Error running script …: @user_script:12: ", sometimes with a '-' in front.
+func code(reply string) string {
+	if rest, ok := strings.CutPrefix(reply, "ERR "); ok {
+		if _, inner, ok := strings.Cut(rest, "@user_script:"); ok {
+			if _, inner, ok = strings.Cut(strings.TrimSpace(inner), ": "); ok {
+				reply = strings.TrimPrefix(strings.TrimSpace(inner), "-")
+			}
+		}
+	}
+	word, _, _ := strings.Cut(reply, " ")
+	return word
+}

@@ -1,0 +1,95 @@
+package locker
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"reflect"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Client is the least that a Store on Redis asks of a client. *redis.Client, *redis.ClusterClient, *redis.Ring and every
+// redis.UniversalClient are one.
+type Client interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// once is a command that go-redis sends at most once. Its own retries would turn a lost reply into a wrong answer: the
+// second execution of a release finds nothing to release. Only the Engine repeats, because it knows what was unclear.
+type once struct{ *redis.Cmd }
+
+// NoRetry is asked by go-redis before it sends a command again.
+func (once) NoRetry() bool { return true }
+
+// do sends a command, once.
+func do(ctx context.Context, c Client, args ...any) (any, error) {
+	cmd := once{redis.NewCmd(ctx, args...)}
+	if err := c.Process(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return cmd.Result()
+}
+
+// script is a Lua file; its header says what it is given, what it returns, and why it is idempotent.
+type script struct {
+	text string
+	sha  string
+}
+
+func newScript(text string) script {
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
+	return script{text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+// run executes the script once: by its name, and when the server does not know it by its text.
+func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (any, error) {
+	words := make([]any, 0, 3+len(keys)+len(args))
+	words = append(words, "evalsha", s.sha, len(keys))
+	for _, k := range keys {
+		words = append(words, k)
+	}
+	words = append(words, args...)
+	v, err := do(ctx, c, words...)
+	if errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT") {
+		words[0], words[1] = "eval", s.text
+		v, err = do(ctx, c, words...)
+	}
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return v, nil
+}
+
+var (
+	//go:embed lua/acquire.lua
+	acquireLua string
+	//go:embed lua/renew.lua
+	renewLua string
+	//go:embed lua/release.lua
+	releaseLua string
+	//go:embed lua/break.lua
+	breakLua string
+	//go:embed lua/inspect.lua
+	inspectLua string
+	//go:embed lua/raise_fence.lua
+	raiseFenceLua string
+
+	acquireScript    = newScript(acquireLua)
+	renewScript      = newScript(renewLua)
+	releaseScript    = newScript(releaseLua)
+	breakScript      = newScript(breakLua)
+	inspectScript    = newScript(inspectLua)
+	raiseFenceScript = newScript(raiseFenceLua)
+)
+
+// isNil finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far from its cause.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
+}

@@ -1,0 +1,305 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// NewSingle returns a Locker on one Redis server (6.2 or newer), or on whatever a client makes look like one. A lock is
+// one string key, prefix+key, so other libraries that SET NX the same key exclude it and are excluded.
+//
+// Nothing is sent before the first lock. c must outlive the Locker.
+func NewSingle(c Client, opts ...Option) (*Engine, error) {
+	if isNil(c) {
+		return nil, errors.New("latchkit: NewSingle: the client is nil; give a *redis.Client or another go-redis v9 client")
+	}
+	return New(single{c}, opts...)
+}
+
+// single is the Store of one server: each step a script, sent once.
+type single struct{ client Client }
+
+var _ interface {
+	Store
+	Inspector
+	Breaker
+	Fencer
+	Examiner
+} = single{}
+
+// Acquire runs acquire.lua.
+func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
+	counts := "0"
+	if c.Once > 0 {
+		counts = "1"
+	}
+	v, err := acquireScript.run(ctx, s.client,
+		[]string{c.Key, counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
+		c.Owner, millis(c.TTL), max(c.Block, 1), counts, c.Metadata)
+	if err != nil {
+		return Grant{}, err
+	}
+	r := reply{v}
+	g := Grant{At: r.time(1)}
+	switch r.text(0) {
+	case "granted":
+		h, ok := parseLease(r.text(3))
+		if !ok {
+			return Grant{}, r.odd("acquire")
+		}
+		g.State, g.Fence, g.Block = Granted, h.fence, h.block
+	case "busy":
+		g.State, g.Holder = Busy, holderOf(r.text(3), r.duration(2))
+	case "undone":
+		g.State = Undone
+	case "revoked":
+		g.State, g.Reason = Revoked, r.text(2)
+	case "done":
+		g.State = Done
+	default:
+		return Grant{}, r.odd("acquire")
+	}
+	return g, nil
+}
+
+// Renew runs renew.lua for all claims in one call. Whoever is not ours is looked up once: it may have been revoked.
+func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
+	keys := make([]string, len(cs))
+	args := make([]any, 0, 3*len(cs))
+	for i, c := range cs {
+		keys[i] = c.Key
+		args = append(args, c.Owner, millis(c.TTL), millis(c.Longest))
+	}
+	v, err := renewScript.run(ctx, s.client, keys, args...)
+	if err != nil {
+		return nil, err
+	}
+	r := reply{v}
+	if r.len() != len(cs)+1 {
+		return nil, r.odd("renew")
+	}
+	grants := make([]Grant, len(cs))
+	for i, c := range cs {
+		grants[i] = Grant{State: Granted, At: r.time(0)}
+		if r.integer(i+1) == 0 {
+			grants[i].State = NotOurs
+			if reason, ok := s.revoked(ctx, c); ok {
+				grants[i].State, grants[i].Reason = Revoked, reason
+			}
+		}
+	}
+	return grants, nil
+}
+
+// revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same.
+func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
+	v, err := do(ctx, s.client, "get", tombstoneOf(c.Key, c.Owner))
+	if err != nil {
+		return "", false
+	}
+	text, _ := v.(string)
+	return strings.CutPrefix(text, "revoked:")
+}
+
+// Release runs release.lua.
+func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
+	done := time.Duration(0)
+	if c.Complete {
+		done = c.Once
+	}
+	v, err := releaseScript.run(ctx, s.client,
+		[]string{c.Key, tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
+		c.Owner, millis(c.Keep), millis(c.Undo), millis(done))
+	if err != nil {
+		return Grant{}, err
+	}
+	r := reply{v}
+	g := Grant{At: r.time(1)}
+	switch r.text(0) {
+	case "released":
+		g.State = Released
+	case "not ours":
+		g.State = NotOurs
+	case "revoked":
+		g.State, g.Reason = Revoked, r.text(2)
+	default:
+		return Grant{}, r.odd("release")
+	}
+	return g, nil
+}
+
+// Inspect runs inspect.lua. Since is read from the fence, which is the server's clock in µs at the grant unless the
+// counter was ahead of it.
+func (s single) Inspect(ctx context.Context, key string) (Info, error) {
+	info, _, err := s.look(ctx, key)
+	return info, err
+}
+
+func (s single) look(ctx context.Context, key string) (info Info, token string, err error) {
+	v, err := inspectScript.run(ctx, s.client, []string{key})
+	if err != nil {
+		return Info{}, "", err
+	}
+	r := reply{v}
+	if r.len() != 3 {
+		return Info{}, "", r.odd("inspect")
+	}
+	lease := r.text(2)
+	if lease == "" && r.integer(1) == -2 {
+		return Info{}, "", nil
+	}
+	h, ours := parseLease(lease)
+	info = Info{Held: true, Foreign: !ours, Left: r.duration(1), Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept}
+	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(r.time(0)) {
+		info.Since = at
+	}
+	return info, h.token, nil
+}
+
+// Break looks the holder up, and throws it out if it is the one with that fence. Two steps, because the name of the
+// note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
+func (s single) Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error) {
+	info, token, err := s.look(ctx, key)
+	switch {
+	case err != nil:
+		return Grant{}, err
+	case info.Foreign:
+		return Grant{}, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
+	case !info.Held || info.Fence != fence:
+		return Grant{State: NotOurs}, nil
+	}
+	note := max(info.Left, time.Minute)
+	if info.Kept {
+		note = 0 // nobody is left to read it
+	}
+	v, err := breakScript.run(ctx, s.client, []string{key, tombstoneOf(key, token)}, token, "revoked:"+reason, millis(note))
+	if err != nil {
+		return Grant{}, err
+	}
+	if (reply{[]any{v}}).integer(0) == 0 {
+		return Grant{State: NotOurs}, nil
+	}
+	return Grant{State: Released}, nil
+}
+
+// largestFence leaves room below 2^53, where Lua's numbers stop being exact: until the year 2255 as a clock in µs.
+const largestFence = 1<<53 - 1<<32
+
+// RaiseFence runs raise_fence.lua.
+func (s single) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
+	if atLeast > largestFence {
+		return &Refusal{Err: fmt.Errorf("%w: fences end at %d", ErrUnsupported, uint64(largestFence))}
+	}
+	_, err := raiseFenceScript.run(ctx, s.client, []string{counterOf(key)}, strconv.FormatUint(atLeast, 10))
+	return err
+}
+
+// Examine looks at what the server does when its memory is full. A server that does not say (a proxy, a substitute, an
+// ACL) is taken as it is.
+func (s single) Examine(ctx context.Context) []Warning {
+	v, err := do(ctx, s.client, "info", "memory")
+	text, ok := v.(string)
+	if err != nil || !ok {
+		return nil
+	}
+	limit, policy := "0", "noeviction"
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "maxmemory":
+			limit = value
+		case "maxmemory_policy":
+			policy = value
+		}
+	}
+	if limit == "0" || policy == "noeviction" {
+		return nil
+	}
+	return []Warning{{
+		Code: "eviction-policy",
+		Text: "the server may drop locks when its memory is full (maxmemory-policy " + policy + "); give locks a server with noeviction",
+	}}
+}
+
+// kept stands in the token's place while Rule.AtLeast keeps a released key.
+const kept = "kept"
+
+// tokenBytes is the length of rand.Text, which makes the tokens.
+const tokenBytes = 26
+
+// leaseText is what lies in L: token:fence:block[:metadata], or kept:fence.
+type leaseText struct {
+	token    string
+	fence    uint64
+	block    int
+	metadata string
+}
+
+// parseLease reads L. Whatever has another form was put there by another library or program.
+func parseLease(text string) (leaseText, bool) {
+	token, rest, _ := strings.Cut(text, ":")
+	fenceText, rest, _ := strings.Cut(rest, ":")
+	fence, err := strconv.ParseUint(fenceText, 10, 64)
+	if err != nil {
+		return leaseText{}, false
+	}
+	if token == kept {
+		return leaseText{token: kept, fence: fence}, true
+	}
+	blockText, metadata, _ := strings.Cut(rest, ":")
+	block, err := strconv.Atoi(blockText)
+	if err != nil || len(token) != tokenBytes {
+		return leaseText{}, false
+	}
+	return leaseText{token, fence, block, metadata}, true
+}
+
+func holderOf(text string, left time.Duration) Holder {
+	h, ours := parseLease(text)
+	return Holder{Fence: h.fence, Left: left, Metadata: h.metadata, Foreign: !ours}
+}
+
+// millis rounds up, so that the server never keeps a lease for less than this side counts on.
+func millis(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// reply reads a script's answer. What is not there reads as zero: the callers check the first word or the length.
+type reply struct{ value any }
+
+func (r reply) at(i int) any {
+	if list, ok := r.value.([]any); ok && i < len(list) {
+		return list[i]
+	}
+	return nil
+}
+
+func (r reply) len() int {
+	list, _ := r.value.([]any)
+	return len(list)
+}
+
+func (r reply) text(i int) string {
+	s, _ := r.at(i).(string)
+	return s
+}
+
+func (r reply) integer(i int) int64 {
+	n, _ := r.at(i).(int64)
+	return n
+}
+
+func (r reply) time(i int) time.Time { return time.UnixMicro(r.integer(i)) }
+
+// duration reads a PTTL: -1 is a key without end.
+func (r reply) duration(i int) time.Duration {
+	return time.Duration(r.integer(i)) * time.Millisecond
+}
+
+func (r reply) odd(what string) error {
+	return fmt.Errorf("the server's answer to %s cannot be read (%d parts); is something between it and the client?", what, r.len())
+}

@@ -1,0 +1,123 @@
+package locker
+
+import (
+	"context"
+	"time"
+)
+
+// A Store makes the atomic steps of one kind of lock. It never waits for a lock, and holds no state of a lease: tokens,
+// deadlines, waiting, renewal and undoing are the Engine's.
+//
+// Each method is atomic per claim, idempotent per Owner (a repeated call gives the same answer and the same fence, and
+// changes nothing else), and is sent to the server at most once: only the Engine repeats calls, because only it knows
+// which attempts were unclear. An error that proves that nothing was done is a [*Refusal]; any other is unclear.
+//
+// ctx carries values for tracing, and may end a call early; the Engine does not rely on that.
+type Store interface {
+	// Acquire answers Granted, Busy, Undone, Revoked or Done.
+	Acquire(ctx context.Context, c Claim) (Grant, error)
+	// Renew makes leases last at least c.TTL from now, never shortens one, never creates one. It answers Granted, NotOurs
+	// or Revoked for each claim, in order. At most 100 claims are given.
+	Renew(ctx context.Context, cs []Claim) ([]Grant, error)
+	// Release frees the lease (or keeps it without an owner for c.Keep). It answers Released, NotOurs or Revoked.
+	Release(ctx context.Context, c Claim) (Grant, error)
+}
+
+// Claim is what the Engine asks of a Store for one hold. Which fields matter stands beside them.
+type Claim struct {
+	Key   string // with the Locker's prefix
+	Owner string // one hold's token: a secret, never reused, without ':'
+	Mode  Mode
+
+	TTL      time.Duration // Acquire, Renew: how long the server keeps the lease from now
+	Longest  time.Duration // Renew: the longest TTL ever sent for Owner; a lease found longer is cut to it
+	Block    int           // Acquire: how many fences to reserve, ≥ 1
+	Metadata string        // Acquire: lies in the lease
+	Once     time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: sets it for this long
+
+	Keep     time.Duration // Release: keep the key this long, without an owner
+	Complete bool          // Release: set the done mark
+	Undo     time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
+}
+
+// Grant is a Store's answer.
+type Grant struct {
+	State  State
+	At     time.Time // the server's clock; zero where the Store has none
+	Fence  uint64    // Granted: the first fence of the hold, 0 where the Store cannot mint one
+	Block  int       // Granted: how many fences are reserved
+	Holder Holder    // Busy: who holds the key
+	Reason string    // Revoked: what Break was told
+}
+
+// Holder is what a Store knows of whoever holds a key.
+type Holder struct {
+	Fence    uint64        // 0: unknown
+	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end
+	Metadata string
+	Foreign  bool // another library or program holds the key
+}
+
+// State is a Store's answer in one word.
+type State uint8
+
+const (
+	Granted  State = iota + 1 // the owner holds the key
+	Busy                      // somebody else does
+	Undone                    // this Owner was undone before; it gets nothing
+	Revoked                   // this Owner was thrown out by Break
+	Done                      // Once was asked for and the mark is there
+	Released                  // the owner held the key, and does not any more
+	NotOurs                   // the owner does not hold the key
+)
+
+var stateNames = [...]string{"", "granted", "busy", "undone", "revoked", "done", "released", "not ours"}
+
+// String returns the state's name.
+func (s State) String() string {
+	if int(s) < len(stateNames) && s > 0 {
+		return stateNames[s]
+	}
+	return "unknown"
+}
+
+// A Notifier is a Store that can wake waiters. Without one, waiters ask again after a pause of their Backoff; with one,
+// they also ask at once when told. Being told is only a hint: whatever is in doubt is asked again with Acquire.
+type Notifier interface {
+	// Listen calls wake with a key whenever a waiter for it should ask again, and with "" when all should, until stop is
+	// called. wake does not block. stop returns when wake will not be called any more.
+	Listen(wake func(key string)) (stop func())
+}
+
+// An Inspector is a Store that can say who holds a key.
+type Inspector interface {
+	Inspect(ctx context.Context, key string) (Info, error)
+}
+
+// A Breaker is a Store that can throw a holder out. It answers Released, or NotOurs when no holder has that fence.
+type Breaker interface {
+	Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error)
+}
+
+// A Fencer is a Store whose fence counter can be raised, after the server lost its data. It never lowers it.
+type Fencer interface {
+	RaiseFence(ctx context.Context, key string, atLeast uint64) error
+}
+
+// An Examiner is a Store that can tell what is unsafe about its server. What cannot be found out is left out.
+type Examiner interface {
+	Examine(ctx context.Context) []Warning
+}
+
+// Info says who holds a key.
+type Info struct {
+	Held     bool
+	Kept     bool          // released, but kept by Rule.AtLeast
+	Foreign  bool          // held by another library or program, so all below but Left is unknown
+	Mode     Mode
+	Fence    uint64        // what Break wants to be told
+	Since    time.Time     // when it was granted, by the server's clock; zero when unknown
+	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end
+	Waiters  int           // entries in the server's queue
+	Metadata string
+}

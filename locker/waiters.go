@@ -1,0 +1,90 @@
+package locker
+
+import "sync"
+
+// waiters knows who waits in this process: to wake them when the Store says so, and to count them. What a Notifier says
+// is only a hint, so a message that is lost or comes twice does no harm.
+type waiters struct {
+	notifier Notifier
+	silence  func()
+
+	mu      sync.Mutex
+	waiting map[string]map[string]struct{}      // key → tokens that pause on it
+	ears    map[string]map[chan struct{}]struct{} // key → channels to wake
+}
+
+func (w *waiters) init(s Store) {
+	w.waiting = make(map[string]map[string]struct{})
+	if n, ok := s.(Notifier); ok {
+		w.notifier = n
+		w.ears = make(map[string]map[chan struct{}]struct{})
+		w.silence = n.Listen(w.wake)
+	}
+}
+
+// listen returns a channel that gets a signal when key may be free. It must be called before the Store is asked, so that
+// a release between the answer and the pause is not missed. Without a Notifier the channel is nil and never ready.
+func (w *waiters) listen(key string) (wake <-chan struct{}, leave func()) {
+	if w.notifier == nil {
+		return nil, func() {}
+	}
+	ch := make(chan struct{}, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ears[key] == nil {
+		w.ears[key] = make(map[chan struct{}]struct{})
+	}
+	w.ears[key][ch] = struct{}{}
+	return ch, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if delete(w.ears[key], ch); len(w.ears[key]) == 0 {
+			delete(w.ears, key)
+		}
+	}
+}
+
+// wake is what the Notifier calls.
+func (w *waiters) wake(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k, ears := range w.ears {
+		if k != key && key != "" {
+			continue
+		}
+		for ch := range ears {
+			select {
+			case ch <- struct{}{}:
+			default: // woken already
+			}
+		}
+	}
+}
+
+// admit counts token as waiting for key, unless most others wait already.
+func (w *waiters) admit(key, token string, most int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if most > 0 && len(w.waiting[key]) >= most {
+		return false
+	}
+	if w.waiting[key] == nil {
+		w.waiting[key] = make(map[string]struct{})
+	}
+	w.waiting[key][token] = struct{}{}
+	return true
+}
+
+func (w *waiters) dismiss(key, token string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if delete(w.waiting[key], token); len(w.waiting[key]) == 0 {
+		delete(w.waiting, key)
+	}
+}
+
+func (w *waiters) stop() {
+	if w.silence != nil {
+		w.silence()
+	}
+}
