@@ -36,6 +36,8 @@ type acquisition struct {
 	calls     int
 	busySince time.Time // zero: no holder was seen
 	holder    Holder
+	hears     bool  // the last answer was busy, so news of the key matter
+	failure   error // of the last call that gave no answer
 }
 
 // errWaitOver ends a wait whose Rule.Wait has passed; giveUp turns it into what the caller sees.
@@ -85,6 +87,7 @@ func (a *acquisition) ask() (*Lease, error) {
 		Metadata: a.meta, Once: a.rule.Once,
 	}
 	a.calls++
+	a.hears = false
 	a.sent = time.Now()
 	answered := ask(&a.engine.calls, func() (Grant, error) { return a.engine.store.Acquire(a.ctx, claim) })
 	select {
@@ -110,7 +113,7 @@ func (a *acquisition) answered(g Grant) (*Lease, error) {
 	case Granted:
 		return a.granted(g)
 	case Busy:
-		a.holder = g.Holder
+		a.holder, a.hears = g.Holder, true
 		if a.busySince.IsZero() {
 			a.busySince = a.sent
 		}
@@ -165,6 +168,7 @@ func (a *acquisition) failed(err error) error {
 
 // unanswered lets a waiter that has seen a holder go on, and bounds the repetitions of one that has not.
 func (a *acquisition) unanswered(err error) error {
+	a.failure = err
 	bound := unansweredFor
 	if a.rule.Wait != 0 {
 		bound = min(bound, max(a.rule.Wait, 0))
@@ -177,6 +181,7 @@ func (a *acquisition) unanswered(err error) error {
 }
 
 // pause waits before the next question: for d, no longer than the holder has left, or until told that the key is free.
+// After an error or a late grant it does not listen: it would be woken by its own undo, and spin.
 func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
 	if !a.busySince.IsZero() {
 		if !a.engine.waiters.admit(a.key(), a.token, a.engine.cfg.maxWaiters) {
@@ -187,6 +192,9 @@ func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
 		if left := a.holder.Left; left >= 0 {
 			d = min(d, left+time.Millisecond)
 		}
+	}
+	if !a.hears {
+		wake = nil
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -215,6 +223,8 @@ func (a *acquisition) giveUp(reason error) error {
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:
 		return a.fail(fmt.Errorf("%w: %w", reason, ErrBusy), a.retryAfter())
+	case reason == errWaitOver && a.failure != nil:
+		return a.fail(unavailable(a.failure), 0)
 	case reason == errWaitOver:
 		return a.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, a.rule.Wait), 0)
 	case errors.Is(reason, context.DeadlineExceeded) && a.calls > 0:

@@ -1,0 +1,20 @@
+// Package lockertest helps to test code that uses locks, and Stores that make them.
+//
+// To test your own code, take [NewMemory]: a Store without a server, whose knobs take a lease away, fail a call, lose
+// its answer or delay it. In a testing/synctest bubble an hour of waiting and renewing takes a millisecond:
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		store := lockertest.NewMemory()
+//		l := lockertest.NewLocker(t, store)
+//		err := locker.Run(t.Context(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+//			store.Steal("order:42") // as if this process had been paused past its lease
+//			<-ctx.Done()
+//			return context.Cause(ctx)
+//		})
+//		if !errors.Is(err, locker.ErrLost) { … }
+//	})
+//
+// [Recorder] is an Observer that remembers what happened.
+//
+// To test a Store of your own, hand a [Harness] to [Run]: it checks the laws that every Store obeys.
+package lockertest

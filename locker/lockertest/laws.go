@@ -1,0 +1,510 @@
+package lockertest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// laws are grouped by the step that they speak of. A Store obeys them by itself; the last group is what a Locker over
+// the Store promises to its users.
+var laws = []law{
+	// acquire
+	{says: "a free key is granted", check: func(b *bench) {
+		b.granted()
+	}},
+	{says: "a held key is busy and says how long its holder has", check: func(b *bench) {
+		b.granted()
+		if left := b.left(); left <= 0 || left > ttl {
+			b.Fatalf("the holder has %v left of %v", left, ttl)
+		}
+	}},
+	{says: "an owner that asks again gets the same grant again", check: func(b *bench) {
+		c, first := b.granted()
+		again := b.want(b.acquire(c), locker.Granted, "second acquire of the same owner")
+		if again.Fence != first.Fence || again.Block != first.Block {
+			b.Fatalf("fence %d block %d became %d, %d", first.Fence, first.Block, again.Fence, again.Block)
+		}
+	}},
+	{says: "an owner that asks again for longer gets longer", check: func(b *bench) {
+		c, _ := b.granted()
+		c.TTL *= 2
+		b.want(b.acquire(c), locker.Granted, "second acquire of the same owner")
+		if left := b.left(); left <= ttl {
+			b.Fatalf("%v left after asking for %v", left, c.TTL)
+		}
+	}},
+	{says: "an owner whose name begins or continues the holder's owns nothing", check: func(b *bench) {
+		c, _ := b.granted()
+		for _, other := range []string{c.Owner[:len(c.Owner)-1], c.Owner[:1], c.Owner + "X"} {
+			b.want(b.acquire(b.claim(other)), locker.Busy, "acquire with a part of the holder's name")
+			b.want(b.renew(b.claim(other)), locker.NotOurs, "renewal with a part of the holder's name")
+			b.want(b.release(b.claim(other)), locker.NotOurs, "release with a part of the holder's name")
+		}
+		b.want(b.renew(c), locker.Granted, "renewal by the holder")
+	}},
+	{says: "a lease that nobody renews runs out", check: func(b *bench) {
+		c := b.claim(owner())
+		c.TTL = 50 * time.Millisecond
+		b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+		next := b.claim(owner())
+		b.eventually(10*time.Second, "the lease ran out", func() bool { return b.acquire(next).State == locker.Granted })
+		b.want(b.renew(c), locker.NotOurs, "renewal after the lease ran out")
+		b.want(b.release(c), locker.NotOurs, "release after the lease ran out")
+		b.want(b.renew(next), locker.Granted, "renewal by the next holder")
+	}},
+	{says: "owners that ask at the same time are granted one at a time", check: func(b *bench) {
+		var inside, served atomic.Int32
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 20 {
+					c := b.claim(owner())
+					g, err := b.Store.Acquire(b.Context(), c)
+					if err != nil || g.State != locker.Granted {
+						continue
+					}
+					if inside.Add(1) > 1 {
+						b.Error("two owners were granted the key at once")
+					}
+					served.Add(1)
+					inside.Add(-1)
+					if _, err := b.Store.Release(b.Context(), c); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if served.Load() == 0 {
+			b.Fatal("nobody was granted the key")
+		}
+	}},
+	{says: "keys do not concern each other", check: func(b *bench) {
+		b.granted()
+		b.key += ":other"
+		b.granted()
+	}},
+
+	// fence
+	{says: "fences grow with every grant of a key", needs: fence, check: func(b *bench) {
+		var last uint64
+		for i := range 20 {
+			c, g := b.granted()
+			if g.Fence <= last {
+				b.Fatalf("grant %d has fence %d after %d", i, g.Fence, last)
+			}
+			last = g.Fence + uint64(g.Block) - 1
+			b.want(b.release(c), locker.Released, "release by the holder")
+		}
+	}},
+	{says: "fences grow also when a lease ran out", needs: fence, check: func(b *bench) {
+		c := b.claim(owner())
+		c.TTL = 20 * time.Millisecond
+		first := b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+		next := b.claim(owner())
+		b.eventually(10*time.Second, "the lease ran out", func() bool { return b.acquire(next).State == locker.Granted })
+		if again := b.acquire(next); again.Fence <= first.Fence {
+			b.Fatalf("fence %d after %d", again.Fence, first.Fence)
+		}
+	}},
+	{says: "a block of fences is reserved whole", needs: fence, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Block = 16
+		g := b.want(b.acquire(c), locker.Granted, "acquire of a block")
+		if g.Block != 16 {
+			b.Fatalf("%d fences reserved of 16", g.Block)
+		}
+		b.release(c)
+		if _, next := b.granted(); next.Fence < g.Fence+16 {
+			b.Fatalf("fence %d lies in the block %d…%d", next.Fence, g.Fence, g.Fence+15)
+		}
+	}},
+	{says: "a raised fence is never lowered", needs: func(h Harness) bool { return h.Can.Fence && h.Can.Raise }, check: func(b *bench) {
+		c, g := b.granted()
+		b.release(c)
+		f := b.Store.(locker.Fencer)
+		least := g.Fence + 1_000_000_000
+		for _, to := range []uint64{least, 1} {
+			if err := f.RaiseFence(b.Context(), b.key, to); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, next := b.granted(); next.Fence <= least {
+			b.Fatalf("fence %d after raising to %d", next.Fence, least)
+		}
+	}},
+
+	// renew
+	{says: "a renewal lengthens a lease", check: func(b *bench) {
+		c := b.claim(owner())
+		c.TTL = 5 * time.Second
+		b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+		c.TTL = ttl
+		b.want(b.renew(c), locker.Granted, "renewal by the holder")
+		if left := b.left(); left <= 5*time.Second {
+			b.Fatalf("%v left after a renewal by %v", left, ttl)
+		}
+	}},
+	{says: "a renewal never shortens a lease", check: func(b *bench) {
+		c, _ := b.granted()
+		c.TTL = time.Second
+		b.want(b.renew(c), locker.Granted, "renewal by the holder")
+		if left := b.left(); left <= 5*time.Second {
+			b.Fatalf("%v left after a late, short renewal of a lease of %v", left, ttl)
+		}
+	}},
+	{says: "a renewal never creates a lease", check: func(b *bench) {
+		c := b.claim(owner())
+		b.want(b.renew(c), locker.NotOurs, "renewal of a free key")
+		b.granted()
+	}},
+	{says: "a stranger cannot renew", check: func(b *bench) {
+		b.granted()
+		b.want(b.renew(b.claim(owner())), locker.NotOurs, "renewal by a stranger")
+	}},
+	{says: "a batch of renewals is answered one by one, in order", check: func(b *bench) {
+		base := b.key
+		var claims []locker.Claim
+		for i := range 100 {
+			b.key = base + string(rune('a'+i%26)) + string(rune('a'+i/26))
+			c := b.claim(owner())
+			if i%3 != 0 {
+				b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+			}
+			claims = append(claims, c)
+		}
+		grants, err := b.Store.Renew(b.Context(), claims)
+		if err != nil || len(grants) != len(claims) {
+			b.Fatalf("%d answers to %d claims, %v", len(grants), len(claims), err)
+		}
+		for i, g := range grants {
+			want := locker.Granted
+			if i%3 == 0 {
+				want = locker.NotOurs
+			}
+			b.want(g, want, "renewal in a batch")
+		}
+	}},
+
+	// release
+	{says: "a released key is free", check: func(b *bench) {
+		c, _ := b.granted()
+		b.want(b.release(c), locker.Released, "release by the holder")
+		b.granted()
+	}},
+	{says: "a second release finds nothing and frees nobody", check: func(b *bench) {
+		c, _ := b.granted()
+		b.want(b.release(c), locker.Released, "release by the holder")
+		next, _ := b.granted()
+		b.want(b.release(c), locker.NotOurs, "second release")
+		b.want(b.renew(next), locker.Granted, "renewal by the next holder")
+	}},
+	{says: "a stranger cannot release the lease", check: func(b *bench) {
+		c, _ := b.granted()
+		b.want(b.release(b.claim(owner())), locker.NotOurs, "release by a stranger")
+		b.want(b.renew(c), locker.Granted, "renewal by the holder")
+	}},
+	{says: "an undo frees the lease", needs: undo, check: func(b *bench) {
+		c, _ := b.granted()
+		c.Undo = time.Minute
+		b.want(b.release(c), locker.Released, "undo by the holder")
+		b.granted()
+	}},
+	{says: "an acquire that comes after its undo takes nothing", needs: undo, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Undo = time.Minute
+		b.want(b.release(c), locker.NotOurs, "undo before the acquire")
+		b.want(b.acquire(c), locker.Undone, "late acquire")
+		b.want(b.acquire(c), locker.Undone, "late acquire, again")
+		b.granted()
+	}},
+	{says: "an undo never harms another owner", needs: undo, check: func(b *bench) {
+		late := b.claim(owner())
+		c, _ := b.granted()
+		late.Undo = time.Minute
+		b.want(b.release(late), locker.NotOurs, "undo by an owner that never held")
+		b.want(b.renew(c), locker.Granted, "renewal by the holder")
+	}},
+
+	// at least, once
+	{says: "a kept key stays busy without an owner, and runs out", needs: atLeast, check: func(b *bench) {
+		c, _ := b.granted()
+		c.Keep = 100 * time.Millisecond
+		b.want(b.release(c), locker.Released, "release with Keep")
+		g := b.acquire(b.claim(owner()))
+		if g.State == locker.Busy && g.Holder.Foreign {
+			b.Fatal("the kept key looks as if another library held it")
+		}
+		b.want(b.renew(c), locker.NotOurs, "renewal after the release")
+		b.want(b.release(c), locker.NotOurs, "second release")
+		next := b.claim(owner())
+		b.eventually(10*time.Second, "the kept key ran out", func() bool { return b.acquire(next).State == locker.Granted })
+	}},
+	{says: "keeping a key does not shorten or lengthen what was asked", needs: atLeast, check: func(b *bench) {
+		c, _ := b.granted()
+		c.Keep = 10 * time.Second
+		b.want(b.release(c), locker.Released, "release with Keep")
+		if left := b.left(); left > 10*time.Second || left < 5*time.Second {
+			b.Fatalf("%v left of 10s", left)
+		}
+	}},
+	{says: "work that is done is not granted again to who asks Once", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = time.Minute
+		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		c.Complete = true
+		b.want(b.release(c), locker.Released, "release with Complete")
+		second := b.claim(owner())
+		second.Once = time.Minute
+		b.want(b.acquire(second), locker.Done, "acquire with Once after Complete")
+		b.granted() // who does not ask Once is not concerned
+	}},
+	{says: "work that failed is granted again", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = time.Minute
+		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		b.want(b.release(c), locker.Released, "release without Complete")
+		b.want(b.acquire(b.claim(owner())), locker.Granted, "acquire after a failure")
+	}},
+	{says: "whoever lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once, c.Complete = time.Minute, true
+		b.want(b.release(c), locker.NotOurs, "Complete by an owner that does not hold")
+		c.Owner, c.Complete = owner(), false
+		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+	}},
+	{says: "a done mark runs out", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = 50 * time.Millisecond
+		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		c.Complete = true
+		b.want(b.release(c), locker.Released, "release with Complete")
+		next := b.claim(owner())
+		next.Once = time.Minute
+		b.eventually(10*time.Second, "the mark ran out", func() bool { return b.acquire(next).State == locker.Granted })
+	}},
+
+	// break, inspect, metadata
+	{says: "inspection shows the holder", needs: breaks, check: func(b *bench) {
+		if i := b.info(); i.Held {
+			b.Fatalf("a free key is held: %+v", i)
+		}
+		_, g := b.granted()
+		i := b.info()
+		if !i.Held || i.Foreign || i.Kept || i.Fence != g.Fence || i.Left <= 0 || i.Left > ttl || i.Since.IsZero() {
+			b.Fatalf("%+v, want the holder with fence %d", i, g.Fence)
+		}
+	}},
+	{says: "a broken holder loses the key and is told why", needs: breaks, check: func(b *bench) {
+		c, g := b.granted()
+		b.want(b.breakHolder(g.Fence, "maintenance"), locker.Released, "break")
+		for _, told := range []locker.Grant{b.renew(c), b.release(c), b.acquire(c)} {
+			if b.want(told, locker.Revoked, "call of a broken holder"); told.Reason != "maintenance" {
+				b.Fatalf("the reason is %q", told.Reason)
+			}
+		}
+		b.granted()
+	}},
+	{says: "a break hits only the holder it names", needs: breaks, check: func(b *bench) {
+		first, g := b.granted()
+		b.release(first)
+		c, _ := b.granted()
+		b.want(b.breakHolder(g.Fence, "too late"), locker.NotOurs, "break of a holder that is gone")
+		b.want(b.renew(c), locker.Granted, "renewal by the present holder")
+		b.release(c)
+		b.want(b.breakHolder(g.Fence, "too late"), locker.NotOurs, "break of a free key")
+	}},
+	{says: "who is refused reads the holder's metadata", needs: metadata, check: func(b *bench) {
+		c := b.claim(owner())
+		const text = "host:7 trace=00-ab:cd-01 \n {ü}"
+		c.Metadata = text
+		b.want(b.acquire(c), locker.Granted, "acquire with metadata")
+		if h := b.acquire(b.claim(owner())).Holder; h.Metadata != text {
+			b.Fatalf("metadata %q became %q", text, h.Metadata)
+		}
+	}},
+
+	// strangers
+	{says: "a foreign holder is respected, and never disturbed", needs: foreign, check: func(b *bench) {
+		b.Occupy(b.TB, b.key, ttl)
+		c := b.claim(owner())
+		if g := b.want(b.acquire(c), locker.Busy, "acquire of a foreign key"); !g.Holder.Foreign || g.Holder.Left <= 0 {
+			b.Fatalf("holder %+v is not foreign", g.Holder)
+		}
+		b.want(b.renew(c), locker.NotOurs, "renewal of a foreign key")
+		c.Undo = time.Minute
+		if b.release(c); b.left() <= 0 {
+			b.Fatal("the foreign holder is gone")
+		}
+	}},
+	{says: "a foreign holder without end is busy without end", needs: foreign, check: func(b *bench) {
+		b.Occupy(b.TB, b.key, 0)
+		if left := b.left(); left >= 0 {
+			b.Fatalf("%v left", left)
+		}
+	}},
+	{says: "data that is no lock is refused, and stays", needs: func(h Harness) bool { return h.Spoil != nil }, check: func(b *bench) {
+		intact := b.Spoil(b.TB, b.key)
+		_, err := b.Store.Acquire(b.Context(), b.claim(owner()))
+		var no *locker.Refusal
+		if !errors.As(err, &no) || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
+			b.Fatalf("acquire: %v, want a refusal that is ErrInvalidKey", err)
+		}
+		if _, err = b.Store.Release(b.Context(), b.claim(owner())); err == nil {
+			b.Fatal("release: no error")
+		}
+		if !intact() {
+			b.Fatal("the data is gone")
+		}
+	}},
+
+	// lost answers
+	{says: "an acquire whose answer was lost is found again, with its fence", needs: losesReplies, check: func(b *bench) {
+		c := b.claim(owner())
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		_, err := b.Store.Acquire(b.Context(), c)
+		if no := (*locker.Refusal)(nil); err == nil || errors.As(err, &no) {
+			b.Fatalf("acquire: %v, want an error that leaves it open whether the call ran", err)
+		}
+		held := b.acquire(b.claim(owner()))
+		b.want(held, locker.Busy, "acquire by a stranger meanwhile")
+		if g := b.want(b.acquire(c), locker.Granted, "repeated acquire"); g.Fence != held.Holder.Fence {
+			b.Fatalf("fence %d became %d", held.Holder.Fence, g.Fence)
+		}
+	}},
+	{says: "a release whose answer was lost has happened", needs: losesReplies, check: func(b *bench) {
+		c, _ := b.granted()
+		b.LoseReply(b.TB, locker.OpRelease, b.key)
+		if g, err := b.Store.Release(b.Context(), c); err == nil {
+			b.Fatalf("release answered %v although its answer was lost", g.State)
+		}
+		b.want(b.release(c), locker.NotOurs, "repeated release")
+	}},
+
+	// lockers
+	{says: "Run excludes", check: func(b *bench) {
+		l := b.locker()
+		counter := 0
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 5 {
+					if err := locker.Run(b.Context(), l, locker.Rule{Key: b.key}, func(context.Context) error {
+						counter++ // the race detector watches
+						return nil
+					}); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if counter != 40 {
+			b.Fatalf("%d of 40 runs counted", counter)
+		}
+	}},
+	{says: "a lost answer of an acquire is not busy", needs: losesReplies, check: func(b *bench) {
+		l := b.locker()
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		_, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: locker.NoWait})
+		if !errors.Is(err, locker.ErrUnavailable) || errors.Is(err, locker.ErrBusy) {
+			b.Fatalf("%v, want ErrUnavailable", err)
+		}
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
+		if err != nil {
+			b.Fatalf("the abandoned acquire was not undone: %v", err)
+		}
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "a lost answer of an acquire that may wait is a grant", needs: losesReplies, check: func(b *bench) {
+		l := b.locker()
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "a lost answer of a release is not a loss", needs: losesReplies, check: func(b *bench) {
+		l := b.locker()
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.LoseReply(b.TB, locker.OpRelease, b.key)
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "a lease that was taken away is a loss", needs: breaks, check: func(b *bench) {
+		l := b.locker()
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := l.Break(b.Context(), b.key, lease.Fence(), "drill"); err != nil {
+			b.Fatal(err)
+		}
+		if err := lease.Release(b.Context()); !errors.Is(err, locker.ErrRevoked) || !errors.Is(err, locker.ErrLost) {
+			b.Fatalf("release: %v, want ErrRevoked", err)
+		}
+		if err := l.Break(b.Context(), b.key, lease.Fence(), "drill"); !errors.Is(err, locker.ErrGone) {
+			b.Fatalf("second break: %v, want ErrGone", err)
+		}
+	}},
+	{says: "a lease is renewed as long as it is held", check: func(b *bench) {
+		l := b.locker()
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, TTL: 300 * time.Millisecond})
+		if err != nil {
+			b.Fatal(err)
+		}
+		first := lease.Expires()
+		b.eventually(10*time.Second, "three leases' time passed", func() bool { return time.Now().After(first.Add(600 * time.Millisecond)) })
+		if lease.Context().Err() != nil {
+			b.Fatal(context.Cause(lease.Context()))
+		}
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "release with a cancelled context releases", check: func(b *bench) {
+		l := b.locker()
+		ctx, cancel := context.WithCancel(b.Context())
+		lease, err := l.Acquire(ctx, locker.Rule{Key: b.key})
+		if err != nil {
+			b.Fatal(err)
+		}
+		cancel()
+		if err := lease.Release(ctx); err != nil {
+			b.Fatal(err)
+		}
+		b.granted()
+	}},
+}
+
+func fence(h Harness) bool        { return h.Can.Fence }
+func undo(h Harness) bool         { return h.Can.Undo }
+func atLeast(h Harness) bool      { return h.Can.AtLeast }
+func once(h Harness) bool         { return h.Can.Once }
+func breaks(h Harness) bool       { return h.Can.Break && h.Can.Fence }
+func metadata(h Harness) bool     { return h.Can.Metadata }
+func foreign(h Harness) bool      { return h.Occupy != nil }
+func losesReplies(h Harness) bool { return h.LoseReply != nil }
+
+func (b *bench) breakHolder(fence uint64, reason string) locker.Grant {
+	b.Helper()
+	g, err := b.Store.(locker.Breaker).Break(b.Context(), b.key, fence, reason)
+	if err != nil {
+		b.Fatalf("break: %v", err)
+	}
+	return g
+}

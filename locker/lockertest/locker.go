@@ -1,0 +1,27 @@
+package lockertest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// NewLocker returns an Engine over s that is closed when the test ends, which then fails if something is still under
+// way after a minute. In a testing/synctest bubble call it, and make s, inside the bubble.
+func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engine {
+	t.Helper()
+	e, err := locker.New(s, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := e.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}

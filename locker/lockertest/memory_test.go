@@ -1,0 +1,21 @@
+package lockertest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestMemoryObeysTheLaws(t *testing.T) {
+	lockertest.RunInBubble(t, func(*testing.T) lockertest.Harness {
+		m := lockertest.NewMemory()
+		return lockertest.Harness{
+			Store:     m,
+			Can:       lockertest.All,
+			LoseReply: func(_ testing.TB, op locker.Op, _ string) { m.LoseReplies(op, 1) },
+			Occupy:    func(_ testing.TB, key string, ttl time.Duration) { m.Occupy(key, ttl) },
+		}
+	})
+}

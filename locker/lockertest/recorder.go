@@ -1,0 +1,113 @@
+package lockertest
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Record is one operation that a [Recorder] saw end.
+type Record struct {
+	Op      locker.Op
+	Rule    locker.Rule
+	Outcome locker.Outcome
+}
+
+// Recorder is an Observer, and a Warner, that remembers. Its zero value is ready.
+type Recorder struct {
+	mu       sync.Mutex
+	begun    map[locker.Op]int
+	records  []Record
+	warnings []locker.Warning
+	changed  chan struct{} // closed at the next change
+}
+
+var _ interface {
+	locker.Observer
+	locker.Warner
+} = (*Recorder)(nil)
+
+// Begin is the Observer's method.
+func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
+	r.change(func() {
+		if r.begun == nil {
+			r.begun = make(map[locker.Op]int)
+		}
+		r.begun[op]++
+	})
+	return ctx, func(o locker.Outcome) {
+		r.change(func() { r.records = append(r.records, Record{op, rule, o}) })
+	}
+}
+
+// Warn is the Warner's method.
+func (r *Recorder) Warn(w locker.Warning) { r.change(func() { r.warnings = append(r.warnings, w) }) }
+
+// Begun returns how many operations of this kind have begun.
+func (r *Recorder) Begun(op locker.Op) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.begun[op]
+}
+
+// Records returns the operations that have ended, in the order of their ends; with ops, only those.
+func (r *Recorder) Records(ops ...locker.Op) []Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of(ops)
+}
+
+// Warnings returns the warnings that were given.
+func (r *Recorder) Warnings() []locker.Warning {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]locker.Warning(nil), r.warnings...)
+}
+
+// Await returns once holds says true of what was recorded, and fails the test when the test's context ends first.
+func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
+	t.Helper()
+	for {
+		r.mu.Lock()
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		if holds(r) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-t.Context().Done():
+			t.Fatal("lockertest: the test ended before the Recorder saw what was awaited")
+		}
+	}
+}
+
+func (r *Recorder) of(ops []locker.Op) []Record {
+	var found []Record
+	for _, rec := range r.records {
+		for _, op := range ops {
+			if rec.Op == op {
+				found = append(found, rec)
+			}
+		}
+		if len(ops) == 0 {
+			found = append(found, rec)
+		}
+	}
+	return found
+}
+
+func (r *Recorder) change(do func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	do()
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}

@@ -1,0 +1,119 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestTheObserverHearsEveryOutcome(t *testing.T) {
+	rule := locker.Rule{Key: "order:1", TTL: 3 * time.Second}
+	held := func(t *testing.T, l *locker.Engine, m *lockertest.Memory) { m.Occupy("order:1", 0) }
+	for name, tc := range map[string]struct {
+		before func(t *testing.T, l *locker.Engine, m *lockertest.Memory)
+		rule   locker.Rule
+		within time.Duration // of the caller's context
+		during func(m *lockertest.Memory)
+		want   map[locker.Op]locker.Result
+	}{
+		"acquired and released": {want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultReleased, locker.OpRelease: locker.ResultReleased}},
+		"busy":                  {before: held, rule: locker.Rule{Wait: locker.NoWait}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultBusy}},
+		"timeout of Wait":       {before: held, rule: locker.Rule{Wait: time.Second}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
+		"timeout of ctx":        {before: held, within: time.Second, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
+		"unavailable": {before: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) { m.Fail(locker.OpAcquire, errors.New("EOF")) },
+			want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultUnavailable}},
+		"error":   {rule: locker.Rule{Mode: locker.Shared}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultError}},
+		"lost":    {during: func(m *lockertest.Memory) { m.Steal("order:1") }, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultLost, locker.OpRelease: locker.ResultLost}},
+		"expired": {rule: locker.Rule{AtMost: time.Second}, during: func(*lockertest.Memory) {}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultExpired, locker.OpRelease: locker.ResultExpired}},
+		"revoked": {during: func(m *lockertest.Memory) {
+			i, _ := m.Inspect(context.Background(), "order:1")
+			_, _ = m.Break(context.Background(), "order:1", i.Fence, "drill")
+		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultRevoked, locker.OpRelease: locker.ResultRevoked}},
+		"done": {rule: locker.Rule{Once: time.Hour}, before: func(t *testing.T, l *locker.Engine, _ *lockertest.Memory) {
+			if err := locker.Run(t.Context(), l, locker.Rule{Key: "order:1", Once: time.Hour}, func(context.Context) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultDone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				if tc.before != nil {
+					tc.before(t, lockertest.NewLocker(t, store), store)
+				}
+				var rec lockertest.Recorder
+				l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+				r := rule
+				r.Wait, r.Mode, r.AtMost, r.Once = tc.rule.Wait, tc.rule.Mode, tc.rule.AtMost, tc.rule.Once
+				ctx := t.Context()
+				if tc.within > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tc.within)
+					defer cancel()
+				}
+				_ = locker.Run(ctx, l, r, func(ctx context.Context) error {
+					if tc.during != nil {
+						tc.during(store)
+						<-ctx.Done()
+					}
+					return nil
+				})
+				got := map[locker.Op]locker.Result{}
+				for _, record := range rec.Records() {
+					got[record.Op] = record.Outcome.Result
+					if record.Rule.Name != "order" || record.Rule.TTL != 3*time.Second {
+						t.Errorf("the rule is not complete: %+v", record.Rule)
+					}
+					if ok := record.Outcome.Err == nil; ok != (record.Outcome.Result == locker.ResultAcquired || record.Outcome.Result == locker.ResultReleased) {
+						t.Errorf("%v: %v with error %v", record.Op, record.Outcome.Result, record.Outcome.Err)
+					}
+				}
+				for op, want := range tc.want {
+					if got[op] != want || rec.Begun(op) != 1 {
+						t.Errorf("%v: %q (begun %d times), want %q", op, got[op], rec.Begun(op), want)
+					}
+				}
+				if len(got) != len(tc.want) {
+					t.Errorf("%v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestMetadataIsCutAndShownToWhoWaits(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var rec lockertest.Recorder
+		l := lockertest.NewLocker(t, store, locker.WithObserver(&rec), locker.WithMetadata(func(ctx context.Context) string {
+			return strings.Repeat(ctx.Value(valueKey{}).(string), 300)
+		}))
+		lease, err := l.Acquire(context.WithValue(t.Context(), valueKey{}, "x"), locker.Rule{Key: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release(t, lease)
+		_, _ = l.Acquire(context.WithValue(t.Context(), valueKey{}, "y"), locker.Rule{Key: "a", Wait: locker.NoWait})
+		records := rec.Records(locker.OpAcquire)
+		if got := records[1].Outcome.HolderMetadata; got != strings.Repeat("x", 256) {
+			t.Fatalf("%d bytes %q", len(got), got)
+		}
+	})
+}
+
+func TestNamesComeFromTheKeysFirstPart(t *testing.T) {
+	for key, want := range map[string]string{"order:42": "order", "order": "lock", ":42": "lock", "a:b:c": "a"} {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			var rec lockertest.Recorder
+			l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+			release(t, acquire(t, l, locker.Rule{Key: key}))
+			release(t, acquire(t, l, locker.Rule{Key: key, Name: "mine"}))
+			if got := rec.Records(locker.OpAcquire); got[0].Rule.Name != want || got[1].Rule.Name != "mine" {
+				t.Errorf("%q is named %q", key, got[0].Rule.Name)
+			}
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+type valueKey struct{}
+
+func TestRunHandsTheLeaseAndTheCallersContextOn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), valueKey{}, 7))
+		reason := errors.New("the caller's reason")
+		err := locker.Run(ctx, l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+			lease, ok := locker.FromContext(ctx)
+			if !ok || lease.Key() != "a" || lease.Fence() == 0 || ctx.Value(valueKey{}) != 7 {
+				t.Error("the context has no lease, or lost its values")
+			}
+			if err := locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
+				all := locker.LeasesFromContext(ctx)
+				if len(all) != 2 || all[0].Key() != "b" || all[1].Key() != "a" {
+					t.Errorf("%d leases", len(all))
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+			cancel(reason)
+			<-ctx.Done()
+			if context.Cause(ctx) != reason {
+				t.Errorf("cause %v", context.Cause(ctx))
+			}
+			if lease.Context().Err() != nil {
+				t.Error("the caller's cancellation ended the lease")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if store.Len() != 0 {
+			t.Fatal("not released")
+		}
+		if _, ok := locker.FromContext(ctx); ok || locker.LeasesFromContext(ctx) != nil {
+			t.Fatal("the caller's own context has a lease")
+		}
+	})
+}
+
+func TestRunReturnsTheFunctionsErrorUnchanged(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		mine := errors.New("mine")
+		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return mine }); err != mine {
+			t.Fatalf("%#v", err)
+		}
+		// a release without an answer is no error of the work
+		store.Fail(locker.OpRelease, errors.New("EOF"))
+		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		store.Fail(locker.OpRelease, nil)
+	})
+}
+
+func TestRunReportsALossEvenWhenTheWorkSucceeded(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		mine := errors.New("mine")
+		for _, result := range []error{nil, mine} {
+			err := locker.Run(t.Context(), l, locker.Rule{Key: "a", TTL: time.Second}, func(ctx context.Context) error {
+				store.Steal("a")
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), locker.ErrLost) {
+					t.Error(context.Cause(ctx))
+				}
+				return result
+			})
+			wantErr(t, err, "a", locker.ErrLost)
+			if result != nil && !errors.Is(err, result) {
+				t.Fatalf("%v hides the function's error", err)
+			}
+			store.Free("a")
+		}
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "a", AtMost: time.Second}, func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})
+		wantErr(t, err, "a", locker.ErrExpired)
+	})
+}
+
+func TestRunReleasesAfterPanicAndGoexit(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		func() {
+			defer func() {
+				if r := recover(); r != "boom" {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			_ = locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { panic("boom") })
+		}()
+		if store.Len() != 0 {
+			t.Fatal("not released after the panic")
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error {
+				runtime.Goexit()
+				return nil
+			})
+		}()
+		<-done
+		if store.Len() != 0 {
+			t.Fatal("not released after Goexit")
+		}
+	})
+}
+
+func TestOnceRunsOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		rule := locker.Rule{Key: "a", Once: time.Hour}
+		runs := 0
+		work := func(context.Context) error { runs++; return nil }
+		failed := errors.New("failed")
+		if err := locker.Run(t.Context(), l, rule, func(context.Context) error { return failed }); err != failed {
+			t.Fatal(err)
+		}
+		if err := locker.Run(t.Context(), l, rule, work); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, locker.Run(t.Context(), l, rule, work), "a", locker.ErrDone)
+		if runs != 1 {
+			t.Fatalf("%d runs", runs)
+		}
+		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, work); err != nil {
+			t.Fatal("a Rule without Once is concerned: ", err)
+		}
+		time.Sleep(time.Hour)
+		if err := locker.Run(t.Context(), l, rule, work); err != nil {
+			t.Fatal("the mark does not run out: ", err)
+		}
+		// nobody can know that the work is done: this one is reported
+		store.Fail(locker.OpRelease, errors.New("EOF"))
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "b", Once: time.Hour}, work)
+		wantErr(t, err, "b", locker.ErrUnavailable)
+		store.Fail(locker.OpRelease, nil)
+	})
+}
+
+func TestGuardDerivesTheRule(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		bad := errors.New("no id")
+		g := locker.Guard[string]{
+			Locker: lockertest.NewLocker(t, store),
+			Rule: func(_ context.Context, id string) (locker.Rule, error) {
+				if id == "" {
+					return locker.Rule{}, bad
+				}
+				return locker.Rule{Key: "order:" + id}, nil
+			},
+		}
+		if err := g.Run(t.Context(), "42", func(ctx context.Context) error {
+			if lease, _ := locker.FromContext(ctx); lease.Key() != "order:42" {
+				t.Errorf("key %q", lease.Key())
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Run(t.Context(), "", func(context.Context) error { t.Error("ran"); return nil }); err != bad {
+			t.Fatal(err)
+		}
+	})
+}
