@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 )
@@ -44,6 +45,12 @@ func newLease(a *acquisition, g Grant, deadline time.Time) *Lease {
 	l.base, l.endHold = a.engine.cfg.begin(a.caller, OpHold, a.rule)
 	return l
 }
+
+// String returns for example "lease of order:42, fence 1763688000123456". The owner's token is never shown.
+func (l *Lease) String() string { return fmt.Sprintf("lease of %s, fence %d", l.rule.Key, l.fence) }
+
+// Format prints String for every verb, so that no %+v shows the token.
+func (l *Lease) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, l.String()) }
 
 // Key returns the key as the Rule gave it.
 func (l *Lease) Key() string { return l.rule.Key }

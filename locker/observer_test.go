@@ -25,7 +25,9 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 		"busy":                  {before: held, rule: locker.Rule{Wait: locker.NoWait}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultBusy}},
 		"timeout of Wait":       {before: held, rule: locker.Rule{Wait: time.Second}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
 		"timeout of ctx":        {before: held, within: time.Second, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
-		"unavailable": {before: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) { m.Fail(locker.OpAcquire, errors.New("EOF")) },
+		"unavailable": {before: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) {
+			m.Fail(locker.OpAcquire, errors.New("EOF"))
+		},
 			want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultUnavailable}},
 		"error":   {rule: locker.Rule{Mode: locker.Shared}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultError}},
 		"lost":    {during: func(m *lockertest.Memory) { m.Steal("order:1") }, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultLost, locker.OpRelease: locker.ResultLost}},

@@ -36,8 +36,6 @@ func refusedBy(code string, err error) *Refusal {
 		return &Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; it was left alone, choose another key (%w)", ErrInvalidKey, err)}
 	case "OOM":
 		return &Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free some (%w)", err)}
-	case "NOAUTH", "WRONGPASS":
-		return &Refusal{Err: fmt.Errorf("the server wants another user or password; check the client's options (%w)", err)}
 	case "NOPERM":
 		return &Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need (%w)", err)}
 	case "MISCONF":
@@ -45,8 +43,11 @@ func refusedBy(code string, err error) *Refusal {
 	case "NOREPLICAS":
 		return &Refusal{Err: fmt.Errorf("the server refuses writes because it has too few replicas (%w)", err)}
 	}
-	if strings.Contains(err.Error(), "max number of clients") {
+	switch {
+	case redis.IsMaxClientsError(err):
 		return &Refusal{Temporary: true, Err: err}
+	case redis.IsAuthError(err):
+		return &Refusal{Err: fmt.Errorf("the server wants another user or password; check the client's options (%w)", err)}
 	}
 	return &Refusal{Err: err}
 }

@@ -2,6 +2,7 @@ package locker
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -38,6 +39,11 @@ type Claim struct {
 	Keep     time.Duration // Release: keep the key this long, without an owner
 	Complete bool          // Release: set the done mark
 	Undo     time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
+}
+
+// Format prints the claim without its Owner, which is a secret.
+func (c Claim) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "claim of %s for %v (%v)", c.Key, c.TTL, c.Mode)
 }
 
 // Grant is a Store's answer.
@@ -112,8 +118,8 @@ type Examiner interface {
 // Info says who holds a key.
 type Info struct {
 	Held     bool
-	Kept     bool          // released, but kept by Rule.AtLeast
-	Foreign  bool          // held by another library or program, so all below but Left is unknown
+	Kept     bool // released, but kept by Rule.AtLeast
+	Foreign  bool // held by another library or program, so all below but Left is unknown
 	Mode     Mode
 	Fence    uint64        // what Break wants to be told
 	Since    time.Time     // when it was granted, by the server's clock; zero when unknown

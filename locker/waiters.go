@@ -9,7 +9,7 @@ type waiters struct {
 	silence  func()
 
 	mu      sync.Mutex
-	waiting map[string]map[string]struct{}      // key → tokens that pause on it
+	waiting map[string]map[string]struct{}        // key → tokens that pause on it
 	ears    map[string]map[chan struct{}]struct{} // key → channels to wake
 }
 

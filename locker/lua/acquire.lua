@@ -6,7 +6,8 @@
 --          {"revoked", server µs, reason} · {"done", server µs}
 -- idempotent: a second execution finds L with the token in it, answers with the same L and at most lengthens it; after
 --   an undo it finds X.
--- first write: PEXPIRE when L is ours, else SET C; both harmless alone, so memory may refuse what follows.
+-- first write: GETEX of a held L, which changes nothing; SET C for a free one, which a full server refuses, and then
+--   nothing has happened.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
@@ -21,9 +22,10 @@ if ARGV[4] == '1' and redis.call('EXISTS', KEYS[4]) == 1 then
   return {'done', now}
 end
 
--- GETEX writes nothing here, but a replica refuses it: a lagging one must not say "busy" or "free".
-local lease = redis.call('GETEX', KEYS[1])
+-- GET, not GETEX: after a write of any kind a full server lets all others pass, and a new lease must be refused there.
+local lease = redis.call('GET', KEYS[1])
 if lease then
+  redis.call('GETEX', KEYS[1]) -- changes nothing, but makes a lagging replica answer READONLY instead of a false "busy"
   local left = redis.call('PTTL', KEYS[1])
   local owner = ARGV[1] .. ':'
   if string.sub(lease, 1, #owner) ~= owner then

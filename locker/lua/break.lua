@@ -4,7 +4,7 @@
 -- ARGV: the holder's token · what X says: "revoked:" and the reason · keep X this long, in ms, 0: no note
 -- returns: 1, or 0 when L is not that token's any more
 -- idempotent: a second execution finds L without the token and does nothing.
--- first write: DEL, which memory cannot refuse.
+-- first write: GETEX, which changes nothing and which memory cannot refuse; then DEL.
 local owner = ARGV[1] .. ':'
 local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease, 1, #owner) ~= owner then

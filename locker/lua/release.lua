@@ -5,8 +5,8 @@
 --       ms, 0: none
 -- returns: {"released", server µs} · {"not ours", server µs} · {"revoked", server µs, reason}
 -- idempotent: a second execution finds L without the token and changes nothing but the tombstone's expiry.
--- first write: DEL or PEXPIRE of L when it is ours, which memory cannot refuse; on a full server the writes after it
---   pass too, those without it do not.
+-- first write: GETEX, which changes nothing and which memory cannot refuse; on a full server the writes after it pass
+--   too. A replica answers READONLY to it instead of a false "not ours".
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

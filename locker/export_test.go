@@ -1,0 +1,18 @@
+package locker
+
+// What the tests of package locker_test look at from inside.
+var (
+	Refused    = refusal
+	SlotOf     = func(key string) uint16 { return slot(tagOf(key)) }
+	CounterOf  = counterOf
+	Tombstone  = tombstoneOf
+	DoneMark   = doneOf
+	SlotCount  = slotCount
+	ScriptText = map[string]string{
+		"acquire": acquireLua, "renew": renewLua, "release": releaseLua,
+		"break": breakLua, "inspect": inspectLua, "raise_fence": raiseFenceLua,
+	}
+)
+
+// SingleStore is the Store behind NewSingle.
+func SingleStore(c Client) Store { return single{c} }
