@@ -65,7 +65,7 @@ func (a *acquisition) run() (*Lease, error) {
 		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
 	}
 	a.token = rand.Text()
-	wake, leave := a.engine.waiters.listen(a.rule.Key)
+	wake, leave := a.engine.waiters.listen(a.key())
 	defer leave()
 
 	for pause := range a.engine.cfg.backoff {
@@ -236,7 +236,7 @@ func (a *acquisition) giveUp(reason error) error {
 // giveBack releases a grant that nobody will use.
 func (a *acquisition) giveBack() {
 	claim := Claim{Key: a.key(), Owner: a.token, Mode: a.rule.Mode, Undo: undoFor(a.unclear, a.rule.lease())}
-	a.engine.cleaner.add(claim, a.sent.Add(max(a.rule.lease(), claim.Undo)))
+	a.engine.cleaner.add(chore{claim: claim, useless: a.sent.Add(max(a.rule.lease(), claim.Undo))})
 }
 
 // undoUnclear makes sure that an unanswered acquire takes nothing.

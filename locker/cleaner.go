@@ -11,8 +11,7 @@ import (
 // server has forgotten the lease by itself. One goroutine per Engine, which exists only while there is work.
 type cleaner struct {
 	engine *Engine
-	ctx    context.Context // ends when Close has ended
-	work   tasks           // what is not confirmed yet
+	work   tasks // what is not confirmed yet
 
 	mu      sync.Mutex
 	queue   []chore
@@ -20,24 +19,26 @@ type cleaner struct {
 	hurry   chan struct{} // closed by stop's end: no more pauses
 }
 
+// chore is one release to be confirmed.
 type chore struct {
 	claim   Claim
+	keep    time.Time // Rule.AtLeast holds until then; zero: no AtLeast
 	useless time.Time // from then on there is nothing left to release
 }
 
-func (c *cleaner) init(e *Engine, ctx context.Context) {
-	c.engine, c.ctx = e, ctx
+func (c *cleaner) init(e *Engine) {
+	c.engine = e
 	c.hurry = make(chan struct{})
 }
 
 // add hands over a release. After Close it is dropped: the key runs out by its TTL.
-func (c *cleaner) add(claim Claim, useless time.Time) {
+func (c *cleaner) add(ch chore) {
 	if !c.work.enter() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queue = append(c.queue, chore{claim, useless})
+	c.queue = append(c.queue, ch)
 	if !c.running {
 		c.running = true
 		go c.run()
@@ -77,7 +78,10 @@ func (c *cleaner) try(ch chore) bool {
 		c.done()
 		return true
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, callTimeout)
+	if !ch.keep.IsZero() {
+		ch.claim.Keep = max(0, time.Until(ch.keep))
+	}
+	ctx, cancel := context.WithTimeout(c.engine.background, callTimeout)
 	defer cancel()
 	select {
 	case r := <-ask(&c.engine.calls, func() (Grant, error) { return c.engine.store.Release(ctx, ch.claim) }):

@@ -22,11 +22,12 @@ type Engine struct {
 	calls tasks // calls to the Store
 	runs  tasks // Run's functions
 
-	examine sync.Once
-	closing chan struct{} // closed when Close begins
-	closed  chan struct{} // closed when it has ended
-	once    sync.Once
-	cut     context.CancelFunc // ends background calls
+	examine    sync.Once
+	closing    chan struct{} // closed when Close begins
+	closed     chan struct{} // closed when it has ended
+	once       sync.Once
+	background context.Context // of calls that nobody waits for; ends when Close has ended
+	cut        context.CancelFunc
 }
 
 // New returns a Locker over s. The constructors of the kinds of lock call it; call it for a Store of your own.
@@ -38,10 +39,10 @@ func New(s Store, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	background, cut := context.WithCancel(context.Background())
-	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{}), cut: cut}
-	e.keeper.init(e, background)
-	e.cleaner.init(e, background)
+	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
+	e.background, e.cut = context.WithCancel(context.Background())
+	e.keeper.init(e)
+	e.cleaner.init(e)
 	e.waiters.init(s)
 	return e, nil
 }
@@ -192,7 +193,7 @@ func (e *Engine) warn() (struct{}, error) {
 	if !ok {
 		return struct{}{}, nil
 	}
-	ctx, cancel := context.WithTimeout(e.cleaner.ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(e.background, callTimeout)
 	defer cancel()
 	for _, w := range x.Examine(ctx) {
 		if o, ok := e.cfg.observer.(Warner); ok {

@@ -16,3 +16,6 @@ var (
 
 // SingleStore is the Store behind NewSingle.
 func SingleStore(c Client) Store { return single{c} }
+
+// ScriptSHA is the name under which the server knows a script.
+func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha }

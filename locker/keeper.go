@@ -15,8 +15,7 @@ import (
 // a renewal that is executed twice does no harm.
 type keeper struct {
 	engine *Engine
-	ctx    context.Context // ends when Close has ended
-	slots  chan struct{}   // bounds the calls under way
+	slots  chan struct{} // bounds the calls under way
 
 	mu      sync.Mutex
 	due     schedule
@@ -54,8 +53,8 @@ const (
 	callTimeout = 5 * time.Second       // of calls in the background
 )
 
-func (k *keeper) init(e *Engine, ctx context.Context) {
-	k.engine, k.ctx = e, ctx
+func (k *keeper) init(e *Engine) {
+	k.engine = e
 	k.slots = make(chan struct{}, renewCalls)
 	k.wake = make(chan struct{}, 1)
 	k.ended = make(chan struct{})
@@ -122,6 +121,12 @@ func (k *keeper) deadlineOf(l *Lease) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return l.deadline
+}
+
+func (k *keeper) longestOf(l *Lease) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return l.longest
 }
 
 // shorten sets what renewals ask for, and is done when the lease has at least that long already.
@@ -252,14 +257,14 @@ func (k *keeper) send(leases []*Lease) {
 		select {
 		case k.slots <- struct{}{}:
 			defer func() { <-k.slots }()
-		case <-k.ctx.Done():
+		case <-k.engine.background.Done():
 			return struct{}{}, nil
 		}
 		claims, start := k.claims(&leases)
 		if len(claims) == 0 {
 			return struct{}{}, nil
 		}
-		ctx, cancel := context.WithTimeout(k.ctx, callTimeout)
+		ctx, cancel := context.WithTimeout(k.engine.background, callTimeout)
 		defer cancel()
 		grants, err := k.engine.store.Renew(ctx, claims)
 		if err == nil && len(grants) != len(claims) {

@@ -222,24 +222,23 @@ func (l *Lease) send(ctx context.Context, complete bool, calls *int) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
 	defer cancel()
 	deadline := l.Expires()
-	claim := Claim{
-		Key: e.cfg.prefix + l.rule.Key, Owner: l.token, Mode: l.rule.Mode,
-		Complete: complete, Undo: undoFor(l.unclear, l.rule.lease()),
-	}
+	ch := l.chore()
+	claim := &ch.claim
 	if complete {
-		claim.Once = l.rule.Once
+		claim.Complete, claim.Once = true, l.rule.Once
 	}
 	earlier := false
 	last := errors.New("no answer")
 	for pause := range betweenRepeats {
-		if l.rule.AtLeast > 0 {
-			claim.Keep = max(0, l.rule.AtLeast-time.Since(l.granted))
-		}
 		sent := time.Now()
 		within := sent.Before(deadline)
+		if !ch.keep.IsZero() {
+			claim.Keep = max(0, ch.keep.Sub(sent))
+		}
+		attempt := *claim
 		*calls++
 		select {
-		case r := <-ask(&e.calls, func() (Grant, error) { return e.store.Release(ctx, claim) }):
+		case r := <-ask(&e.calls, func() (Grant, error) { return e.store.Release(ctx, attempt) }):
 			var no *Refusal
 			switch {
 			case r.err == nil && r.value.State == Released, r.err == nil && r.value.State == NotOurs && earlier:
@@ -249,7 +248,7 @@ func (l *Lease) send(ctx context.Context, complete bool, calls *int) error {
 			case r.err == nil:
 				return fmt.Errorf("%w: the server says it is not ours", ErrLost)
 			case errors.As(r.err, &no) && !no.Temporary:
-				e.cleaner.add(claim, deadline.Add(claim.Undo))
+				e.cleaner.add(ch)
 				return unavailable(r.err)
 			case !errors.As(r.err, &no):
 				earlier = earlier || within
@@ -260,7 +259,7 @@ func (l *Lease) send(ctx context.Context, complete bool, calls *int) error {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			e.cleaner.add(claim, sent.Add(max(l.rule.lease(), claim.Undo)))
+			e.cleaner.add(ch)
 			return unavailable(last)
 		}
 	}
@@ -288,10 +287,21 @@ func (l *Lease) lose(why error, mayBeOurs bool) {
 	}
 	finish(l.endHold, l.outcome(OpHold, why))
 	if mayBeOurs || l.unclear {
-		ttl := l.rule.lease()
-		claim := Claim{Key: l.engine.cfg.prefix + l.rule.Key, Owner: l.token, Mode: l.rule.Mode, Undo: undoFor(l.unclear, ttl)}
-		l.engine.cleaner.add(claim, time.Now().Add(max(ttl, claim.Undo)))
+		l.engine.cleaner.add(l.chore())
 	}
+}
+
+// chore is the release of this lease, as the cleaner would do it.
+func (l *Lease) chore() chore {
+	claim := Claim{
+		Key: l.engine.cfg.prefix + l.rule.Key, Owner: l.token, Mode: l.rule.Mode,
+		Undo: undoFor(l.unclear, l.rule.lease()),
+	}
+	ch := chore{claim: claim, useless: time.Now().Add(max(l.engine.keeper.longestOf(l), claim.Undo))}
+	if l.rule.AtLeast > 0 {
+		ch.keep = l.granted.Add(l.rule.AtLeast)
+	}
+	return ch
 }
 
 // cancel ends the contexts, with the first cause that is given.

@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +141,129 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 	})
 }
 
+// lagging is a Store whose renewals all succeed, when the test says so.
+type lagging struct {
+	locker.Store
+	renew func([]locker.Claim)
+}
+
+func (s lagging) Renew(_ context.Context, cs []locker.Claim) ([]locker.Grant, error) {
+	s.renew(cs)
+	return slices.Repeat([]locker.Grant{{State: locker.Granted}}, len(cs)), nil
+}
+
+func TestALateSuccessDoesNotResurrectALease(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, lagging{store, func([]locker.Claim) { time.Sleep(2 * time.Second) }})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		lost(t, lease, locker.ErrLost)
+		expires := lease.Expires()
+		time.Sleep(10 * time.Second)
+		if !lease.Expires().Equal(expires) {
+			t.Fatal("the lease lives again")
+		}
+	})
+}
+
+func TestARenewalCountsFromBeforeItWasSent(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		const ttl, slow = 3 * time.Second, 900 * time.Millisecond
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: ttl})
+		store.Delay(locker.OpRenew, slow)
+		before := lease.Expires()
+		for lease.Expires().Equal(before) {
+			time.Sleep(time.Millisecond)
+		}
+		if left := time.Until(lease.Expires()); left > ttl-slow-30*time.Millisecond {
+			t.Fatalf("%v left, although the renewal was on its way for %v", left, slow)
+		}
+		release(t, lease)
+	})
+}
+
+func TestALateRenewalDoesNotShortenAnExtension(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var first sync.Once
+		l := lockertest.NewLocker(t, lagging{store, func([]locker.Claim) {
+			first.Do(func() { time.Sleep(3 * time.Second) })
+		}})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
+		time.Sleep(4 * time.Second) // the first renewal is under way
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		expires := lease.Expires()
+		time.Sleep(4 * time.Second)
+		if lease.Expires().Before(expires) {
+			t.Fatal("the extension was undone")
+		}
+		release(t, lease)
+	})
+}
+
+func TestALostLeaseIsFreedForOthers(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Fail(locker.OpRenew, errors.New("EOF"))
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
+		lost(t, lease, locker.ErrLost)
+		synctest.Wait()
+		if store.Len() != 0 {
+			t.Fatal("the key is still taken, although nobody believes to hold it")
+		}
+	})
+}
+
+func TestAReleaseIsNotFollowedByARenewal(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var mu sync.Mutex
+		released, late := map[string]bool{}, 0
+		l := lockertest.NewLocker(t, lagging{store, func(cs []locker.Claim) {
+			mu.Lock()
+			for _, c := range cs {
+				if released[c.Key] {
+					late++
+				}
+			}
+			mu.Unlock()
+			time.Sleep(15 * time.Second) // so that all calls that the keeper allows itself are soon under way
+		}})
+		var leases []*locker.Lease
+		for i := range 20 {
+			leases = append(leases, acquire(t, l, locker.Rule{Key: string(rune('a' + i)), TTL: 30 * time.Second}))
+			time.Sleep(300 * time.Millisecond)
+		}
+		time.Sleep(8 * time.Second)
+		for _, lease := range leases {
+			release(t, lease)
+			mu.Lock()
+			released[lease.Key()] = true
+			mu.Unlock()
+		}
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if late != 0 {
+			t.Fatalf("%d renewals were sent after the release", late)
+		}
+	})
+}
+
+func TestAReleaseThatWasSentTooLateIsNoProof(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithoutRenewal())
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		time.Sleep(500 * time.Millisecond)
+		store.Fail(locker.OpRelease, &locker.Refusal{Temporary: true, Err: errors.New("LOADING")})
+		time.AfterFunc(700*time.Millisecond, func() { // the lease has run out, and somebody else came and went
+			store.Fail(locker.OpRelease, nil)
+			store.LoseReplies(locker.OpRelease, 1)
+		})
+		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
+	})
+}
+
 func TestAtMostEndsALease(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule     locker.Rule
@@ -193,6 +317,17 @@ func TestAtLeastKeepsTheKey(t *testing.T) {
 		if i, _ := l.Inspect(t.Context(), "b"); i.Held {
 			t.Fatal("kept for longer than AtLeast")
 		}
+	})
+}
+
+func TestAtLeastOutlivesAtMost(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		start := time.Now()
+		lease := acquire(t, l, locker.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: 10 * time.Second})
+		lost(t, lease, locker.ErrExpired)
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+		since(t, start, 10*time.Second, 5*time.Millisecond)
 	})
 }
 
@@ -475,5 +610,22 @@ func TestCloseFinishesUndos(t *testing.T) {
 		if store.Len() != 0 {
 			t.Fatal("Close did not wait for the undo")
 		}
+	})
+}
+
+func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		store.LoseReplies(locker.OpAcquire, 1)
+		store.Fail(locker.OpRelease, errors.New("EOF"))
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+		wantErr(t, err, "a", locker.ErrUnavailable)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		since(t, start, time.Second, 0)
 	})
 }

@@ -1,0 +1,59 @@
+package locker_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func BenchmarkRunInMemory(b *testing.B) {
+	l := lockertest.NewLocker(b, lockertest.NewMemory())
+	work := func(context.Context) error { return nil }
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := locker.Run(b.Context(), l, locker.Rule{Key: "bench"}, work); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAcquireRelease(b *testing.B) {
+	l, err := locker.NewSingle(redistest.Shared(b).Client(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: "bench"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := l.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// The floor: what anybody who locks with go-redis pays, without a fence, renewal or a way to be cancelled.
+func BenchmarkFloor(b *testing.B) {
+	c := redistest.Shared(b).Client(b)
+	del := redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if ok, err := c.SetNX(b.Context(), "floor", "token", 30*time.Second).Result(); err != nil || !ok {
+			b.Fatal(ok, err)
+		}
+		if err := del.Run(b.Context(), c, []string{"floor"}, "token").Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// Defects that were found in widely used lock libraries. Ours must not have them; each test says what went wrong there.
+
+// A context that ended while acquiring was used for the compensating release too, so the key stayed for its whole TTL.
+func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Delay(locker.OpAcquire, time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
+		wantErr(t, err, "a", context.DeadlineExceeded)
+		store.Delay(locker.OpAcquire, 0)
+		time.Sleep(2 * time.Second)
+		if store.Len() != 0 {
+			t.Fatal("the key is still taken")
+		}
+	})
+}
+
+// "Cancelled" came back as "failed", so callers could not tell it from "busy"; also when ctx was dead before the call.
+func TestDefectCancelledLooksBusy(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	l := newSingle(t, client)
+	defer release(t, acquire(t, l, locker.Rule{Key: "defect:2"}))
+	dead, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := l.Acquire(dead, locker.Rule{Key: "defect:2"})
+	wantErr(t, err, "defect:2", context.Canceled)
+	wantNot(t, err, locker.ErrBusy)
+	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = l.Acquire(brief, locker.Rule{Key: "defect:2"})
+	wantErr(t, err, "defect:2", context.DeadlineExceeded, locker.ErrBusy)
+}
+
+// Locking twice through one object after an expiry silently swapped its token, so the first holder's release freed the
+// second's lock.
+func TestDefectSecondLockSwapsTheToken(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	l := newSingle(t, client, locker.WithoutRenewal())
+	first := acquire(t, l, locker.Rule{Key: "defect:3", TTL: 50 * time.Millisecond})
+	second := acquire(t, l, locker.Rule{Key: "defect:3", TTL: time.Minute})
+	if err := first.Release(t.Context()); !errors.Is(err, locker.ErrExpired) && !errors.Is(err, locker.ErrLost) {
+		t.Fatal(err)
+	}
+	if i, err := l.Inspect(t.Context(), "defect:3"); err != nil || i.Fence != second.Fence() {
+		t.Fatalf("%+v %v: the first holder freed the second's lock", i, err)
+	}
+	release(t, second)
+}
+
+// A token that was the beginning of the holder's token counted as the holder's.
+func TestDefectPrefixOfATokenSteals(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	store := locker.SingleStore(client)
+	claim := locker.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
+	_, _ = store.Acquire(t.Context(), claim) // its answer cannot be read back, tokens having 26 letters; the key is taken
+	claim.Owner = "user1"
+	if g, _ := store.Acquire(t.Context(), claim); g.State != locker.Busy {
+		t.Fatalf("user1 was answered %q", g.State)
+	}
+	if g, _ := store.Release(t.Context(), claim); g.State != locker.NotOurs {
+		t.Fatalf("user1 released user10's key: %q", g.State)
+	}
+	if v := client.Get(t.Context(), "defect:6").Val(); !strings.HasPrefix(v, "user10:") {
+		t.Fatalf("the key holds %q", v)
+	}
+}
+
+// A TTL below a millisecond was rounded to 0: the key was deleted at once, and the lock reported as taken.
+func TestDefectTinyTTLIsNoTTL(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	spy := &wire{Client: client}
+	l := newSingle(t, spy)
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "defect:7", TTL: 500 * time.Microsecond})
+	wantErr(t, err, "defect:7", locker.ErrInvalidRule)
+	lease := acquire(t, l, locker.Rule{Key: "defect:7", TTL: 30*time.Second + 500*time.Microsecond})
+	if !slices.Contains(spy.sent(), "30001") {
+		t.Fatal("the TTL was rounded down")
+	}
+	if ttl := client.PTTL(t.Context(), "defect:7").Val(); ttl < 29*time.Second {
+		t.Fatalf("PTTL %v", ttl)
+	}
+	release(t, lease)
+}
+
+// A blocking acquire hid the server's error: it waited until ctx ended and said only "deadline exceeded".
+func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
+	server := redistest.Start(t, "--maxmemory", "1")
+	_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a"})
+	wantErr(t, err, "a", locker.ErrUnavailable)
+	if !strings.Contains(err.Error(), "OOM") {
+		t.Fatal(err)
+	}
+}
+
+// Expiry was sent as a time of the client's wall clock, so skew shortened and lengthened leases.
+func TestDefectClientClockDecidesExpiry(t *testing.T) {
+	spy := &wire{Client: redistest.Shared(t).Client(t)}
+	l := newSingle(t, spy)
+	lease := acquire(t, l, locker.Rule{Key: "defect:9", TTL: 300 * time.Millisecond, AtLeast: 10 * time.Millisecond, Once: time.Millisecond})
+	first := lease.Expires()
+	eventually(t, "the lease is renewed", func() bool { return lease.Expires().After(first) })
+	if err := lease.Complete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for _, word := range spy.sent() {
+		n, err := strconv.ParseInt(word, 10, 64)
+		if err != nil {
+			continue
+		}
+		for _, at := range []time.Time{time.Unix(n, 0), time.UnixMilli(n), time.UnixMicro(n), time.Unix(0, n)} {
+			if d := at.Sub(now); d > -365*24*time.Hour && d < 365*24*time.Hour {
+				t.Fatalf("%d was sent: a time of this machine's clock", n)
+			}
+		}
+	}
+	if !slices.Contains(spy.sent(), "300") {
+		t.Fatal("the TTL is not sent as it was asked for")
+	}
+	if len(spy.sent()) < 20 {
+		t.Fatal("positive control: nothing was seen on the wire")
+	}
+}
+
+// wire remembers the words that go to the server.
+type wire struct {
+	locker.Client
+	mu    sync.Mutex
+	words []string
+}
+
+func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
+	w.mu.Lock()
+	for _, a := range cmd.Args() {
+		w.words = append(w.words, fmt.Sprint(a))
+	}
+	w.mu.Unlock()
+	return w.Client.Process(ctx, cmd)
+}
+
+func (w *wire) sent() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.words...)
+}

@@ -1,0 +1,87 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func ship(context.Context) error { return nil }
+
+func ExampleRun() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	rule := locker.Rule{Key: "order:42", TTL: 10 * time.Second, Wait: 2 * time.Second}
+	err = locker.Run(context.Background(), l, rule, ship)
+	switch {
+	case errors.Is(err, locker.ErrBusy):
+		e, _ := errors.AsType[*locker.Error](err)
+		log.Printf("somebody else ships it, look again in %v", e.RetryAfter)
+	case errors.Is(err, locker.ErrLost):
+		log.Print("the lock was lost while shipping: what was done may have been overtaken")
+	case errors.Is(err, locker.ErrUnavailable):
+		log.Print("Redis cannot be asked: nothing was shipped")
+	case err != nil:
+		log.Print(err)
+	}
+}
+
+func ExampleRule() {
+	// At most one run a day, on one machine, whichever starts first; a run that fails may be repeated.
+	_ = locker.Rule{Key: "report:2026-11-21", Wait: locker.NoWait, Once: 24 * time.Hour}
+	// A cron job on machines whose clocks differ by a second or two: the key stays taken for 5 s even if the job is quick.
+	_ = locker.Rule{Key: "cron:cleanup", Wait: locker.NoWait, AtLeast: 5 * time.Second}
+	// A lease of 10 s that nobody renews: tryLock(wait, lease).
+	_ = locker.Rule{Key: "export", Wait: time.Second, TTL: 10 * time.Second, AtMost: 10 * time.Second}
+}
+
+func ExampleEngine_Acquire() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+
+	lease, err := l.Acquire(context.Background(), locker.Rule{Key: "order:42"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = lease.Release(context.Background()) }()
+
+	_, err = l.Acquire(context.Background(), locker.Rule{Key: "order:42", Wait: locker.NoWait})
+	fmt.Println("busy:", errors.Is(err, locker.ErrBusy))
+	// Output: busy: true
+}
+
+// Your own handling of a loss, tested without Redis and without sleeping.
+func Example_testingALoss() {
+	export := func(ctx context.Context) error { // the code under test
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	test := func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			l := lockertest.NewLocker(t, store)
+			err := locker.Run(t.Context(), l, locker.Rule{Key: "export"}, func(ctx context.Context) error {
+				store.Steal("export") // as if this process had been paused past its lease
+				return export(ctx)
+			})
+			if !errors.Is(err, locker.ErrLost) {
+				t.Fatal(err)
+			}
+		})
+	}
+	_ = test
+}
