@@ -281,6 +281,16 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 	wantErr(t, err, "a", locker.ErrUnavailable)
 	wantNot(t, err, locker.ErrBusy)
+	store := locker.SingleStore(client) // a replica that lags does not know the lease yet: its "no" would be false
+	stranger := locker.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute, Longest: time.Minute}
+	_, renewed := store.Renew(t.Context(), []locker.Claim{stranger})
+	_, released := store.Release(t.Context(), stranger)
+	_, broken := store.(locker.Breaker).Break(t.Context(), "a", lease.Fence(), "drill")
+	for _, err := range []error{renewed, released, broken} {
+		if no, ok := errors.AsType[*locker.Refusal](err); !ok || !no.Temporary {
+			t.Errorf("a replica answered %v", err)
+		}
+	}
 	err = lease.Release(t.Context())
 	wantErr(t, err, "a", locker.ErrUnavailable)
 	wantNot(t, err, locker.ErrLost)

@@ -74,7 +74,9 @@ var _ interface {
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leases[key] = entry{owner: "stranger", fence: m.mint(1), block: 1, since: time.Now()}
+	e := entry{owner: "stranger", since: time.Now()}
+	e.fence, e.block = m.mint(1)
+	m.leases[key] = e
 }
 
 // Occupy puts a holder at key that is no latchkit lease: another library's. ttl 0: it never ends.
@@ -177,11 +179,8 @@ func (m *Memory) Acquire(_ context.Context, c locker.Claim) (locker.Grant, error
 				e.ends = time.Now().Add(c.TTL)
 			}
 		default:
-			block := max(c.Block, 1)
-			e = entry{
-				owner: c.Owner, block: block, fence: m.mint(uint64(block)), metadata: c.Metadata,
-				since: time.Now(), ends: time.Now().Add(c.TTL),
-			}
+			e = entry{owner: c.Owner, metadata: c.Metadata, since: time.Now(), ends: time.Now().Add(c.TTL)}
+			e.fence, e.block = m.mint(max(c.Block, 1))
 		}
 		m.leases[c.Key] = e
 		return locker.Grant{State: locker.Granted, At: time.Now(), Fence: e.fence, Block: e.block}, nil
@@ -367,11 +366,15 @@ func (m *Memory) note(key, owner string) (note, bool) {
 	return n, ok
 }
 
-// mint reserves n fences, by the rule of the Redis Stores; m.mu is held.
-func (m *Memory) mint(n uint64) uint64 {
-	v := max(m.counter+1, uint64(time.Now().UnixMicro()))
-	m.counter = v + n - 1
-	return v
+// mint reserves n fences, by the rule of the Redis Stores: never more than 100 ms ahead of the clock; m.mu is held.
+func (m *Memory) mint(n int) (fence uint64, block int) {
+	now := uint64(time.Now().UnixMicro())
+	fence = max(m.counter+1, now)
+	if fence+uint64(n)-1 > now+100_000 {
+		n = 1
+	}
+	m.counter = fence + uint64(n) - 1
+	return fence, n
 }
 
 // left is how long e still lasts, -1 when it has no end.

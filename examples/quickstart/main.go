@@ -1,0 +1,27 @@
+// Command quickstart holds one lock on a local Redis: the README's first program.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+func main() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		fmt.Println("order 42 is mine, fence", lease.Fence())
+		return nil // ctx ends, with a cause, the moment the lock is lost
+	})
+	if err != nil {
+		log.Fatal(err) // busy, lost or unavailable: ask with errors.Is
+	}
+}
