@@ -7,6 +7,7 @@ import (
 	"iter"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,6 +306,44 @@ func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 			if store.Len() != 0 {
 				t.Fatal("the key stays taken")
 			}
+		}
+	})
+}
+
+// endsUnseen is a context that ends in the moment between the answer and the look at it: Err says so, Done did not.
+type endsUnseen struct {
+	context.Context
+	ended *atomic.Bool
+}
+
+func (c endsUnseen) Done() <-chan struct{} { return nil }
+func (c endsUnseen) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// ending is a Store that ends its caller's context with the grant.
+type ending struct {
+	*lockertest.Memory
+	ended *atomic.Bool
+}
+
+func (s ending) Acquire(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+	defer s.ended.Store(true)
+	return s.Memory.Acquire(ctx, c)
+}
+
+func TestAGrantToADeadCallerIsGivenBack(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var ended atomic.Bool
+		l := lockertest.NewLocker(t, ending{store, &ended})
+		_, err := l.Acquire(endsUnseen{t.Context(), &ended}, locker.Rule{Key: "a"})
+		wantErr(t, err, "a", context.Canceled)
+		synctest.Wait()
+		if store.Len() != 0 {
+			t.Fatal("the key stays taken")
 		}
 	})
 }
