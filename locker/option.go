@@ -25,7 +25,7 @@ type config struct {
 func newConfig(opts []Option) (config, error) {
 	c := config{
 		ttl:     DefaultTTL,
-		backoff: Jitter(Exponential(5*time.Millisecond, 250*time.Millisecond)),
+		backoff: Jitter(Exponential(5*time.Millisecond, 100*time.Millisecond)),
 		renewal: true,
 	}
 	for i, o := range opts {
@@ -63,7 +63,7 @@ func WithMaxTTL(d time.Duration) Option { return func(c *config) { c.maxTTL = d 
 // where other lock libraries see it.
 func WithPrefix(p string) Option { return func(c *config) { c.prefix = p } }
 
-// WithBackoff sets the pauses between attempts while a key is busy. Default: 5 ms, doubling up to 250 ms, jittered.
+// WithBackoff sets the pauses between attempts while a key is busy. Default: 5 ms, doubling up to 100 ms, jittered.
 // A pause is never longer than what the holder has left.
 func WithBackoff(b Backoff) Option { return func(c *config) { c.backoff = b } }
 

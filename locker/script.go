@@ -5,7 +5,6 @@ import (
 	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
 	_ "embed"
 	"encoding/hex"
-	"errors"
 	"reflect"
 
 	"github.com/redis/go-redis/v9"
@@ -53,7 +52,7 @@ func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (
 	}
 	words = append(words, args...)
 	v, err := do(ctx, c, words...)
-	if errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT") {
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		words[0], words[1] = "eval", s.text
 		v, err = do(ctx, c, words...)
 	}

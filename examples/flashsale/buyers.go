@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	rush        = 200 * time.Millisecond // all buyers click within this time
+	connections = 100                    // open at a time, over all buyers; the others wait for a free one
+	tries       = 10                     // a buyer who is sent away that often gives up
+)
+
+// A crowd is all buyers of one sale. Each is an HTTP client that wants one item.
+type crowd struct {
+	size  int
+	seed  uint64
+	sku   string
+	shops []string // their URLs; each buyer goes to one of them
+	http  http.Client
+	done  atomic.Int64
+}
+
+// An end is how it ended for one buyer.
+type end struct {
+	how     how
+	refused int           // 409s on the way there
+	waited  time.Duration // from the click to the last answer
+	err     error         // with failed
+}
+
+type how int
+
+const (
+	gotIt   how = iota
+	soldOut     // 410: there is nothing left
+	gaveUp      // refused until it was enough
+	failed      // something that should not happen
+)
+
+// buy lets all buyers in, and returns how it ended for each. It fails when ctx ends.
+func (c *crowd) buy(ctx context.Context) ([]end, error) {
+	transport := &http.Transport{MaxConnsPerHost: max(1, connections/len(c.shops)), MaxIdleConnsPerHost: connections}
+	defer transport.CloseIdleConnections()
+	c.http.Transport = transport
+	ends := make([]end, c.size)
+	var wg sync.WaitGroup
+	for i := range ends {
+		wg.Go(func() {
+			ends[i] = c.buyer(ctx, i)
+			c.done.Add(1)
+		})
+	}
+	wg.Wait()
+	return ends, ctx.Err()
+}
+
+// buyer clicks, and while it is sent away with "try again later" does as it is told.
+func (c *crowd) buyer(ctx context.Context, i int) (e end) {
+	// Each buyer has its own dice, thrown in the same order in every sale: same seed, same buyers.
+	dice := rand.New(rand.NewPCG(c.seed, ^uint64(i))) //nolint:gosec // not for secrets
+	url := fmt.Sprintf("%s/skus/%s/orders?buyer=%d", c.shops[i%len(c.shops)], c.sku, i)
+	if e.err = sleep(ctx, time.Duration(dice.Int64N(int64(rush)))); e.err != nil {
+		return e
+	}
+	click := time.Now()
+	defer func() { e.waited = time.Since(click) }()
+	var later time.Duration
+	for range tries {
+		if e.err = sleep(ctx, later+time.Duration(dice.Int64N(int64(later/4+1)))); e.err != nil {
+			return e
+		}
+		e.how, later, e.err = c.post(ctx, url)
+		if e.how != gaveUp {
+			return e
+		}
+		e.refused++
+	}
+	return e
+}
+
+// post makes one try. gaveUp means: sent away, try again later.
+func (c *crowd) post(ctx context.Context, url string) (h how, later time.Duration, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return failed, 0, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return failed, 0, err
+	}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	_ = resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusCreated:
+		return gotIt, 0, nil
+	case http.StatusGone:
+		return soldOut, 0, nil
+	case http.StatusConflict, http.StatusServiceUnavailable:
+		seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+		if err == nil && seconds >= 0 {
+			return gaveUp, time.Duration(seconds) * time.Second, nil
+		}
+	}
+	return failed, 0, fmt.Errorf("%s: %s", resp.Status, body)
+}

@@ -1,0 +1,81 @@
+// Flashsale holds the same sale three times: without a lock, with the lock that everybody writes first, and with
+// latchkit. Then it counts what was sold. Run it from the root of the repository, nothing has to be installed:
+//
+//	go run ./examples/flashsale
+//
+// Read locks.go first: the three ways stand there side by side.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	os.Exit(start())
+}
+
+func start() int {
+	if isBranch() {
+		return branchMain(os.Stdin, os.Stdout, os.Stderr)
+	}
+	// Whatever ends the program early, a closed terminal or a "| head" included, it tidies up first.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	defer stop()
+	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+}
+
+// The exit codes beside 0.
+const (
+	exitFailed      = 1 // the sale could not be held, or -assert found it wanting
+	exitUsage       = 2 // the flags make no sense
+	exitInterrupted = 130
+)
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	s, err := parse(args, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(stderr, err)
+		return exitUsage
+	}
+	results, request, err := s.run(ctx, stdout)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(stderr, "interrupted")
+		return exitInterrupted
+	case err != nil:
+		fmt.Fprintln(stderr, "flashsale:", err)
+		return exitFailed
+	}
+	printFoot(stdout, s, results)
+	if s.trace {
+		printTrace(stdout, request)
+	}
+	if s.assert {
+		if err := check(s, results); err != nil {
+			fmt.Fprintln(stderr, "flashsale: assertion failed:", err)
+			return exitFailed
+		}
+		fmt.Fprintln(stdout, "Assertions hold.")
+	}
+	return 0
+}
+
+func (s *sale) run(ctx context.Context, stdout io.Writer) ([]result, *node, error) {
+	v, err := s.prepare(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer v.close()
+	printHead(stdout, s)
+	return s.hold(ctx, v, newBar(stdout), func(r result) { printRow(stdout, r) })
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A branch is a shop, seen from the buyers: an address, in this process or in another one.
+type branch struct {
+	url   string
+	close func(context.Context) error
+}
+
+// openBranches opens one shop in this process, or several in processes of their own. What it opened before an error is
+// returned beside it.
+func openBranches(ctx context.Context, cfg shopConfig, procs int) ([]branch, error) {
+	if procs == 1 {
+		s, err := openShop(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return []branch{{s.url, s.close}}, nil
+	}
+	var branches []branch
+	for range procs {
+		b, err := startBranch(ctx, cfg)
+		if err != nil {
+			return branches, err
+		}
+		branches = append(branches, b)
+	}
+	return branches, nil
+}
+
+func closeBranches(ctx context.Context, branches []branch) error {
+	errs := make([]error, len(branches))
+	var wg sync.WaitGroup
+	for i, b := range branches {
+		wg.Go(func() { errs[i] = b.close(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// branchVariable tells this program that it is a branch: a child that sells, and talks to its parent over pipes.
+//
+//	stdin    a shopConfig; its end means: close the shop. A parent that dies in whatever way closes it, too.
+//	stdout   the URL, once the shop is open
+//	stderr   why it could not open
+const branchVariable = "FLASHSALE_BRANCH"
+
+func isBranch() bool { return os.Getenv(branchVariable) != "" }
+
+// startBranch starts this program again as a branch, and waits until its shop is open.
+func startBranch(ctx context.Context, cfg shopConfig) (branch, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return branch{}, err
+	}
+	child := exec.Command(program) //nolint:gosec,noctx // this program; close ends it
+	child.Env = append(os.Environ(), branchVariable+"=1")
+	var complaint bytes.Buffer
+	child.Stderr = &complaint
+	stdin, err := child.StdinPipe()
+	if err != nil {
+		return branch{}, err
+	}
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		return branch{}, err
+	}
+	if err := child.Start(); err != nil {
+		return branch{}, err
+	}
+	stop := func(context.Context) error {
+		_ = stdin.Close()
+		kill := time.AfterFunc(10*time.Second, func() { _ = child.Process.Kill() })
+		defer kill.Stop()
+		if err := child.Wait(); err != nil {
+			return fmt.Errorf("a shop in another process: %w: %s", err, strings.TrimSpace(complaint.String()))
+		}
+		return nil
+	}
+	if err := json.NewEncoder(stdin).Encode(cfg); err != nil {
+		return branch{}, errors.Join(err, stop(ctx))
+	}
+	url, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		return branch{}, errors.Join(errors.New("a shop in another process did not open"), stop(ctx))
+	}
+	return branch{strings.TrimSpace(url), stop}, nil
+}
+
+// branchMain is what a branch does instead of main.
+func branchMain(stdin io.Reader, stdout, stderr io.Writer) int {
+	signal.Ignore(os.Interrupt) // Ctrl-C goes to parent and child; the parent decides when the child is done
+	if err := runBranch(context.Background(), stdin, stdout); err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitFailed
+	}
+	return 0
+}
+
+func runBranch(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	var cfg shopConfig
+	if err := json.NewDecoder(stdin).Decode(&cfg); err != nil {
+		return fmt.Errorf("read what to sell: %w", err)
+	}
+	s, err := openShop(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(stdout, s.url); err != nil {
+		return errors.Join(err, s.close(ctx))
+	}
+	_, _ = io.Copy(io.Discard, stdin) // until the parent closes it
+	return s.close(ctx)
+}

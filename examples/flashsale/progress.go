@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A bar shows how many buyers have their answer. On anything but a terminal it shows nothing.
+type bar struct{ out io.Writer }
+
+func newBar(out io.Writer) *bar {
+	if f, ok := out.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return &bar{f}
+		}
+	}
+	return &bar{io.Discard}
+}
+
+// show draws the bar until stop is called, which wipes it away.
+func (b *bar) show(name string, total int, done *atomic.Int64) (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			b.draw(name, int(done.Load()), total)
+			select {
+			case <-ticker.C:
+			case <-quit:
+				fmt.Fprint(b.out, "\r"+strings.Repeat(" ", 70)+"\r")
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-ended }
+}
+
+func (b *bar) draw(name string, done, total int) {
+	const width = 30
+	full := width * done / total
+	fmt.Fprintf(b.out, "\r%-12s %s%s %d/%d buyers", name, strings.Repeat("█", full), strings.Repeat("░", width-full), done, total)
+}

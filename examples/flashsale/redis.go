@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+)
+
+// openRedis returns a client of a server that answers.
+func openRedis(ctx context.Context, url string) (*redis.Client, error) {
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
+	}
+	logging.Disable() // go-redis would print each failed attempt; the error that it returns says it all
+	client := redis.NewClient(options)
+	if err := client.Ping(ctx).Err(); err != nil {
+		_ = client.Close()
+		return nil, fmt.Errorf("no Redis answers at %s: %w", options.Addr, err)
+	}
+	return client, nil
+}
+
+// A localRedis is a Redis inside this process, so that the demo needs nothing installed. It is good enough to try things
+// out, and never the server to prove that a lock is safe: for that, give a real one with -redis.
+type localRedis struct {
+	server *miniredis.Miniredis
+	stop   chan struct{}
+	ended  chan struct{}
+}
+
+const (
+	clockTick = time.Millisecond
+	// A clock that makes up for lost time in small steps only falls behind when this process gets no processor, instead of
+	// expiring at once what its owner, in the same process, had no chance to renew.
+	clockStep = 10 * clockTick
+)
+
+// startRedis starts a server whose clock runs. By itself miniredis expires nothing: it is made for tests, where time
+// stands still.
+func startRedis() (*localRedis, error) {
+	server, err := miniredis.Run()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	server.SetTime(now)   // what TIME answers …
+	server.ClockTTL(true) // … and what keys expire by
+	r := &localRedis{server, make(chan struct{}), make(chan struct{})}
+	go r.run(now)
+	return r, nil
+}
+
+func (r *localRedis) url() string { return "redis://" + r.server.Addr() }
+
+func (r *localRedis) run(now time.Time) {
+	defer close(r.ended)
+	ticker := time.NewTicker(clockTick)
+	defer ticker.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-r.stop:
+			return
+		case t := <-ticker.C:
+			now = now.Add(min(t.Sub(last), clockStep))
+			last = t
+			r.server.SetTime(now)
+		}
+	}
+}
+
+func (r *localRedis) close() {
+	close(r.stop)
+	<-r.ended
+	r.server.Close()
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// shopConfig is all that a shop must be told. It travels as JSON to the shops in processes of their own.
+type shopConfig struct {
+	Way   int // in ways
+	Redis string
+	DSN   string
+	Seed  uint64
+	Trace bool
+}
+
+// A shop is a Gin server on a port of the loopback interface. Several of them, each in its own process, can sell the same
+// stock.
+type shop struct {
+	seed   uint64
+	store  *store
+	redis  *redis.Client
+	locks  *locker.Engine
+	tracer *tracer // nil: no traces are wanted
+	server *http.Server
+	url    string
+}
+
+// openShop starts a shop. ctx bounds the start only.
+func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
+	s := &shop{seed: cfg.Seed}
+	if err := s.open(ctx, cfg); err != nil {
+		return nil, errors.Join(err, s.close(ctx))
+	}
+	return s, nil
+}
+
+func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
+	if s.store, err = openStore(ctx, cfg.DSN); err != nil {
+		return err
+	}
+	if s.redis, err = openRedis(ctx, cfg.Redis); err != nil {
+		return err
+	}
+	// The braces are a hash tag: all locks lie in one slot, and leave one fence counter behind.
+	locks := []locker.Option{locker.WithPrefix("{flashsale}:")}
+	if cfg.Trace {
+		s.tracer = newTracer()
+		observer, err := s.tracer.observer()
+		if err != nil {
+			return err
+		}
+		locks = append(locks, locker.WithObserver(observer))
+	}
+	if s.locks, err = locker.NewSingle(s.redis, locks...); err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s.url = "http://" + listener.Addr().String()
+	s.server = &http.Server{Handler: s.router(ways[cfg.Way].guard(s)), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = s.server.Serve(listener) }() // until close
+	return nil
+}
+
+// close ends what open began, in the other order: first the requests, then what they use. It does so also when ctx has
+// ended.
+func (s *shop) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	var errs []error
+	if s.server != nil {
+		errs = append(errs, s.server.Shutdown(ctx))
+	}
+	if s.locks != nil {
+		errs = append(errs, s.locks.Close(ctx))
+	}
+	if s.redis != nil {
+		errs = append(errs, s.redis.Close())
+	}
+	if s.store != nil {
+		errs = append(errs, s.store.close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *shop) router(guard gin.HandlerFunc) http.Handler {
+	gin.SetMode(gin.ReleaseMode) // debug mode prints the routes
+	r := gin.New()
+	if s.tracer != nil {
+		r.Use(s.tracer.middleware()) // first, so that the wait for the lock lies inside the request's span
+	}
+	r.POST("/skus/:id/orders", guard, s.buy)
+	if s.tracer != nil {
+		r.GET("/trace", s.tracer.show)
+	}
+	return r
+}
+
+// buy sells one item: read the stock, take the money, write the stock. Nothing in it knows of locks; ctx ends when the
+// lock is lost, and with it the transaction.
+func (s *shop) buy(c *gin.Context) {
+	ctx, sku := c.Request.Context(), c.Param("id")
+	buyer, err := strconv.Atoi(c.Query("buyer"))
+	if err != nil {
+		c.AbortWithStatus(http.StatusBadRequest)
+		return
+	}
+	left, err := s.store.stock(ctx, sku)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	if left <= 0 {
+		c.Status(http.StatusGone)
+		return
+	}
+	if err := s.charge(ctx, buyer); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if err := s.store.sell(ctx, sku, buyer, left-1); err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.Status(http.StatusCreated)
+}
+
+// charge takes the money, which takes the time that the payment of this buyer always takes.
+func (s *shop) charge(ctx context.Context, buyer int) error {
+	ctx, end := step(ctx, "charge the card")
+	defer end()
+	return sleep(ctx, work(s.seed, buyer))
+}
+
+// work is how long the payment of a buyer takes: 2 to 8 ms, but one in twenty is slow, slower than a lock's TTL.
+func work(seed uint64, buyer int) time.Duration {
+	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // the same work in every run is what is wanted
+	if r.IntN(20) == 0 {
+		return 3*lockTTL/2 + time.Duration(r.Int64N(int64(lockTTL)))
+	}
+	return 2*time.Millisecond + time.Duration(r.Int64N(int64(6*time.Millisecond)))
+}
+
+// sleep pauses for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// fail answers that nothing was bought. When ctx has ended it leaves the reply open, because then the guard knows better
+// what happened: the lock was lost.
+func (s *shop) fail(c *gin.Context, err error) {
+	if c.Request.Context().Err() != nil {
+		c.Status(http.StatusServiceUnavailable)
+		return
+	}
+	c.AbortWithStatusJSON(http.StatusInternalServerError, gin.H{"error": err.Error()})
+}

@@ -1,0 +1,1 @@
+INSERT INTO flashsale_orders (sku, buyer) VALUES ($1, $2)

@@ -1,0 +1,1 @@
+DELETE FROM flashsale_orders WHERE sku = $1

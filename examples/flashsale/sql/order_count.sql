@@ -1,0 +1,1 @@
+SELECT count(*) FROM flashsale_orders WHERE sku = $1

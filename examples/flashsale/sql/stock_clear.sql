@@ -1,0 +1,1 @@
+DELETE FROM flashsale_stock WHERE sku = $1

@@ -1,0 +1,1 @@
+SELECT left_over FROM flashsale_stock WHERE sku = $1

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"fmt"
+	"net/url"
+	"strings"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "modernc.org/sqlite"             // the driver "sqlite", in pure Go
+)
+
+var (
+	//go:embed sql/schema.sql
+	schema string
+	//go:embed sql/stock_fill.sql
+	stockFill string
+	//go:embed sql/stock_read.sql
+	stockRead string
+	//go:embed sql/stock_write.sql
+	stockWrite string
+	//go:embed sql/stock_clear.sql
+	stockClear string
+	//go:embed sql/order_add.sql
+	orderAdd string
+	//go:embed sql/order_count.sql
+	orderCount string
+	//go:embed sql/order_clear.sql
+	orderClear string
+)
+
+// A store is the shop's database: a stock that is read and then written, and a list of orders. The orders are the truth:
+// what was sold is how many there are, whatever the stock says.
+type store struct{ db *sql.DB }
+
+// openStore opens dsn: a PostgreSQL URL, or else the path of an SQLite file.
+func openStore(ctx context.Context, dsn string) (*store, error) {
+	driver, name := "pgx", "the PostgreSQL of -dsn" // the URL may hold a password
+	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
+		driver, name, dsn = "sqlite", dsn, sqliteURL(dsn)
+	}
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	// Few connections do for many handlers: none is kept between reading the stock and writing it.
+	db.SetMaxOpenConns(4)
+	db.SetMaxIdleConns(4)
+	if err := db.PingContext(ctx); err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	return &store{db}, nil
+}
+
+// sqliteURL makes SQLite fit for several processes: with WAL, readers and a writer work side by side, and whoever finds
+// the file busy waits. Nobody needs these orders after a power cut, so nothing waits for the disk.
+func sqliteURL(path string) string {
+	return "file:" + (&url.URL{Path: path}).EscapedPath() +
+		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
+}
+
+func (s *store) close() error { return s.db.Close() }
+
+// migrate creates the tables, unless they are there.
+func (s *store) migrate(ctx context.Context) error {
+	if _, err := s.db.ExecContext(ctx, schema); err != nil {
+		return fmt.Errorf("create the tables: %w", err)
+	}
+	return nil
+}
+
+// fill puts items of an article into the stock.
+func (s *store) fill(ctx context.Context, sku string, items int) error {
+	if _, err := s.db.ExecContext(ctx, stockFill, sku, items); err != nil {
+		return fmt.Errorf("fill the stock: %w", err)
+	}
+	return nil
+}
+
+// stock reads how many items are left.
+func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
+	ctx, end := step(ctx, "read stock")
+	defer end()
+	err = s.db.QueryRowContext(ctx, stockRead, sku).Scan(&left)
+	return left, err
+}
+
+// sell writes an order and how many items are left after it, in one transaction: either both are there or none. That does
+// not help against overselling, because left was worked out from a stock that was read before.
+func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
+	ctx, end := step(ctx, "write order and stock")
+	defer end()
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	if _, err := tx.ExecContext(ctx, orderAdd, sku, buyer); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, stockWrite, sku, left); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// sold counts the orders.
+func (s *store) sold(ctx context.Context, sku string) (n int, err error) {
+	err = s.db.QueryRowContext(ctx, orderCount, sku).Scan(&n)
+	return n, err
+}
+
+// clear removes what a sale has written.
+func (s *store) clear(ctx context.Context, sku string) error {
+	for _, query := range []string{stockClear, orderClear} {
+		if _, err := s.db.ExecContext(ctx, query, sku); err != nil {
+			return err
+		}
+	}
+	return nil
+}

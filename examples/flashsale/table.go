@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+const row = "%-12s  %5s  %8s  %8s  %7s  %7s  %9s  %9s  %8s\n"
+
+func printHead(w io.Writer, s *sale) {
+	fmt.Fprintf(w, "%v\n\n", s)
+	fmt.Fprintf(w, row, "", "sold", "oversold", "sold out", "gave up", "refused", "p50 wait", "p99 wait", "duration")
+}
+
+func printRow(w io.Writer, r result) {
+	n := strconv.Itoa
+	fmt.Fprintf(w, row, r.way, n(r.sold), n(r.oversold), n(r.soldOut), n(r.gaveUp), n(r.refused),
+		millis(r.p50), millis(r.p99), fmt.Sprintf("%.1f s", r.took.Seconds()))
+}
+
+// printFoot says how to read the table, and what to see in it.
+func printFoot(w io.Writer, s *sale, results []result) {
+	fmt.Fprintf(w, `
+  sold      orders in the database
+  oversold  orders beyond the stock of %d
+  sold out  buyers who were told that nothing is left
+  gave up   buyers who were refused %d times
+  refused   answers 409 with Retry-After; the buyer comes back later
+  wait      from a buyer's first click to the last answer
+
+`, s.items, tries)
+	for _, r := range results {
+		if len(r.failed) > 0 {
+			fmt.Fprintf(w, "%s: %d requests failed, the first with: %v\n", r.way, len(r.failed), r.failed[0])
+		}
+	}
+	fmt.Fprintln(w, verdict(s, results))
+}
+
+// verdict says in a sentence, of a line for each row, what the numbers show.
+func verdict(s *sale, results []result) string {
+	none, naive, ours := results[0], results[1], results[2]
+	stock := min(s.items, s.buyers)
+	var first, second, third string
+	if none.oversold > 0 {
+		first = fmt.Sprintf("Without a lock, %d of %d items were sold", none.sold, s.items)
+	} else {
+		first = "Without a lock nothing was oversold this time, because there was no crowd"
+	}
+	if naive.oversold > 0 {
+		second = fmt.Sprintf("SETNX + DEL oversold %d, because it ran out under slow payments", naive.oversold)
+	} else {
+		second = "SETNX + DEL got away with it this time"
+	}
+	if ours.sold == stock {
+		third = fmt.Sprintf("latchkit, with the same TTL, sold exactly %d", stock)
+	} else {
+		third = fmt.Sprintf("latchkit sold %d instead of %d", ours.sold, stock)
+	}
+	return first + ";\n" + second + ";\n" + third + "."
+}
+
+func millis(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return fmt.Sprintf("%.1f ms", d.Seconds()*1000)
+	}
+	return fmt.Sprintf("%.0f ms", d.Seconds()*1000)
+}
+
+// printTrace prints a request's spans as a tree, each with its part of the request's time.
+func printTrace(w io.Writer, request *node) {
+	if request == nil {
+		fmt.Fprintln(w, "\nNo purchase waited for the lock, so there is no trace to show; try more -buyers.")
+		return
+	}
+	fmt.Fprintf(w, "\nThe slowest purchase of the latchkit sale:\n\n")
+	printNode(w, request, request, "", "")
+	fmt.Fprintf(w, "\nOf %s it waited %s for the lock.\n", millis(request.Took), millis(request.lockWait()))
+}
+
+// printNode prints n, a part of request. first leads its own line, rest those of the spans inside it.
+func printNode(w io.Writer, n, request *node, first, rest string) {
+	const nameWidth, barWidth = 28, 30
+	name := first + n.Name
+	pad := strings.Repeat(" ", max(0, nameWidth-utf8.RuneCountInString(name)))
+	scale := func(d time.Duration) int { return int(d * barWidth / max(request.Took, 1)) }
+	from := min(scale(n.Start.Sub(request.Start)), barWidth-1)
+	to := min(max(scale(n.Start.Sub(request.Start)+n.Took), from+1), barWidth)
+	bar := strings.Repeat("·", from) + strings.Repeat("█", to-from) + strings.Repeat("·", barWidth-to)
+	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%s%s %9s  %s  %s", name, pad, millis(n.Took), bar, n.note()), " "))
+	for i, inside := range n.Inside {
+		if i == len(n.Inside)-1 {
+			printNode(w, inside, request, rest+"└─ ", rest+"   ")
+		} else {
+			printNode(w, inside, request, rest+"├─ ", rest+"│  ")
+		}
+	}
+}

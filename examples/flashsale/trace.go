@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// A tracer keeps the spans of one shop in memory, where a real service would export them.
+type tracer struct {
+	provider *sdk.TracerProvider
+	mu       sync.Mutex
+	spans    []sdk.ReadOnlySpan
+}
+
+var _ sdk.SpanExporter = (*tracer)(nil)
+
+func newTracer() *tracer {
+	t := &tracer{}
+	t.provider = sdk.NewTracerProvider(sdk.WithSyncer(t))
+	return t
+}
+
+// ExportSpans keeps spans that have ended.
+func (t *tracer) ExportSpans(_ context.Context, spans []sdk.ReadOnlySpan) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.spans = append(t.spans, spans...)
+	return nil
+}
+
+// Shutdown has nothing to do.
+func (t *tracer) Shutdown(context.Context) error { return nil }
+
+// middleware makes a span of every request, and puts it into the request's context.
+func (t *tracer) middleware() gin.HandlerFunc {
+	return otelgin.Middleware("flashsale", otelgin.WithTracerProvider(t.provider))
+}
+
+// observer makes spans of what a Locker does: the wait, the hold and the release.
+func (t *tracer) observer() (locker.Observer, error) {
+	return otellock.New(otellock.WithTracerProvider(t.provider), otellock.WithHoldSpans())
+}
+
+// step is a span around a part of a request, if the request is traced.
+func step(ctx context.Context, name string) (_ context.Context, end func()) {
+	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("flashsale").Start(ctx, name)
+	return ctx, func() { span.End() }
+}
+
+// A node is a span with the spans inside it.
+type node struct {
+	Name       string
+	Start      time.Time
+	Took       time.Duration
+	Attributes map[string]string
+	Inside     []*node
+}
+
+// find returns the first node, in the order of the tree, whose name starts with prefix.
+func (n *node) find(prefix string) *node {
+	if n == nil || strings.HasPrefix(n.Name, prefix) {
+		return n
+	}
+	for _, inside := range n.Inside {
+		if found := inside.find(prefix); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// lockWait is how long the request stood in front of the lock.
+func (n *node) lockWait() time.Duration {
+	if acquire := n.find("acquire "); acquire != nil {
+		return acquire.Took
+	}
+	return 0
+}
+
+// waited says whether the request found the lock held by somebody else, and got it in the end.
+func (n *node) waited() bool {
+	acquire := n.find("acquire ")
+	return acquire != nil && acquire.Attributes["latchkit.lock.result"] == "acquired" &&
+		acquire.Attributes["latchkit.lock.wait.attempts"] != "1"
+}
+
+// longer compares two requests, of which the nil one is the shortest.
+func longer(a, b *node) int {
+	took := func(n *node) time.Duration {
+		if n == nil {
+			return -1
+		}
+		return n.Took
+	}
+	return cmp.Compare(took(a), took(b))
+}
+
+// show answers GET /trace with the slowest purchase that waited for the lock, null when there is none.
+func (t *tracer) show(c *gin.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var slowest *node
+	for _, root := range trees(t.spans) {
+		if root.waited() && root.find("write ") != nil && longer(root, slowest) > 0 {
+			slowest = root
+		}
+	}
+	c.JSON(http.StatusOK, slowest)
+}
+
+// trees puts spans into the spans that they are part of, and returns those that are part of none.
+func trees(spans []sdk.ReadOnlySpan) (roots []*node) {
+	nodes := make(map[trace.SpanID]*node, len(spans))
+	for _, s := range spans {
+		n := &node{Name: s.Name(), Start: s.StartTime(), Took: s.EndTime().Sub(s.StartTime()), Attributes: map[string]string{}}
+		for _, a := range s.Attributes() {
+			n.Attributes[string(a.Key)] = a.Value.String()
+		}
+		nodes[s.SpanContext().SpanID()] = n
+	}
+	for _, s := range spans {
+		n := nodes[s.SpanContext().SpanID()]
+		if parent := nodes[s.Parent().SpanID()]; parent != nil {
+			parent.Inside = append(parent.Inside, n)
+		} else {
+			roots = append(roots, n)
+		}
+	}
+	for _, n := range nodes {
+		slices.SortFunc(n.Inside, func(a, b *node) int { return a.Start.Compare(b.Start) })
+	}
+	return roots
+}
+
+// slowestPurchase asks all shops for their slowest purchase that waited, and returns the slowest of all.
+func slowestPurchase(ctx context.Context, shops []string) (*node, error) {
+	found := make([]*node, len(shops))
+	for i, url := range shops {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/trace", nil)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		err = json.NewDecoder(resp.Body).Decode(&found[i])
+		_ = resp.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return slices.MaxFunc(found, longer), nil
+}
+
+// note is what the attributes say of a lock, in short.
+func (n *node) note() string {
+	note := n.Attributes["latchkit.lock.result"]
+	if tries := n.Attributes["latchkit.lock.wait.attempts"]; tries != "" {
+		note += " after " + tries + " tries"
+	}
+	return note
+}
