@@ -52,13 +52,14 @@ func refusedBy(code string, err error) *Refusal {
 	return &Refusal{Err: err}
 }
 
-// code is the first word of an error reply. Redis before 7.0 and some substitutes put a script's own error behind
-// "ERR Error running script …: @user_script:12: ", sometimes with a '-' in front.
+// code is the first word of an error reply. Redis before 7.0, and substitutes for it, put the error of a command inside a
+// script behind "ERR Error running script (call to f_…): @user_script:12: " or the like, sometimes with a '-' in front.
 func code(reply string) string {
-	if rest, ok := strings.CutPrefix(reply, "ERR "); ok {
-		if _, inner, ok := strings.Cut(rest, "@user_script:"); ok {
-			if _, inner, ok = strings.Cut(strings.TrimSpace(inner), ": "); ok {
-				reply = strings.TrimPrefix(strings.TrimSpace(inner), "-")
+	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
+		for part := range strings.SplitSeq(rest, ": ") {
+			word, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(part), "-"), " ")
+			if len(word) > 1 && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" {
+				return word
 			}
 		}
 	}

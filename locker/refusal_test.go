@@ -39,8 +39,9 @@ func TestEveryErrorOfTheServerIsSortedAndNoneIsBusy(t *testing.T) {
 		"MISCONF Redis is configured to save RDB snapshots":                                                 refused,
 		"NOREPLICAS Not enough good replicas to write.":                                                     refused,
 		"WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:1.": refused,
-		"ERR Error running script (call to f_abc): @user_script:12: -READONLY You can't write against a read only replica.":             temporary,
-		"ERR Error running script (call to f_abc): @user_script: 12: WRONGTYPE Operation against a key holding the wrong kind of value": refused,
+		"ERR Error running script (call to f_abc): @user_script:12: -READONLY You can't write against a read only replica.":                               temporary,
+		"ERR Error running script (call to f_abc): @user_script: 12: WRONGTYPE Operation against a key holding the wrong kind of value":                   refused,
+		"ERR Error compiling script (new function): :26: READONLY You can't write against a read only replica. stack traceback:  [G]: in function 'call'": temporary,
 		"ERR unknown command 'evalsha'": refused,
 		"ERR Error running script (call to f_abc): @user_script:3: Script killed by user with SCRIPT KILL... abc": refused,
 	} {

@@ -1,0 +1,114 @@
+package otellock_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// telemetry is an SDK that keeps what it is given, and an Observer in front of it.
+type telemetry struct {
+	observer locker.Observer
+	tracer   trace.Tracer // of the service around the locks
+	spans    *tracetest.SpanRecorder
+	reader   *sdkmetric.ManualReader
+}
+
+func newTelemetry(t testing.TB, sampler sdktrace.Sampler, opts ...otellock.Option) *telemetry {
+	t.Helper()
+	tel := &telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(tel.spans), sdktrace.WithSampler(sampler))
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(tel.reader))
+	tel.tracer = tracers.Tracer("service")
+	var err error
+	tel.observer, err = otellock.New(append(opts, otellock.WithTracerProvider(tracers), otellock.WithMeterProvider(meters))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tel
+}
+
+// span returns the only span of that name that has ended.
+func (tel *telemetry) span(t testing.TB, name string) sdktrace.ReadOnlySpan {
+	t.Helper()
+	var found sdktrace.ReadOnlySpan
+	for _, s := range tel.spans.Ended() {
+		if s.Name() == name {
+			if found != nil {
+				t.Fatalf("there are two spans %q", name)
+			}
+			found = s
+		}
+	}
+	if found == nil {
+		t.Fatalf("there is no span %q", name)
+	}
+	return found
+}
+
+// histogram returns the acquire durations.
+func (tel *telemetry) histogram(t testing.TB) metricdata.Histogram[float64] {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := tel.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name == "latchkit.lock.acquire.duration" {
+				if scope.Scope.Name != otellock.ScopeName || scope.Scope.Version != otellock.Version || m.Unit != "s" {
+					t.Errorf("scope %+v, unit %q", scope.Scope, m.Unit)
+				}
+				return m.Data.(metricdata.Histogram[float64])
+			}
+			t.Errorf("unexpected instrument %q", m.Name)
+		}
+	}
+	return metricdata.Histogram[float64]{}
+}
+
+// told puts the spans of locks into one line each, in the order of their ends: "acquire order: Unset mode=exclusive …".
+func (tel *telemetry) told(t testing.TB) []string {
+	t.Helper()
+	var lines []string
+	for _, s := range tel.spans.Ended() {
+		if s.InstrumentationScope().Name != otellock.ScopeName {
+			continue
+		}
+		if s.SpanKind() != trace.SpanKindInternal || len(s.Events()) > 0 {
+			t.Errorf("span %q has kind %v and events %v", s.Name(), s.SpanKind(), s.Events())
+		}
+		status := s.Status().Code.String()
+		if s.Status().Code == codes.Error {
+			status += "(" + s.Status().Description + ")"
+		}
+		lines = append(lines, s.Name()+": "+status+" "+text(s.Attributes()))
+	}
+	return lines
+}
+
+// text puts attributes into a line, sorted, without the common prefix; any fence is N.
+func text(attrs []attribute.KeyValue) string {
+	var words []string
+	for _, a := range attrs {
+		key := strings.TrimPrefix(string(a.Key), "latchkit.lock.")
+		value := fmt.Sprint(a.Value.AsInterface())
+		if key == "fence" && a.Value.AsInt64() > 0 {
+			value = "N"
+		}
+		words = append(words, key+"="+value)
+	}
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
