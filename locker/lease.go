@@ -21,6 +21,7 @@ type Lease struct {
 	unclear bool            // an acquire of token is unanswered, so the release must undo it
 	base    context.Context // the caller's, with what the Observer added for the hold
 	endHold func(Outcome)
+	told    sync.Once // the Observer was told of the hold's end
 
 	renewal // guarded by the keeper's mutex
 
@@ -195,10 +196,10 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	var err error
 	if l.end(ErrReleased) {
 		err = l.send(ctx, complete && l.rule.Once > 0, &calls)
-		finish(l.endHold, l.outcome(OpHold, err))
 	} else {
 		err = l.ended()
 	}
+	l.tell(err)
 	if err != nil {
 		l.released = l.wrap(OpRelease, err)
 	}
@@ -285,7 +286,7 @@ func (l *Lease) lose(why error, mayBeOurs bool) {
 	if !l.end(l.wrap(OpHold, why)) {
 		return
 	}
-	finish(l.endHold, l.outcome(OpHold, why))
+	l.tell(why)
 	if mayBeOurs || l.unclear {
 		l.engine.cleaner.add(l.chore())
 	}
@@ -302,6 +303,12 @@ func (l *Lease) chore() chore {
 		ch.keep = l.granted.Add(l.rule.AtLeast)
 	}
 	return ch
+}
+
+// tell lets the Observer know, once, how the hold ended. A loss ends the contexts first, so that no Observer delays them;
+// a Release that comes in between tells instead, so whoever has released has been observed.
+func (l *Lease) tell(why error) {
+	l.told.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
 }
 
 // cancel ends the contexts, with the first cause that is given.
