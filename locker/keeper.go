@@ -26,26 +26,6 @@ type keeper struct {
 	ended   chan struct{} // closed when run has returned
 }
 
-// renewal is the part of a Lease that its keeper's mutex guards.
-type renewal struct {
-	ttl      time.Duration // what a renewal asks for
-	longest  time.Duration // the longest ever asked for
-	until    time.Time     // AtMost; zero: no bound
-	deadline time.Time     // local, conservative: the lease is over then
-	final    bool          // no further renewal is intended
-	renew    time.Time     // when the next renewal is due, if not final
-	index    int           // in the schedule, 1-based; 0: not in it
-	failure  error         // of the last renewal attempt
-}
-
-// at is when the keeper must look at the lease.
-func (r *renewal) at() time.Time {
-	if !r.final && r.renew.Before(r.deadline) {
-		return r.renew
-	}
-	return r.deadline
-}
-
 const (
 	renewBatch  = 100                   // leases per call
 	renewCalls  = 8                     // calls under way
@@ -336,31 +316,4 @@ func (k *keeper) stop() {
 		}
 		<-k.ended
 	}
-}
-
-// schedule is a heap of leases by the time at which each must be looked at.
-type schedule []*Lease
-
-func (s schedule) Len() int           { return len(s) }
-func (s schedule) Less(i, j int) bool { return s[i].at().Before(s[j].at()) }
-func (s schedule) Swap(i, j int) {
-	s[i], s[j] = s[j], s[i]
-	s[i].index, s[j].index = i+1, j+1
-}
-
-// Push is for container/heap.
-func (s *schedule) Push(x any) {
-	l := x.(*Lease)
-	*s = append(*s, l)
-	l.index = len(*s)
-}
-
-// Pop is for container/heap.
-func (s *schedule) Pop() any {
-	last := len(*s) - 1
-	l := (*s)[last]
-	(*s)[last] = nil
-	*s = (*s)[:last]
-	l.index = 0
-	return l
 }

@@ -1,0 +1,73 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Extend makes the lease last at least ttl from now, and renewals renew it by ttl from now on. To less than is left, it
+// only shortens this side's view: the server is not asked. AtMost still bounds it. ctx ends the attempt, not the lease.
+//
+// Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired; ErrInvalidRule for a ttl below 1 ms or above WithMaxTTL;
+// ErrUnavailable when the server refuses for good; ctx.Err(). After the last two the lease is as it was.
+func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
+	ctx, end := l.engine.cfg.begin(ctx, OpExtend, l.rule)
+	calls := 0
+	err := l.extend(ctx, ttl, &calls)
+	if err != nil {
+		err = l.wrap(OpExtend, err)
+	}
+	if end != nil {
+		end(Outcome{Result: resultOf(OpExtend, err), Err: err, Fence: l.fence, Calls: calls})
+	}
+	return err
+}
+
+func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error {
+	e := l.engine
+	if ttl < time.Millisecond {
+		return fmt.Errorf("%w: Extend by %v; the smallest is 1ms", ErrInvalidRule, ttl)
+	}
+	if e.cfg.maxTTL != 0 && ttl > e.cfg.maxTTL {
+		return fmt.Errorf("%w: Extend by %v, this Locker's WithMaxTTL allows %v", ErrInvalidRule, ttl, e.cfg.maxTTL)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := l.ended(); err != nil {
+		return err
+	}
+	if e.keeper.shorten(l, ttl) {
+		return nil
+	}
+	over := l.Context().Done()
+	for pause := range betweenRepeats {
+		claim, start := e.keeper.claim(l)
+		*calls++
+		select {
+		case r := <-ask(&e.calls, func() ([]Grant, error) { return e.store.Renew(ctx, []Claim{claim}) }):
+			var no *Refusal
+			switch {
+			case r.err == nil && len(r.value) == 1:
+				e.keeper.answered(l, r.value[0], claim.TTL, start)
+				return l.ended()
+			case errors.As(r.err, &no) && !no.Temporary:
+				return unavailable(r.err)
+			}
+		case <-over:
+			return l.ended()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(pause):
+		case <-over:
+			return l.ended()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil // betweenRepeats has no end
+}
