@@ -143,6 +143,7 @@ func (a *acquisition) granted(g Grant) (*Lease, error) {
 			return l, nil
 		}
 		gone = ErrClosed
+		l.tell(ErrClosed)
 	}
 	a.giveBack()
 	if gone != nil {

@@ -92,6 +92,9 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 // Errors: ErrGone when no holder has that fence any more, so repeating a Break hits nobody else; ErrInvalidKey,
 // ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Break(ctx context.Context, key string, fence uint64, reason string) error {
+	if err := checkKey(e.cfg.prefix + key); err != nil {
+		return &Error{Op: OpBreak, Key: key, Err: err}
+	}
 	ctx, end := e.cfg.begin(ctx, OpBreak, Rule{Key: key, Name: Rule{Key: key}.name()})
 	err := e.breakHolder(ctx, key, fence, reason)
 	if end != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,6 +86,70 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAnUnansweredReleaseEndsTheHoldInTheOrdinaryWay(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var rec lockertest.Recorder
+		l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		store.Fail(locker.OpRelease, errors.New("EOF"))
+		wantErr(t, lease.Release(t.Context()), "a", locker.ErrUnavailable)
+		if got := rec.Records(locker.OpHold); len(got) != 1 || got[0].Outcome.Result != locker.ResultReleased || got[0].Outcome.Err != nil {
+			t.Fatalf("%+v", got)
+		}
+		if got := rec.Records(locker.OpRelease); len(got) != 1 || got[0].Outcome.Result != locker.ResultUnavailable {
+			t.Fatalf("%+v", got)
+		}
+		store.Fail(locker.OpRelease, nil)
+	})
+}
+
+func TestALossIsALossWhateverFailedBefore(t *testing.T) {
+	for _, failure := range []error{context.Canceled, locker.ErrUnavailable, locker.ErrBusy} {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			var rec lockertest.Recorder
+			l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			store.Fail(locker.OpRenew, failure)
+			lost(t, lease, locker.ErrLost)
+			_ = lease.Release(t.Context())
+			for _, r := range rec.Records(locker.OpHold, locker.OpRelease) {
+				if r.Outcome.Result != locker.ResultLost {
+					t.Errorf("%v: %v after %v", r.Op, r.Outcome.Result, failure)
+				}
+			}
+		})
+	}
+}
+
+func TestEveryBeginEnds(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var rec lockertest.Recorder
+		l, err := locker.New(store, locker.WithObserver(&rec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() {
+				_ = locker.Run(t.Context(), l, locker.Rule{Key: string(rune('a' + i%20)), Wait: time.Second}, func(context.Context) error {
+					time.Sleep(time.Duration(i) * time.Millisecond)
+					return nil
+				})
+			})
+		}
+		time.Sleep(150 * time.Millisecond)
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		for _, op := range []locker.Op{locker.OpAcquire, locker.OpHold, locker.OpRelease} {
+			if begun, ended := rec.Begun(op), len(rec.Records(op)); begun != ended || begun == 0 {
+				t.Errorf("%v: %d begun, %d ended", op, begun, ended)
+			}
+		}
+	})
 }
 
 func TestMetadataIsCutAndShownToWhoWaits(t *testing.T) {

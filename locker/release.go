@@ -43,7 +43,11 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	} else {
 		err = l.ended()
 	}
-	l.tell(err)
+	if endedEarly(err) {
+		l.tell(err)
+	} else {
+		l.tell(nil) // also when the release is not answered yet: the hold ended in the ordinary way
+	}
 	if err != nil {
 		l.released = l.wrap(OpRelease, err)
 	}

@@ -13,13 +13,14 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
-	otellock "github.com/latchkit/latchkit/otel"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	otellock "github.com/latchkit/latchkit/otel"
 )
 
 // world is what a case of the table may touch. Its other locker is not observed.

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/latchkit/latchkit/locker"
-	otellock "github.com/latchkit/latchkit/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -15,11 +13,15 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
 )
 
 // telemetry is an SDK that keeps what it is given, and an Observer in front of it.
 type telemetry struct {
 	observer locker.Observer
+	tracers  trace.TracerProvider
 	tracer   trace.Tracer // of the service around the locks
 	spans    *tracetest.SpanRecorder
 	reader   *sdkmetric.ManualReader
@@ -30,7 +32,7 @@ func newTelemetry(t testing.TB, sampler sdktrace.Sampler, opts ...otellock.Optio
 	tel := &telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(tel.spans), sdktrace.WithSampler(sampler))
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(tel.reader))
-	tel.tracer = tracers.Tracer("service")
+	tel.tracers, tel.tracer = tracers, tracers.Tracer("service")
 	var err error
 	tel.observer, err = otellock.New(append(opts, otellock.WithTracerProvider(tracers), otellock.WithMeterProvider(meters))...)
 	if err != nil {

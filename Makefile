@@ -1,0 +1,70 @@
+# The commands of this repository. `make` alone lists them.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+# go.work is the one list of our modules. tools/, which it leaves out and says
+# why, only has to be tidy.
+modules = $(shell go list -m -f '{{.Dir}}')
+
+# Alone means as a user gets it: with the versions of its own go.mod, not with
+# those that the workspace agreed on.
+alone = GOWORK=off
+
+# The linter is a Go module like any other: pinned in tools/, built on first use
+# and kept in the build cache. With -modfile it runs where it is needed, and adds
+# nothing to the go.mod there.
+golangci-lint = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+
+.PHONY: help
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+.PHONY: tools
+tools: ## install the servers that the tests start, or say what to install
+	@.ci/install-servers
+
+.PHONY: test
+test: tools ## run all tests, in all modules, on real servers
+	go test -race -shuffle=on work
+	@set -e; for module in $(modules); do \
+		echo "$$module builds and vets alone"; \
+		(cd $$module && $(alone) go build ./... && $(alone) go vet ./...); \
+	done
+
+.PHONY: check
+check: format vet lint tidy arch ## everything else that CI wants to be so
+
+.PHONY: format
+format: ## is all code as gofmt writes it?
+	@echo "gofmt -l ."
+	@unformatted=$$(gofmt -l .); \
+	if [[ -n $$unformatted ]]; then echo "gofmt -w these:" $$unformatted >&2; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet, in all modules
+	go vet work
+
+.PHONY: lint
+lint: ## the linters of .golangci.yml, in all modules
+	@set -e; for module in $(modules); do \
+		echo "lint $$module"; \
+		(cd $$module && $(alone) $(golangci-lint) run ./...); \
+	done
+
+# -e goes on when a package is missing that only the tests of a dependency need:
+# not every proxy has what redsync is tested with. A diff fails all the same.
+.PHONY: tidy
+tidy: ## does each go.mod name what is used, and nothing else?
+	@set -e; for module in $(modules) tools; do \
+		echo "go mod tidy -e -diff in $$module"; \
+		(cd $$module && $(alone) go mod tidy -e -diff); \
+	done
+
+.PHONY: arch
+arch: ## who imports what, the public API, the scripts, the README
+	$(alone) go test ./internal/archtest
+
+.PHONY: bench
+bench: tools ## what a lock costs, beside the floor and the peers
+	go run -C bench .

@@ -1,0 +1,87 @@
+package ginlock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func pay(ctx context.Context, order string, fence uint64) error { return ctx.Err() }
+
+func ExampleNew() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := gin.New()
+	r.Use(gin.Recovery())
+	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", ginlock.WithWait(2*time.Second)), func(c *gin.Context) {
+		lease, _ := ginlock.FromContext(c)
+		if err := pay(c.Request.Context(), c.Param("id"), lease.Fence()); err != nil { // ends if the lock is lost
+			_ = c.AbortWithError(http.StatusInternalServerError, err)
+			return
+		}
+		c.Status(http.StatusNoContent)
+	})
+}
+
+// A request that is refused is told when to come back.
+func ExampleNew_busy() {
+	store := lockertest.NewMemory()
+	store.Occupy("order:42", 1500*time.Millisecond) // somebody else is at it
+	l, err := locker.New(store)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", ginlock.WithWait(locker.NoWait)), func(c *gin.Context) {
+		c.Status(http.StatusNoContent)
+	})
+
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders/42/pay", http.NoBody))
+	fmt.Println(w.Code, http.StatusText(w.Code))
+	fmt.Println("Retry-After:", w.Header().Get("Retry-After"))
+	// Output:
+	// 409 Conflict
+	// Retry-After: 2
+}
+
+// The reply in a form of your own, and a lock only where something changes.
+func ExampleWithErrorHandler() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := gin.New()
+	r.Use(ginlock.New(l, "account:{header.X-Account}",
+		ginlock.WithFilter(func(c *gin.Context) bool { return c.Request.Method != http.MethodGet }),
+		ginlock.WithErrorHandler(func(c *gin.Context, p *ginlock.Problem) {
+			c.JSON(p.Status, gin.H{"error": p.Title, "retry_in_ms": p.RetryAfterMS})
+		}),
+	))
+}
+
+// Payments are made once: a second request within a day gets 409 with the code "already-done".
+func ExampleWithRule() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	once := ginlock.WithRule(func(_ *gin.Context, rule *locker.Rule) { rule.Once = 24 * time.Hour })
+	r := gin.New()
+	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
+}

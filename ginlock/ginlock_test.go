@@ -1,0 +1,535 @@
+package ginlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// status posts to a real server and returns the reply's status, and its body.
+func status(t *testing.T, server *httptest.Server, path string) (int, string) {
+	t.Helper()
+	res, err := server.Client().Post(server.URL+path, "", http.NoBody)
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return res.StatusCode, string(body)
+}
+
+func TestOneRequestRunsAndTheOtherIsTurnedAway(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	entered, finish := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(locker.NoWait)), func(c *gin.Context) {
+		if c.Query("slow") != "" {
+			close(entered)
+			<-finish
+		}
+		ok(c)
+	}))
+	defer server.Close()
+
+	first := make(chan int)
+	go func() {
+		code, _ := status(t, server, "/orders/42?slow=1")
+		first <- code
+	}()
+	<-entered
+	if code, body := status(t, server, "/orders/42"); code != http.StatusConflict || !strings.Contains(body, `"code":"lock-busy"`) {
+		t.Errorf("the second request: %d %s", code, body)
+	}
+	if code, body := status(t, server, "/orders/43"); code != http.StatusOK {
+		t.Errorf("another order: %d %s", code, body)
+	}
+	close(finish)
+	if code := <-first; code != http.StatusOK {
+		t.Errorf("the first request: %d", code)
+	}
+	if code, body := status(t, server, "/orders/42"); code != http.StatusOK {
+		t.Errorf("after the first request: %d %s", code, body)
+	}
+}
+
+func TestFiftyClientsRunOneAtATime(t *testing.T) {
+	for name, newLocker := range map[string]func(t *testing.T) locker.Locker{
+		"in memory": func(t *testing.T) locker.Locker { return lockertest.NewLocker(t, lockertest.NewMemory()) },
+		"on Redis": func(t *testing.T) locker.Locker {
+			l, err := locker.NewSingle(redistest.Shared(t).Client(t), locker.WithPrefix(t.Name()+":"),
+				locker.WithBackoff(locker.Jitter(locker.Constant(5*time.Millisecond))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close(context.Background()) })
+			return l
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const clients = 50
+			var inside, most atomic.Int32
+			sold := 0 // guarded by the lock alone: the race detector sees it if that does not exclude
+			guard := ginlock.New(newLocker(t), "order:{param.id}", ginlock.WithWait(time.Minute))
+			server := httptest.NewServer(engine(nil, guard, func(c *gin.Context) {
+				most.Store(max(most.Load(), inside.Add(1)))
+				sold++
+				inside.Add(-1)
+				ok(c)
+			}))
+			defer server.Close()
+			var wg sync.WaitGroup
+			for range clients {
+				wg.Go(func() {
+					if code, body := status(t, server, "/orders/42"); code != http.StatusOK {
+						t.Errorf("%d %s", code, body)
+					}
+				})
+			}
+			wg.Wait()
+			if sold != clients || most.Load() != 1 {
+				t.Errorf("sold %d of %d, with up to %d requests inside", sold, clients, most.Load())
+			}
+		})
+	}
+}
+
+func TestAWaitThatIsOverIsAnsweredAndHasAnEndByDefault(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts []ginlock.Option
+		want time.Duration
+	}{
+		"default":            {want: 5 * time.Second},
+		"WithWait":           {opts: []ginlock.Option{ginlock.WithWait(time.Second)}, want: time.Second},
+		"NoWait":             {opts: []ginlock.Option{ginlock.WithWait(locker.NoWait)}},
+		"a Rule of none":     {opts: []ginlock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Wait = 0 })}, want: 5 * time.Second},
+		"a Rule of a minute": {opts: []ginlock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Wait = time.Minute })}, want: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := lockertest.NewMemory()
+				store.Occupy("order:42", 0)
+				var see seen
+				e := engine(&see, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", tc.opts...), ok)
+				began := time.Now()
+				w := post(t.Context(), e, "/orders/42")
+				if waited := time.Since(began); waited != tc.want {
+					t.Errorf("waited %v, want %v", waited, tc.want)
+				}
+				if w.Code != http.StatusConflict || see.outcome != ginlock.CodeBusy || len(see.errors) > 0 {
+					t.Errorf("%d %s, %+v", w.Code, w.Body, see)
+				}
+			})
+		})
+	}
+}
+
+func TestAClientThatGoesAwayWhileItWaitsEndsTheWait(t *testing.T) {
+	store := lockertest.NewMemory()
+	store.Occupy("order:42", 0)
+	var rec lockertest.Recorder
+	l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+	ended := make(chan seen, 1)
+	e := gin.New()
+	e.Use(func(c *gin.Context) {
+		c.Next()
+		p, _ := ginlock.Outcome(c)
+		ended <- seen{errors: c.Errors.Errors(), outcome: fmt.Sprint(p.Code, " ", c.Writer.Status(), " ", max(c.Writer.Size(), 0))}
+	})
+	e.GET("/orders/:id", ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Hour)), ok)
+	server := httptest.NewServer(e)
+	defer server.Close()
+
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/orders/42", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error)
+	go func() {
+		res, err := server.Client().Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		left <- err
+	}()
+	rec.Await(t, func(r *lockertest.Recorder) bool { return r.Begun(locker.OpAcquire) == 1 })
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if see := <-ended; see.outcome != "client-gone 499 0" || len(see.errors) > 0 {
+		t.Errorf("%+v", see)
+	}
+	if got := rec.Records(locker.OpAcquire); len(got) != 1 || got[0].Outcome.Result != locker.ResultCanceled {
+		t.Errorf("the acquire ended as %+v", got)
+	}
+}
+
+func TestATimeOutOutsideBoundsTheWaitAndIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		store.Occupy("order:42", 0)
+		e := engine(nil, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}"), ok)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if w := post(ctx, e, "/orders/42"); w.Code != http.StatusConflict || time.Until(deadline(ctx)) != 0 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+func deadline(ctx context.Context) time.Time {
+	d, _ := ctx.Deadline()
+	return d
+}
+
+func TestAPanicFindsTheLockReleasedAndGoesOn(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	var held, after int
+	var recovered any
+	e := gin.New()
+	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, p any) {
+		recovered, after = p, store.Len()
+		c.AbortWithStatus(http.StatusInternalServerError)
+	}))
+	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), func(*gin.Context) {
+		held = store.Len()
+		panic("out of ink")
+	})
+	server := httptest.NewServer(e)
+	defer server.Close()
+	if code, _ := status(t, server, "/orders/42"); code != http.StatusInternalServerError {
+		t.Errorf("%d", code)
+	}
+	if recovered != "out of ink" || held != 1 || after != 0 {
+		t.Errorf("recovered %v; %d locks inside, %d after", recovered, held, after)
+	}
+}
+
+func TestAClientThatGoesAwayWhileItIsServedLeavesNoLock(t *testing.T) {
+	store := lockertest.NewMemory()
+	var rec lockertest.Recorder
+	l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+	entered := make(chan struct{})
+	e := gin.New()
+	e.GET("/orders/:id", ginlock.New(l, "order:{param.id}"), func(c *gin.Context) {
+		close(entered)
+		<-c.Request.Context().Done()
+	})
+	server := httptest.NewServer(e)
+	defer server.Close()
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/orders/42", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		<-entered
+		leave()
+	}()
+	if res, err := server.Client().Do(req); err == nil {
+		_ = res.Body.Close()
+		t.Fatal("the client did not leave")
+	}
+	rec.Await(t, func(r *lockertest.Recorder) bool { return len(r.Records(locker.OpRelease)) == 1 })
+	if got := rec.Records(locker.OpRelease)[0].Outcome; got.Result != locker.ResultReleased || store.Len() != 0 {
+		t.Errorf("%+v, %d locks are left", got, store.Len())
+	}
+}
+
+func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lose  func(t *testing.T, store *lockertest.Memory)
+		opts  []ginlock.Option
+		reply func(c *gin.Context) // what the handler makes of it
+		cause error
+		code  int
+		body  string
+	}{
+		"stolen, nothing written": {
+			reply: func(*gin.Context) {}, cause: locker.ErrLost, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
+		},
+		"stolen, a status and headers set": {
+			reply: func(c *gin.Context) {
+				c.Header("ETag", `"7"`)
+				c.Header("Content-Length", "1")
+				c.Header("Cache-Control", "max-age=60")
+				c.Status(http.StatusCreated)
+			},
+			cause: locker.ErrLost, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
+		},
+		"stolen, written already": {reply: ok, cause: locker.ErrLost, code: http.StatusOK, body: "paid"},
+		"revoked": {
+			lose: func(t *testing.T, store *lockertest.Memory) {
+				info, err := store.Inspect(t.Context(), "order:42")
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := store.Break(t.Context(), "order:42", info.Fence, "drill"); err != nil {
+					t.Error(err)
+				}
+			},
+			reply: func(*gin.Context) {}, cause: locker.ErrRevoked, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
+		},
+		"expired": {
+			lose:  func(*testing.T, *lockertest.Memory) {},
+			opts:  []ginlock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.AtMost = time.Second })},
+			reply: func(*gin.Context) {}, cause: locker.ErrExpired, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := lockertest.NewMemory()
+				var see seen
+				var cause error
+				e := engine(&see, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", tc.opts...), func(c *gin.Context) {
+					if tc.lose != nil {
+						tc.lose(t, store)
+					} else {
+						store.Steal("order:42")
+					}
+					<-c.Request.Context().Done()
+					cause = context.Cause(c.Request.Context())
+					tc.reply(c)
+				})
+				w := post(t.Context(), e, "/orders/42")
+				if !errors.Is(cause, tc.cause) {
+					t.Errorf("the context ended with %v, want %v", cause, tc.cause)
+				}
+				if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+				if h := w.Result().Header; tc.code != http.StatusOK && (h.Get("ETag") != "" || h.Get("Content-Length") == "1" || h.Get("Cache-Control") != "no-store") {
+					t.Errorf("headers of the reply that was not sent are left: %v", h)
+				}
+				if see.outcome != ginlock.CodeLost || len(see.errors) != 1 || strings.Contains(see.errors[0], "42") {
+					t.Errorf("a logger saw %+v", see)
+				}
+			})
+		})
+	}
+}
+
+func TestALostLockIsAnsweredOverTheNetwork(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithTTL(200*time.Millisecond)), func(c *gin.Context) {
+		store.Steal("order:42")
+		<-c.Request.Context().Done()
+	}))
+	defer server.Close()
+	if code, body := status(t, server, "/orders/42"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"lock-lost"`) {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestClosingTheLockerEndsTheHandlersContextAndThenRefuses(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	entered := make(chan struct{})
+	var cause error
+	e := engine(nil, ginlock.New(l, "order:{param.id}"), func(c *gin.Context) {
+		close(entered)
+		<-c.Request.Context().Done()
+		cause = context.Cause(c.Request.Context())
+		c.String(http.StatusServiceUnavailable, "stopping")
+	})
+	first := make(chan *httptest.ResponseRecorder)
+	go func() { first <- post(t.Context(), e, "/orders/42") }()
+	<-entered
+	if err := l.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w := <-first; !errors.Is(cause, locker.ErrClosed) || w.Body.String() != "stopping" {
+		t.Errorf("the context ended with %v, the reply was %d %s", cause, w.Code, w.Body)
+	}
+	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), `"code":"lock-closed"`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+type valueKey struct{}
+
+// traced does what otelgin does: a context around the handlers, which the middlewares outside do not see.
+func traced(value string) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		saved := c.Request.Context()
+		defer func() { c.Request = c.Request.WithContext(saved) }()
+		c.Request = c.Request.WithContext(context.WithValue(saved, valueKey{}, value))
+		c.Next()
+	}
+}
+
+func TestContextsNestWithThoseOfOtherMiddlewares(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e := gin.New()
+	lock := func(key string) gin.HandlerFunc { return ginlock.New(l, key) }
+	free := func(when string, want any) gin.HandlerFunc {
+		return func(c *gin.Context) {
+			c.Next()
+			if _, held := ginlock.FromContext(c); held || c.Request.Context().Value(valueKey{}) != want || c.Request.Context().Err() != nil {
+				t.Errorf("%s: lease %v, value %v, %v", when, held, c.Request.Context().Value(valueKey{}), c.Request.Context().Err())
+			}
+		}
+	}
+	e.POST("/orders/:id", free("outside", nil), traced("span"), free("before the lock", "span"), lock("order:{param.id}"), func(c *gin.Context) {
+		c.Next()
+		if lease, held := ginlock.FromContext(c); !held || lease.Key() != "order:42" {
+			t.Errorf("between the locks: %v", held)
+		}
+	}, lock("invoice:{param.id}"), func(c *gin.Context) {
+		lease, held := ginlock.FromContext(c)
+		if !held || lease.Key() != "invoice:42" || lease.Fence() == 0 {
+			t.Errorf("inside: %v", held)
+		}
+		ctx := c.Request.Context()
+		if ctx.Value(valueKey{}) != "span" || len(locker.LeasesFromContext(ctx)) != 2 {
+			t.Errorf("inside: value %v, %d leases", ctx.Value(valueKey{}), len(locker.LeasesFromContext(ctx)))
+		}
+		ok(c)
+	})
+	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusOK {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if _, held := ginlock.FromContext(&gin.Context{}); held {
+		t.Error("a context without a request has a lease")
+	}
+}
+
+func TestAFilterLeavesRequestsAlone(t *testing.T) {
+	store := lockertest.NewMemory()
+	store.Occupy("order:42", 0)
+	changes := ginlock.WithFilter(func(c *gin.Context) bool { return c.Query("dry") == "" })
+	urgent := ginlock.WithFilter(func(c *gin.Context) bool { return c.Query("force") == "" })
+	e := engine(nil, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", changes, urgent, ginlock.WithWait(locker.NoWait)), ok)
+	for target, want := range map[string]int{
+		"/orders/42": http.StatusConflict, "/orders/42?dry=1": http.StatusOK, "/orders/42?force=1": http.StatusOK,
+	} {
+		if w := post(t.Context(), e, target); w.Code != want {
+			t.Errorf("%s: %d, want %d", target, w.Code, want)
+		}
+	}
+}
+
+func TestOnceRemembersSuccessOnly(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Once = time.Hour })
+	runs := 0
+	e := engine(nil, ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) {
+		switch runs++; runs {
+		case 1:
+			c.String(http.StatusBadGateway, "the bank is down")
+		case 2:
+			_ = c.Error(errors.New("left to a middleware that writes errors"))
+		default:
+			ok(c)
+		}
+	})
+	var codes []int
+	for range 5 {
+		codes = append(codes, post(t.Context(), e, "/orders/42").Code)
+	}
+	if got, want := fmt.Sprint(codes), "[502 200 200 409 409]"; got != want || runs != 3 {
+		t.Errorf("%v in %d runs, want %v", got, runs, want)
+	}
+}
+
+func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		var see seen
+		once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Once = time.Hour })
+		e := engine(&see, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", once), func(c *gin.Context) {
+			store.Fail(locker.OpRelease, errors.New("EOF"))
+			time.AfterFunc(10*time.Second, func() { store.Fail(locker.OpRelease, nil) })
+			c.Status(http.StatusNoContent)
+		})
+		if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusNoContent || len(see.errors) != 1 || see.outcome != ginlock.CodeUnavailable {
+			t.Errorf("%d %s, %+v", w.Code, w.Body, see)
+		}
+	})
+}
+
+func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		key  string
+		opts []ginlock.Option
+		want locker.Rule
+	}{
+		"defaults":               {key: "order:{param.id}", want: locker.Rule{Key: "order:42", Name: "order", Wait: 5 * time.Second}},
+		"a name from text alone": {key: "{param.id}:order", want: locker.Rule{Key: "42:order", Name: "lock", Wait: 5 * time.Second}},
+		"no part":                {key: "nightly", want: locker.Rule{Key: "nightly", Name: "lock", Wait: 5 * time.Second}},
+		"options": {
+			key:  "order:{param.id}",
+			opts: []ginlock.Option{ginlock.WithName("pay"), ginlock.WithTTL(time.Minute), ginlock.WithWait(locker.NoWait)},
+			want: locker.Rule{Key: "order:42", Name: "pay", TTL: time.Minute, Wait: locker.NoWait},
+		},
+		"WithRule": {
+			key: "order:{param.id}",
+			opts: []ginlock.Option{
+				ginlock.WithRule(func(c *gin.Context, r *locker.Rule) { *r = locker.Rule{Key: r.Key + ":" + c.Query("v")} }),
+				ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Mode = locker.Shared }),
+			},
+			want: locker.Rule{Key: "order:42:7", Name: "order", Mode: locker.Shared, Wait: 5 * time.Second},
+		},
+	} {
+		var got locker.Rule
+		l := lockerFunc(func(r locker.Rule) error {
+			got = r
+			return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
+		})
+		post(t.Context(), engine(nil, ginlock.New(l, tc.key, tc.opts...), ok), "/orders/42?v=7")
+		if got != tc.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
+	l := lockerFunc(func(locker.Rule) error { return nil })
+	var none *locker.Engine
+	for says, build := range map[string]func(){
+		"the Locker is nil; make one":             func() { ginlock.New(nil, "a") },
+		"the Locker is nil; make one with":        func() { ginlock.New(none, "a") },
+		"option 2 is nil; leave it out":           func() { ginlock.New(l, "a", ginlock.WithName("x"), nil) },
+		"WithWait(0): a wait must have an end":    func() { ginlock.New(l, "a", ginlock.WithWait(0)) },
+		"WithWait(-1s): give a positive time":     func() { ginlock.New(l, "a", ginlock.WithWait(-time.Second)) },
+		"WithTTL(1µs): the smallest is 1ms":       func() { ginlock.New(l, "a", ginlock.WithTTL(time.Microsecond)) },
+		"WithTTL(-1s): the smallest is 1ms":       func() { ginlock.New(l, "a", ginlock.WithTTL(-time.Second)) },
+		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.New(l, "a", ginlock.WithStatus(200)) },
+		"WithErrorHandler(nil); leave it out":     func() { ginlock.New(l, "a", ginlock.WithErrorHandler(nil)) },
+		"WithFilter(nil); leave it out":           func() { ginlock.New(l, "a", ginlock.WithFilter(nil)) },
+		"WithRule(nil); leave it out":             func() { ginlock.New(l, "a", ginlock.WithRule(nil)) },
+		"the key is empty; name what":             func() { ginlock.New(l, "") },
+	} {
+		if got := panics(build); !strings.HasPrefix(got, "ginlock: ") || !strings.Contains(got, says) {
+			t.Errorf("%q, want %q", got, says)
+		}
+	}
+}
+
+// panics returns what f panicked with, as text.
+func panics(f func()) (text string) {
+	defer func() { text = fmt.Sprint(recover()) }()
+	f()
+	return ""
+}

@@ -1,0 +1,57 @@
+package ginlock_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.TestMode)
+	redistest.Main(m)
+}
+
+// seen is what a middleware outside ginlock finds when all is over, as a logger would.
+type seen struct {
+	errors  []string
+	outcome string // the Problem's code
+}
+
+// engine returns a Gin engine with one guarded route, POST /orders/:id, whose outermost middleware looks at the end.
+func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engine {
+	e := gin.New()
+	if see != nil {
+		e.Use(func(c *gin.Context) {
+			c.Next()
+			see.errors = c.Errors.Errors()
+			if p, ok := ginlock.Outcome(c); ok {
+				see.outcome = p.Code
+			}
+		})
+	}
+	e.POST("/orders/:id", guard, handler)
+	return e
+}
+
+// post sends one request through e, without a network, so that it can be done in a bubble of virtual time.
+func post(ctx context.Context, e http.Handler, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, target, http.NoBody))
+	return w
+}
+
+func ok(c *gin.Context) { c.String(http.StatusOK, "paid") }
+
+// lockerFunc is a Locker that only refuses.
+type lockerFunc func(locker.Rule) error
+
+func (f lockerFunc) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {
+	return nil, f(rule)
+}

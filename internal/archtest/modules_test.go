@@ -1,0 +1,254 @@
+package archtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// mayRequire are the modules that the root's go.mod may require directly: they
+// are in the go.sum of everybody who uses latchkit, whatever part of it. Later
+// adapters bring their frameworks (grpc with genproto and protobuf, asynq), each
+// with a row here.
+var mayRequire = map[string]string{
+	"github.com/redis/go-redis/v9":    "the client that users have already",
+	"github.com/bsm/redislock":        "NewPolling, and otel's view of services that use it by themselves",
+	"github.com/gin-gonic/gin":        "ginlock's framework",
+	"go.opentelemetry.io/otel":        "otel's API: attributes, codes, the global providers",
+	"go.opentelemetry.io/otel/metric": "otel's API: the histogram",
+	"go.opentelemetry.io/otel/trace":  "otel's API: spans",
+}
+
+// notInWorkspace are the nested modules that go.work leaves out.
+var notInWorkspace = map[string]string{
+	"tools": "a workspace has one build list, in which the linter's modules would raise the versions that all else is tested with",
+}
+
+func TestModules(t *testing.T) {
+	t.Parallel()
+	report(t, checkModules(t, root(t)))
+}
+
+// modFile is what go mod edit says of a go.mod.
+type modFile struct {
+	Module  struct{ Path string }
+	Go      string
+	Require []struct {
+		Path     string
+		Indirect bool
+	}
+	Replace []struct {
+		Old, New struct{ Path, Version string }
+	}
+	Exclude []struct{ Path string }
+}
+
+func (m modFile) requires(module string) bool {
+	for _, r := range m.Require {
+		if r.Path == module {
+			return true
+		}
+	}
+	return false
+}
+
+// workFile is what go work edit says of a go.work.
+type workFile struct {
+	Go  string
+	Use []struct{ DiskPath string }
+}
+
+func checkModules(t testing.TB, dir string) (problems []string) {
+	t.Helper()
+	tree := os.DirFS(dir)
+	top := parseMod(t, tree, dir, "go.mod")
+	problems = checkRequires(t, dir, top)
+
+	if !exists(tree, "go.work") {
+		return append(problems, "there is no go.work, so `go test work` tests nothing: run `go work init`, and `go work use` for each module")
+	}
+	read(t, tree, "go.work") // as in parseMod
+	var work workFile
+	decode(t, goCommand(t, dir, "work", "edit", "-json", filepath.Join(dir, "go.work")), &work)
+	if work.Go != top.Go {
+		problems = append(problems, fmt.Sprintf("go.work says go %s and go.mod says go %s: let both say the same", work.Go, top.Go))
+	}
+	used := make(map[string]bool)
+	for _, use := range work.Use {
+		used[path.Clean(use.DiskPath)] = true
+	}
+	for _, name := range find(t, tree, "go.mod") {
+		module := path.Dir(name)
+		why, leftOut := notInWorkspace[module]
+		switch {
+		case leftOut && used[module]:
+			problems = append(problems, fmt.Sprintf("go.work uses ./%s, which notInWorkspace leaves out (%s): decide", module, why))
+		case !leftOut && !used[module]:
+			problems = append(problems, fmt.Sprintf("go.work does not use ./%s, so `go test work` does not test it: "+
+				"run `go work use ./%s`, or list it in notInWorkspace (internal/archtest/modules_test.go) with the reason", module, module))
+		}
+		if module != "." {
+			problems = append(problems, checkNested(module, parseMod(t, tree, dir, name), top)...)
+		}
+	}
+	return problems
+}
+
+// checkRequires looks at what users of the root module get.
+func checkRequires(t testing.TB, dir string, top modFile) (problems []string) {
+	t.Helper()
+	bad := func(format string, args ...any) { problems = append(problems, "go.mod "+fmt.Sprintf(format, args...)) }
+	for _, r := range top.Replace {
+		bad("replaces %s: no user gets that. Require a version that works as it is", r.Old.Path)
+	}
+	for _, e := range top.Exclude {
+		bad("excludes %s: no user gets that. Require a version that works as it is", e.Path)
+	}
+	imported := importedBy(t, dir)
+	for _, r := range top.Require {
+		file := imported.of(r.Path, top)
+		if r.Indirect && file != "" {
+			bad("calls %s indirect, but %s imports it: run `go mod tidy`", r.Path, file)
+		}
+		if _, ok := mayRequire[r.Path]; !ok && (!r.Indirect || file != "") {
+			bad("requires %s, which is in no row of mayRequire (internal/archtest/modules_test.go): all users get what it requires. "+
+				"A test that needs it belongs into the module internal/tests; if the library needs it, add a row with the reason", r.Path)
+		}
+	}
+	return problems
+}
+
+// imports maps what the root module's files import, tests too, to one of them.
+type imports map[string]string
+
+func importedBy(t testing.TB, dir string) imports {
+	t.Helper()
+	tree := os.DirFS(dir)
+	all := make(imports)
+	for _, p := range packages(t, dir) {
+		below, err := fs.Sub(tree, p.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := fs.Glob(below, "*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			for _, imported := range importsOf(t, below, file) {
+				all[imported] = path.Join(p.Dir, file)
+			}
+		}
+	}
+	return all
+}
+
+// of finds a file that imports a package of the module.
+func (all imports) of(module string, top modFile) (file string) {
+	for _, imported := range slices.Sorted(maps.Keys(all)) {
+		if !matches(module+"/...", imported) {
+			continue
+		}
+		owner := module // a longer module path owns the package: otel and otel/trace
+		for _, r := range top.Require {
+			if matches(r.Path+"/...", imported) && len(r.Path) > len(owner) {
+				owner = r.Path
+			}
+		}
+		if owner == module {
+			return all[imported]
+		}
+	}
+	return ""
+}
+
+// checkNested looks at a module below the root's.
+func checkNested(dir string, m, top modFile) (problems []string) {
+	bad := func(format string, args ...any) {
+		problems = append(problems, dir+"/go.mod "+fmt.Sprintf(format, args...))
+	}
+	if want := modulePath + "/" + dir; m.Module.Path != want {
+		bad("says module %s: it must be %s, where it lies", m.Module.Path, want)
+	}
+	if m.Go != top.Go {
+		bad("says go %s and the root's go.mod says go %s: let both say the same", m.Go, top.Go)
+	}
+	replaced := false
+	for _, r := range m.Replace {
+		if r.Old.Path != modulePath {
+			continue
+		}
+		replaced = true
+		if r.Old.Version != "" || path.Join(dir, r.New.Path) != "." || !strings.HasPrefix(r.New.Path, "..") {
+			bad("replaces %s by %s: it must be the root's directory, by a relative path", modulePath, r.New.Path)
+		}
+	}
+	if !replaced && m.requires(modulePath) {
+		bad("requires %s without `replace %s => %s`, so with GOWORK=off it would be built with a release of it",
+			modulePath, modulePath, strings.TrimSuffix(strings.Repeat("../", strings.Count(dir, "/")+1), "/"))
+	}
+	return problems
+}
+
+func parseMod(t testing.TB, tree fs.FS, dir, name string) (m modFile) {
+	t.Helper()
+	read(t, tree, name) // the go command's own reading would not tell the test cache of the file
+	decode(t, goCommand(t, dir, "mod", "edit", "-json", filepath.Join(dir, filepath.FromSlash(name))), &m)
+	return m
+}
+
+func decode(t testing.TB, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestModulesRefused(t *testing.T) {
+	t.Parallel()
+	const head = "module " + modulePath
+	dir := write(t, map[string]string{
+		"go.mod": head + "\n\ngo 1.26.0\n" + `
+			require github.com/redis/go-redis/v9 v9.23.0 // indirect
+			require github.com/jackc/pgx/v5 v5.12.0
+			require go.uber.org/goleak v1.3.0 // indirect
+			require go.opentelemetry.io/otel v1.47.0 // indirect
+			require go.opentelemetry.io/otel/trace v1.47.0
+			require golang.org/x/sys v0.48.0 // indirect
+			replace golang.org/x/sys => golang.org/x/sys v0.47.0
+			exclude golang.org/x/sys v0.46.0
+		`,
+		"go.work":                 "go 1.25.0\nuse .\nuse ./bench\nuse ./examples\nuse ./far/away\nuse ./tools\n",
+		"locker/script.go":        "package locker\nimport _ \"github.com/redis/go-redis/v9/internal\"\n",
+		"locker/script_test.go":   "package locker\nimport _ \"go.uber.org/goleak\"\n",
+		"otel/otellock.go":        "package otellock\nimport _ \"go.opentelemetry.io/otel/trace\"\n",
+		"bench/go.mod":            head + "/bench\n\ngo 1.26.0\nreplace " + modulePath + " => ../\n",
+		"examples/go.mod":         head + "/examples\n\ngo 1.25.0\nrequire " + modulePath + " v0.0.0\n",
+		"far/away/go.mod":         head + "/away\n\ngo 1.26.0\nreplace " + modulePath + " => ../\nrequire " + modulePath + " v0.0.0\n",
+		"internal/tests/go.mod":   head + "/internal/tests\n\ngo 1.26.0\n",
+		"tools/go.mod":            head + "/tools\n\ngo 1.26.0\n",
+		"bench/testdata/x/go.mod": "module x\n",
+	})
+	expect(t, checkModules(t, dir),
+		"go.mod replaces golang.org/x/sys",
+		"go.mod excludes golang.org/x/sys",
+		"go.mod calls github.com/redis/go-redis/v9 indirect, but locker/script.go imports it",
+		"go.mod requires github.com/jackc/pgx/v5, which is in no row",
+		"go.mod calls go.uber.org/goleak indirect, but locker/script_test.go imports it",
+		"go.mod requires go.uber.org/goleak, which is in no row",
+		"go.work says go 1.25.0",
+		"go.work uses ./tools, which notInWorkspace leaves out",
+		"go.work does not use ./internal/tests",
+		"examples/go.mod says go 1.25.0",
+		"examples/go.mod requires "+modulePath+" without `replace "+modulePath+" => ..`",
+		"far/away/go.mod says module "+modulePath+"/away: it must be "+modulePath+"/far/away",
+		"far/away/go.mod replaces "+modulePath+" by ../",
+	)
+}

@@ -1,0 +1,198 @@
+package chaos
+
+import (
+	"bufio"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// link is one client's connection and ours to the server on its behalf.
+type link struct {
+	proxy  *Proxy
+	client net.Conn
+	gone   chan struct{} // closed by close
+
+	mu      sync.Mutex
+	server  net.Conn // nil until connected
+	closed  bool
+	waiting []exchange // requests without a reply, the oldest first
+	listens bool       // it has subscribed to something
+}
+
+// exchange is a request on its way to a reply.
+type exchange struct {
+	command string
+	replies int    // how many are still to come: a subscription has one for each channel
+	fault   *Fault // what happens to the reply, if anything
+}
+
+// serve passes messages on until either side ends the connection.
+func (l *link) serve() {
+	defer l.proxy.forget(l)
+	defer l.close()
+	if !l.admit(nil, blackhole) || !l.connect() {
+		return
+	}
+	var replies sync.WaitGroup
+	replies.Go(l.passReplies)
+	l.passRequests()
+	replies.Wait()
+}
+
+// connect reaches for the server, unless the link was closed meanwhile.
+func (l *link) connect() bool {
+	server, err := net.Dial("tcp", l.proxy.target)
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		_ = server.Close()
+		return false
+	}
+	l.server = server
+	return true
+}
+
+// passRequests ends when the client does, after all that the client sent is with
+// the server: what a network holds up arrives although its sender is gone.
+func (l *link) passRequests() {
+	from := bufio.NewReader(l.client)
+	for {
+		request, err := readMessage(from)
+		if err != nil {
+			break
+		}
+		l.proxy.count(request)
+		if !l.admit(request, holding, blackhole) {
+			return
+		}
+		l.expectReply(request)
+		if _, err := l.server.Write(request); err != nil {
+			break
+		}
+	}
+	if !l.admit(nil, blackhole) { // the end of a connection is news as well
+		return
+	}
+	// Only our half: closed for reading too, the server's next reply would be
+	// answered with a reset, on which it forgets what it has not read yet.
+	_ = l.server.(*net.TCPConn).CloseWrite()
+}
+
+// passReplies ends when the server ends the connection, which it does when it
+// has answered all and no more is coming.
+func (l *link) passReplies() {
+	defer l.close()
+	from := bufio.NewReader(l.server)
+	silent := false
+	for {
+		reply, err := readMessage(from)
+		if !l.admit(reply, blackhole) || err != nil {
+			return
+		}
+		if fault := l.answered(reply); fault != nil && fault.strike() {
+			if fault.kind == losing {
+				return
+			}
+			silent = true
+		}
+		if !silent {
+			// A client that is gone is noticed by passRequests. The server's replies
+			// are taken nevertheless: it must not stall on them.
+			_, _ = l.client.Write(reply)
+		}
+	}
+}
+
+// admit waits until no fault of these kinds keeps the message any more. It says
+// no when the link was closed first, and the message with it.
+func (l *link) admit(m message, kinds ...kind) bool {
+	for {
+		f := l.proxy.pick(m, kinds...)
+		if f == nil {
+			return true
+		}
+		if !f.strike() {
+			continue
+		}
+		select {
+		case <-f.lifted:
+		case <-l.gone:
+			return false
+		}
+	}
+}
+
+// expectReply notes which reply is to come, and what will happen to it.
+func (l *link) expectReply(request message) {
+	e := exchange{
+		command: strings.ToUpper(request.first()),
+		replies: 1,
+		fault:   l.proxy.pick(request, losing, swallowing),
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if subscription(e.command) {
+		l.listens = true
+		e.replies = max(1, request.words()-1)
+	}
+	l.waiting = append(l.waiting, e)
+}
+
+// answered finds the request that a reply belongs to, and returns the fault that
+// is to strike.
+//
+//	reply                         belongs to
+//	a push (or, in RESP2, what    nobody, when it carries a message;
+//	looks like one on a link      the oldest request, when it confirms a
+//	that listens)                 subscription and that was asked for
+//	anything else                 the oldest request
+func (l *link) answered(reply message) *Fault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		return nil
+	}
+	oldest := &l.waiting[0]
+	kind := strings.ToUpper(reply.first())
+	switch {
+	case reply[0] == '>' || l.listens && (subscription(kind) || strings.HasSuffix(kind, "MESSAGE")):
+		if kind != oldest.command {
+			return nil
+		}
+		oldest.replies--
+	default:
+		oldest.replies = 0
+	}
+	fault := oldest.fault
+	if oldest.replies == 0 {
+		l.waiting = l.waiting[1:]
+	}
+	return fault
+}
+
+// subscription says whether a command is confirmed by pushes instead of a reply.
+func subscription(command string) bool {
+	return slices.Contains([]string{
+		"SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE",
+		"UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE",
+	}, command)
+}
+
+func (l *link) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.closed = true
+	close(l.gone)
+	_ = l.client.Close()
+	if l.server != nil {
+		_ = l.server.Close()
+	}
+}

@@ -1,0 +1,90 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// message is one request, reply or push of the Redis protocol (RESP2 or RESP3),
+// byte for byte as it came.
+type message []byte
+
+// readMessage takes one whole message off the stream.
+func readMessage(r *bufio.Reader) (message, error) {
+	return appendMessage(nil, r)
+}
+
+func appendMessage(to message, r *bufio.Reader) (message, error) {
+	header, err := r.ReadBytes('\n')
+	to = append(to, header...)
+	if err != nil {
+		return to, err
+	}
+	switch kind := header[0]; kind {
+	case '$', '=', '!': // bulk string, verbatim string, bulk error
+		n, err := length(header)
+		if err != nil || n < 0 {
+			return to, err
+		}
+		start := len(to)
+		to = append(to, make([]byte, n+len("\r\n"))...)
+		_, err = io.ReadFull(r, to[start:])
+		return to, err
+	case '*', '~', '>', '%', '|': // array, set, push, map, attributes
+		n, err := length(header)
+		if err != nil {
+			return to, err
+		}
+		switch kind {
+		case '%':
+			n *= 2
+		case '|': // goes before the reply it describes, as a part of it
+			n = 2*n + 1
+		}
+		for range n { // -1 stands for nothing
+			if to, err = appendMessage(to, r); err != nil {
+				return to, err
+			}
+		}
+		return to, nil
+	default: // everything else is one line, an inline command too
+		return to, nil
+	}
+}
+
+func length(header []byte) (int, error) {
+	n, err := strconv.Atoi(string(bytes.TrimSpace(header[1:])))
+	if err != nil {
+		return 0, fmt.Errorf("chaos: length in %q: %w", header, err)
+	}
+	return n, nil
+}
+
+// first is the first word of a message: a request's command, a push's kind. It
+// is empty where a reply does not begin with a string.
+func (m message) first() string {
+	if len(m) > 0 && (m[0] == '*' || m[0] == '>') {
+		parts := strings.SplitN(string(m), "\r\n", 4) // *n, $n, the word, the rest
+		if len(parts) < 4 || parts[1][0] != '$' {
+			return ""
+		}
+		return parts[2]
+	}
+	for word := range strings.FieldsSeq(string(m)) { // an inline command
+		return word
+	}
+	return ""
+}
+
+// words is how many there are in a request.
+func (m message) words() int {
+	if header, _, found := bytes.Cut(m, []byte("\r\n")); found && m[0] == '*' {
+		n, _ := length(header)
+		return n
+	}
+	return len(bytes.Fields(m))
+}

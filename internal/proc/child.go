@@ -1,0 +1,147 @@
+package proc
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Child is a running [Program]. Expect and Wait end the test they are given and
+// belong on its goroutine; the others report by t.Error and may be called from
+// any.
+type Child struct {
+	t       testing.TB
+	name    string
+	process *Process
+	stdin   io.Writer
+	said    *lines
+
+	// endKnown is set once the test has ended the child or seen it end. Any
+	// other end that is not exit code 0 is a failure.
+	endKnown atomic.Bool
+}
+
+// Start runs the program in a process of its own until the test ends. What the
+// child writes to standard error goes to t.Log. A child that fails on its own
+// account, by a panic or a data race, fails the test.
+func (p Program) Start(t testing.TB, args ...string) *Child {
+	t.Helper()
+	if !inMain {
+		t.Fatal("proc: this test binary does not call proc.Main: write func TestMain(m *testing.M) { os.Exit(proc.Main(m).Run()) }")
+	}
+	c := &Child{t: t, name: p.name, said: newLines()}
+
+	cmd := exec.Command(os.Args[0], args...)
+	// A child is often killed before it could report a race on its way out.
+	cmd.Env = append(os.Environ(), environment+"="+p.name, "GORACE=halt_on_error=1")
+	cmd.Stdout = c.said
+	cmd.Stderr = &logger{t: t, name: p.name}
+
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatalf("proc: start %s: %v", p.name, err)
+	}
+	c.stdin = stdin
+	if c.process, err = Launch(cmd); err != nil {
+		t.Fatalf("proc: start %s: %v", p.name, err)
+	}
+	t.Cleanup(c.cleanUp)
+	return c
+}
+
+// Pid is the child's process id.
+func (c *Child) Pid() int { return c.process.Pid() }
+
+// Exited is closed once the child has ended.
+func (c *Child) Exited() <-chan struct{} { return c.process.Exited() }
+
+// Expect awaits a line that begins with prefix and returns the rest of it,
+// trimmed. Lines before it are logged and passed over. The test ends when the
+// child does so first, or says nothing of the kind for half a minute.
+func (c *Child) Expect(t testing.TB, prefix string) string {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		ended := c.ended() // looked at first: all it said was then taken
+		line, ok := c.said.take()
+		switch {
+		case ok && strings.HasPrefix(line, prefix):
+			return strings.TrimSpace(strings.TrimPrefix(line, prefix))
+		case ok:
+			t.Logf("%s says: %s", c.name, line)
+			continue
+		case ended:
+			t.Fatalf("%s ended with exit code %d before it said %q", c.name, c.process.ExitCode(), prefix)
+		}
+		select {
+		case <-c.said.more:
+		case <-c.process.Exited():
+		case <-deadline:
+			t.Fatalf("%s did not say %q within %v", c.name, prefix, patience)
+		}
+	}
+}
+
+// Send says a line to the child, which reads it with [Listen].
+func (c *Child) Send(line string) {
+	c.t.Helper()
+	if _, err := fmt.Fprintln(c.stdin, line); err != nil {
+		c.t.Errorf("send %q to %s: %v", line, c.name, err)
+	}
+}
+
+// Pause stops the child with SIGSTOP and returns when it stands still.
+func (c *Child) Pause() { c.t.Helper(); c.report(c.process.Pause()) }
+
+// Resume lets a paused child run on, with SIGCONT.
+func (c *Child) Resume() { c.t.Helper(); c.report(c.process.Resume()) }
+
+// Kill ends the child with SIGKILL, paused or not, and waits until it is gone.
+func (c *Child) Kill() {
+	c.t.Helper()
+	c.endKnown.Store(true)
+	c.report(c.process.Kill())
+}
+
+// Wait awaits the end of the child and returns its exit code, -1 when a signal
+// ended it.
+func (c *Child) Wait(t testing.TB) int {
+	t.Helper()
+	select {
+	case <-c.process.Exited():
+	case <-time.After(patience):
+		t.Fatalf("%s did not end within %v", c.name, patience)
+	}
+	c.endKnown.Store(true)
+	return c.process.ExitCode()
+}
+
+func (c *Child) ended() bool {
+	select {
+	case <-c.process.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *Child) report(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Errorf("%s: %v", c.name, err)
+	}
+}
+
+// cleanUp runs when the test is over, passed or not. SIGKILL needs no SIGCONT
+// before it.
+func (c *Child) cleanUp() {
+	if c.ended() && !c.endKnown.Load() && c.process.ExitCode() != 0 {
+		c.t.Errorf("%s ended on its own, with exit code %d", c.name, c.process.ExitCode())
+	}
+	c.report(c.process.Kill())
+}

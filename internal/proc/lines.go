@@ -1,0 +1,50 @@
+package proc
+
+import (
+	"bytes"
+	"sync"
+)
+
+// lines is a writer that cuts what a child writes into lines. They wait for a
+// taker, however many: a child must never stall because its parent is busy.
+type lines struct {
+	more chan struct{} // holds a token when lines may have come
+
+	mu      sync.Mutex
+	partial []byte
+	whole   []string
+}
+
+func newLines() *lines {
+	return &lines{more: make(chan struct{}, 1)}
+}
+
+// Write never fails.
+func (l *lines) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.partial = append(l.partial, text...)
+	for {
+		line, rest, found := bytes.Cut(l.partial, []byte("\n"))
+		if !found {
+			return len(text), nil
+		}
+		l.partial = rest
+		l.whole = append(l.whole, string(line))
+		select {
+		case l.more <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take returns the oldest line, if there is one.
+func (l *lines) take() (line string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.whole) == 0 {
+		return "", false
+	}
+	line, l.whole = l.whole[0], l.whole[1:]
+	return line, true
+}

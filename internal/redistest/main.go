@@ -1,0 +1,76 @@
+package redistest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+)
+
+// shared is the server of the test binary.
+var shared sharedServer
+
+// Main is a whole TestMain: it runs the tests, stops the shared server and
+// exits. Checks given as after, such as one for leaked goroutines, run when the
+// server is gone and the tests have passed; an error from one fails the package.
+func Main(m *testing.M, after ...func() error) {
+	os.Exit(shared.run(m, after...))
+}
+
+// sharedServer starts its server on first use, between open and close.
+type sharedServer struct {
+	mu     sync.Mutex
+	opened bool
+	server *Server
+}
+
+// run returns the exit code of the test binary.
+func (s *sharedServer) run(tests interface{ Run() int }, after ...func() error) int {
+	s.open()
+	code := tests.Run()
+	errs := []error{s.close()}
+	if code == 0 { // tests that failed halfway leave all sorts of things behind
+		for _, check := range after {
+			errs = append(errs, check())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return cmp.Or(code, 1)
+	}
+	return code
+}
+
+func (s *sharedServer) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened = true
+}
+
+func (s *sharedServer) get() (*Server, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.opened {
+		return nil, errors.New("redistest.Shared: nobody would stop the server; write func TestMain(m *testing.M) { redistest.Main(m) }")
+	}
+	if s.server != nil {
+		return s.server, nil
+	}
+	var err error
+	s.server, err = Launch()
+	return s.server, err
+}
+
+func (s *sharedServer) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened = false
+	if s.server == nil {
+		return nil
+	}
+	err := s.server.Close()
+	s.server = nil
+	return err
+}

@@ -1,0 +1,140 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/proc"
+)
+
+const (
+	loopback = "127.0.0.1"
+
+	// patience bounds the wait for a server to answer. A start takes some ten
+	// milliseconds; only a broken or starved machine spends it.
+	patience = 30 * time.Second
+
+	// glance is how often a starting server is asked whether it is there.
+	glance = 5 * time.Millisecond
+
+	// A server keeps its port over a Restart, and in between nobody listens. So
+	// ports come from below the ranges (Linux: from 32768, others: from 49152)
+	// in which the kernel picks for outgoing connections: it would give ours
+	// away, perhaps to the very client that tries to reconnect.
+	lowestPort, highestPort = 10000, 32000
+)
+
+// errMissing fails a test, and says what to do about it.
+var errMissing = errors.New("a real redis-server is to be started, and there is none in PATH: run `make tools` " +
+	"(Debian, as root), or install it with `apt-get install redis-server` or `brew install redis`")
+
+var errPortTaken = errors.New("somebody else listens on the port")
+
+// start runs the server on a picked port. Whether the port is free is for the
+// server to find out: who looks first and listens later may come too late.
+func (s *Server) start(pick func() int) error {
+	if i := slices.Index(s.args, "--requirepass"); i >= 0 && i+1 < len(s.args) {
+		s.password = s.args[i+1]
+	}
+	var err error
+	for range 10 {
+		s.port = pick()
+		if err = s.listen(); !errors.Is(err, errPortTaken) {
+			return err
+		}
+	}
+	return err
+}
+
+func randomPort() int { return lowestPort + rand.IntN(highestPort-lowestPort) }
+
+// listen runs the server on its port and waits until it answers.
+func (s *Server) listen() error {
+	log, err := os.CreateTemp(s.dir, "redis-*.log")
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.log = log.Name()
+
+	cmd := exec.Command("redis-server", append([]string{
+		"--bind", loopback, "--port", strconv.Itoa(s.port), "--dir", s.dir,
+		"--save", "", "--appendonly", "no",
+	}, s.args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	process, err := proc.Launch(cmd)
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return errMissing
+	case err != nil:
+		return fmt.Errorf("start redis-server: %w", err)
+	}
+	s.process = process
+	return s.awaitAnswer()
+}
+
+// awaitAnswer returns once our process answers on the port: not just anybody.
+func (s *Server) awaitAnswer() error {
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	deadline := time.After(patience)
+	for {
+		if pid, err := s.whoAnswers(); err == nil && pid == s.process.Pid() {
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-s.process.Exited():
+			if strings.Contains(s.LogTail(), "Address already in use") {
+				return fmt.Errorf("start redis-server on %s: %w", s.Addr(), errPortTaken)
+			}
+			return fmt.Errorf("redis-server %q ended with exit code %d:\n%s", s.args, s.process.ExitCode(), s.LogTail())
+		case <-deadline:
+			return errors.Join(
+				fmt.Errorf("redis-server %q did not answer on %s within %v:\n%s", s.args, s.Addr(), patience, s.LogTail()),
+				s.process.Kill())
+		}
+	}
+}
+
+var processID = regexp.MustCompile(`process_id:(\d+)`)
+
+// whoAnswers asks the server on the port for its process id. It speaks bare
+// protocol: a client's pool would back off after the first refusals, and log
+// them.
+func (s *Server) whoAnswers() (pid int, err error) {
+	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return 0, err
+	}
+	question := "INFO server\r\nQUIT\r\n"
+	if s.password != "" {
+		question = fmt.Sprintf("AUTH %q\r\n", s.password) + question
+	}
+	if _, err := io.WriteString(conn, question); err != nil {
+		return 0, err
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return 0, err
+	}
+	id := processID.FindSubmatch(answer)
+	if id == nil {
+		return 0, fmt.Errorf("no process id in %q", answer)
+	}
+	return strconv.Atoi(string(id[1]))
+}

@@ -1,0 +1,32 @@
+// Package otellock traces and measures locks with OpenTelemetry.
+//
+// Give the Observer to a Locker, and every wait for a lock shows up in the trace of the request that waited:
+//
+//	observer, err := otellock.New() // the global providers
+//	…
+//	l, err := locker.NewSingle(client, locker.WithObserver(observer))
+//
+// The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "break NAME"; with
+// [WithHoldSpans] also "hold NAME", from the grant to the release or the loss, which has the work under the lock as its
+// children. NAME is the Rule's Name, never its key. The histogram latchkit.lock.acquire.duration counts and times the
+// acquires by name, mode and result; its exemplars lead back to the spans.
+//
+// What the attributes say, and when a span is an error:
+//
+//	latchkit.lock.name           the Rule's Name; _OTHER from the 257th on
+//	latchkit.lock.mode           exclusive or shared
+//	latchkit.lock.result         the locker.Result: acquired, busy, timeout, … released, lost, revoked, expired
+//	latchkit.lock.fence          spans only: the lease's fence
+//	latchkit.lock.ttl            spans only: the Rule's TTL in seconds
+//	latchkit.lock.wait.attempts  acquire spans only: how often the server was asked
+//	latchkit.lock.key            spans only, and only with WithKey
+//	error.type                   with the status Error: what the error is, in one word
+//
+// A refusal that the caller asked for (busy with locker.NoWait, done with Rule.Once) is a result and not an error. There
+// are no span events, and neither keys, owners' tokens nor error texts are exported.
+//
+// # The name
+//
+// The directory is otel, because that is what one looks for. The package is otellock, because a package named otel would
+// clash with go.opentelemetry.io/otel in every file that uses both, and those are the files that need this one.
+package otellock

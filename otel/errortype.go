@@ -1,0 +1,45 @@
+package otellock
+
+import (
+	"context"
+	"errors"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// kinds names errors. An error can be several of them, and the first counts: how a lease ended before why its renewals
+// failed; revoked before lost, which it also is; whose patience ended (the caller's, before the Rule's) before busy.
+var kinds = [...]struct {
+	is   error
+	name string
+}{
+	{locker.ErrRevoked, "revoked"},
+	{locker.ErrLost, "lost"},
+	{locker.ErrExpired, "expired"},
+	{locker.ErrReleased, "released"},
+	{locker.ErrClosed, "closed"},
+	{locker.ErrDone, "done"},
+	{locker.ErrTooManyWaiters, "too_many_waiters"},
+	{locker.ErrGone, "gone"},
+	{locker.ErrInvalidKey, "invalid_key"},
+	{locker.ErrInvalidRule, "invalid_rule"},
+	{locker.ErrUnsupported, "unsupported"},
+	{context.Canceled, "canceled"},
+	{locker.ErrUnavailable, "unavailable"},
+	{context.DeadlineExceeded, "deadline_exceeded"},
+	{locker.ErrBusy, "busy"},
+}
+
+// errorType is the error.type of an outcome, "" for one that is no error: success, and the refusals that a Rule asks for
+// by NoWait and Once.
+func errorType(out locker.Outcome) string {
+	if out.Err == nil || out.Result == locker.ResultBusy || out.Result == locker.ResultDone {
+		return ""
+	}
+	for _, k := range kinds {
+		if errors.Is(out.Err, k.is) {
+			return k.name
+		}
+	}
+	return other
+}
