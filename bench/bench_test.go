@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 func TestContestantsLock(t *testing.T) {
-	server := redistest.Shared(t)
+	server := redistest.Start(t)
 	witness := server.Client(t)
 	field, err := contestants(func() *redis.Client { return server.Client(t) })
 	if err != nil {
@@ -29,7 +29,9 @@ func TestContestantsLock(t *testing.T) {
 		if n := witness.Exists(t.Context(), c.key).Val(); n != 0 {
 			t.Errorf("%s leaves %s locked", c.name, c.key)
 		}
-		witness.Set(t.Context(), c.key, "somebody else", 0)
+		if err := witness.Set(t.Context(), c.key, "somebody else", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if err := c.once(ctx); err == nil {
 			t.Errorf("%s takes %s from somebody else", c.name, c.key)

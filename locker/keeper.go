@@ -159,6 +159,7 @@ func (k *keeper) answered(l *Lease, g Grant, ttl time.Duration, start time.Time)
 		l.lose(revokedBecause(g.Reason), false)
 	case NotOurs:
 		l.lose(fmt.Errorf("%w: the server says it is not ours", ErrLost), false)
+	default: // no answer to a renewal: as good as none
 	}
 }
 

@@ -154,8 +154,7 @@ func (l *Lease) ended() error {
 
 // wrap puts operation and key to err, replacing those of an inner Error about the same lease.
 func (l *Lease) wrap(op Op, err error) error {
-	var inner *Error
-	if errors.As(err, &inner) {
+	if inner, ok := errors.AsType[*Error](err); ok {
 		err = inner.Err
 	}
 	return &Error{Op: op, Key: l.rule.Key, Err: err}
