@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -424,6 +425,8 @@ func TestInvalidRulesSendNothing(t *testing.T) {
 		"negative TTL":          {locker.Rule{Key: "a", TTL: -time.Second}, locker.ErrInvalidRule, "TTL"},
 		"sub-millisecond TTL":   {locker.Rule{Key: "a", TTL: time.Microsecond}, locker.ErrInvalidRule, "1ms"},
 		"sub-millisecond Once":  {locker.Rule{Key: "a", Once: time.Microsecond}, locker.ErrInvalidRule, "Once"},
+		"endless TTL":           {locker.Rule{Key: "a", TTL: math.MaxInt64}, locker.ErrInvalidRule, "10 years"},
+		"endless Once":          {locker.Rule{Key: "a", Once: math.MaxInt64}, locker.ErrInvalidRule, "Once"},
 		"negative AtLeast":      {locker.Rule{Key: "a", AtLeast: -1}, locker.ErrInvalidRule, "AtLeast"},
 		"negative AtMost":       {locker.Rule{Key: "a", AtMost: -1}, locker.ErrInvalidRule, "AtMost"},
 		"negative Wait":         {locker.Rule{Key: "a", Wait: -2}, locker.ErrInvalidRule, "NoWait"},
@@ -469,6 +472,7 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		says string
 	}{
 		"nil option":       {[]locker.Option{nil}, "nil"},
+		"endless TTL":      {[]locker.Option{locker.WithTTL(math.MaxInt64)}, "WithTTL"},
 		"no TTL":           {[]locker.Option{locker.WithTTL(0)}, "WithTTL"},
 		"MaxTTL too short": {[]locker.Option{locker.WithMaxTTL(time.Second)}, "WithMaxTTL"},
 		"nil Backoff":      {[]locker.Option{locker.WithBackoff(nil)}, "WithBackoff"},

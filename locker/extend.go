@@ -27,8 +27,8 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 
 func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error {
 	e := l.engine
-	if ttl < time.Millisecond {
-		return fmt.Errorf("%w: Extend by %v; the smallest is 1ms", ErrInvalidRule, ttl)
+	if ttl < time.Millisecond || ttl > longestTime {
+		return fmt.Errorf("%w: Extend by %v; from 1ms to 10 years are allowed", ErrInvalidRule, ttl)
 	}
 	if e.cfg.maxTTL != 0 && ttl > e.cfg.maxTTL {
 		return fmt.Errorf("%w: Extend by %v, this Locker's WithMaxTTL allows %v", ErrInvalidRule, ttl, e.cfg.maxTTL)

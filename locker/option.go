@@ -39,8 +39,8 @@ func newConfig(opts []Option) (config, error) {
 
 func (c *config) validate() error {
 	switch {
-	case c.ttl < time.Millisecond:
-		return fmt.Errorf("latchkit: WithTTL(%v) is too short; give at least 1ms, and in practice several round trips to the server", c.ttl)
+	case c.ttl < time.Millisecond || c.ttl > longestTime:
+		return fmt.Errorf("latchkit: WithTTL(%v); from 1ms to 10 years are allowed, and in practice it is several round trips to the server", c.ttl)
 	case c.maxTTL != 0 && c.maxTTL < c.ttl:
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower it with WithTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// longestTime keeps sums of times and clocks from overflowing, here and on the server.
+const longestTime = 10 * 365 * 24 * time.Hour
+
 // resolve fills in the Locker's defaults and refuses what cannot be meant. Nothing has been sent when it fails.
 func (c *config) resolve(r Rule) (Rule, error) {
 	if err := checkKey(c.prefix + r.Key); err != nil {
@@ -21,8 +24,8 @@ func (c *config) resolve(r Rule) (Rule, error) {
 		field string
 		value time.Duration
 	}{{"TTL", r.TTL}, {"AtLeast", r.AtLeast}, {"AtMost", r.AtMost}, {"Once", r.Once}} {
-		if t.value != 0 && t.value < time.Millisecond {
-			return r, fmt.Errorf("%w: %s is %v; the smallest is 1ms, 0 leaves it out", ErrInvalidRule, t.field, t.value)
+		if t.value != 0 && (t.value < time.Millisecond || t.value > longestTime) {
+			return r, fmt.Errorf("%w: %s is %v; from 1ms to 10 years are allowed, 0 leaves it out", ErrInvalidRule, t.field, t.value)
 		}
 	}
 	if r.AtMost != 0 && r.AtMost < r.AtLeast {
