@@ -68,13 +68,16 @@ func (a *acquisition) run() (*Lease, error) {
 	wake, leave := a.engine.waiters.listen(a.key())
 	defer leave()
 
+	lease, err := a.ask()
+	if lease != nil || err != nil {
+		return lease, err // most often: nothing was set up for a wait
+	}
 	for pause := range a.engine.cfg.backoff {
-		lease, err := a.ask()
-		if lease != nil || err != nil {
-			return lease, err
-		}
 		if err := a.pause(pause, wake); err != nil {
 			return nil, err
+		}
+		if lease, err := a.ask(); lease != nil || err != nil {
+			return lease, err
 		}
 	}
 	return nil, a.giveUp(errWaitOver)

@@ -26,6 +26,15 @@ type chore struct {
 	useless time.Time // from then on there is nothing left to release
 }
 
+// at is the claim when it is sent at that time.
+func (ch *chore) at(now time.Time) Claim {
+	claim := ch.claim
+	if !ch.keep.IsZero() {
+		claim.Keep = max(0, ch.keep.Sub(now))
+	}
+	return claim
+}
+
 func (c *cleaner) init(e *Engine) {
 	c.engine = e
 	c.hurry = make(chan struct{})
@@ -78,13 +87,11 @@ func (c *cleaner) try(ch chore) bool {
 		c.done()
 		return true
 	}
-	if !ch.keep.IsZero() {
-		ch.claim.Keep = max(0, time.Until(ch.keep))
-	}
+	claim := ch.at(time.Now())
 	ctx, cancel := context.WithTimeout(c.engine.background, callTimeout)
 	defer cancel()
 	select {
-	case r := <-ask(&c.engine.calls, func() (Grant, error) { return c.engine.store.Release(ctx, ch.claim) }):
+	case r := <-ask(&c.engine.calls, func() (Grant, error) { return c.engine.store.Release(ctx, claim) }):
 		if r.err != nil {
 			return false
 		}

@@ -18,4 +18,4 @@ var (
 func SingleStore(c Client) Store { return single{c} }
 
 // ScriptSHA is the name under which the server knows a script.
-func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha }
+func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }

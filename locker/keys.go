@@ -47,23 +47,23 @@ func tagOf(l string) string {
 
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
-func counterOf(l string) string          { return counterKey + slotTags()[slot(tagOf(l))] + "}" }
+func counterOf(l string) string          { return counters()[slot(tagOf(l))] }
 
 // slotCount is the number of slots of a Redis Cluster.
 const slotCount = 16384
 
-// slotTags gives each slot the smallest decimal number that hashes into it, so that there is one fence counter per slot
-// and any client in any language finds it. Made once, on first use.
-var slotTags = sync.OnceValue(func() *[slotCount]string {
-	var tags [slotCount]string
+// counters names the fence counter of each slot after the smallest decimal number that hashes into the slot, so that any
+// client in any language finds it. Made once, on first use.
+var counters = sync.OnceValue(func() *[slotCount]string {
+	var names [slotCount]string
 	for n, found := 0, 0; found < slotCount; n++ {
 		tag := strconv.Itoa(n)
-		if s := slot(tag); tags[s] == "" {
-			tags[s] = tag
+		if s := slot(tag); names[s] == "" {
+			names[s] = counterKey + tag + "}"
 			found++
 		}
 	}
-	return &tags
+	return &names
 })
 
 // slot is the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the Redis Cluster specification

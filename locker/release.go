@@ -59,60 +59,92 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	return l.released
 }
 
-// send repeats the release until it is answered. Its answers, and what they mean:
+// releasing repeats a release until it is answered. The answers, and what they mean:
 //
 //	released                      nil
 //	not ours, an earlier attempt of this release being unclear and sent within the lease   that attempt did it: nil
 //	not ours otherwise            somebody else has it, or the server forgot it: ErrLost
 //	revoked                       ErrRevoked
 //	refused for good, or no answer within releaseWithin   ErrUnavailable; the cleaner goes on
+type releasing struct {
+	engine   *Engine
+	ctx      context.Context
+	chore    chore
+	deadline time.Time
+	over     <-chan time.Time // releaseWithin has passed
+
+	calls   int
+	earlier bool  // an attempt within the lease is unclear
+	last    error // of the last attempt
+}
+
+var errNoAnswer = errors.New("no answer")
+
+// send makes the release, within releaseWithin.
 func (l *Lease) send(ctx context.Context, complete bool, calls *int) error {
-	e := l.engine
-	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
-	defer cancel()
-	deadline := l.Expires()
-	ch := l.chore()
-	claim := &ch.claim
+	timer := time.NewTimer(releaseWithin)
+	defer timer.Stop()
+	r := releasing{engine: l.engine, ctx: ctx, chore: l.chore(), deadline: l.Expires(), over: timer.C, last: errNoAnswer}
 	if complete {
-		claim.Complete, claim.Once = true, l.rule.Once
+		r.chore.claim.Complete, r.chore.claim.Once = true, l.rule.Once
 	}
-	earlier := false
-	last := errors.New("no answer")
+	defer func() { *calls = r.calls }()
+	return r.run()
+}
+
+func (r *releasing) run() error {
+	if answered, err := r.ask(); answered {
+		return err
+	}
 	for pause := range betweenRepeats {
-		sent := time.Now()
-		within := sent.Before(deadline)
-		if !ch.keep.IsZero() {
-			claim.Keep = max(0, ch.keep.Sub(sent))
-		}
-		attempt := *claim
-		*calls++
-		select {
-		case r := <-ask(&e.calls, func() (Grant, error) { return e.store.Release(ctx, attempt) }):
-			var no *Refusal
-			switch {
-			case r.err == nil && r.value.State == Released, r.err == nil && r.value.State == NotOurs && earlier:
-				return nil
-			case r.err == nil && r.value.State == Revoked:
-				return revokedBecause(r.value.Reason)
-			case r.err == nil:
-				return fmt.Errorf("%w: the server says it is not ours", ErrLost)
-			case errors.As(r.err, &no) && !no.Temporary:
-				e.cleaner.add(ch)
-				return unavailable(r.err)
-			case !errors.As(r.err, &no):
-				earlier = earlier || within
-			}
-			last = r.err
-		case <-ctx.Done():
-		}
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
-			e.cleaner.add(ch)
-			return unavailable(last)
+		case <-r.over:
+			return r.leave()
+		}
+		if answered, err := r.ask(); answered {
+			return err
 		}
 	}
 	return nil // betweenRepeats has no end
+}
+
+// ask makes one attempt. Not answered means: again.
+func (r *releasing) ask() (answered bool, err error) {
+	sent := time.Now()
+	claim := r.chore.at(sent)
+	r.calls++
+	select {
+	case a := <-ask(&r.engine.calls, func() (Grant, error) { return r.engine.store.Release(r.ctx, claim) }):
+		if a.err != nil {
+			return r.failed(a.err, sent)
+		}
+		switch {
+		case a.value.State == Released, a.value.State == NotOurs && r.earlier:
+			return true, nil
+		case a.value.State == Revoked:
+			return true, revokedBecause(a.value.Reason)
+		}
+		return true, fmt.Errorf("%w: the server says it is not ours", ErrLost)
+	case <-r.over:
+		return true, r.leave()
+	}
+}
+
+func (r *releasing) failed(err error, sent time.Time) (answered bool, _ error) {
+	r.last = err
+	if no, ok := errors.AsType[*Refusal](err); !ok {
+		r.earlier = r.earlier || sent.Before(r.deadline)
+	} else if !no.Temporary {
+		return true, r.leave()
+	}
+	return false, nil
+}
+
+// leave leaves the rest to the cleaner.
+func (r *releasing) leave() error {
+	r.engine.cleaner.add(r.chore)
+	return unavailable(r.last)
 }
 
 // chore is the release of this lease, as the cleaner would do it.

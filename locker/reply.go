@@ -50,38 +50,41 @@ func millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// reply reads a script's answer. What is not there reads as zero: the callers check the first word or the length.
-type reply struct{ value any }
+// reply is a script's answer in words with a space between; rest is what was not read yet. What is not there reads as
+// zero: the callers check the first word.
+type reply struct{ rest string }
 
-func (r reply) at(i int) any {
-	if list, ok := r.value.([]any); ok && i < len(list) {
-		return list[i]
-	}
-	return nil
+func replyOf(v any) reply {
+	text, _ := v.(string)
+	return reply{text}
 }
 
-func (r reply) len() int {
-	list, _ := r.value.([]any)
-	return len(list)
+func (r *reply) word() string {
+	word, rest, _ := strings.Cut(r.rest, " ")
+	r.rest = rest
+	return word
 }
 
-func (r reply) text(i int) string {
-	s, _ := r.at(i).(string)
-	return s
-}
-
-func (r reply) integer(i int) int64 {
-	n, _ := r.at(i).(int64)
+func (r *reply) integer() int64 {
+	n, _ := strconv.ParseInt(r.word(), 10, 64)
 	return n
 }
 
-func (r reply) time(i int) time.Time { return time.UnixMicro(r.integer(i)) }
+func (r *reply) time() time.Time { return time.UnixMicro(r.integer()) }
 
-// duration reads a PTTL: -1 is a key without end.
-func (r reply) duration(i int) time.Duration {
-	return time.Duration(r.integer(i)) * time.Millisecond
+// duration reads a PTTL, which is negative for a key without end, and noKey for a key that is not there.
+func (r *reply) duration() time.Duration {
+	return time.Duration(r.integer()) * time.Millisecond
 }
 
-func (r reply) odd(what string) error {
-	return fmt.Errorf("the server's answer to %s cannot be read (%d parts); is something between it and the client?", what, r.len())
+const noKey = -2 * time.Millisecond
+
+// integer reads an answer, or a part of one, that is a number.
+func integer(v any) int64 {
+	n, _ := v.(int64)
+	return n
+}
+
+func odd(what string) error {
+	return fmt.Errorf("the server's answer to %s cannot be read; is something between it and the client?", what)
 }

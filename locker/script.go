@@ -35,7 +35,7 @@ func do(ctx context.Context, c Client, args ...any) (any, error) {
 // script is a Lua file; its header says what it is given, what it returns, and why it is idempotent.
 type script struct {
 	text string
-	sha  string
+	sha  any // a string; boxed once, not at every call
 }
 
 func newScript(text string) script {

@@ -43,25 +43,28 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	r := reply{v}
-	g := Grant{At: r.time(1)}
-	switch r.text(0) {
+	r := replyOf(v)
+	state := r.word()
+	g := Grant{At: r.time()}
+	switch state {
 	case "granted":
-		h, ok := parseLease(r.text(3))
+		_ = r.word() // its PTTL: what is left is counted on our clock
+		h, ok := parseLease(r.rest)
 		if !ok {
-			return Grant{}, r.odd("acquire")
+			return Grant{}, odd("acquire")
 		}
 		g.State, g.Fence, g.Block = Granted, h.fence, h.block
 	case "busy":
-		g.State, g.Holder = Busy, holderOf(r.text(3), r.duration(2))
+		left := r.duration()
+		g.State, g.Holder = Busy, holderOf(r.rest, left)
 	case "undone":
 		g.State = Undone
 	case "revoked":
-		g.State, g.Reason = Revoked, r.text(2)
+		g.State, g.Reason = Revoked, r.rest
 	case "done":
 		g.State = Done
 	default:
-		return Grant{}, r.odd("acquire")
+		return Grant{}, odd("acquire")
 	}
 	return g, nil
 }
@@ -78,14 +81,15 @@ func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := reply{v}
-	if r.len() != len(cs)+1 {
-		return nil, r.odd("renew")
+	answers, _ := v.([]any)
+	if len(answers) != len(cs)+1 {
+		return nil, odd("renew")
 	}
+	at := time.UnixMicro(integer(answers[0]))
 	grants := make([]Grant, len(cs))
 	for i, c := range cs {
-		grants[i] = Grant{State: Granted, At: r.time(0)}
-		if r.integer(i+1) == 0 {
+		grants[i] = Grant{State: Granted, At: at}
+		if integer(answers[i+1]) == 0 {
 			grants[i].State = NotOurs
 			if reason, ok := s.revoked(ctx, c); ok {
 				grants[i].State, grants[i].Reason = Revoked, reason
@@ -117,17 +121,18 @@ func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	r := reply{v}
-	g := Grant{At: r.time(1)}
-	switch r.text(0) {
+	r := replyOf(v)
+	state := r.word()
+	g := Grant{At: r.time()}
+	switch state {
 	case "released":
 		g.State = Released
-	case "not ours":
+	case "not-ours":
 		g.State = NotOurs
 	case "revoked":
-		g.State, g.Reason = Revoked, r.text(2)
+		g.State, g.Reason = Revoked, r.rest
 	default:
-		return Grant{}, r.odd("release")
+		return Grant{}, odd("release")
 	}
 	return g, nil
 }
@@ -144,17 +149,17 @@ func (s single) look(ctx context.Context, key string) (info Info, token string, 
 	if err != nil {
 		return Info{}, "", err
 	}
-	r := reply{v}
-	if r.len() != 3 {
-		return Info{}, "", r.odd("inspect")
+	r := replyOf(v)
+	now, left := r.time(), r.duration()
+	if now.Equal(time.UnixMicro(0)) {
+		return Info{}, "", odd("inspect")
 	}
-	lease := r.text(2)
-	if lease == "" && r.integer(1) == -2 {
+	if left == noKey {
 		return Info{}, "", nil
 	}
-	h, ours := parseLease(lease)
-	info = Info{Held: true, Foreign: !ours, Left: r.duration(1), Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept}
-	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(r.time(0)) {
+	h, ours := parseLease(r.rest)
+	info = Info{Held: true, Foreign: !ours, Left: left, Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept}
+	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(now) {
 		info.Since = at
 	}
 	return info, h.token, nil
@@ -180,7 +185,7 @@ func (s single) Break(ctx context.Context, key string, fence uint64, reason stri
 	if err != nil {
 		return Grant{}, err
 	}
-	if (reply{[]any{v}}).integer(0) == 0 {
+	if integer(v) == 0 {
 		return Grant{State: NotOurs}, nil
 	}
 	return Grant{State: Released}, nil

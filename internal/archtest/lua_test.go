@@ -23,8 +23,9 @@ type luaCommand struct {
 var luaCommands = map[string]luaCommand{
 	"DEL":     {1, true, "frees a lease"},
 	"EXISTS":  {1, false, "is the work of Rule.Once done?"},
-	"GET":     {1, false, "looks at a lease, a counter, a tombstone"},
+	"GET":     {1, false, "looks at a counter, a tombstone, and at data that is no lock"},
 	"GETEX":   {1, true, "looks, and is refused by a replica: see docs/adr/0001-first-write.md"},
+	"MGET":    {3, false, "looks at a lease, its counter and its tombstone at once"},
 	"PEXPIRE": {1, true, "renews a lease, or keeps it"},
 	"PTTL":    {1, false, "how long is left of a lease"},
 	"SET":     {1, true, "grants a lease, counts a fence, leaves a tombstone or a mark"},
