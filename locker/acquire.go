@@ -38,6 +38,7 @@ type acquisition struct {
 	holder    Holder
 	hears     bool  // the last answer was busy, so news of the key matter
 	failure   error // of the last call that gave no answer
+	admitted  bool  // counted as a waiter
 }
 
 // errWaitOver ends a wait whose Rule.Wait has passed; giveUp turns it into what the caller sees.
@@ -67,6 +68,12 @@ func (a *acquisition) run() (*Lease, error) {
 	a.token = rand.Text()
 	wake, leave := a.engine.waiters.listen(a.key())
 	defer leave()
+
+	defer func() {
+		if a.admitted {
+			a.engine.waiters.dismiss(a.key())
+		}
+	}()
 
 	lease, err := a.ask()
 	if lease != nil || err != nil {
@@ -112,6 +119,9 @@ func (a *acquisition) ask() (*Lease, error) {
 }
 
 func (a *acquisition) answered(g Grant) (*Lease, error) {
+	if g.State != Granted && g.State != Busy {
+		a.undoUnclear() // an earlier call of this token may still run
+	}
 	switch g.State {
 	case Granted:
 		return a.granted(g)
@@ -188,12 +198,12 @@ func (a *acquisition) unanswered(err error) error {
 // After an error or a late grant it does not listen: it would be woken by its own undo, and spin.
 func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
 	if !a.busySince.IsZero() {
-		if !a.engine.waiters.admit(a.key(), a.token, a.engine.cfg.maxWaiters) {
+		if !a.admitted && !a.engine.waiters.admit(a.key(), a.engine.cfg.maxWaiters) {
 			a.undoUnclear()
 			return a.fail(ErrTooManyWaiters, a.retryAfter())
 		}
-		defer a.engine.waiters.dismiss(a.key(), a.token)
-		if left := a.holder.Left; left >= 0 {
+		a.admitted = true
+		if left := a.holder.Left; left >= 0 && a.hears {
 			d = min(d, left+time.Millisecond)
 		}
 	}
@@ -223,6 +233,8 @@ func (a *acquisition) giveUp(reason error) error {
 	switch {
 	case reason == ErrClosed:
 		return a.fail(ErrClosed, 0)
+	case seen && reason == errWaitOver && !a.hears && a.failure != nil: // what the holder does now, nobody knows
+		return a.fail(unavailable(a.failure), 0)
 	case seen && reason == errWaitOver:
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:

@@ -2,6 +2,7 @@ package locker
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -93,9 +94,11 @@ func (c *cleaner) try(ch chore) bool {
 	select {
 	case r := <-ask(&c.engine.calls, func() (Grant, error) { return c.engine.store.Release(ctx, claim) }):
 		if r.err != nil {
+			c.failed(r.err)
 			return false
 		}
 	case <-ctx.Done():
+		c.failed(ctx.Err())
 		return false
 	}
 	c.done()
@@ -111,6 +114,22 @@ func (c *cleaner) first() (chore, bool) {
 		return chore{}, false
 	}
 	return c.queue[0], true
+}
+
+// failed puts the oldest chore behind the others, one of which may be answered. When the Engine closes, what the server
+// refuses for good is not worth waiting for.
+func (c *cleaner) failed(err error) {
+	if no, ok := errors.AsType[*Refusal](err); ok && !no.Temporary {
+		select {
+		case <-c.engine.closing:
+			c.done()
+			return
+		default:
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue = append(c.queue[1:], c.queue[0])
 }
 
 // done takes the oldest chore off.

@@ -19,12 +19,14 @@ type Engine struct {
 	cleaner cleaner
 	waiters waiters
 
-	calls tasks // calls to the Store
-	runs  tasks // Run's functions
+	calls    tasks // calls to the Store
+	acquires tasks // calls of Acquire
+	runs     tasks // Run's functions
 
 	examine    sync.Once
 	closing    chan struct{} // closed when Close begins
 	closed     chan struct{} // closed when it has ended
+	closeErr   error         // what it returned
 	once       sync.Once
 	background context.Context // of calls that nobody waits for; ends when Close has ended
 	cut        context.CancelFunc
@@ -60,6 +62,10 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 	}
+	if !e.acquires.enter() {
+		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
+	}
+	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
 	a := acquisition{engine: e, rule: rule, began: time.Now(), caller: ctx}
 	var end func(Outcome)
 	a.ctx, end = e.cfg.begin(ctx, OpAcquire, rule)
@@ -86,7 +92,7 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 }
 
 // Break throws out the holder of key that [Engine.Inspect] showed with this fence. Its lease ends with ErrRevoked at its
-// next renewal at the latest, until when it may still work: let the data check the fence. Give a reason, it is told to
+// next renewal, or if it has none at its deadline, until when it may still work: let the data check the fence. Give a reason, it is told to
 // the holder: no secrets.
 //
 // Errors: ErrGone when no holder has that fence any more, so repeating a Break hits nobody else; ErrInvalidKey,
@@ -156,14 +162,15 @@ func administer[T any](ctx context.Context, e *Engine, op Op, key string, call f
 // left unclear is undone; at most until ctx ends. Keys that are still held then run out by their TTL. Leases taken by
 // hand may be released after Close. The Store's client is the caller's and stays open.
 //
-// The error is ctx's, when something was still under way; a second Close waits for the first.
+// The error is ctx's, when something was still under way; a second Close waits for the first, and returns
+// the same.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.once.Do(func() { first = true })
 	if !first {
 		select {
 		case <-e.closed:
-			return nil
+			return e.closeErr
 		case <-ctx.Done():
 			return &Error{Op: OpClose, Err: ctx.Err()}
 		}
@@ -171,12 +178,19 @@ func (e *Engine) Close(ctx context.Context) error {
 	defer close(e.closed)
 	close(e.closing)
 	e.waiters.stop()
+	e.acquires.close()
 	e.runs.close()
 	for _, l := range e.keeper.leases() {
 		l.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
 	}
-	err := e.runs.wait(ctx)
+	err := e.acquires.wait(ctx)
+	if ran := e.runs.wait(ctx); err == nil {
+		err = ran
+	}
 	e.keeper.stop()
+	for _, l := range e.keeper.leases() {
+		l.tell(ErrClosed) // nobody watches it any more; a Release may still come
+	}
 	if cleaned := e.cleaner.stop(ctx); err == nil {
 		err = cleaned
 	}
@@ -185,9 +199,9 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = idle
 	}
 	if err != nil {
-		return &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; held keys run out by their TTL", err)}
+		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; held keys run out by their TTL", err)}
 	}
-	return nil
+	return e.closeErr
 }
 
 // warn tells, once, what is unsafe about the server. It runs beside the first acquire, not in its way.

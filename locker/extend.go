@@ -10,7 +10,7 @@ import (
 // Extend makes the lease last at least ttl from now, and renewals renew it by ttl from now on. To less than is left, it
 // only shortens this side's view: the server is not asked. AtMost still bounds it. ctx ends the attempt, not the lease.
 //
-// Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired; ErrInvalidRule for a ttl below 1 ms or above WithMaxTTL;
+// Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below 1 ms or above WithMaxTTL;
 // ErrUnavailable when the server refuses for good; ctx.Err(). After the last two the lease is as it was.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	ctx, end := l.engine.cfg.begin(ctx, OpExtend, l.rule)
@@ -36,7 +36,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.ended(); err != nil {
+	if err := l.gone(); err != nil {
 		return err
 	}
 	if e.keeper.shorten(l, ttl) {
@@ -44,27 +44,31 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	}
 	over := l.Context().Done()
 	for pause := range betweenRepeats {
-		claim, start := e.keeper.claim(l)
+		claim, start := e.keeper.extension(l, ttl)
 		*calls++
 		select {
 		case r := <-ask(&e.calls, func() ([]Grant, error) { return e.store.Renew(ctx, []Claim{claim}) }):
 			var no *Refusal
 			switch {
 			case r.err == nil && len(r.value) == 1:
-				e.keeper.answered(l, r.value[0], claim.TTL, start)
-				return l.ended()
+				if e.keeper.answered(l, r.value[0], claim.TTL, start) {
+					e.keeper.extended(l, ttl)
+					return l.gone()
+				}
+				<-over // at once: the keeper has just found that its time is over
+				return l.gone()
 			case errors.As(r.err, &no) && !no.Temporary:
 				return unavailable(r.err)
 			}
 		case <-over:
-			return l.ended()
+			return l.gone()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		select {
 		case <-time.After(pause):
 		case <-over:
-			return l.ended()
+			return l.gone()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

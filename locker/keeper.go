@@ -15,10 +15,11 @@ import (
 // a renewal that is executed twice does no harm.
 type keeper struct {
 	engine *Engine
-	slots  chan struct{} // bounds the calls under way
 
 	mu      sync.Mutex
 	due     schedule
+	pending []*Lease // to be renewed, each once
+	senders int      // goroutines that renew what is pending
 	running bool
 	stopped bool
 	wake    chan struct{} // an earlier time than the one that run sleeps for
@@ -35,7 +36,6 @@ const (
 
 func (k *keeper) init(e *Engine) {
 	k.engine = e
-	k.slots = make(chan struct{}, renewCalls)
 	k.wake = make(chan struct{}, 1)
 	k.ended = make(chan struct{})
 }
@@ -49,10 +49,7 @@ func (k *keeper) add(l *Lease) bool {
 		return false
 	default:
 	}
-	if !k.engine.cfg.renewal {
-		l.final = true
-	}
-	k.plan(l, l.granted, l.ttl)
+	k.plan(l, l.sent, l.ttl)
 	heap.Push(&k.due, l)
 	if !k.running {
 		k.running = true
@@ -65,9 +62,7 @@ func (k *keeper) add(l *Lease) bool {
 // plan sets when l is renewed next, after a grant or renewal that was sent at start: a third of the ttl later, give or
 // take a tenth so that leases taken together do not stay together.
 func (k *keeper) plan(l *Lease, start time.Time, ttl time.Duration) {
-	if !l.until.IsZero() && !start.Add(ttl).Before(l.until) {
-		l.final = true
-	}
+	l.final = !k.engine.cfg.renewal || !l.until.IsZero() && !start.Add(ttl).Before(l.until)
 	third := ttl / 3
 	l.renew = start.Add(third - third/10 + rand.N(third/5+1))
 }
@@ -109,58 +104,66 @@ func (k *keeper) longestOf(l *Lease) time.Duration {
 	return l.longest
 }
 
-// shorten sets what renewals ask for, and is done when the lease has at least that long already.
+// shorten makes the lease end sooner on this side, and is false when ttl is more than it has.
 func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l.ttl, l.longest = ttl, max(l.longest, ttl)
 	now := time.Now()
 	deadline := now.Add(ttl - drift(ttl))
 	if deadline.After(l.deadline) {
 		return false
 	}
-	l.deadline = deadline
-	if !l.final {
-		k.plan(l, now, ttl)
-	}
+	l.ttl, l.deadline = ttl, deadline
+	k.plan(l, now, ttl)
 	k.fix(l)
 	return true
 }
 
-// claim returns what a renewal of l asks for now, and the time from which its success counts.
-func (k *keeper) claim(l *Lease) (Claim, time.Time) {
+// extension returns what an extension of l by ttl asks for now, and the time from which its success counts. From then on
+// the server may keep the lease for that long.
+func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	l.longest = max(l.longest, ttl)
 	now := time.Now()
-	return k.claimAt(l, now), now
+	return k.claimAt(l, ttl, now), now
 }
 
-func (k *keeper) claimAt(l *Lease, now time.Time) Claim {
-	ttl := l.ttl
+// extended makes renewals ask for ttl from now on.
+func (k *keeper) extended(l *Lease, ttl time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.ttl = ttl
+}
+
+func (k *keeper) claimAt(l *Lease, ttl time.Duration, now time.Time) Claim {
 	if !l.until.IsZero() {
 		ttl = max(min(ttl, l.until.Sub(now)), time.Millisecond)
 	}
-	return Claim{Key: k.engine.cfg.prefix + l.rule.Key, Owner: l.token, Mode: l.rule.Mode, TTL: ttl, Longest: l.longest}
+	return Claim{Key: k.engine.cfg.prefix + l.rule.Key, Owner: l.token, Mode: l.rule.Mode, TTL: ttl}
 }
 
 // answered applies a Store's answer to a renewal that was sent at start. An answer for a lease that has ended meanwhile
-// changes nothing: what is lost stays lost.
-func (k *keeper) answered(l *Lease, g Grant, ttl time.Duration, start time.Time) {
+// changes nothing: what is lost stays lost. It says whether the lease is still held.
+func (k *keeper) answered(l *Lease, g Grant, ttl time.Duration, start time.Time) bool {
 	switch g.State {
 	case Granted:
 		k.mu.Lock()
+		defer k.mu.Unlock()
 		if deadline := start.Add(ttl - drift(ttl)); l.index > 0 && deadline.After(l.deadline) {
 			l.deadline, l.failure = deadline, nil
 			k.plan(l, start, ttl)
 			k.fix(l)
 		}
-		k.mu.Unlock()
+		return l.index > 0
 	case Revoked:
 		l.lose(revokedBecause(g.Reason), false)
 	case NotOurs:
 		l.lose(fmt.Errorf("%w: the server says it is not ours", ErrLost), false)
 	default: // no answer to a renewal: as good as none
+		return true
 	}
+	return false
 }
 
 // fix puts l into its place after its times changed; k.mu is held.
@@ -184,11 +187,7 @@ func (k *keeper) run() {
 		for _, l := range over {
 			l.lose(l.timeout(), true)
 		}
-		for len(renewals) > 0 {
-			n := min(len(renewals), renewBatch)
-			k.send(renewals[:n])
-			renewals = renewals[n:]
-		}
+		k.enqueue(renewals)
 		timer.Reset(pause)
 		select {
 		case <-timer.C:
@@ -232,52 +231,71 @@ func retryAfter(ttl time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }
 
-// send renews up to renewBatch leases in one call.
-func (k *keeper) send(leases []*Lease) {
-	ask(&k.engine.calls, func() (struct{}, error) {
-		select {
-		case k.slots <- struct{}{}:
-			defer func() { <-k.slots }()
-		case <-k.engine.background.Done():
-			return struct{}{}, nil
+// enqueue hands leases to the senders. While all of them hang, what is due again is pending already: nothing piles up.
+func (k *keeper) enqueue(leases []*Lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, l := range leases {
+		if !l.pending {
+			l.pending = true
+			k.pending = append(k.pending, l)
 		}
-		claims, start := k.claims(&leases)
-		if len(claims) == 0 {
-			return struct{}{}, nil
-		}
-		ctx, cancel := context.WithTimeout(k.engine.background, callTimeout)
-		defer cancel()
-		grants, err := k.engine.store.Renew(ctx, claims)
-		if err == nil && len(grants) != len(claims) {
-			err = fmt.Errorf("the Store answered %d of %d renewals", len(grants), len(claims))
-		}
-		if err != nil {
-			k.failed(leases, err)
-			return struct{}{}, err
-		}
-		for i, l := range leases {
-			k.answered(l, grants[i], claims[i].TTL, start)
-		}
-		return struct{}{}, nil
-	})
+	}
+	for missing := (len(k.pending) + renewBatch - 1) / renewBatch; missing > 0 && k.senders < renewCalls; missing-- {
+		k.senders++
+		ask(&k.engine.calls, func() (struct{}, error) { k.work(); return struct{}{}, nil })
+	}
 }
 
-// claims leaves the leases out that have ended while the batch waited for its turn: a release is not followed by a
-// renewal.
-func (k *keeper) claims(leases *[]*Lease) ([]Claim, time.Time) {
+// work renews batch after batch until nothing is pending.
+func (k *keeper) work() {
+	for {
+		leases, claims, start := k.batch()
+		if len(claims) == 0 {
+			return
+		}
+		k.send(leases, claims, start)
+	}
+}
+
+// batch takes what goes into the next call. It leaves the leases out that have ended while they were pending: a release is
+// not followed by a renewal. When nothing is left, the sender that asked is no sender any more.
+func (k *keeper) batch() (leases []*Lease, claims []Claim, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	held := make([]*Lease, 0, len(*leases))
-	claims := make([]Claim, 0, len(*leases))
-	for _, l := range *leases {
+	for len(k.pending) > 0 && len(claims) < renewBatch {
+		l := k.pending[0]
+		k.pending[0] = nil
+		k.pending = k.pending[1:]
+		l.pending = false
 		if l.index > 0 {
-			held = append(held, l)
-			claims = append(claims, k.claimAt(l, now))
+			leases = append(leases, l)
+			claims = append(claims, k.claimAt(l, l.ttl, now))
 		}
 	}
-	*leases = held
-	return claims, now
+	if len(claims) == 0 {
+		k.pending = nil
+		k.senders--
+	}
+	return leases, claims, now
+}
+
+// send makes one call.
+func (k *keeper) send(leases []*Lease, claims []Claim, start time.Time) {
+	ctx, cancel := context.WithTimeout(k.engine.background, callTimeout)
+	defer cancel()
+	grants, err := k.engine.store.Renew(ctx, claims)
+	if err == nil && len(grants) != len(claims) {
+		err = fmt.Errorf("the Store answered %d of %d renewals", len(grants), len(claims))
+	}
+	if err != nil {
+		k.failed(leases, err)
+		return
+	}
+	for i, l := range leases {
+		k.answered(l, grants[i], claims[i].TTL, start)
+	}
 }
 
 // failed remembers why, for the message of a loss. A failed renewal is not a loss.

@@ -17,7 +17,8 @@ type Lease struct {
 	rule    Rule // complete
 	token   string
 	fence   uint64
-	granted time.Time       // when the granting call was sent
+	sent    time.Time       // when the granting call was sent: deadlines count from here
+	granted time.Time       // when its answer came: AtLeast counts from here
 	unclear bool            // an acquire of token is unanswered, so the release must undo it
 	base    context.Context // the caller's, with what the Observer added for the hold
 	endHold func(Outcome)
@@ -37,7 +38,7 @@ type Lease struct {
 
 func newLease(a *acquisition, g Grant, deadline time.Time) *Lease {
 	l := &Lease{
-		engine: a.engine, rule: a.rule, token: a.token, fence: g.Fence, granted: a.sent, unclear: a.unclear,
+		engine: a.engine, rule: a.rule, token: a.token, fence: g.Fence, sent: a.sent, granted: time.Now(), unclear: a.unclear,
 		renewal: renewal{ttl: a.rule.lease(), longest: a.rule.lease(), deadline: deadline},
 	}
 	if a.rule.AtMost != 0 {
@@ -117,7 +118,8 @@ func (l *Lease) lose(why error, mayBeOurs bool) {
 	if !l.end(l.wrap(OpHold, why)) {
 		return
 	}
-	l.tell(why)
+	// Not on the keeper's goroutine: a slow Observer must not delay the deadlines of other leases.
+	ask(&l.engine.calls, func() (struct{}, error) { l.tell(why); return struct{}{}, nil })
 	if mayBeOurs || l.unclear {
 		l.engine.cleaner.add(l.chore())
 	}
@@ -143,6 +145,13 @@ func (l *Lease) cancel(cause error) {
 	for _, cancel := range cancels {
 		cancel(cause)
 	}
+}
+
+// gone says why the contexts have ended, nil while they live: how the hold ended, or ErrClosed.
+func (l *Lease) gone() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
 }
 
 // ended says how the hold ended, nil while it is held.

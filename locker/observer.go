@@ -58,8 +58,8 @@ type Result string
 
 const (
 	ResultAcquired       Result = "acquired"         // acquire: granted
-	ResultBusy           Result = "busy"             // acquire: held by somebody else, and not waited for (or Backoff ended)
-	ResultTimeout        Result = "timeout"          // acquire: held by somebody else until Wait or the deadline was over; extend: the deadline was over
+	ResultBusy           Result = "busy"             // acquire: held by somebody else, and not waited for
+	ResultTimeout        Result = "timeout"          // acquire: held by somebody else until Wait, the deadline or the Backoff was over; extend: the deadline was over
 	ResultCanceled       Result = "canceled"         // acquire, extend: the caller gave up
 	ResultDone           Result = "done"             // acquire: ErrDone
 	ResultTooManyWaiters Result = "too_many_waiters" // acquire: ErrTooManyWaiters

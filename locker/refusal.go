@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// refusal sorts the errors of Redis and of go-redis. An error reply proves that the script did nothing: it is refused
-// before it runs, or aborted by its first write at the latest. So do a failed dial and a full pool. All else (EOF,
+// refusal sorts the errors of Redis and of go-redis. An error reply of Redis proves that the script granted and freed
+// nothing: it is refused before it runs, or aborted by its first write of consequence. So do a failed dial and a full pool. All else (EOF,
 // time-out, reset, a context that ended inside go-redis) is unclear, and returned as it is.
 func refusal(err error) error {
 	var reply redis.Error
@@ -28,7 +28,7 @@ func refusal(err error) error {
 }
 
 // refusedBy says what an error reply means and, where it needs somebody to act, what to do.
-func refusedBy(code string, err error) *Refusal {
+func refusedBy(code string, err error) error {
 	switch code {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY", "MOVED", "ASK":
 		return &Refusal{Temporary: true, Err: err}
@@ -48,8 +48,10 @@ func refusedBy(code string, err error) *Refusal {
 		return &Refusal{Temporary: true, Err: err}
 	case redis.IsAuthError(err):
 		return &Refusal{Err: fmt.Errorf("the server wants another user or password; check the client's options (%w)", err)}
+	case code == "ERR":
+		return &Refusal{Err: err}
 	}
-	return &Refusal{Err: err}
+	return err // not a word of Redis's: something in between that may have passed the call on
 }
 
 // code is the first word of an error reply. Redis before 7.0, and substitutes for it, put the error of a command inside a

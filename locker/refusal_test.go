@@ -42,6 +42,7 @@ func TestEveryErrorOfTheServerIsSortedAndNoneIsBusy(t *testing.T) {
 		"ERR Error running script (call to f_abc): @user_script:12: -READONLY You can't write against a read only replica.":                               temporary,
 		"ERR Error running script (call to f_abc): @user_script: 12: WRONGTYPE Operation against a key holding the wrong kind of value":                   refused,
 		"ERR Error compiling script (new function): :26: READONLY You can't write against a read only replica. stack traceback:  [G]: in function 'call'": temporary,
+		"upstream failure":              unclear,
 		"ERR unknown command 'evalsha'": refused,
 		"ERR Error running script (call to f_abc): @user_script:3: Script killed by user with SCRIPT KILL... abc": refused,
 	} {

@@ -14,7 +14,8 @@ const releaseWithin = 2 * time.Second
 var betweenRepeats = Jitter(Exponential(10*time.Millisecond, 500*time.Millisecond))
 
 // Release gives the lock up. Call it once the work is done, whatever became of ctx: only ctx's values are used, its
-// cancellation is not. It may be called again, which returns nil too. It takes at most 2 s; when the server has not
+// cancellation is not. Called again it returns what the
+// first call returned: nil after a release. It takes at most 2 s; when the server has not
 // answered by then the release goes on in the background until it is confirmed or the lease has run out.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when there is no answer.
@@ -62,7 +63,8 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 // releasing repeats a release until it is answered. The answers, and what they mean:
 //
 //	released                      nil
-//	not ours, an earlier attempt of this release being unclear and sent within the lease   that attempt did it: nil
+//	not ours, an earlier attempt of this release being unclear and sent within the lease   that attempt did it: nil; with
+//	                              Once only if the done mark is there
 //	not ours otherwise            somebody else has it, or the server forgot it: ErrLost
 //	revoked                       ErrRevoked
 //	refused for good, or no answer within releaseWithin   ErrUnavailable; the cleaner goes on
@@ -115,12 +117,16 @@ func (r *releasing) ask() (answered bool, err error) {
 	claim := r.chore.at(sent)
 	r.calls++
 	select {
-	case a := <-ask(&r.engine.calls, func() (Grant, error) { return r.engine.store.Release(r.ctx, claim) }):
+	case a := <-ask(&r.engine.calls, func() (Grant, error) {
+		ctx, cancel := context.WithTimeout(r.ctx, callTimeout)
+		defer cancel()
+		return r.engine.store.Release(ctx, claim)
+	}):
 		if a.err != nil {
 			return r.failed(a.err, sent)
 		}
 		switch {
-		case a.value.State == Released, a.value.State == NotOurs && r.earlier:
+		case a.value.State == Released, r.earlier && (a.value.State == Done || a.value.State == NotOurs && !claim.Complete):
 			return true, nil
 		case a.value.State == Revoked:
 			return true, revokedBecause(a.value.Reason)

@@ -5,13 +5,14 @@ import "time"
 // renewal is the part of a Lease that its keeper's mutex guards.
 type renewal struct {
 	ttl      time.Duration // what a renewal asks for
-	longest  time.Duration // the longest ever asked for
+	longest  time.Duration // the longest ever asked for: after it the server has surely forgotten the lease
 	until    time.Time     // AtMost; zero: no bound
 	deadline time.Time     // local, conservative: the lease is over then
 	final    bool          // no further renewal is intended
 	renew    time.Time     // when the next renewal is due, if not final
 	index    int           // in the schedule, 1-based; 0: not in it
 	failure  error         // of the last renewal attempt
+	pending  bool          // for a sender
 }
 
 // at is when the keeper must look at the lease.

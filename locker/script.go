@@ -10,8 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Client is the least that a Store on Redis asks of a client. *redis.Client, *redis.ClusterClient, *redis.Ring and every
-// redis.UniversalClient are one.
+// Client is the least that a Store on Redis asks of a client: a *redis.Client is one.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }

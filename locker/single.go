@@ -7,15 +7,21 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
-// NewSingle returns a Locker on one Redis server (6.2 or newer), or on whatever a client makes look like one. A lock is
+// NewSingle returns a Locker on one Redis server (6.2 or newer), also one that Sentinel picks. A lock is
 // one string key, prefix+key, so other libraries that SET NX the same key exclude it and are excluded.
 //
 // Nothing is sent before the first lock. c must outlive the Locker.
 func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	if isNil(c) {
 		return nil, errors.New("latchkit: NewSingle: the client is nil; give a *redis.Client or another go-redis v9 client")
+	}
+	switch c.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
 	}
 	return New(single{c}, opts...)
 }
@@ -72,10 +78,10 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 // Renew runs renew.lua for all claims in one call. Whoever is not ours is looked up once: it may have been revoked.
 func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	keys := make([]string, len(cs))
-	args := make([]any, 0, 3*len(cs))
+	args := make([]any, 0, 2*len(cs))
 	for i, c := range cs {
 		keys[i] = c.Key
-		args = append(args, c.Owner, millis(c.TTL), millis(c.Longest))
+		args = append(args, c.Owner, millis(c.TTL))
 	}
 	v, err := renewScript.run(ctx, s.client, keys, args...)
 	if err != nil {
@@ -129,6 +135,8 @@ func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 		g.State = Released
 	case "not-ours":
 		g.State = NotOurs
+	case "done":
+		g.State = Done
 	case "revoked":
 		g.State, g.Reason = Revoked, r.rest
 	default:

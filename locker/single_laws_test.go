@@ -90,7 +90,7 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	client := through(t, server, proxy)
 	store := locker.SingleStore(client)
 	loadScripts(t, client)
-	claim := locker.Claim{Key: "once:sent", Owner: strings.Repeat("T", 26), TTL: time.Minute, Longest: time.Minute}
+	claim := locker.Claim{Key: "once:sent", Owner: strings.Repeat("T", 26), TTL: time.Minute}
 
 	for name, call := range map[string]func() error{
 		"acquire": func() error { _, err := store.Acquire(t.Context(), claim); return err },

@@ -282,7 +282,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	wantErr(t, err, "a", locker.ErrUnavailable)
 	wantNot(t, err, locker.ErrBusy)
 	store := locker.SingleStore(client) // a replica that lags does not know the lease yet: its "no" would be false
-	stranger := locker.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute, Longest: time.Minute}
+	stranger := locker.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute}
 	_, renewed := store.Renew(t.Context(), []locker.Claim{stranger})
 	_, released := store.Release(t.Context(), stranger)
 	_, broken := store.(locker.Breaker).Break(t.Context(), "a", lease.Fence(), "drill")

@@ -20,7 +20,8 @@ type Store interface {
 	// Renew makes leases last at least c.TTL from now, never shortens one, never creates one. It answers Granted, NotOurs
 	// or Revoked for each claim, in order. At most 100 claims are given.
 	Renew(ctx context.Context, cs []Claim) ([]Grant, error)
-	// Release frees the lease (or keeps it without an owner for c.Keep). It answers Released, NotOurs or Revoked.
+	// Release frees the lease (or keeps it without an owner for c.Keep). It answers Released, NotOurs
+	// or Revoked, and Done when the lease is not the owner's but c.Complete was asked for and the mark is there.
 	Release(ctx context.Context, c Claim) (Grant, error)
 }
 
@@ -31,7 +32,6 @@ type Claim struct {
 	Mode  Mode
 
 	TTL      time.Duration // Acquire, Renew: how long the server keeps the lease from now
-	Longest  time.Duration // Renew: the longest TTL ever sent for Owner; a lease found longer is cut to it
 	Block    int           // Acquire: how many fences to reserve, ≥ 1
 	Metadata string        // Acquire: lies in the lease
 	Once     time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: sets it for this long

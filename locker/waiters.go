@@ -9,12 +9,12 @@ type waiters struct {
 	silence  func()
 
 	mu      sync.Mutex
-	waiting map[string]map[string]struct{}        // key → tokens that pause on it
+	waiting map[string]int                        // key → how many wait
 	ears    map[string]map[chan struct{}]struct{} // key → channels to wake
 }
 
 func (w *waiters) init(s Store) {
-	w.waiting = make(map[string]map[string]struct{})
+	w.waiting = make(map[string]int)
 	if n, ok := s.(Notifier); ok {
 		w.notifier = n
 		w.ears = make(map[string]map[chan struct{}]struct{})
@@ -61,24 +61,21 @@ func (w *waiters) wake(key string) {
 	}
 }
 
-// admit counts token as waiting for key, unless most others wait already.
-func (w *waiters) admit(key, token string, most int) bool {
+// admit counts one more waiter for key, unless most wait already.
+func (w *waiters) admit(key string, most int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if most > 0 && len(w.waiting[key]) >= most {
+	if most > 0 && w.waiting[key] >= most {
 		return false
 	}
-	if w.waiting[key] == nil {
-		w.waiting[key] = make(map[string]struct{})
-	}
-	w.waiting[key][token] = struct{}{}
+	w.waiting[key]++
 	return true
 }
 
-func (w *waiters) dismiss(key, token string) {
+func (w *waiters) dismiss(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if delete(w.waiting[key], token); len(w.waiting[key]) == 0 {
+	if w.waiting[key]--; w.waiting[key] == 0 {
 		delete(w.waiting, key)
 	}
 }

@@ -91,7 +91,7 @@ const ttl = 30 * time.Second
 func owner() string { return rand.Text() }
 
 func (b *bench) claim(owner string) locker.Claim {
-	return locker.Claim{Key: b.key, Owner: owner, TTL: ttl, Longest: ttl, Block: 1}
+	return locker.Claim{Key: b.key, Owner: owner, TTL: ttl, Block: 1}
 }
 
 func (b *bench) acquire(c locker.Claim) locker.Grant {

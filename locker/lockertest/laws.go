@@ -286,6 +286,14 @@ var laws = []law{
 		c.Owner, c.Complete = owner(), false
 		b.want(b.acquire(c), locker.Granted, "acquire with Once")
 	}},
+	{says: "a repeated Complete learns that the mark is there", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = time.Minute
+		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		c.Complete = true
+		b.want(b.release(c), locker.Released, "release with Complete")
+		b.want(b.release(c), locker.Done, "repeated release with Complete")
+	}},
 	{says: "a done mark runs out", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = 50 * time.Millisecond
@@ -363,9 +371,10 @@ var laws = []law{
 		if !errors.As(err, &no) || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
 			b.Fatalf("acquire: %v, want a refusal that is ErrInvalidKey", err)
 		}
-		if _, err = b.Store.Release(b.Context(), b.claim(owner())); err == nil {
-			b.Fatal("release: no error")
-		}
+		c := b.claim(owner())
+		b.want(b.renew(c), locker.NotOurs, "renewal of data that is no lock")
+		c.Undo = time.Minute
+		b.want(b.release(c), locker.NotOurs, "undo of data that is no lock")
 		if !intact() {
 			b.Fatal("the data is gone")
 		}

@@ -20,6 +20,8 @@ type Memory struct {
 	counter uint64               // the last fence
 	faults  map[locker.Op]fault
 	calls   map[locker.Op]int
+
+	earsMu  sync.RWMutex // held for reading while the listeners are called
 	ears    map[int]func(string)
 	nextEar int
 }
@@ -194,13 +196,10 @@ func (m *Memory) Renew(_ context.Context, cs []locker.Claim) ([]locker.Grant, er
 		for i, c := range cs {
 			grants[i] = locker.Grant{State: locker.NotOurs, At: time.Now()}
 			if e, ok := m.lease(c.Key); ok && e.owner == c.Owner {
-				switch l := left(e); {
-				case l < c.TTL:
+				if left(e) < c.TTL {
 					e.ends = time.Now().Add(c.TTL)
-				case l > c.Longest:
-					e.ends = time.Now().Add(c.Longest)
+					m.leases[c.Key] = e
 				}
-				m.leases[c.Key] = e
 				grants[i].State = locker.Granted
 			} else if n, ok := m.note(c.Key, c.Owner); ok && n.revoked {
 				grants[i].State, grants[i].Reason = locker.Revoked, n.reason
@@ -231,7 +230,11 @@ func (m *Memory) Release(_ context.Context, c locker.Claim) (locker.Grant, error
 			m.notes[c.Key+"\x00"+c.Owner] = note{ends: time.Now().Add(c.Undo)}
 		}
 		if !ours {
-			return locker.Grant{State: locker.NotOurs, At: time.Now()}, nil
+			state := locker.NotOurs
+			if c.Complete && time.Now().Before(m.done[c.Key]) {
+				state = locker.Done
+			}
+			return locker.Grant{State: state, At: time.Now()}, nil
 		}
 		if c.Complete && c.Once > 0 {
 			m.done[c.Key] = time.Now().Add(c.Once)
@@ -296,14 +299,14 @@ func (m *Memory) RaiseFence(_ context.Context, _ string, atLeast uint64) error {
 
 // Listen makes the Store call wake when a key is freed.
 func (m *Memory) Listen(wake func(key string)) (stop func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.earsMu.Lock()
+	defer m.earsMu.Unlock()
 	id := m.nextEar
 	m.nextEar++
 	m.ears[id] = wake
 	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
+		m.earsMu.Lock()
+		defer m.earsMu.Unlock()
 		delete(m.ears, id)
 	}
 }
@@ -335,13 +338,9 @@ func step[T any](m *Memory, op locker.Op, run func() (T, error)) (T, error) {
 
 // tell wakes the listeners; m.mu is not held.
 func (m *Memory) tell(key string) {
-	m.mu.Lock()
-	ears := make([]func(string), 0, len(m.ears))
+	m.earsMu.RLock()
+	defer m.earsMu.RUnlock()
 	for _, wake := range m.ears {
-		ears = append(ears, wake)
-	}
-	m.mu.Unlock()
-	for _, wake := range ears {
 		wake(key)
 	}
 }
