@@ -540,3 +540,17 @@ func TestBackoffs(t *testing.T) {
 		t.Fatalf("%d different pauses of 200", len(seen))
 	}
 }
+
+func TestAnOutageIsNotPolledAtTheHoldersPace(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithBackoff(locker.Constant(time.Second)))
+		store.Occupy("a", time.Millisecond)
+		time.AfterFunc(500*time.Microsecond, func() { store.Fail(locker.OpAcquire, errors.New("EOF")) })
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Minute})
+		wantErr(t, err, "a", locker.ErrUnavailable) // what the holder does by then, nobody knows
+		wantNot(t, err, locker.ErrBusy)
+		if n := store.Calls(locker.OpAcquire); n > 70 {
+			t.Fatalf("%d calls in a minute of outage", n)
+		}
+	})
+}

@@ -634,3 +634,129 @@ func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 		since(t, start, time.Second, 0)
 	})
 }
+
+// late is a Store whose first renewal runs late.
+type late struct {
+	*lockertest.Memory
+	calls *atomic.Int32
+}
+
+func (s late) Renew(ctx context.Context, cs []locker.Claim) ([]locker.Grant, error) {
+	if s.calls.Add(1) == 1 {
+		time.Sleep(2 * time.Second)
+	}
+	return s.Memory.Renew(ctx, cs)
+}
+
+func TestALateRenewalDoesNotCutAnExtensionOnTheServer(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, late{store, new(atomic.Int32)}, locker.WithBackoff(locker.Constant(time.Second)))
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
+		time.Sleep(4 * time.Second)
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Second) // the first renewal, for 9 s, has run now
+		if i, _ := store.Inspect(t.Context(), "a"); i.Left < 50*time.Minute {
+			t.Fatalf("%v left on the server, while the holder counts on %v", i.Left, time.Until(lease.Expires()))
+		}
+		release(t, lease)
+	})
+}
+
+func TestAnExtensionThatFailedChangesNothing(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
+		store.Fail(locker.OpRenew, &locker.Refusal{Err: errors.New("OOM")})
+		wantErr(t, lease.Extend(t.Context(), time.Hour), "a", locker.ErrUnavailable)
+		store.Fail(locker.OpRenew, nil)
+		time.Sleep(time.Minute)
+		if i, _ := store.Inspect(t.Context(), "a"); i.Left > 9*time.Second {
+			t.Fatalf("%v left: the failed extension was made later", i.Left)
+		}
+		release(t, lease)
+	})
+}
+
+func TestAShortExtensionIsRenewedUntilAtMost(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		start := time.Now()
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 30 * time.Second, AtMost: time.Minute})
+		time.Sleep(45 * time.Second)
+		if err := lease.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		lost(t, lease, locker.ErrExpired)
+		since(t, start, 59*time.Second, time.Second)
+	})
+}
+
+func TestHungRenewalsDoNotPileUp(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Hour})
+		store.Delay(locker.OpRenew, 30*time.Minute)
+		time.Sleep(45 * time.Minute)
+		if n := store.Calls(locker.OpRenew); n > 20 {
+			t.Fatalf("%d renewals of one lease are under way", n)
+		}
+		store.Delay(locker.OpRenew, 0)
+		release(t, lease)
+		time.Sleep(time.Hour)
+	})
+}
+
+func TestExtendWhileClosingSaysSo(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, lease.Extend(t.Context(), time.Hour), "a", locker.ErrClosed)
+	})
+}
+
+func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		store.Delay(locker.OpAcquire, time.Second)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, <-ended, "a", locker.ErrClosed)
+		if store.Len() != 0 {
+			t.Fatal("the acquire that Close ended has the key")
+		}
+	})
+}
+
+// slow is an Observer that takes its time to hear of a loss.
+type slow struct{ lockertest.Recorder }
+
+func (s *slow) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
+	return ctx, func(locker.Outcome) {
+		if op == locker.OpHold {
+			time.Sleep(10 * time.Second)
+		}
+	}
+}
+
+func TestASlowObserverDoesNotDelayOtherDeadlines(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithoutRenewal(), locker.WithObserver(new(slow)))
+		start := time.Now()
+		acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		b := acquire(t, l, locker.Rule{Key: "b", TTL: 2 * time.Second})
+		lost(t, b, locker.ErrExpired)
+		since(t, start, 1900*time.Millisecond, 100*time.Millisecond)
+	})
+}

@@ -457,3 +457,36 @@ func TestTokensStayOutOfErrors(t *testing.T) {
 		t.Fatalf("a printed lease shows the token: %s", text)
 	}
 }
+
+func TestDataOfAnotherTypeAtOneKeyConcernsNoOther(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := newSingle(t, client)
+	var leases []*locker.Lease
+	for i := range 3 {
+		leases = append(leases, acquire(t, l, locker.Rule{Key: fmt.Sprint("batch:", i), TTL: 2 * time.Second}))
+	}
+	client.Del(t.Context(), "batch:1")
+	client.HSet(t.Context(), "batch:1", "field", "value")
+	lost(t, leases[1], locker.ErrLost)
+	first := leases[0].Expires()
+	eventually(t, "the others are renewed", func() bool { return leases[0].Expires().After(first.Add(2 * time.Second)) })
+	release(t, leases[0])
+	release(t, leases[2])
+	if client.HGet(t.Context(), "batch:1", "field").Val() != "value" {
+		t.Fatal("the data is gone")
+	}
+}
+
+func TestNewSingleRefusesClientsOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	ring := redis.NewRing(&redis.RingOptions{})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{})
+	t.Cleanup(func() { _, _ = ring.Close(), cluster.Close() })
+	for _, c := range []locker.Client{ring, cluster} {
+		if _, err := locker.NewSingle(c); err == nil || !strings.Contains(err.Error(), "one server") {
+			t.Errorf("%T: %v", c, err)
+		}
+	}
+}

@@ -30,6 +30,7 @@ var luaCommands = map[string]luaCommand{
 	"PTTL":    {1, false, "how long is left of a lease"},
 	"SET":     {1, true, "grants a lease, counts a fence, leaves a tombstone or a mark"},
 	"TIME":    {0, false, "the only clock of a script"},
+	"TYPE":    {1, false, "is it a lock at all? GETEX of anything else would end the renewal of a whole batch"},
 }
 
 // callsCommand is the row of what runs a command.
@@ -254,6 +255,6 @@ func TestLuaRefused(t *testing.T) {
 
 	t.Run("a command that nobody uses", func(t *testing.T) {
 		t.Parallel()
-		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses PTTL", "no script uses TIME")
+		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses MGET", "no script uses PTTL", "no script uses TIME", "no script uses TYPE")
 	})
 }
