@@ -16,6 +16,9 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	ctx, end := l.engine.cfg.begin(ctx, OpExtend, l.rule)
 	calls := 0
 	err := l.extend(ctx, ttl, &calls)
+	if over := l.ended(); endedEarly(over) {
+		l.tell(over) // before this operation ends: whoever hears of the loss finds it observed
+	}
 	if err != nil {
 		err = l.wrap(OpExtend, err)
 	}
