@@ -14,9 +14,9 @@ const releaseWithin = 2 * time.Second
 var betweenRepeats = Jitter(Exponential(10*time.Millisecond, 500*time.Millisecond))
 
 // Release gives the lock up. Call it once the work is done, whatever became of ctx: only ctx's values are used, its
-// cancellation is not. Called again it returns what the
-// first call returned: nil after a release. It takes at most 2 s; when the server has not
-// answered by then the release goes on in the background until it is confirmed or the lease has run out.
+// cancellation is not. Called again it returns what the first call returned: nil after a release. It takes at most 2 s;
+// when the server has not answered by then the release goes on in the background until it is confirmed or the lease has
+// run out.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when there is no answer.
 func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false) }
@@ -64,7 +64,7 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 //
 //	released                      nil
 //	not ours, an earlier attempt of this release being unclear and sent within the lease   that attempt did it: nil; with
-//	                              Once only if the done mark is there
+//	                              Once, only if the done mark is there
 //	not ours otherwise            somebody else has it, or the server forgot it: ErrLost
 //	revoked                       ErrRevoked
 //	refused for good, or no answer within releaseWithin   ErrUnavailable; the cleaner goes on
