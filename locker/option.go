@@ -20,13 +20,17 @@ type config struct {
 	renewal    bool
 	maxWaiters int
 	metadata   func(context.Context) string
+	queue      bool
+	handoffs   int
 }
 
 func newConfig(opts []Option) (config, error) {
 	c := config{
-		ttl:     DefaultTTL,
-		backoff: Jitter(Exponential(5*time.Millisecond, 100*time.Millisecond)),
-		renewal: true,
+		ttl:      DefaultTTL,
+		backoff:  Jitter(Exponential(5*time.Millisecond, 100*time.Millisecond)),
+		renewal:  true,
+		queue:    true,
+		handoffs: DefaultHandoffs,
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -45,6 +49,8 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower it with WithTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:
 		return errors.New("latchkit: WithBackoff(nil); leave the option out to get the default")
+	case c.handoffs < 1:
+		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
 	case c.maxWaiters < 0:
 		return fmt.Errorf("latchkit: WithMaxWaiters(%d); give a positive number, or leave it out for no limit", c.maxWaiters)
 	case len(c.prefix) > maxKeyBytes/2:
@@ -75,6 +81,22 @@ func WithoutRenewal() Option { return func(c *config) { c.renewal = false } }
 
 // WithMaxWaiters refuses the n+1st waiter of a key in this process with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return func(c *config) { c.maxWaiters = n } }
+
+// DefaultHandoffs is the longest streak when [WithHandoffs] does not say otherwise.
+const DefaultHandoffs = 32
+
+// WithHandoffs bounds a streak: how many callers of this process, one after the other, use one lease before it goes back
+// to the server, where other processes wait. Each of them has a fence of its own. A streak also ends after 10 ms. 1: none,
+// every caller queues at the server by itself. Default: [DefaultHandoffs].
+func WithHandoffs(n int) Option { return func(c *config) { c.handoffs = n } }
+
+// WithFair grants strictly in the order in which callers of all processes began to wait: it is WithHandoffs(1). By default
+// a waiter is overtaken by at most one streak of each other process.
+func WithFair() Option { return WithHandoffs(1) }
+
+// WithoutQueue makes waiters ask again after the pauses of their Backoff, like other libraries, and leave the server's
+// queue alone: for the time of a migration, while others who only poll want the same keys. Order is not kept then.
+func WithoutQueue() Option { return func(c *config) { c.queue = false } }
 
 // maxMetadataBytes keeps a lease small; longer metadata is cut.
 const maxMetadataBytes = 256

@@ -36,9 +36,15 @@ type Claim struct {
 	Metadata string        // Acquire: lies in the lease
 	Once     time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: sets it for this long
 
+	Queue bool          // Acquire: if busy, wait in the server's queue. Release: Owner may be in it, and leaves it
+	Inbox string        // with Queue: where a grant is told; "": nowhere, the owner asks again from time to time
+	Hand  time.Duration // with Queue: how long the server keeps a lease that was handed over, until the first renewal
+
+	Handed   bool          // Renew: the lease was handed over, and this is its confirmation
 	Keep     time.Duration // Release: keep the key this long, without an owner
 	Complete bool          // Release: set the done mark
 	Undo     time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
+	Next     *Claim        // Release: an Acquire of the same key in the same step, after everybody who waits
 }
 
 // Format prints the claim without its Owner, which is a secret.
@@ -53,7 +59,10 @@ type Grant struct {
 	Fence  uint64    // Granted: the first fence of the hold, 0 where the Store cannot mint one
 	Block  int       // Granted: how many fences are reserved
 	Holder Holder    // Busy: who holds the key
+	Place  int       // Busy: place in the server's queue, 1 is the head; what it would be, for who does not queue; 0: no queue
+	Deaf   bool      // Busy: nobody listens at Claim.Inbox on the server that answered
 	Reason string    // Revoked: what Break was told
+	Next   *Grant    // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
 }
 
 // Holder is what a Store knows of whoever holds a key.
@@ -87,13 +96,48 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// A Notifier is a Store that can wake waiters. Without one, waiters ask again after a pause of their Backoff; with one,
-// they also ask at once when told. Being told is only a hint: whatever is in doubt is asked again with Acquire.
+// A Notifier is a Store that tells waiters of this process when their turn comes, or when they should ask again. Events
+// may be lost, late or repeated: whatever is in doubt is asked again with Acquire. Without a Notifier, waiters ask again
+// after the pauses of their Backoff.
 type Notifier interface {
-	// Listen calls wake with a key whenever a waiter for it should ask again, and with "" when all should, until stop is
-	// called. wake does not block. stop returns when wake will not be called any more.
-	Listen(wake func(key string)) (stop func())
+	// Listen makes the Store call tell with every event, until stop is called. tell does not block, and is not called by
+	// two goroutines at once. stop returns when tell will not be called any more. It is called once, before all else.
+	Listen(tell func(Event)) (stop func())
+	// Inbox names where this process is told about key, "" while it does not listen. It does not block.
+	Inbox(key string) string
+	// Open begins to listen for key, and returns the Inbox when the server has confirmed it.
+	Open(ctx context.Context, key string) (string, error)
+	// Reset makes an inbox be subscribed afresh, on another connection: the server has said that it is Deaf. EventReopened
+	// follows.
+	Reset(inbox string)
 }
+
+// Event is what a Notifier tells.
+type Event struct {
+	Kind  EventKind
+	Key   string        // with the Locker's prefix; "" with EventReopened: all
+	Owner string        // EventGranted, EventDone, EventHead: whom it concerns
+	Fence uint64        // EventGranted: the first fence of the hold
+	Block int           // EventGranted: how many fences are reserved
+	Hand  time.Duration // EventGranted: how long the server keeps the lease. EventHead: when the key is free at the latest
+	At    time.Time     // EventGranted: the server's clock at the grant
+}
+
+// Format prints the event without its Owner, which is a secret.
+func (e Event) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "event %d about %s", e.Kind, e.Key)
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+const (
+	EventGranted  EventKind = iota + 1 // Owner was taken from the queue and holds the key
+	EventDone                          // Owner waited for work that is done now, and left the queue
+	EventHead                          // Owner is the head of the queue now; it should ask again when Hand is over
+	EventFree                          // the key may be free: who waits for it should ask again
+	EventReopened                      // events may have been lost: everybody should ask again
+)
 
 // An Inspector is a Store that can say who holds a key.
 type Inspector interface {

@@ -18,7 +18,7 @@ func (w *waiters) init(s Store) {
 	if n, ok := s.(Notifier); ok {
 		w.notifier = n
 		w.ears = make(map[string]map[chan struct{}]struct{})
-		w.silence = n.Listen(w.wake)
+		w.silence = n.Listen(func(e Event) { w.wake(e.Key) })
 	}
 }
 

@@ -22,7 +22,7 @@ type Memory struct {
 	calls   map[locker.Op]int
 
 	earsMu  sync.RWMutex // held for reading while the listeners are called
-	ears    map[int]func(string)
+	ears    map[int]func(locker.Event)
 	nextEar int
 }
 
@@ -57,7 +57,7 @@ var ErrReplyLost = errors.New("lockertest: the call ran, its answer was lost")
 
 // NewMemory returns an empty Store.
 func NewMemory() *Memory {
-	m := &Memory{faults: make(map[locker.Op]fault), calls: make(map[locker.Op]int), ears: make(map[int]func(string))}
+	m := &Memory{faults: make(map[locker.Op]fault), calls: make(map[locker.Op]int), ears: make(map[int]func(locker.Event))}
 	m.Wipe()
 	m.counter = 0
 	return m
@@ -297,19 +297,28 @@ func (m *Memory) RaiseFence(_ context.Context, _ string, atLeast uint64) error {
 	return err
 }
 
-// Listen makes the Store call wake when a key is freed.
-func (m *Memory) Listen(wake func(key string)) (stop func()) {
+// Listen makes the Store call tell when a key is freed.
+func (m *Memory) Listen(tell func(locker.Event)) (stop func()) {
 	m.earsMu.Lock()
 	defer m.earsMu.Unlock()
 	id := m.nextEar
 	m.nextEar++
-	m.ears[id] = wake
+	m.ears[id] = tell
 	return func() {
 		m.earsMu.Lock()
 		defer m.earsMu.Unlock()
 		delete(m.ears, id)
 	}
 }
+
+// Inbox names where events are told: always the same place.
+func (m *Memory) Inbox(string) string { return "memory" }
+
+// Open returns the Inbox.
+func (m *Memory) Open(context.Context, string) (string, error) { return "memory", nil }
+
+// Reset does nothing: nobody is ever deaf.
+func (m *Memory) Reset(string) {}
 
 // step runs one call with the faults that are set for it.
 func step[T any](m *Memory, op locker.Op, run func() (T, error)) (T, error) {
@@ -340,8 +349,8 @@ func step[T any](m *Memory, op locker.Op, run func() (T, error)) (T, error) {
 func (m *Memory) tell(key string) {
 	m.earsMu.RLock()
 	defer m.earsMu.RUnlock()
-	for _, wake := range m.ears {
-		wake(key)
+	for _, tell := range m.ears {
+		tell(locker.Event{Kind: locker.EventFree, Key: key})
 	}
 }
 
