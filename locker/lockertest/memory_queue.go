@@ -155,17 +155,18 @@ func (m *Memory) hand(key, asker string) {
 		m.publish(head.inbox, locker.Event{
 			Kind: locker.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, Block: l.block, Hand: head.hand, At: m.at(),
 		})
-		if next, ok := m.first(key, head.inbox); ok && m.now().Sub(next.since) > longWait {
+		if next, ok := m.next(key, head.inbox); ok && m.now().Sub(next.since) > longWait {
 			m.tellHead(key, next, head.hand)
 		}
 		return
 	}
 }
 
-// first returns the first who waits, at another inbox than except.
-func (m *Memory) first(key, except string) (waiter, bool) {
+// next returns the first who waits and can be told so, at another inbox than except: if that one does not react, somebody
+// else must.
+func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
-		if !w.handed && (except == "" || w.inbox != except) {
+		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {
 			return w, true
 		}
 	}

@@ -149,7 +149,7 @@ func (m *Memory) giveUp(c locker.Claim, l lease) locker.Grant {
 	}
 	if c.Keep > 0 {
 		m.leases[c.Key] = lease{kept: true, fence: l.fence, since: l.since, ends: m.now().Add(c.Keep)}
-		if head, ok := m.first(c.Key, ""); ok {
+		if head, ok := m.next(c.Key, ""); ok {
 			m.tellHead(c.Key, head, c.Keep)
 		}
 	} else {
