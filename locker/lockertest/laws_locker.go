@@ -209,7 +209,7 @@ var lockerLaws = []law{
 		for range 3 {
 			waits = append(waits, b.begin(one), b.begin(other))
 		}
-		b.eventually(10*time.Second, "both processes are in the queue", func() bool { return b.info().Waiters >= 2 })
+		b.eventually(10*time.Second, "the other process is in the queue", func() bool { return b.info().Waiters >= 1 })
 		for _, w := range waits {
 			w.giveUp()
 		}
