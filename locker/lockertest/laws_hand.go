@@ -89,6 +89,14 @@ var handLaws = []law{
 			b.free(second)
 		}
 	}},
+	{says: "a process that gives a grant back unconfirmed keeps its other places", needs: notifies, check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder, _ := b.granted()
+		first, second := b.queued(at.inbox), b.queued(at.inbox)
+		b.free(holder)
+		b.free(first)
+		b.owns(second, "renewal by the next of that process")
+	}},
 	{says: "a waiter whose claim lapsed is the first again if it asks before the next is served", needs: all(notifies, foreign), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()

@@ -66,6 +66,17 @@ var queueLaws = []law{
 		b.free(first)
 		b.owns(newcomer, "renewal by the newcomer when its turn has come")
 	}},
+	{says: "who waits further back does not overtake either when it asks again", needs: queues, check: func(b *bench) {
+		holder := b.claim(owner())
+		holder.TTL = 2 * blink
+		b.want(b.acquire(holder), locker.Granted, "acquire of a free key")
+		first, second := b.queued(""), b.queued("")
+		b.pass(2 * blink)
+		if g := b.queue(second); g.Place != 1 {
+			b.Fatalf("place %d while the first has the key, want 1", g.Place)
+		}
+		b.owns(first, "renewal by who has waited longest")
+	}},
 	{says: "the first in the queue takes a key whose lease ran out, when it asks", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
 		b.want(b.acquire(first), locker.Granted, "acquire by the first in the queue")
