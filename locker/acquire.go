@@ -99,23 +99,25 @@ func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.hears = false
 	a.sent = time.Now()
-	answered := ask(&a.engine.calls, func() (Grant, error) { return a.engine.store.Acquire(a.ctx, claim) })
+	call := a.engine.calls.begin(a.ctx, Store.Acquire, claim)
+	var over error
 	select {
-	case r := <-answered:
-		if r.err != nil {
-			return nil, a.failed(r.err)
+	case <-call.done:
+		g, err := call.answer()
+		if err != nil {
+			return nil, a.failed(err)
 		}
-		return a.answered(r.value)
+		return a.answered(g)
 	case <-a.caller.Done():
-		a.unclear = true
-		return nil, a.giveUp(a.caller.Err())
+		over = a.caller.Err()
 	case <-a.expiry:
-		a.unclear = true
-		return nil, a.giveUp(errWaitOver)
+		over = errWaitOver
 	case <-a.engine.closing:
-		a.unclear = true
-		return nil, a.giveUp(ErrClosed)
+		over = ErrClosed
 	}
+	call.abandon()
+	a.unclear = true
+	return nil, a.giveUp(over)
 }
 
 func (a *acquisition) answered(g Grant) (*Lease, error) {

@@ -19,7 +19,7 @@ type Engine struct {
 	cleaner cleaner
 	waiters waiters
 
-	calls    tasks // calls to the Store
+	calls    callers
 	acquires tasks // calls of Acquire
 	runs     tasks // Run's functions
 
@@ -42,6 +42,7 @@ func New(s Store, opts ...Option) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
+	e.calls.store = s
 	e.background, e.cut = context.WithCancel(context.Background())
 	e.keeper.init(e)
 	e.cleaner.init(e)
@@ -195,7 +196,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = cleaned
 	}
 	e.cut()
-	if idle := e.calls.wait(ctx); err == nil {
+	if idle := e.calls.stop(ctx); err == nil {
 		err = idle
 	}
 	if err != nil {

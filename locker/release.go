@@ -116,23 +116,22 @@ func (r *releasing) ask() (answered bool, err error) {
 	sent := time.Now()
 	claim := r.chore.at(sent)
 	r.calls++
+	call := r.engine.calls.begin(until{r.ctx, sent.Add(callTimeout)}, Store.Release, claim)
 	select {
-	case a := <-ask(&r.engine.calls, func() (Grant, error) {
-		ctx, cancel := context.WithTimeout(r.ctx, callTimeout)
-		defer cancel()
-		return r.engine.store.Release(ctx, claim)
-	}):
-		if a.err != nil {
-			return r.failed(a.err, sent)
+	case <-call.done:
+		g, err := call.answer()
+		if err != nil {
+			return r.failed(err, sent)
 		}
 		switch {
-		case a.value.State == Released, r.earlier && (a.value.State == Done || a.value.State == NotOurs && !claim.Complete):
+		case g.State == Released, r.earlier && (g.State == Done || g.State == NotOurs && !claim.Complete):
 			return true, nil
-		case a.value.State == Revoked:
-			return true, revokedBecause(a.value.Reason)
+		case g.State == Revoked:
+			return true, revokedBecause(g.Reason)
 		}
 		return true, fmt.Errorf("%w: the server says it is not ours", ErrLost)
 	case <-r.over:
+		call.abandon()
 		return true, r.leave()
 	}
 }
