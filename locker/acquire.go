@@ -62,8 +62,8 @@ type acquisition struct {
 
 // question is an acquire that is under way.
 type question interface {
-	done() <-chan struct{}  // closed or signalled when the answer is there
-	answer() (Grant, error) // after that; once
+	heard() <-chan struct{} // signalled when the answer is there
+	answer() (Grant, error) // after that, once
 	abandon()               // instead of answer: nobody waits for it any more
 }
 
@@ -223,14 +223,14 @@ func (a *acquisition) ask() (*Lease, error) {
 	if !a.asked {
 		a.asked, a.first = true, a.sent
 	}
-	return a.await(a.engine.callers.acquire(a.ctx, a.claim()))
+	return a.await(a.engine.calls.begin(a.ctx, Store.Acquire, a.claim()))
 }
 
 func (a *acquisition) await(q question) (*Lease, error) {
 	a.hears = false
 	var reason error
 	select {
-	case <-q.done():
+	case <-q.heard():
 		g, err := q.answer()
 		if err == errNotQueued {
 			return a.ask()

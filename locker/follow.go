@@ -12,7 +12,7 @@ import (
 // itself, with the same token: a second one could queue a token that was granted meanwhile.
 type follow struct {
 	claim Claim
-	heard chan struct{} // closed when grant and err are there
+	there chan struct{} // closed when grant and err are
 	grant Grant
 	err   error
 }
@@ -24,7 +24,7 @@ var errNotQueued = errors.New("nothing was queued")
 func newFollow(next *acquisition, now time.Time) *follow {
 	next.enqueue()
 	next.asked, next.first, next.sent = true, now, now
-	f := &follow{claim: next.claim(), heard: make(chan struct{})}
+	f := &follow{claim: next.claim(), there: make(chan struct{})}
 	next.turn <- turn{asked: f, seen: true}
 	return f
 }
@@ -39,9 +39,9 @@ func (f *follow) hear(g Grant, err error) {
 	default:
 		f.err = errNotQueued
 	}
-	close(f.heard)
+	close(f.there)
 }
 
-func (f *follow) done() <-chan struct{}  { return f.heard }
+func (f *follow) heard() <-chan struct{} { return f.there }
 func (f *follow) answer() (Grant, error) { return f.grant, f.err }
 func (f *follow) abandon()               {}

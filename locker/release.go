@@ -135,9 +135,9 @@ func (r *releasing) ask() (answered bool, err error) {
 		claim.Next = &next.claim
 	}
 	r.calls++
-	q := r.engine.callers.release(r.ctx, claim)
+	q := r.engine.calls.begin(until{r.ctx, sent.Add(callTimeout)}, Store.Release, claim)
 	select {
-	case <-q.done():
+	case <-q.heard():
 		g, err := q.answer()
 		if next != nil {
 			next.hear(g, err)

@@ -45,11 +45,11 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	}
 	v, err := acquireScript.run(ctx, s.client,
 		[]string{c.Key, counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.TTL), max(c.Block, 1), counts, c.Metadata)
+		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), counts, c.Metadata)
 	if err != nil {
 		return Grant{}, err
 	}
-	r := replyOf(v)
+	r := reply{v}
 	state := r.word()
 	g := Grant{At: r.time()}
 	switch state {
@@ -87,15 +87,15 @@ func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	answers, _ := v.([]any)
-	if len(answers) != len(cs)+1 {
+	r := reply{v}
+	at := r.time()
+	if len(r.rest) != len(cs) {
 		return nil, odd("renew")
 	}
-	at := time.UnixMicro(integer(answers[0]))
 	grants := make([]Grant, len(cs))
 	for i, c := range cs {
 		grants[i] = Grant{State: Granted, At: at}
-		if integer(answers[i+1]) == 0 {
+		if r.rest[i] != '1' {
 			grants[i].State = NotOurs
 			if reason, ok := s.revoked(ctx, c); ok {
 				grants[i].State, grants[i].Reason = Revoked, reason
@@ -111,8 +111,7 @@ func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	text, _ := v.(string)
-	return strings.CutPrefix(text, "revoked:")
+	return strings.CutPrefix(v, "revoked:")
 }
 
 // Release runs release.lua.
@@ -127,7 +126,7 @@ func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	r := replyOf(v)
+	r := reply{v}
 	state := r.word()
 	g := Grant{At: r.time()}
 	switch state {
@@ -157,7 +156,7 @@ func (s single) look(ctx context.Context, key string) (info Info, token string, 
 	if err != nil {
 		return Info{}, "", err
 	}
-	r := replyOf(v)
+	r := reply{v}
 	now, left := r.time(), r.duration()
 	if now.Equal(time.UnixMicro(0)) {
 		return Info{}, "", odd("inspect")
@@ -193,7 +192,7 @@ func (s single) Break(ctx context.Context, key string, fence uint64, reason stri
 	if err != nil {
 		return Grant{}, err
 	}
-	if integer(v) == 0 {
+	if v != "1" {
 		return Grant{State: NotOurs}, nil
 	}
 	return Grant{State: Released}, nil
@@ -214,9 +213,8 @@ func (s single) RaiseFence(ctx context.Context, key string, atLeast uint64) erro
 // Examine looks at what the server does when its memory is full. A server that does not say (a proxy, a substitute, an
 // ACL) is taken as it is.
 func (s single) Examine(ctx context.Context) []Warning {
-	v, err := do(ctx, s.client, "info", "memory")
-	text, ok := v.(string)
-	if err != nil || !ok {
+	text, err := do(ctx, s.client, "info", "memory")
+	if err != nil {
 		return nil
 	}
 	limit, policy := "0", "noeviction"
