@@ -32,7 +32,8 @@ func do(ctx context.Context, c Client, words ...any) (string, error) {
 	return cmd.Result()
 }
 
-// script is a Lua file; its header says what it is given, what it returns, and why it is idempotent.
+// script is a Lua file; its header says what it is given, what it returns, and why it is idempotent. Fragments, which
+// several scripts share, stand before it.
 type script struct {
 	text string
 	sha  any // a string; boxed once, not at every call
@@ -97,10 +98,19 @@ func command(sha any, keys []string, args []any) []any {
 }
 
 var (
+	//go:embed lua/grant.lua
+	grantLua string
+	//go:embed lua/hand.lua
+	handLua string
+	//go:embed lua/queue.lua
+	queueLua string
+
 	//go:embed lua/acquire.lua
 	acquireLua string
 	//go:embed lua/renew.lua
 	renewLua string
+	//go:embed lua/confirm.lua
+	confirmLua string
 	//go:embed lua/release.lua
 	releaseLua string
 	//go:embed lua/break.lua
@@ -110,10 +120,11 @@ var (
 	//go:embed lua/raise_fence.lua
 	raiseFenceLua string
 
-	acquireScript    = newScript(acquireLua)
+	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
 	renewScript      = newScript(renewLua)
-	releaseScript    = newScript(releaseLua)
-	breakScript      = newScript(breakLua)
+	confirmScript    = newScript(confirmLua)
+	releaseScript    = newScript(grantLua + handLua + queueLua + releaseLua)
+	breakScript      = newScript(grantLua + handLua + breakLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)
 )
