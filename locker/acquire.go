@@ -81,8 +81,8 @@ func (a *acquisition) run() (*Lease, error) {
 		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers", ErrUnsupported), 0)
 	}
 	if a.rule.Wait > 0 {
-		timer := time.NewTimer(a.rule.Wait)
-		defer timer.Stop()
+		timer := a.engine.timers.start(a.rule.Wait)
+		defer a.engine.timers.stop(timer)
 		a.expiry = timer.C
 	}
 	if f := a.engine.cfg.metadata; f != nil {
@@ -116,6 +116,9 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		}
 		var asked question
 		if !leads {
+			if a.engine.cfg.queue {
+				a.engine.post.warm(a.key())
+			}
 			turn, err := a.turnComes()
 			switch {
 			case err != nil:

@@ -21,6 +21,7 @@ type Engine struct {
 	waiters waiters
 	post    post
 	times   times
+	timers  timers
 	pace    *pace // nil: TTLs are fixed
 
 	calls    callers

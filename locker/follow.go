@@ -20,9 +20,13 @@ type follow struct {
 // errNotQueued: the hold was not ours to release any more, so nothing was queued with it.
 var errNotQueued = errors.New("nothing was queued")
 
-// newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now.
+// newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now. Where
+// it could not wait in the queue it asks by itself, and there is none.
 func newFollow(next *acquisition, now time.Time) *follow {
-	next.enqueue()
+	if next.enqueue(); !next.queues {
+		next.turn <- turn{seen: true}
+		return nil
+	}
 	next.asked, next.first, next.sent = true, now, now
 	f := &follow{claim: next.claim(), there: make(chan struct{})}
 	next.turn <- turn{asked: f, seen: true}
