@@ -17,21 +17,22 @@ type Client interface {
 
 // once is a command that go-redis sends at most once. Its own retries would turn a lost reply into a wrong answer: the
 // second execution of a release finds nothing to release. Only the Engine repeats, because it knows what was unclear.
-type once struct{ *redis.Cmd }
+type once struct{ *redis.StringCmd }
 
 // NoRetry is asked by go-redis before it sends a command again.
 func (once) NoRetry() bool { return true }
 
-// do sends a command, once.
-func do(ctx context.Context, c Client, args ...any) (any, error) {
-	cmd := once{redis.NewCmd(ctx, args...)}
+// do sends a command, once, whose answer is one string.
+func do(ctx context.Context, c Client, args ...any) (string, error) {
+	cmd := once{redis.NewStringCmd(ctx, args...)}
 	if err := c.Process(ctx, cmd); err != nil {
-		return nil, err
+		return "", err
 	}
 	return cmd.Result()
 }
 
-// script is a Lua file; its header says what it is given, what it returns, and why it is idempotent.
+// script is a Lua file; its header says what it is given, what it returns, and why it is idempotent. Fragments, which
+// several scripts share, stand before it.
 type script struct {
 	text string
 	sha  any // a string; boxed once, not at every call
@@ -43,7 +44,7 @@ func newScript(text string) script {
 }
 
 // run executes the script once: by its name, and when the server does not know it by its text.
-func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (any, error) {
+func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (string, error) {
 	words := make([]any, 0, 3+len(keys)+len(args))
 	words = append(words, "evalsha", s.sha, len(keys))
 	for _, k := range keys {
@@ -56,16 +57,25 @@ func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (
 		v, err = do(ctx, c, words...)
 	}
 	if err != nil {
-		return nil, refusal(err)
+		return "", refusal(err)
 	}
 	return v, nil
 }
 
 var (
+	//go:embed lua/grant.lua
+	grantLua string
+	//go:embed lua/hand.lua
+	handLua string
+	//go:embed lua/queue.lua
+	queueLua string
+
 	//go:embed lua/acquire.lua
 	acquireLua string
 	//go:embed lua/renew.lua
 	renewLua string
+	//go:embed lua/confirm.lua
+	confirmLua string
 	//go:embed lua/release.lua
 	releaseLua string
 	//go:embed lua/break.lua
@@ -75,10 +85,11 @@ var (
 	//go:embed lua/raise_fence.lua
 	raiseFenceLua string
 
-	acquireScript    = newScript(acquireLua)
+	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
 	renewScript      = newScript(renewLua)
-	releaseScript    = newScript(releaseLua)
-	breakScript      = newScript(breakLua)
+	confirmScript    = newScript(confirmLua)
+	releaseScript    = newScript(grantLua + handLua + queueLua + releaseLua)
+	breakScript      = newScript(grantLua + handLua + breakLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)
 )
