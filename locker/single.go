@@ -24,7 +24,15 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	case *redis.ClusterClient, *redis.Ring:
 		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
 	}
-	return New(single{c}, opts...)
+	return New(newSingleStore(c), opts...)
+}
+
+// newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
+func newSingleStore(c Client) Store {
+	if s, ok := c.(subscriber); ok {
+		return listening{single{c}, newInbox(s)}
+	}
+	return single{c}
 }
 
 // single is the Store of one server: each step a script, sent once.
