@@ -7,6 +7,9 @@ var (
 	CounterOf  = counterOf
 	Tombstone  = tombstoneOf
 	DoneMark   = doneOf
+	QueueOf    = queueOf
+	EntryOf    = entryOf
+	EventOf    = eventOf
 	SlotCount  = slotCount
 	ScriptText = map[string]string{
 		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
@@ -15,7 +18,7 @@ var (
 )
 
 // SingleStore is the Store behind NewSingle.
-func SingleStore(c Client) Store { return single{c} }
+func SingleStore(c Client) Store { return newSingleStore(c, nil) }
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }

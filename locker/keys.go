@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Every key that a lock uses on Redis is named here and nowhere else. L, the lease, is exactly prefix+key, where other
+// Every key and channel that a lock uses on Redis is named here and nowhere else. L, the lease, is exactly prefix+key, where other
 // libraries see it; its siblings carry L's hash tag, so that they lie in L's slot of a cluster.
 const (
 	reserved     = "latchkit:"
@@ -15,6 +15,7 @@ const (
 	tombstoneKey = reserved + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
 	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
+	inboxChannel = reserved + "i:"  // latchkit:i:random, no key but a channel: where an Engine is told of its turn
 )
 
 // maxKeyBytes bounds L. Longer keys should be hashed by whoever makes them.

@@ -26,6 +26,7 @@ type config struct {
 	adaptive     *adaptiveBackoff
 	adaptiveTTL  bounds
 	renewClient  Client
+	renewApart   bool
 	autoPipeline bool
 }
 
@@ -65,6 +66,8 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than what WithAdaptiveTTL may choose, %v", c.maxTTL, c.adaptiveTTL.most)
 	case c.adaptiveTTL.most > 0 && !c.renewal:
 		return errors.New("latchkit: WithAdaptiveTTL learns from renewals, which WithoutRenewal forbids; give one of them")
+	case c.renewApart && isNil(c.renewClient):
+		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.handoffs < 1:
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
 	case c.maxWaiters < 0:
@@ -115,7 +118,9 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 
 // WithRenewClient sends renewals through a client of its own, so that they do not queue for connections behind the
 // service's other traffic. It must lead to the same server. Default: the Locker's client.
-func WithRenewClient(client Client) Option { return func(c *config) { c.renewClient = client } }
+func WithRenewClient(client Client) Option {
+	return func(c *config) { c.renewClient, c.renewApart = client, true }
+}
 
 // DefaultHandoffs is the longest streak when [WithHandoffs] does not say otherwise.
 const DefaultHandoffs = 32

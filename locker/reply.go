@@ -61,7 +61,10 @@ func (r *reply) word() string {
 }
 
 func (r *reply) integer() int64 {
-	n, _ := strconv.ParseInt(r.word(), 10, 64)
+	n, err := strconv.ParseInt(r.word(), 10, 64)
+	if err != nil {
+		return 0 // not the largest, which it is when the number is larger
+	}
 	return n
 }
 

@@ -24,11 +24,30 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	case *redis.ClusterClient, *redis.Ring:
 		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
 	}
-	return New(single{c}, opts...)
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	return newEngine(newSingleStore(c, cfg.renewClient), cfg), nil
+}
+
+// newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
+func newSingleStore(c, renewals Client) Store {
+	if isNil(renewals) {
+		renewals = c
+	}
+	store := single{client: c, renewals: renewals}
+	if s, ok := c.(subscriber); ok {
+		return listening{store, newInbox(s)}
+	}
+	return store
 }
 
 // single is the Store of one server: each step a script, sent once.
-type single struct{ client Client }
+type single struct {
+	client   Client
+	renewals Client // for renewals; the same, or another one of the same server
+}
 
 var _ interface {
 	Store
@@ -144,7 +163,7 @@ func (s single) renew(ctx context.Context, cs []Claim) (string, error) {
 		keys[i] = c.Key
 		args = append(args, c.Owner, millis(c.TTL))
 	}
-	return renewScript.run(ctx, s.client, keys, args...)
+	return renewScript.run(ctx, s.renewals, keys, args...)
 }
 
 func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
@@ -154,12 +173,12 @@ func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
 		keys = append(keys, c.Key, queueOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL))
 	}
-	return confirmScript.run(ctx, s.client, keys, args...)
+	return confirmScript.run(ctx, s.renewals, keys, args...)
 }
 
 // revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same.
 func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
-	v, err := do(ctx, s.client, "get", tombstoneOf(c.Key, c.Owner))
+	v, err := do(ctx, s.renewals, "get", tombstoneOf(c.Key, c.Owner))
 	if err != nil {
 		return "", false
 	}

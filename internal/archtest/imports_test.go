@@ -135,6 +135,7 @@ var onlyIn = []struct {
 			"script.go":     "it sends scripts and commands, each once",
 			"refusal.go":    "it knows what an error of Redis or of go-redis proves",
 			"single.go":     "the Store of one server",
+			"inbox.go":      "it subscribes to one server",
 			"redlock.go":    "the Store of several servers",
 			"readwrite.go":  "the Store with readers",
 			"polling.go":    "the Store on bsm/redislock",

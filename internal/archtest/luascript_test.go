@@ -333,7 +333,7 @@ func (s luaScript) checkParts(parts, files []luaScript) (problems []string) {
 
 // offers are the functions that a fragment's header lists.
 func (s luaScript) offers() (names []string) {
-	for _, item := range strings.Split(s.fields["fragment"], " · ") {
+	for item := range strings.SplitSeq(s.fields["fragment"], " · ") {
 		name, _, _ := strings.Cut(item, "(")
 		names = append(names, name)
 	}
