@@ -62,8 +62,8 @@ type acquisition struct {
 
 // question is an acquire that is under way.
 type question interface {
-	done() <-chan struct{}  // closed or signalled when the answer is there
-	answer() (Grant, error) // after that; once
+	heard() <-chan struct{} // signalled when the answer is there
+	answer() (Grant, error) // after that, once
 	abandon()               // instead of answer: nobody waits for it any more
 }
 
@@ -81,8 +81,8 @@ func (a *acquisition) run() (*Lease, error) {
 		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers", ErrUnsupported), 0)
 	}
 	if a.rule.Wait > 0 {
-		timer := time.NewTimer(a.rule.Wait)
-		defer timer.Stop()
+		timer := a.engine.timers.start(a.rule.Wait)
+		defer a.engine.timers.stop(timer)
 		a.expiry = timer.C
 	}
 	if f := a.engine.cfg.metadata; f != nil {
@@ -116,6 +116,9 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		}
 		var asked question
 		if !leads {
+			if a.engine.cfg.queue {
+				a.engine.post.warm(a.key())
+			}
 			turn, err := a.turnComes()
 			switch {
 			case err != nil:
@@ -223,14 +226,14 @@ func (a *acquisition) ask() (*Lease, error) {
 	if !a.asked {
 		a.asked, a.first = true, a.sent
 	}
-	return a.await(a.engine.callers.acquire(a.ctx, a.claim()))
+	return a.await(a.engine.calls.begin(a.ctx, Store.Acquire, a.claim()))
 }
 
 func (a *acquisition) await(q question) (*Lease, error) {
 	a.hears = false
 	var reason error
 	select {
-	case <-q.done():
+	case <-q.heard():
 		g, err := q.answer()
 		if err == errNotQueued {
 			return a.ask()

@@ -21,10 +21,10 @@ type Engine struct {
 	waiters waiters
 	post    post
 	times   times
+	timers  timers
 	pace    *pace // nil: TTLs are fixed
-	callers callers
 
-	calls    tasks // calls to the Store
+	calls    callers
 	acquires tasks // calls of Acquire
 	runs     tasks // Run's functions
 
@@ -54,11 +54,11 @@ func New(s Store, opts ...Option) (*Engine, error) {
 
 func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
+	e.calls.store = s
 	e.background, e.cut = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.pace = &pace{bounds: cfg.adaptiveTTL}
 	}
-	e.callers.engine = e
 	e.keeper.init(e)
 	e.cleaner.init(e)
 	e.cohorts.init(e)
@@ -216,7 +216,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = cleaned
 	}
 	e.cut()
-	if idle := e.calls.wait(ctx); err == nil {
+	if idle := e.calls.stop(ctx); err == nil {
 		err = idle
 	}
 	if err != nil {

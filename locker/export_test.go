@@ -9,8 +9,8 @@ var (
 	DoneMark   = doneOf
 	SlotCount  = slotCount
 	ScriptText = map[string]string{
-		"acquire": acquireLua, "renew": renewLua, "release": releaseLua,
-		"break": breakLua, "inspect": inspectLua, "raise_fence": raiseFenceLua,
+		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
+		"break": breakScript.text, "inspect": inspectScript.text, "raise_fence": raiseFenceScript.text,
 	}
 )
 

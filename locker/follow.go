@@ -12,7 +12,7 @@ import (
 // itself, with the same token: a second one could queue a token that was granted meanwhile.
 type follow struct {
 	claim Claim
-	heard chan struct{} // closed when grant and err are there
+	there chan struct{} // closed when grant and err are
 	grant Grant
 	err   error
 }
@@ -20,11 +20,15 @@ type follow struct {
 // errNotQueued: the hold was not ours to release any more, so nothing was queued with it.
 var errNotQueued = errors.New("nothing was queued")
 
-// newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now.
+// newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now. Where
+// it could not wait in the queue it asks by itself, and there is none.
 func newFollow(next *acquisition, now time.Time) *follow {
-	next.enqueue()
+	if next.enqueue(); !next.queues {
+		next.turn <- turn{seen: true}
+		return nil
+	}
 	next.asked, next.first, next.sent = true, now, now
-	f := &follow{claim: next.claim(), heard: make(chan struct{})}
+	f := &follow{claim: next.claim(), there: make(chan struct{})}
 	next.turn <- turn{asked: f, seen: true}
 	return f
 }
@@ -39,9 +43,9 @@ func (f *follow) hear(g Grant, err error) {
 	default:
 		f.err = errNotQueued
 	}
-	close(f.heard)
+	close(f.there)
 }
 
-func (f *follow) done() <-chan struct{}  { return f.heard }
+func (f *follow) heard() <-chan struct{} { return f.there }
 func (f *follow) answer() (Grant, error) { return f.grant, f.err }
 func (f *follow) abandon()               {}

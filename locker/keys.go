@@ -11,6 +11,7 @@ import (
 // libraries see it; its siblings carry L's hash tag, so that they lie in L's slot of a cluster.
 const (
 	reserved     = "latchkit:"
+	queueKey     = reserved + "q:{" // latchkit:q:{tag}:L, a sorted set of who waits
 	tombstoneKey = reserved + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
 	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
@@ -45,6 +46,7 @@ func tagOf(l string) string {
 	return l
 }
 
+func queueOf(l string) string            { return queueKey + tagOf(l) + "}:" + l }
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }

@@ -28,8 +28,10 @@ type Lease struct {
 	cancels []context.CancelCauseFunc // of the contexts derived from this lease
 	own     context.Context           // made by the first call of Context
 
-	releasing chan struct{} // not nil once Release was called; closed when it has ended
+	releasing bool          // Release was called
+	done      bool          // and has ended
 	released  error         // what it returned
+	waiters   chan struct{} // closed then; made by whoever calls Release meanwhile
 }
 
 // init makes l the Lease of the caller a, over h with one of its fences.

@@ -3,6 +3,7 @@ package locker
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,6 +18,7 @@ type post struct {
 	engine   *Engine
 	notifier Notifier // nil: the Store tells nothing
 	silence  func()
+	warming  atomic.Bool
 
 	mu    sync.Mutex
 	boxes map[string]*mailbox // by token; nil for one that holds
@@ -66,6 +68,20 @@ func (p *post) inbox(key string) string {
 // open begins to listen for key.
 func (p *post) open(ctx context.Context, key string) (string, error) {
 	return p.notifier.Open(ctx, key)
+}
+
+// warm begins to listen in the background, because somebody waits in this process, and will soon ask the server.
+func (p *post) warm(key string) {
+	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
+		return
+	}
+	ask(&p.engine.calls, func() (struct{}, error) {
+		defer p.warming.Store(false)
+		ctx, cancel := context.WithTimeout(p.engine.background, callTimeout)
+		defer cancel()
+		_, err := p.notifier.Open(ctx, key)
+		return struct{}{}, err // who needs it sees whether there is an inbox
+	})
 }
 
 // deaf is called when the server has said that nobody listens at inbox.

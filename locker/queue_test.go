@@ -193,10 +193,12 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(3 * time.Second) }, 2 * time.Second, -1},
 		"lost":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.LoseEvents(1) }, 1300 * time.Millisecond, -1},
 		"repeated":         {func(_ *lockertest.Memory, p *lockertest.Process) { p.RepeatEvents(true) }, 0, 0},
-		"before the reply": {func(m *lockertest.Memory, _ *lockertest.Process) { m.DelayReplies(locker.OpAcquire, 50*time.Millisecond) }, 100 * time.Millisecond, -1},
-		"deaf":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.Deafen(true) }, 1300 * time.Millisecond, -1},
-		"clock ahead":      {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(time.Second) }, 0, 1},
-		"clock behind":     {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(-time.Second) }, 0, 1},
+		"before the reply": {func(m *lockertest.Memory, _ *lockertest.Process) {
+			m.DelayReplies(locker.OpAcquire, 50*time.Millisecond)
+		}, 100 * time.Millisecond, -1},
+		"deaf":         {func(_ *lockertest.Memory, p *lockertest.Process) { p.Deafen(true) }, 1300 * time.Millisecond, -1},
+		"clock ahead":  {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(time.Second) }, 0, 1},
+		"clock behind": {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(-time.Second) }, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {

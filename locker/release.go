@@ -26,15 +26,10 @@ func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true) }
 
 func (l *Lease) release(ctx context.Context, complete bool) error {
-	l.mu.Lock()
-	if l.releasing != nil {
-		l.mu.Unlock()
-		<-l.releasing // bounded by releaseWithin
+	if !l.beginRelease() {
 		return l.released
 	}
-	l.releasing = make(chan struct{})
-	l.mu.Unlock()
-	defer close(l.releasing)
+	defer l.endRelease()
 
 	ctx, end := l.engine.cfg.begin(context.WithoutCancel(ctx), OpRelease, l.rule)
 	calls := 0
@@ -60,6 +55,36 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	return l.released
 }
 
+// beginRelease is true for the first to call it. For all others it returns when the release has ended.
+func (l *Lease) beginRelease() bool {
+	l.mu.Lock()
+	if !l.releasing {
+		l.releasing = true
+		l.mu.Unlock()
+		return true
+	}
+	if l.done {
+		l.mu.Unlock()
+		return false
+	}
+	if l.waiters == nil {
+		l.waiters = make(chan struct{})
+	}
+	ended := l.waiters
+	l.mu.Unlock()
+	<-ended // bounded by releaseWithin
+	return false
+}
+
+func (l *Lease) endRelease() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = true
+	if l.waiters != nil {
+		close(l.waiters)
+	}
+}
+
 // giveUp passes the hold on to the next caller of this process, or releases it at the server.
 func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
@@ -72,8 +97,8 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) error {
 	deadline, longest := e.keeper.remove(h)
 	defer e.post.forget(h) // while it is being released, a late message about it is no news
 
-	timer := time.NewTimer(releaseWithin)
-	defer timer.Stop()
+	timer := e.timers.start(releaseWithin)
+	defer e.timers.stop(timer)
 	r := releasing{engine: e, ctx: ctx, chore: h.chore(longest), deadline: deadline, over: timer.C, last: errNoAnswer}
 	if complete {
 		r.chore.claim.Complete, r.chore.claim.Once = true, l.rule.Once
@@ -135,9 +160,9 @@ func (r *releasing) ask() (answered bool, err error) {
 		claim.Next = &next.claim
 	}
 	r.calls++
-	q := r.engine.callers.release(r.ctx, claim)
+	q := r.engine.calls.begin(until{r.ctx, sent.Add(callTimeout)}, Store.Release, claim)
 	select {
-	case <-q.done():
+	case <-q.heard():
 		g, err := q.answer()
 		if next != nil {
 			next.hear(g, err)

@@ -100,8 +100,8 @@ func (a *acquisition) wait() (*Lease, error) {
 	if a.expected && a.box.bell == nil {
 		a.engine.post.hang(&a.box)
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	timer := a.engine.timers.start(d)
+	defer a.engine.timers.stop(timer)
 	for {
 		select {
 		case <-timer.C:

@@ -185,7 +185,7 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (locker.Gr
 	if held && l.foreign {
 		return locker.Grant{}, &locker.Refusal{Err: locker.ErrUnsupported}
 	}
-	if !held || fence < l.fence || fence >= l.fence+uint64(max(l.block, 1)) { //nolint:gosec // a few; all of a block are one holder
+	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // a block is one holder
 		return locker.Grant{State: locker.NotOurs, At: m.at()}, nil
 	}
 	delete(m.leases, key)
