@@ -2,6 +2,7 @@ package locker_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 
@@ -38,6 +39,37 @@ func BenchmarkAcquireRelease(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+	if err := l.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// 128 goroutines of one process want one key: a streak passes it on, and at the server there is one waiter.
+func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
+
+// Each of them queues at the server by itself, and is told when it is its turn.
+func BenchmarkContendedFair(b *testing.B) { contend(b, locker.WithFair()) }
+
+func contend(b *testing.B, opts ...locker.Option) {
+	l, err := locker.NewSingle(redistest.Shared(b).Client(b), opts...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.SetParallelism(128 / runtime.GOMAXPROCS(0))
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			lease, err := l.Acquire(b.Context(), locker.Rule{Key: "bench:contended"})
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if err := lease.Release(b.Context()); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
 	if err := l.Close(b.Context()); err != nil {
 		b.Fatal(err)
 	}
