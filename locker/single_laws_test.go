@@ -91,10 +91,13 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	store := locker.SingleStore(client)
 	loadScripts(t, client)
 	claim := locker.Claim{Key: "once:sent", Owner: strings.Repeat("T", 26), TTL: time.Minute}
+	handed := claim
+	handed.Handed = true
 
 	for name, call := range map[string]func() error{
 		"acquire": func() error { _, err := store.Acquire(t.Context(), claim); return err },
 		"renew":   func() error { _, err := store.Renew(t.Context(), []locker.Claim{claim}); return err },
+		"confirm": func() error { _, err := store.Renew(t.Context(), []locker.Claim{handed}); return err },
 		"release": func() error { _, err := store.Release(t.Context(), claim); return err },
 		"inspect": func() error { _, err := store.(locker.Inspector).Inspect(t.Context(), claim.Key); return err },
 		"raise":   func() error { return store.(locker.Fencer).RaiseFence(t.Context(), claim.Key, 1) },

@@ -16,7 +16,7 @@ local function queue(now, entry, inbox)
   if last[1] then
     place = redis.call('ZRANK', KEYS[2], entry) + 1 - redis.call('ZCOUNT', KEYS[2], '-inf', '(0')
     if place < 1 then -- handed to us, lapsed, and taken by a program that keeps no queue: our turn is still the first
-      redis.call('ZADD', KEYS[2], '0', entry)
+      redis.call('ZADD', KEYS[2], '1', entry)
       place = 1
     end
   end
