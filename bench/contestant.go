@@ -61,7 +61,7 @@ type fenced interface {
 
 // contestants are all there are; rows pick theirs by name.
 var contestants = append(latchkits(),
-	bareFloor, pipedFloor, rueidisFloor,
+	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,
 	rueidislockUsual, rueidislockZero,
