@@ -24,8 +24,9 @@ const partVariable = "LATCHKIT_BENCH_PART"
 
 // parts are what a child can be told to do.
 var parts = map[string]func(*stage) error{
-	"crew": crewPart,
-	"duet": duetPart,
+	"crew":  crewPart,
+	"duet":  duetPart,
+	"hoard": hoardPart,
 }
 
 // playPart belongs at the start of main: in a child it does not return.
