@@ -24,9 +24,11 @@ const partVariable = "LATCHKIT_BENCH_PART"
 
 // parts are what a child can be told to do.
 var parts = map[string]func(*stage) error{
-	"crew":  crewPart,
-	"duet":  duetPart,
-	"hoard": hoardPart,
+	"crew":   crewPart,
+	"duet":   duetPart,
+	"hoard":  hoardPart,
+	"holder": holderPart,
+	"heir":   heirPart,
 }
 
 // playPart belongs at the start of main: in a child it does not return.
