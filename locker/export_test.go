@@ -20,5 +20,12 @@ var (
 // SingleStore is the Store behind NewSingle.
 func SingleStore(c Client) Store { return newSingleStore(c, nil) }
 
+// Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
+func Kill(s Store) (channel string) {
+	b := s.(listening).inbox
+	b.stop()
+	return b.channel
+}
+
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }

@@ -22,6 +22,7 @@ func TestSingleObeysTheLaws(t *testing.T) {
 		direct := server.Client(t)
 		proxy := chaos.NewProxy(t, server.Addr())
 		client := through(t, server, proxy)
+		clients := make(map[locker.Store]*redis.Client)
 		return lockertest.Harness{
 			Store: locker.SingleStore(client),
 			Can:   lockertest.All,
@@ -33,6 +34,27 @@ func TestSingleObeysTheLaws(t *testing.T) {
 						t.Errorf("%d answers were lost, the law needs one", lost.Hits())
 					}
 				})
+			},
+			Another: func(t testing.TB) locker.Store {
+				c := redis.NewClient(&redis.Options{Addr: server.Addr()}) // Kill closes it, and a second Close is none
+				t.Cleanup(func() { c.Close() })
+				s := locker.SingleStore(c)
+				clients[s] = c
+				return s
+			},
+			Kill: func(t testing.TB, s locker.Store) {
+				channel := locker.Kill(s)
+				for direct.PubSubNumSub(t.Context(), channel).Val()[channel] != 0 {
+					if t.Context().Err() != nil {
+						t.Fatal("somebody listens there still")
+					}
+				}
+				if err := clients[s].Close(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Queued: func(t testing.TB, key string) int {
+				return int(direct.ZCard(t.Context(), locker.QueueOf(key)).Val())
 			},
 			Occupy: func(t testing.TB, key string, ttl time.Duration) {
 				if err := direct.Set(t.Context(), key, "QkZ:redislock/other==", ttl).Err(); err != nil {
