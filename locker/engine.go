@@ -41,6 +41,11 @@ func New(s Store, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.autoPipeline {
+		if s, err = autoPipelined(s); err != nil {
+			return nil, err
+		}
+	}
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
 	e.calls.store = s
 	e.background, e.cut = context.WithCancel(context.Background())

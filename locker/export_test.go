@@ -15,7 +15,16 @@ var (
 )
 
 // SingleStore is the Store behind NewSingle.
-func SingleStore(c Client) Store { return single{c} }
+func SingleStore(c Client) Store { return newSingle(c) }
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }
+
+// TogetherStore is that Store when all of its acquires and releases are pipelined.
+func TogetherStore(c Client) (Store, error) {
+	p, err := newPipelined(c)
+	if err != nil {
+		return nil, err
+	}
+	return single{client: c, steps: p.together}, nil
+}

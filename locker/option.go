@@ -12,16 +12,17 @@ type Option func(*config)
 
 // config is what the options set; its defaults stand in newConfig and nowhere else.
 type config struct {
-	ttl        time.Duration
-	maxTTL     time.Duration
-	prefix     string
-	backoff    Backoff
-	observer   Observer
-	renewal    bool
-	maxWaiters int
-	metadata   func(context.Context) string
-	queue      bool
-	handoffs   int
+	ttl          time.Duration
+	maxTTL       time.Duration
+	prefix       string
+	backoff      Backoff
+	observer     Observer
+	renewal      bool
+	maxWaiters   int
+	metadata     func(context.Context) string
+	queue        bool
+	handoffs     int
+	autoPipeline bool
 }
 
 func newConfig(opts []Option) (config, error) {

@@ -23,11 +23,16 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	case *redis.ClusterClient, *redis.Ring:
 		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
 	}
-	return New(single{c}, opts...)
+	return New(newSingle(c), opts...)
 }
 
 // single is the Store of one server: each step a script, sent once.
-type single struct{ client Client }
+type single struct {
+	client Client
+	steps  Client // of acquires and releases; another way to the same server with WithAutoPipeline
+}
+
+func newSingle(c Client) single { return single{client: c, steps: c} }
 
 var _ interface {
 	Store
@@ -43,7 +48,7 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if c.Once > 0 {
 		counts = "1"
 	}
-	v, err := acquireScript.run(ctx, s.client,
+	v, err := acquireScript.run(ctx, s.steps,
 		[]string{c.Key, counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), counts, c.Metadata)
 	if err != nil {
@@ -120,7 +125,7 @@ func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	if c.Complete {
 		done = c.Once
 	}
-	v, err := releaseScript.run(ctx, s.client,
+	v, err := releaseScript.run(ctx, s.steps,
 		[]string{c.Key, tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.Keep), millis(c.Undo), millis(done))
 	if err != nil {
