@@ -2,7 +2,9 @@ package locker_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +74,39 @@ func contend(b *testing.B, opts ...locker.Option) {
 	})
 	if err := l.Close(b.Context()); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// Many callers, each with a key of its own: -cpu 1,2,… changes how many cores they have.
+func BenchmarkManyCallers(b *testing.B) {
+	for _, callers := range []int{1, 8, 64} {
+		for name, options := range map[string][]locker.Option{"alone": nil, "together": {locker.WithAutoPipeline()}} {
+			b.Run(fmt.Sprintf("%d/%s", callers, name), func(b *testing.B) {
+				l, err := locker.NewSingle(redistest.Shared(b).Client(b), options...)
+				if err != nil {
+					b.Fatal(err)
+				}
+				var key atomic.Int64
+				b.ReportAllocs()
+				b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+				b.RunParallel(func(pb *testing.PB) {
+					rule := locker.Rule{Key: fmt.Sprintf("bench:%s:%d", name, key.Add(1))}
+					for pb.Next() {
+						lease, err := l.Acquire(b.Context(), rule)
+						if err == nil {
+							err = lease.Release(b.Context())
+						}
+						if err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+				if err := l.Close(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package locker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,14 +16,19 @@ import (
 )
 
 func TestSingleObeysTheLaws(t *testing.T) {
+	obeysTheLaws(t, locker.SingleStore)
+}
+
+func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
+	t.Helper()
 	lockertest.Run(t, func(t *testing.T) lockertest.Harness {
 		server := redistest.Shared(t)
 		direct := server.Client(t)
 		proxy := chaos.NewProxy(t, server.Addr())
-		client := through(t, server, proxy)
+		client := through(t, server, proxy, options...)
 		clients := make(map[locker.Store]*redis.Client)
 		return lockertest.Harness{
-			Store: locker.SingleStore(client),
+			Store: store(client),
 			Can:   lockertest.All,
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadScripts(t, client)
@@ -36,9 +40,13 @@ func TestSingleObeysTheLaws(t *testing.T) {
 				})
 			},
 			Another: func(t testing.TB) locker.Store {
-				c := redis.NewClient(&redis.Options{Addr: server.Addr()}) // Kill closes it, and a second Close is none
-				t.Cleanup(func() { c.Close() })
-				s := locker.SingleStore(c)
+				o := &redis.Options{Addr: server.Addr()}
+				for _, set := range options {
+					set(o)
+				}
+				c := redis.NewClient(o)
+				t.Cleanup(func() { c.Close() }) // Kill may have
+				s := store(c)
 				clients[s] = c
 				return s
 			},
@@ -72,8 +80,9 @@ func TestSingleObeysTheLaws(t *testing.T) {
 }
 
 // through is a client whose connections go through the proxy.
-func through(t *testing.T, server *redistest.Server, proxy *chaos.Proxy) *redis.Client {
-	return server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })
+func through(t *testing.T, server *redistest.Server, proxy *chaos.Proxy, options ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	return server.Client(t, append(options, func(o *redis.Options) { o.Addr = proxy.Addr() })...)
 }
 
 // scriptsRun is how many scripts the server has executed.
@@ -102,46 +111,6 @@ func loadScripts(t testing.TB, client *redis.Client) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// Not go-redis, but the Engine repeats a call: go-redis' own three retries would execute a script up to four times.
-func TestEveryScriptIsSentOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy := chaos.NewProxy(t, server.Addr())
-	client := through(t, server, proxy)
-	store := locker.SingleStore(client)
-	loadScripts(t, client)
-	claim := locker.Claim{Key: "once:sent", Owner: strings.Repeat("T", 26), TTL: time.Minute}
-	handed := claim
-	handed.Handed = true
-
-	for name, call := range map[string]func() error{
-		"acquire": func() error { _, err := store.Acquire(t.Context(), claim); return err },
-		"renew":   func() error { _, err := store.Renew(t.Context(), []locker.Claim{claim}); return err },
-		"confirm": func() error { _, err := store.Renew(t.Context(), []locker.Claim{handed}); return err },
-		"release": func() error { _, err := store.Release(t.Context(), claim); return err },
-		"inspect": func() error { _, err := store.(locker.Inspector).Inspect(t.Context(), claim.Key); return err },
-		"raise":   func() error { return store.(locker.Fencer).RaiseFence(t.Context(), claim.Key, 1) },
-	} {
-		proxy.ResetCommands()
-		lost := proxy.LoseReplies(chaos.Every, chaos.Command("EVALSHA"))
-		err := call()
-		if no, ok := errors.AsType[*locker.Refusal](err); err == nil || ok {
-			t.Errorf("%s: %v %v, want an unclear error", name, err, no)
-		}
-		if n := proxy.Commands()["EVALSHA"]; n != 1 || lost.Hits() != 1 {
-			t.Errorf("%s was sent %d times", name, n)
-		}
-		lost.Lift()
-	}
-	proxy.ResetCommands()
-	lost := proxy.LoseReplies(chaos.Every, chaos.Command("GET"))
-	_ = client.Get(t.Context(), "control").Err()
-	if n := proxy.Commands()["GET"]; n < 2 {
-		t.Errorf("positive control: go-redis sent an ordinary GET %d times", n)
-	}
-	lost.Lift()
 }
 
 func TestASwallowedAnswerIsNotBusyAndLeaksNothing(t *testing.T) {
