@@ -1,6 +1,6 @@
 -- hand.lua: give a free key to whoever has waited longest and still lives.
 --
--- fragment: listeners(inbox) · tell(now, but, after, ms) · hand(now, counter, own)
+-- fragment: listeners(inbox) · tell(now, but, after, ms) · hand(now, counter, own, head)
 -- KEYS: lease L · queue Q
 -- returns: hand: what lies in L now and for how many ms, or nil when L stays free, because nobody is left in Q or own,
 --          which has left Q then, is first · listeners: how many, 1 when it cannot be found out · tell: nothing
@@ -51,9 +51,11 @@ local function tell(now, but, after, ms)
   end
 end
 
-local function hand(now, counter, own)
+-- head is the first two of Q with their scores where the caller knows them, else nil.
+local function hand(now, counter, own, head)
   while true do
-    local first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+    local first = head or redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+    head = nil
     local entry, ticket = first[1], tonumber(first[2])
     if not entry then
       return nil

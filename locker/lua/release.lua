@@ -18,15 +18,18 @@ local at = string.format(' %.0f ', now)
 local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local owner = ARGV[1] .. ':'
-local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it is not offended by data that is no lock
+local found = redis.call('MGET', KEYS[1], KEYS[3]) -- unlike GET it is not offended by data that is no lock
+local lease, counter = found[1], found[2]
 if not lease or string.sub(lease, 1, #owner) ~= owner then
   local tombstone = redis.call('GETEX', KEYS[4])
   local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
   if undo > 0 and not revoked then
     redis.call('SET', KEYS[4], 'undone', 'PX', undo)
   end
-  if ARGV[5] ~= '' then
-    redis.call('ZREM', KEYS[2], ARGV[5])
+  if ARGV[5] ~= '' and redis.call('ZREM', KEYS[2], ARGV[5]) == 1 and not lease then
+    -- L has run out, and who might have been the one to find out goes away.
+    redis.call('GETEX', KEYS[1])
+    hand(now, counter or redis.call('GET', KEYS[3]), nil)
   end
   if revoked then
     return 'revoked' .. at .. string.sub(tombstone, 9)
@@ -38,8 +41,10 @@ if not lease or string.sub(lease, 1, #owner) ~= owner then
 end
 
 -- What holds data of another type must refuse before the first write: what is half done would be told as not done.
-local first = redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
-local counter = (first[1] or ARGV[6] ~= '') and redis.call('GET', KEYS[3])
+local first = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES')
+if not counter and (first[1] or ARGV[6] ~= '') then
+  redis.call('GET', KEYS[3])
+end
 if undo > 0 then
   redis.call('GET', KEYS[4])
 end
@@ -57,7 +62,11 @@ if undo > 0 then
   redis.call('SET', KEYS[4], 'undone', 'PX', undo)
 end
 if first[1] and tonumber(first[2]) < 0 then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- it was handed over, and is over now
+  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- it was handed over, and is over now
+    first = {first[3], first[4], first[5], first[6]}
+  else
+    first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+  end
 end
 if done > 0 then
   redis.call('SET', KEYS[5], '1', 'PX', done)
@@ -80,7 +89,7 @@ end
 local left
 lease = nil
 if first[1] then
-  lease, left = hand(now, counter, nil)
+  lease, left = hand(now, counter, nil, done == 0 and first)
 end
 if ARGV[6] == '' then
   return 'released' .. at
