@@ -218,8 +218,11 @@ func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 		return Grant{}, err
 	}
 	r := reply{v}
+	var g Grant
 	state := r.word()
-	g := Grant{At: r.time()}
+	if r.rest != "" {
+		g.At = r.time()
+	}
 	switch state {
 	case "released":
 		g.State = Released

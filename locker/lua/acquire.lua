@@ -12,7 +12,8 @@
 --   otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing: no full server refuses them, and every replica.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local at = string.format(' %.0f ', now)
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp .. ' '
 
 -- One MGET, not three GETs. It reads data of another type as missing: of C and L, grant finds that out.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
@@ -48,10 +49,10 @@ elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then
   -- Nobody overtakes the queue. That a key or tombstone is data of another type must be found out before anything is done.
   redis.call('GETEX', KEYS[1])
   redis.call('GET', KEYS[4])
-  lease, left = hand(now, counter or redis.call('GET', KEYS[3]), ARGV[1])
+  lease, left = hand(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1])
 end
 if not lease then
-  return 'granted' .. at .. ARGV[2] .. ' ' .. grant(now, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
+  return 'granted' .. at .. ARGV[2] .. ' ' .. grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
 end
 
 local place, listening

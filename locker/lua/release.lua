@@ -5,22 +5,28 @@
 -- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done mark for this long, in
 --       ms, 0: none · the token's entry in Q, "" when it is not there · the next token's entry in Q, which is for who
 --       acquires in the same step, "" when nobody does · that one's ttl in ms
--- returns: "released" server-µs, and after it the next token's answer, as of acquire.lua, if there is one: "granted" …,
+-- returns: "released", or "released" server-µs and after it the next token's answer, as of acquire.lua: "granted" …,
 --          "busy" …, "undone" … or "done" … · "not-ours" server-µs · "revoked" server-µs reason; as one string
 --          "done" server-µs when it is not ours, but a done mark was asked for and is there
 -- idempotent: a second execution finds L without the token and changes nothing but the tombstone's expiry. The next token
 --   comes in only with the first: who did not hear the answer asks with acquire.lua, and is found in its place.
 -- first write: DEL or PEXPIRE when L is the token's, otherwise GETEX of X, which changes nothing: a full server refuses none
 --   of them, nor what comes after; a replica answers READONLY instead of a false "not ours".
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local at = string.format(' %.0f ', now)
-local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[3]) -- unlike GET it is not offended by data that is no lock
 local lease, counter = found[1], found[2]
-if not lease or string.sub(lease, 1, #owner) ~= owner then
+local ours = lease and string.sub(lease, 1, #owner) == owner
+if ours and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' and redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('DEL', KEYS[1]) -- mostly: nobody waits, and there is nothing else to do
+  return 'released'
+end
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp .. ' '
+local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+if not ours then
   local tombstone = redis.call('GETEX', KEYS[4])
   local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
   if undo > 0 and not revoked then
@@ -29,7 +35,7 @@ if not lease or string.sub(lease, 1, #owner) ~= owner then
   if ARGV[5] ~= '' and redis.call('ZREM', KEYS[2], ARGV[5]) == 1 and not lease then
     -- L has run out, and who might have been the one to find out goes away.
     redis.call('GETEX', KEYS[1])
-    hand(now, counter or redis.call('GET', KEYS[3]), nil)
+    hand(now, stamp, counter or redis.call('GET', KEYS[3]), nil)
   end
   if revoked then
     return 'revoked' .. at .. string.sub(tombstone, 9)
@@ -89,7 +95,7 @@ end
 local left
 lease = nil
 if first[1] then
-  lease, left = hand(now, counter, nil, done == 0 and first)
+  lease, left = hand(now, stamp, counter, nil, done == 0 and first)
 end
 if ARGV[6] == '' then
   return 'released' .. at
@@ -100,7 +106,7 @@ if undone then
 elseif once == '1' and redis.call('GET', KEYS[5]) then
   return 'released' .. at .. 'done' .. at
 elseif not lease then
-  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, counter, token, ARGV[7], block, metadata)
+  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 local place, listening = queue(now, ARGV[6], inbox)
 return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease
