@@ -72,7 +72,7 @@ local function hand(now, stamp, counter, own, head)
     elseif inbox ~= '-' and listeners(inbox) == 0 then
       forget(inbox, entry)
     else
-      redis.call('ZADD', KEYS[2], string.format('%.0f', -ticket), entry)
+      redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
       if inbox ~= '-' then -- a message that may not be sent is a lost one: the waiter asks again
         redis.pcall('PUBLISH', inbox,
