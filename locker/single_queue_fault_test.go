@@ -239,7 +239,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 				t.Fatalf("%+v %v, want a refusal that is ErrInvalidKey", g, err)
 			}
 			if after := dump(l); fmt.Sprint(after) != fmt.Sprint(before) {
-				t.Fatalf("%v\nbecame\n%v", before, after)
+				t.Fatalf("%q\nbecame\n%q", before, after)
 			}
 		})
 	}

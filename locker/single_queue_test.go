@@ -237,6 +237,23 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 	}
 }
 
+func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	holder := l.held()
+	first := l.waits("")
+	l.age(-time.Hour) // it came at a time that is still to come
+	second, third := l.waits(""), l.waits("")
+	l.wantQueued(first.Owner, second.Owner, third.Owner)
+	l.release(holder, locker.Released)
+	l.release(first, locker.Released)
+	l.wantHolder(second)
+	l.release(second, locker.Released)
+	l.wantHolder(third)
+	fourth := l.waits("") // behind one that was handed the key
+	l.wantQueued("-"+third.Owner, fourth.Owner)
+}
+
 func TestNobodyOvertakesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -476,12 +493,14 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		waited time.Duration
+		fresh  bool // the next process and the one behind have not waited
 		dead   bool // the next process
 		told   string
 	}{
-		"after a short wait nobody":   {waited: 0},
-		"after a long wait":           {waited: 600 * time.Millisecond, told: "next"},
-		"the one behind, if it lives": {waited: 600 * time.Millisecond, dead: true, told: "last"},
+		"after a short wait nobody":     {waited: 0},
+		"after a long wait":             {waited: 600 * time.Millisecond, told: "next"},
+		"only the winner's have waited": {waited: 600 * time.Millisecond, fresh: true},
+		"the one behind, if it lives":   {waited: 600 * time.Millisecond, dead: true, told: "last"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -492,9 +511,14 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			for range 20 {
 				l.waits(ears["winner"].name)
 			}
+			if c.fresh {
+				l.age(c.waited)
+			}
 			l.waits("")
 			claims := map[string]locker.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
-			l.age(c.waited)
+			if !c.fresh {
+				l.age(c.waited)
+			}
 			if c.dead {
 				ears["next"].sub.Close()
 				eventually(t, "the server knows that it is dead", func() bool {
