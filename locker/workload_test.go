@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -222,4 +223,14 @@ func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
 		}
 	}
 	history{ok, {Worker: "b", Key: "k", Fence: 2, Start: 21, End: 30}, {Worker: "c", Key: "other", Fence: 1, Start: 15, End: 16}}.check(t)
+}
+
+// field is one line of what INFO says.
+func field(info, name string) string {
+	for line := range strings.Lines(info) {
+		if is, value, _ := strings.Cut(strings.TrimSpace(line), ":"); is == name {
+			return value
+		}
+	}
+	return ""
 }
