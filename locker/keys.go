@@ -7,13 +7,15 @@ import (
 	"sync"
 )
 
-// Every key that a lock uses on Redis is named here and nowhere else. L, the lease, is exactly prefix+key, where other
+// Every key and channel that a lock uses on Redis is named here and nowhere else. L, the lease, is exactly prefix+key, where other
 // libraries see it; its siblings carry L's hash tag, so that they lie in L's slot of a cluster.
 const (
 	reserved     = "latchkit:"
+	queueKey     = reserved + "q:{" // latchkit:q:{tag}:L, a sorted set of who waits
 	tombstoneKey = reserved + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
 	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
+	inboxChannel = reserved + "i:"  // latchkit:i:random, no key but a channel: where an Engine is told of its turn
 )
 
 // maxKeyBytes bounds L. Longer keys should be hashed by whoever makes them.
@@ -45,6 +47,7 @@ func tagOf(l string) string {
 	return l
 }
 
+func queueOf(l string) string            { return queueKey + tagOf(l) + "}:" + l }
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }

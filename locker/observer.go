@@ -85,6 +85,11 @@ type Outcome struct {
 	Calls int
 	// Waited is how long an acquire was held up by another holder, 0 when the first answer was the grant.
 	Waited time.Duration
+	// Expected is how long a wait would take, estimated when it began from the place in the queue and how long leases of
+	// the same Rule.Name were held in this process; 0 when too few were.
+	Expected time.Duration
+	// TTL is what the lease was asked for, of which [WithAdaptiveTTL] makes something new as renewals become slower.
+	TTL time.Duration
 	// HolderMetadata is what the other holder's [WithMetadata] wrote into its lease, as last seen by an acquire.
 	HolderMetadata string
 }

@@ -22,6 +22,12 @@ type config struct {
 	metadata   func(context.Context) string
 	queue      bool
 	handoffs   int
+
+	adaptive     *adaptiveBackoff
+	adaptiveTTL  bounds
+	renewClient  Client
+	renewApart   bool
+	autoPipeline bool
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -38,6 +44,9 @@ func newConfig(opts []Option) (config, error) {
 		}
 		o(&c)
 	}
+	if !c.queue && c.handoffs > 1 {
+		c.handoffs = 1 // who is to poll like everybody else must not hand over inside the process either
+	}
 	return c, c.validate()
 }
 
@@ -49,6 +58,16 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower it with WithTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:
 		return errors.New("latchkit: WithBackoff(nil); leave the option out to get the default")
+	case c.adaptive != nil && !c.adaptive.sensible():
+		return fmt.Errorf("latchkit: WithAdaptiveBackoff(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptive.least, c.adaptive.most)
+	case c.adaptiveTTL != bounds{} && !c.adaptiveTTL.sensible():
+		return fmt.Errorf("latchkit: WithAdaptiveTTL(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptiveTTL.least, c.adaptiveTTL.most)
+	case c.maxTTL != 0 && c.maxTTL < c.adaptiveTTL.most:
+		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than what WithAdaptiveTTL may choose, %v", c.maxTTL, c.adaptiveTTL.most)
+	case c.adaptiveTTL.most > 0 && !c.renewal:
+		return errors.New("latchkit: WithAdaptiveTTL learns from renewals, which WithoutRenewal forbids; give one of them")
+	case c.renewApart && isNil(c.renewClient):
+		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.handoffs < 1:
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
 	case c.maxWaiters < 0:
@@ -81,6 +100,27 @@ func WithoutRenewal() Option { return func(c *config) { c.renewal = false } }
 
 // WithMaxWaiters refuses the n+1st waiter of a key in this process with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return func(c *config) { c.maxWaiters = n } }
+
+// WithAdaptiveBackoff chooses the pauses between attempts by what was observed of leases with the same Rule.Name in this
+// process: how long they were held, and how often another attempt succeeded. Pauses become longer while most attempts are
+// refused, and shorter while most succeed, so that about every second one does. It replaces [WithBackoff], and like it
+// matters only where a waiter is not told that its turn has come.
+func WithAdaptiveBackoff(least, most time.Duration) Option {
+	return func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} }
+}
+
+// WithAdaptiveTTL chooses the time to live of leases whose Rule has none: as short as least while renewals are prompt, so
+// that a crash is noticed soon, and longer, up to most, as renewals are answered later. It takes effect with the next
+// renewal. Default: a fixed TTL, see [WithTTL]. Observers see it in [Outcome].
+func WithAdaptiveTTL(least, most time.Duration) Option {
+	return func(c *config) { c.adaptiveTTL = bounds{least, most} }
+}
+
+// WithRenewClient sends renewals through a client of its own, so that they do not queue for connections behind the
+// service's other traffic. It must lead to the same server. Default: the Locker's client.
+func WithRenewClient(client Client) Option {
+	return func(c *config) { c.renewClient, c.renewApart = client, true }
+}
 
 // DefaultHandoffs is the longest streak when [WithHandoffs] does not say otherwise.
 const DefaultHandoffs = 32

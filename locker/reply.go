@@ -54,11 +54,6 @@ func millis(d time.Duration) int64 {
 // zero: the callers check the first word.
 type reply struct{ rest string }
 
-func replyOf(v any) reply {
-	text, _ := v.(string)
-	return reply{text}
-}
-
 func (r *reply) word() string {
 	word, rest, _ := strings.Cut(r.rest, " ")
 	r.rest = rest
@@ -66,7 +61,10 @@ func (r *reply) word() string {
 }
 
 func (r *reply) integer() int64 {
-	n, _ := strconv.ParseInt(r.word(), 10, 64)
+	n, err := strconv.ParseInt(r.word(), 10, 64)
+	if err != nil {
+		return 0 // not the largest, which it is when the number is larger
+	}
 	return n
 }
 
@@ -78,12 +76,6 @@ func (r *reply) duration() time.Duration {
 }
 
 const noKey = -2 * time.Millisecond
-
-// integer reads an answer, or a part of one, that is a number.
-func integer(v any) int64 {
-	n, _ := v.(int64)
-	return n
-}
 
 func odd(what string) error {
 	return fmt.Errorf("the server's answer to %s cannot be read; is something between it and the client?", what)

@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,11 +24,42 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	case *redis.ClusterClient, *redis.Ring:
 		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
 	}
-	return New(single{c}, opts...)
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	store, err := newSingleStore(c, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newEngine(store, cfg), nil
 }
 
-// single is the Store of one server: each step a script, sent once.
-type single struct{ client Client }
+// newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
+func newSingleStore(c Client, cfg config) (Store, error) {
+	store := single{client: c, steps: c, renewals: c}
+	if cfg.renewClient != nil {
+		store.renewals = cfg.renewClient
+	}
+	if cfg.autoPipeline {
+		p, err := newPipelined(c)
+		if err != nil {
+			return nil, err
+		}
+		store.steps = p
+	}
+	if s, ok := c.(subscriber); ok {
+		return listening{store, newInbox(s)}, nil
+	}
+	return store, nil
+}
+
+// single is the Store of one server: each step a script, sent once. Its clients lead to the same server.
+type single struct {
+	client   Client
+	steps    Client // of acquires and releases: another way with WithAutoPipeline
+	renewals Client // of renewals: another pool with WithRenewClient
+}
 
 var _ interface {
 	Store
@@ -39,100 +71,168 @@ var _ interface {
 
 // Acquire runs acquire.lua.
 func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
-	counts := "0"
-	if c.Once > 0 {
-		counts = "1"
+	waits := ""
+	if c.Queue {
+		waits = waitsAs(c)
 	}
-	v, err := acquireScript.run(ctx, s.client,
-		[]string{c.Key, counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.TTL), max(c.Block, 1), counts, c.Metadata)
+	v, err := acquireScript.run(ctx, s.steps,
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
+		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
 	if err != nil {
 		return Grant{}, err
 	}
-	r := replyOf(v)
+	if g, ok := grantOf(v); ok {
+		return g, nil
+	}
+	return Grant{}, odd("acquire")
+}
+
+// waitsAs says how a claim waits; with the token before it and the metadata behind, it is the claim's entry in the queue.
+func waitsAs(c Claim) string {
+	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(millis(c.Hand), 1), 10) + "|" + strconv.Itoa(int(c.Mode)) +
+		"|" + strconv.Itoa(max(c.Block, 1)) + "|" + asksOnce(c)
+}
+
+// entryOf is a claim in the queue: token|inbox|hand-ms|mode|block|once|metadata. It must not change while the token lives.
+func entryOf(c Claim) string { return c.Owner + "|" + waitsAs(c) + "|" + c.Metadata }
+
+func asksOnce(c Claim) string {
+	if c.Once > 0 {
+		return "1"
+	}
+	return "0"
+}
+
+// grantOf reads the answer to an acquire, also to one that came with a release.
+func grantOf(text string) (g Grant, ok bool) {
+	r := reply{text}
 	state := r.word()
-	g := Grant{At: r.time()}
+	g.At = r.time()
 	switch state {
 	case "granted":
 		_ = r.word() // its PTTL: what is left is counted on our clock
 		h, ok := parseLease(r.rest)
-		if !ok {
-			return Grant{}, odd("acquire")
-		}
 		g.State, g.Fence, g.Block = Granted, h.fence, h.block
+		return g, ok
 	case "busy":
 		left := r.duration()
-		g.State, g.Holder = Busy, holderOf(r.rest, left)
+		g.State, g.Place, g.Deaf = Busy, int(r.integer()), r.word() == "0"
+		g.Holder = holderOf(r.rest, left)
 	case "undone":
 		g.State = Undone
 	case "revoked":
 		g.State, g.Reason = Revoked, r.rest
 	case "done":
 		g.State = Done
-	default:
-		return Grant{}, odd("acquire")
 	}
-	return g, nil
+	return g, g.State != 0
 }
 
-// Renew runs renew.lua for all claims in one call. Whoever is not ours is looked up once: it may have been revoked.
+// Renew runs renew.lua for all claims in one call, and confirm.lua in another one for those that were handed over, if
+// there are any. Whoever is not ours is looked up once: it may have been revoked.
 func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
-	keys := make([]string, len(cs))
-	args := make([]any, 0, 2*len(cs))
-	for i, c := range cs {
-		keys[i] = c.Key
-		args = append(args, c.Owner, millis(c.TTL))
-	}
-	v, err := renewScript.run(ctx, s.client, keys, args...)
-	if err != nil {
-		return nil, err
-	}
-	answers, _ := v.([]any)
-	if len(answers) != len(cs)+1 {
-		return nil, odd("renew")
-	}
-	at := time.UnixMicro(integer(answers[0]))
 	grants := make([]Grant, len(cs))
-	for i, c := range cs {
-		grants[i] = Grant{State: Granted, At: at}
-		if integer(answers[i+1]) == 0 {
-			grants[i].State = NotOurs
-			if reason, ok := s.revoked(ctx, c); ok {
-				grants[i].State, grants[i].Reason = Revoked, reason
+	for _, step := range []struct {
+		handed bool
+		run    func(context.Context, []Claim) (string, error)
+	}{{false, s.renew}, {true, s.confirm}} {
+		var of []int // places in cs
+		var some []Claim
+		for i, c := range cs {
+			if c.Handed == step.handed {
+				of, some = append(of, i), append(some, c)
+			}
+		}
+		if len(some) == 0 {
+			continue
+		}
+		v, err := step.run(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		r := reply{v}
+		at := r.time()
+		if len(r.rest) != len(some) {
+			return nil, odd("renew")
+		}
+		for n, i := range of {
+			grants[i] = Grant{State: Granted, At: at}
+			if r.rest[n] != '1' {
+				grants[i].State = NotOurs
+				if reason, ok := s.revoked(ctx, cs[i]); ok {
+					grants[i].State, grants[i].Reason = Revoked, reason
+				}
 			}
 		}
 	}
 	return grants, nil
 }
 
+func (s single) renew(ctx context.Context, cs []Claim) (string, error) {
+	keys := make([]string, len(cs))
+	args := make([]any, 0, 2*len(cs))
+	for i, c := range cs {
+		keys[i] = c.Key
+		args = append(args, c.Owner, millis(c.TTL))
+	}
+	return renewScript.run(ctx, s.renewals, keys, args...)
+}
+
+func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
+	keys := make([]string, 0, 2*len(cs))
+	args := make([]any, 0, 2*len(cs))
+	for _, c := range cs {
+		keys = append(keys, c.Key, queueOf(c.Key))
+		args = append(args, c.Owner, millis(c.TTL))
+	}
+	return confirmScript.run(ctx, s.renewals, keys, args...)
+}
+
 // revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same.
 func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
-	v, err := do(ctx, s.client, "get", tombstoneOf(c.Key, c.Owner))
+	v, err := do(ctx, s.renewals, "get", tombstoneOf(c.Key, c.Owner))
 	if err != nil {
 		return "", false
 	}
-	text, _ := v.(string)
-	return strings.CutPrefix(text, "revoked:")
+	return strings.CutPrefix(v, "revoked:")
 }
 
-// Release runs release.lua.
+// Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
 func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	done := time.Duration(0)
 	if c.Complete {
 		done = c.Once
 	}
-	v, err := releaseScript.run(ctx, s.client,
-		[]string{c.Key, tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.Keep), millis(c.Undo), millis(done))
+	tombstone := tombstoneOf(c.Key, c.Owner)
+	entry, next, nextTombstone, nextTTL := "", "", tombstone, int64(0)
+	if c.Queue {
+		entry = entryOf(c)
+	}
+	if c.Next != nil {
+		next, nextTombstone, nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
+	}
+	v, err := releaseScript.run(ctx, s.steps,
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstone, doneOf(c.Key), nextTombstone},
+		c.Owner, millis(c.Keep), millis(c.Undo), millis(done), entry, next, nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}
-	r := replyOf(v)
+	r := reply{v}
+	var g Grant
 	state := r.word()
-	g := Grant{At: r.time()}
+	if r.rest != "" {
+		g.At = r.time()
+	}
 	switch state {
 	case "released":
 		g.State = Released
+		if r.rest != "" {
+			answer, ok := grantOf(r.rest)
+			if !ok {
+				return Grant{}, odd("release")
+			}
+			g.Next = &answer
+		}
 	case "not-ours":
 		g.State = NotOurs
 	case "done":
@@ -152,48 +252,53 @@ func (s single) Inspect(ctx context.Context, key string) (Info, error) {
 	return info, err
 }
 
-func (s single) look(ctx context.Context, key string) (info Info, token string, err error) {
-	v, err := inspectScript.run(ctx, s.client, []string{key})
+func (s single) look(ctx context.Context, key string) (info Info, holder leaseText, err error) {
+	v, err := inspectScript.run(ctx, s.client, []string{key, queueOf(key)})
 	if err != nil {
-		return Info{}, "", err
+		return Info{}, leaseText{}, err
 	}
-	r := replyOf(v)
-	now, left := r.time(), r.duration()
+	r := reply{v}
+	now, left, waiters := r.time(), r.duration(), int(r.integer())
 	if now.Equal(time.UnixMicro(0)) {
-		return Info{}, "", odd("inspect")
+		return Info{}, leaseText{}, odd("inspect")
 	}
 	if left == noKey {
-		return Info{}, "", nil
+		return Info{Waiters: waiters}, leaseText{}, nil
 	}
 	h, ours := parseLease(r.rest)
-	info = Info{Held: true, Foreign: !ours, Left: left, Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept}
+	info = Info{
+		Held: true, Foreign: !ours, Left: left, Waiters: waiters,
+		Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept,
+	}
 	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(now) {
 		info.Since = at
 	}
-	return info, h.token, nil
+	return info, h, nil
 }
 
-// Break looks the holder up, and throws it out if it is the one with that fence. Two steps, because the name of the
+// Break looks the holder up, and throws it out if it has that fence. Two steps, because the name of the
 // note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
 func (s single) Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error) {
-	info, token, err := s.look(ctx, key)
+	info, holder, err := s.look(ctx, key)
 	switch {
 	case err != nil:
 		return Grant{}, err
 	case info.Foreign:
 		return Grant{}, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
-	case !info.Held || info.Fence != fence:
+	case !info.Held || fence < holder.fence || fence-holder.fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is one holder
 		return Grant{State: NotOurs}, nil
 	}
 	note := max(info.Left, time.Minute)
 	if info.Kept {
 		note = 0 // nobody is left to read it
 	}
-	v, err := breakScript.run(ctx, s.client, []string{key, tombstoneOf(key, token)}, token, "revoked:"+reason, millis(note))
+	v, err := breakScript.run(ctx, s.client,
+		[]string{key, queueOf(key), counterOf(key), tombstoneOf(key, holder.token)},
+		holder.token, "revoked:"+reason, millis(note))
 	if err != nil {
 		return Grant{}, err
 	}
-	if integer(v) == 0 {
+	if v != "1" {
 		return Grant{State: NotOurs}, nil
 	}
 	return Grant{State: Released}, nil
@@ -214,9 +319,8 @@ func (s single) RaiseFence(ctx context.Context, key string, atLeast uint64) erro
 // Examine looks at what the server does when its memory is full. A server that does not say (a proxy, a substitute, an
 // ACL) is taken as it is.
 func (s single) Examine(ctx context.Context) []Warning {
-	v, err := do(ctx, s.client, "info", "memory")
-	text, ok := v.(string)
-	if err != nil || !ok {
+	text, err := do(ctx, s.client, "info", "memory")
+	if err != nil {
 		return nil
 	}
 	limit, policy := "0", "noeviction"

@@ -55,7 +55,7 @@ func (c Claim) Format(f fmt.State, _ rune) {
 // Grant is a Store's answer.
 type Grant struct {
 	State  State
-	At     time.Time // the server's clock; zero where the Store has none
+	At     time.Time // Granted, Busy: the server's clock; zero where the Store has none
 	Fence  uint64    // Granted: the first fence of the hold, 0 where the Store cannot mint one
 	Block  int       // Granted: how many fences are reserved
 	Holder Holder    // Busy: who holds the key

@@ -17,19 +17,20 @@ import (
 //
 //	//go:embed lua/acquire.lua
 //	acquireLua string
-//	acquireScript = newScript(acquireLua)
+//	acquireScript = newScript(handLua + acquireLua)
 //	… acquireScript.run(ctx, client, []string{key}, arg) …
 type scripts struct {
 	set      *token.FileSet
 	files    []*ast.File
 	embedded map[string][]string // Lua file, as in go:embed, to the variables with its text
 	made     map[string]string   // variable with a text to the variable with the script
+	before   map[string][]string // variable with a text to those of the fragments before it, in newScript
 	problems []string
 }
 
 func parseScripts(t testing.TB, tree fs.FS, dir string) *scripts {
 	t.Helper()
-	s := &scripts{set: token.NewFileSet(), embedded: make(map[string][]string), made: make(map[string]string)}
+	s := &scripts{set: token.NewFileSet(), embedded: make(map[string][]string), made: make(map[string]string), before: make(map[string][]string)}
 	names, err := fs.Glob(tree, path.Join(dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -93,9 +94,82 @@ func (s *scripts) variable(d *ast.GenDecl, spec *ast.ValueSpec) {
 	for i, value := range spec.Values {
 		call, ok := value.(*ast.CallExpr)
 		if ok && types.ExprString(call.Fun) == "newScript" && len(call.Args) == 1 {
-			s.made[types.ExprString(call.Args[0])] = spec.Names[i].Name
+			texts, ok := summands(call.Args[0])
+			if !ok {
+				s.bad(call, "make a script of the texts of Lua files, as in newScript(handLua + releaseLua), so that its parts can be followed")
+				continue
+			}
+			last := texts[len(texts)-1]
+			s.made[last], s.before[last] = spec.Names[i].Name, texts[:len(texts)-1]
 		}
 	}
+}
+
+// summands are the variables of a + b + c.
+func summands(e ast.Expr) (names []string, ok bool) {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return []string{e.Name}, true
+	case *ast.BinaryExpr:
+		left, ok := summands(e.X)
+		if right, more := summands(e.Y); ok && more && e.Op == token.ADD {
+			return append(left, right...), true
+		}
+	}
+	return nil, false
+}
+
+// partsOf are the fragments that stand before a script.
+func (s *scripts) partsOf(script luaScript, files []luaScript) (parts []luaScript, problems []string) {
+	bad := func(format string, args ...any) {
+		problems = append(problems, script.file+fmt.Sprintf(format, args...))
+	}
+	text := s.textOf(script)
+	if script.isFragment() {
+		uses := 0
+		for _, before := range s.before {
+			if slices.Contains(before, text) {
+				uses++
+			}
+		}
+		switch {
+		case s.made[text] != "":
+			bad(" is a fragment: put it before a script in newScript")
+		case uses == 0:
+			bad(" is a fragment of no script: put it before one in newScript, or strike it")
+		}
+		return nil, problems
+	}
+	for last, before := range s.before {
+		if slices.Contains(before, text) {
+			bad(": it stands before %s, so its header needs `-- fragment: ` with its functions", s.fileOf(last, files).name())
+		}
+	}
+	for _, part := range s.before[text] {
+		if f := s.fileOf(part, files); f.isFragment() {
+			parts = append(parts, f)
+		}
+	}
+	return parts, problems
+}
+
+// textOf is the variable with a file's text.
+func (s *scripts) textOf(file luaScript) string {
+	texts := s.embedded[path.Join(path.Base(path.Dir(file.file)), file.name())]
+	if len(texts) == 0 {
+		return ""
+	}
+	return texts[0]
+}
+
+// fileOf is the file whose text a variable has.
+func (s *scripts) fileOf(text string, files []luaScript) luaScript {
+	for _, f := range files {
+		if s.textOf(f) == text {
+			return f
+		}
+	}
+	return luaScript{}
 }
 
 // check follows one Lua file to its calls, which must pass what its header promises.
@@ -146,7 +220,7 @@ func (s *scripts) call(call *ast.CallExpr, in *ast.FuncDecl, file string, keys, 
 			s.bad(call, "%s takes KEYS %s and ARGV %s: give it slices, run(ctx, client, keys, args...)", file, keys, argv)
 			return
 		}
-		s.loop(call, in, file, argv.n)
+		s.loop(call, in, file, max(keys.n, 1), argv.n)
 	case !isLiteral || call.Ellipsis.IsValid():
 		s.bad(call, "%s takes KEYS %s and ARGV %s: write them into the call, so that they can be counted", file, keys, argv)
 	default:
@@ -159,8 +233,8 @@ func (s *scripts) call(call *ast.CallExpr, in *ast.FuncDecl, file string, keys, 
 	}
 }
 
-// loop looks for the one loop that sets a key and appends n arguments in each turn.
-func (s *scripts) loop(call *ast.CallExpr, in *ast.FuncDecl, file string, n int) {
+// loop looks for the one loop that fills in k keys and appends n arguments in each turn.
+func (s *scripts) loop(call *ast.CallExpr, in *ast.FuncDecl, file string, k, n int) {
 	keys, args := types.ExprString(call.Args[2]), types.ExprString(call.Args[3])
 	var appends, sets []int
 	ast.Inspect(in, func(node ast.Node) bool {
@@ -186,8 +260,8 @@ func (s *scripts) loop(call *ast.CallExpr, in *ast.FuncDecl, file string, n int)
 		}
 		return true
 	})
-	if !slices.Equal(sets, []int{1}) {
-		s.bad(call, "%s: fill %s in one loop, one key in each turn: it has %v", file, keys, sets)
+	if !slices.Equal(sets, []int{k}) {
+		s.bad(call, "%s takes KEYS %d for each lease: fill %s with so many in each turn of one loop: it has %v", file, k, keys, sets)
 	}
 	if !slices.Equal(appends, []int{n}) {
 		s.bad(call, "%s takes ARGV %d for each lease: append so many to %s in each turn of one loop: it has %v", file, n, args, appends)

@@ -112,6 +112,53 @@ func (c luaCode) inside(i int) luaCode {
 	return c[i+1:]
 }
 
+// index returns what stands in the brackets after the name at i: KEYS[…].
+func (c luaCode) index(i int) luaCode {
+	if c.at(i + 1).is("[") {
+		return c.inside(i + 1)
+	}
+	return luaCode{}
+}
+
+// isCall tells whether the name at i is that of a function which is called there.
+func (c luaCode) isCall(i int) bool {
+	return c[i].kind == luaName && c.at(i+1).is("(") && !c.at(i-1).is(".") && !c.at(i-1).is("function")
+}
+
+// calledOf is the first of these functions that is called.
+func (c luaCode) calledOf(names []string) string {
+	for i, t := range c {
+		if slices.Contains(names, t.text) && c.isCall(i) {
+			return t.text
+		}
+	}
+	return ""
+}
+
+// functions are the local functions that are defined outside of all others, and the line of the first code that lies in
+// none, or 0.
+func (c luaCode) functions() (names []string, stray int) {
+	depth := 0
+	for i, t := range c {
+		if depth == 0 {
+			switch {
+			case t.is("local") && c.at(i+1).is("function"):
+			case t.is("function") && c.at(i-1).is("local"):
+				names = append(names, c.at(i+1).text)
+			case stray == 0:
+				stray = t.line
+			}
+		}
+		switch {
+		case t.is("function"), t.is("if"), t.is("do"), t.is("repeat"):
+			depth++
+		case t.is("end"), t.is("until"):
+			depth--
+		}
+	}
+	return names, stray
+}
+
 // split cuts at the commas that lie in no bracket.
 func (c luaCode) split() (parts []luaCode) {
 	depth, from := 0, 0

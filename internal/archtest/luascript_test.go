@@ -17,8 +17,14 @@ type luaScript struct {
 	code   luaCode
 }
 
-// luaFields are the parts of a header, in this order.
-var luaFields = []string{"KEYS", "ARGV", "returns", "idempotent", "first write"}
+// luaFields are the parts of a header, in this order. A fragment is text that several scripts share: functions, which
+// `-- fragment: take(token) · give()` lists. It has no ARGV, and its KEYS are the first of each script that it stands in.
+var luaFields = []string{"fragment", "KEYS", "ARGV", "returns", "idempotent", "first write"}
+
+func (s luaScript) isFragment() bool { return s.fields["fragment"] != "" }
+
+// name is how scripts and messages call the file.
+func (s luaScript) name() string { return path.Base(s.file) }
 
 // parseLua reads a script; a comment line that is indented goes on with the part above it.
 func parseLua(file, text string) (s luaScript, problems []string) {
@@ -77,21 +83,26 @@ func (s luaScript) promised(table string) arity {
 	return arity{len(items), len(items) == 1 && strings.Contains(text, " … ")}
 }
 
-// checkUses compares what the body takes out of KEYS or ARGV with the header.
-func (s luaScript) checkUses(table string) (problems []string) {
+// checkUses compares what the body, and the fragments before it, take out of KEYS or ARGV with the header. A fragment may
+// leave keys out that lie between its own.
+func (s luaScript) checkUses(table string, parts []luaScript) (problems []string) {
 	want := s.promised(table)
 	bad := func(line int, format string, args ...any) {
 		problems = append(problems, fmt.Sprintf("%s:%d: %s", s.file, line, fmt.Sprintf(format, args...)))
 	}
 	used := make(map[int]bool) // numbers, or for each lease the rests of division by want.n
+	for _, part := range parts {
+		for i, t := range part.code {
+			if _, n, ok := linear(part.code.index(i)); ok && t.is(table) {
+				used[n] = true
+			}
+		}
+	}
 	for i, t := range s.code {
 		if !t.is(table) {
 			continue
 		}
-		index := luaCode{}
-		if s.code.at(i + 1).is("[") {
-			index = s.code.inside(i + 1)
-		}
+		index := s.code.index(i)
 		factor, plus, counted := linear(index)
 		switch {
 		case want.each && s.code.at(i-1).is("#"):
@@ -106,6 +117,9 @@ func (s luaScript) checkUses(table string) (problems []string) {
 		default:
 			used[plus] = true
 		}
+	}
+	if s.isFragment() && used[want.n] {
+		return problems
 	}
 	if len(used) < want.n && len(problems) == 0 {
 		bad(1, "the header lists %s %s, and the body uses %d: strike what is not needed, here and at the call", table, want, len(used))
@@ -160,10 +174,12 @@ func (s luaScript) calls() (calls []luaCall, problems []string) {
 			continue
 		}
 		member := s.code.at(i + 2).text
-		if why, ok := luaRedis[member]; !ok || !s.code.at(i+1).is(".") {
+		why, ok := luaRedis[member]
+		if !ok || !s.code.at(i+1).is(".") {
 			problems = append(problems, fmt.Sprintf("%s:%d: redis.%s is in no row of luaRedis (internal/archtest/lua_test.go): use redis.call, or add a row with the reason", s.file, t.line, member))
 			continue
-		} else if why != callsCommand {
+		}
+		if why != callsCommand && why != triesCommand {
 			continue
 		}
 		args := luaCode{}
@@ -175,30 +191,48 @@ func (s luaScript) calls() (calls []luaCall, problems []string) {
 			problems = append(problems, fmt.Sprintf("%s:%d: name the command in the call, as in redis.call('GET', KEYS[1]), so that the commands can be listed", s.file, t.line))
 			continue
 		}
-		calls = append(calls, luaCall{strings.ToUpper(parts[0][0].text), parts[1:], t.line})
+		command := strings.ToUpper(parts[0][0].text)
+		if luaTried[command] == "" && why == triesCommand {
+			problems = append(problems, fmt.Sprintf("%s:%d: %s is in no row of luaTried (internal/archtest/lua_test.go): use redis.call, so that an error ends the script", s.file, t.line, command))
+		}
+		calls = append(calls, luaCall{command, parts[1:], t.line})
 	}
 	return calls, problems
 }
 
-// check looks at one script by itself.
-func (s luaScript) check() (problems []string) {
+// check looks at one file, and counts what the fragments before it do as its own.
+func (s luaScript) check(parts []luaScript) (problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, s.file+fmt.Sprintf(format, args...))
 	}
-	if name := path.Base(s.file); !strings.HasPrefix(s.title, "-- "+name+": ") {
-		bad(": begin with `-- %s: ` and what the script does", name)
+	if !strings.HasPrefix(s.title, "-- "+s.name()+": ") {
+		bad(": begin with `-- %s: ` and what the script does", s.name())
 	}
 	for _, field := range luaFields {
-		if _, ok := s.fields[field]; !ok && field != "first write" {
+		_, ok := s.fields[field]
+		switch {
+		case s.isFragment() && field == "ARGV":
+			if ok {
+				bad(": a fragment has no ARGV: give its functions arguments, so that they can be read where they are called")
+			}
+		case !ok && field != "first write" && field != "fragment":
 			bad(": the header has no `-- %s: `, which a caller must know; where there is nothing to say, say none", field)
 		}
 	}
-	problems = append(problems, s.checkUses("KEYS")...)
-	problems = append(problems, s.checkUses("ARGV")...)
+	problems = append(problems, s.checkUses("KEYS", parts)...)
+	problems = append(problems, s.checkUses("ARGV", parts)...)
 
 	calls, more := s.calls()
 	problems = append(problems, more...)
 	var writes []string
+	for _, part := range parts {
+		inner, _ := part.calls()
+		for _, c := range inner {
+			if luaCommands[c.command].writes {
+				writes = append(writes, c.command)
+			}
+		}
+	}
 	for _, c := range calls {
 		rule, ok := luaCommands[c.command]
 		if !ok {
@@ -208,12 +242,16 @@ func (s luaScript) check() (problems []string) {
 		if rule.writes {
 			writes = append(writes, c.command)
 		}
-		for n, arg := range c.args[:min(rule.keys, len(c.args))] {
+		keys := rule.keys
+		if keys == all {
+			keys = max(len(c.args), 1)
+		}
+		for n, arg := range c.args[:min(keys, len(c.args))] {
 			if !arg.follow(0, "KEYS", "[") || len(arg.inside(1)) != len(arg)-3 {
 				bad(":%d: argument %d of %s is a key, so it must be KEYS[…] and not %s: a cluster, and an ACL, must be told all keys", c.line, n+1, c.command, arg)
 			}
 		}
-		if len(c.args) < rule.keys {
+		if len(c.args) < keys {
 			bad(":%d: %s is not told its key", c.line, c.command)
 		}
 	}
@@ -244,4 +282,70 @@ func (s luaScript) checkFirstWrite(writes []string) []string {
 		return []string{fmt.Sprintf("%s: `first write: %s` begins with no command that the body writes with (%s)", s.file, text, strings.Join(slices.Compact(slices.Sorted(slices.Values(writes))), ", "))}
 	}
 	return nil
+}
+
+// checkParts looks at how a file is put together: which fragments stand before it, and what it takes from where.
+func (s luaScript) checkParts(parts, files []luaScript) (problems []string) {
+	bad := func(format string, args ...any) {
+		problems = append(problems, s.file+fmt.Sprintf(format, args...))
+	}
+	defined, stray := s.code.functions()
+	if s.isFragment() {
+		if stray > 0 {
+			bad(":%d: a fragment is nothing but local functions: whatever else it does, each script would do first", stray)
+		}
+		for _, name := range s.offers() {
+			if !slices.Contains(defined, name) {
+				bad(": the header speaks of %s, which is no local function of it", name)
+			}
+		}
+	}
+	for _, part := range parts {
+		if !strings.HasPrefix(s.fields["KEYS"]+" · ", part.fields["KEYS"]+" · ") {
+			bad(": %s has the KEYS %s, and %s %s: they must begin alike", part.name(), part.fields["KEYS"], s.name(), s.fields["KEYS"])
+		}
+	}
+	for _, other := range files {
+		if other.file == s.file || !other.isFragment() {
+			continue
+		}
+		there := slices.ContainsFunc(parts, func(p luaScript) bool { return p.file == other.file })
+		needed := slices.ContainsFunc(parts, func(p luaScript) bool { return p.file != other.file && p.callsOf(other) > 0 })
+		line := s.callsOf(other)
+		switch {
+		case line > 0 && !there && !s.isFragment():
+			bad(":%d: %s is a function of %s: put that before it in newScript, or it is nil", line, s.code.calledOf(other.offers()), other.name())
+		case there && line == 0 && !needed:
+			bad(": %s needs nothing of %s: leave that out of its newScript", s.name(), other.name())
+		}
+	}
+	// Among the fragments, too, whoever is called stands first.
+	for i, part := range parts {
+		for _, other := range files {
+			if other.isFragment() && other.file != part.file && part.callsOf(other) > 0 &&
+				!slices.ContainsFunc(parts[:i], func(p luaScript) bool { return p.file == other.file }) {
+				bad(": %s calls %s, which is a function of %s: put that before it in newScript, or it is nil", part.name(), part.code.calledOf(other.offers()), other.name())
+			}
+		}
+	}
+	return problems
+}
+
+// offers are the functions that a fragment's header lists.
+func (s luaScript) offers() (names []string) {
+	for item := range strings.SplitSeq(s.fields["fragment"], " · ") {
+		name, _, _ := strings.Cut(item, "(")
+		names = append(names, name)
+	}
+	return names
+}
+
+// callsOf is the line where a function of a fragment is called, or 0.
+func (s luaScript) callsOf(fragment luaScript) int {
+	for i, t := range s.code {
+		if slices.Contains(fragment.offers(), t.text) && s.code.isCall(i) {
+			return t.line
+		}
+	}
+	return 0
 }

@@ -9,9 +9,13 @@ import (
 )
 
 // NewLocker returns an Engine over s that is closed when the test ends, which then fails if something is still under
-// way after a minute. In a testing/synctest bubble call it, and make s, inside the bubble.
+// way after a minute. In a testing/synctest bubble call it, and make s, inside the bubble. A second Locker over the same
+// [Memory] gets a [Process] of its own.
 func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engine {
 	t.Helper()
+	if m, ok := s.(*Memory); ok && m.taken() {
+		s = m.NewProcess()
+	}
 	e, err := locker.New(s, opts...)
 	if err != nil {
 		t.Fatal(err)

@@ -1,19 +1,22 @@
--- acquire.lua: take the lease for a token, or say who has it.
+-- acquire.lua: take the lease for a token, or say who has it, and wait in line.
 --
--- KEYS: lease L · fence counter C · tombstone X of the token · done mark D
--- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata, may be ""
--- returns: "granted" server-µs PTTL L · "busy" server-µs PTTL L · "undone" server-µs · "revoked" server-µs reason
+-- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · done mark D
+-- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata, may be "" · how it
+--       waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue
+-- returns: "granted" server-µs PTTL L · "busy" server-µs PTTL place listeners L, where place is what it would be for who
+--          does not queue, and listeners is "-" for who has no inbox · "undone" server-µs · "revoked" server-µs reason
 --          "done" server-µs; words with a space between, as one string, which is read without taking it apart
--- idempotent: a second execution finds L with the token in it, answers with the same L and at most lengthens it; after
---   an undo it finds X.
--- first write: GETEX of a held L, which changes nothing; SET C for a free one, which a full server refuses, and then
---   nothing has happened.
+-- idempotent: a second execution finds L with the token in it, answers with the same L and at most lengthens it; or it
+--   finds the token in Q, where it keeps its place; after an undo it finds X.
+-- first write: SET C for a free L that nobody waits for, which a full server refuses, and then nothing has happened;
+--   otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing: no full server refuses them, and every replica.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local at = string.format(' %.0f ', now)
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp .. ' '
 
--- One MGET, not three GETs; it reads data of another type as missing, which the SET NX at the end finds out.
-local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+-- One MGET, not three GETs. It reads data of another type as missing: of C and L, grant finds that out.
+local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
 local lease, counter, tombstone = found[1], found[2], found[3]
 if tombstone then
   if string.sub(tombstone, 1, 8) == 'revoked:' then
@@ -21,38 +24,41 @@ if tombstone then
   end
   return 'undone' .. at
 end
-if ARGV[4] == '1' and redis.call('EXISTS', KEYS[4]) == 1 then
+if ARGV[4] == '1' and redis.call('GET', KEYS[5]) then
   return 'done' .. at
 end
 
-if lease then
-  -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy". Not before: after a write
-  -- of any kind a full server lets all others pass, and there a new lease must be refused.
-  redis.call('GETEX', KEYS[1])
-  local left = redis.call('PTTL', KEYS[1])
-  local owner = ARGV[1] .. ':'
-  if string.sub(lease, 1, #owner) ~= owner then
-    return 'busy' .. at .. left .. ' ' .. lease
-  end
-  if left < tonumber(ARGV[2]) then
+local owner = ARGV[1] .. ':'
+if lease and string.sub(lease, 1, #owner) == owner then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, this is a sign of life
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
 
--- The fence: larger than every one before, and at least the server's clock, so that it grows even after the counter is
--- lost. A block may run ahead of the clock by 100 ms only; %.0f because Lua's tostring rounds microseconds.
-local block = tonumber(ARGV[3])
-local fence = math.max((tonumber(counter or '0') or 0) + 1, now)
-if fence + block - 1 > now + 100000 then
-  block = 1
+local left
+if lease then
+  left = redis.call('PTTL', KEYS[1])
+  if ARGV[6] == '' then
+    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy". Not before: after a write
+    -- of any kind a full server lets all others pass, and there a new lease must be refused. Who queues writes anyway.
+    redis.call('GETEX', KEYS[1])
+  end
+elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then
+  -- Nobody overtakes the queue. That a key or tombstone is data of another type must be found out before anything is done.
+  redis.call('GETEX', KEYS[1])
+  redis.call('GET', KEYS[4])
+  lease, left = hand(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1])
 end
-lease = string.format('%s:%.0f:%.0f', ARGV[1], fence, block)
-if ARGV[5] ~= '' then
-  lease = lease .. ':' .. ARGV[5]
+if not lease then
+  return 'granted' .. at .. ARGV[2] .. ' ' .. grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
 end
-redis.call('SET', KEYS[2], string.format('%.0f', fence + block - 1))
-if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[2], 'NX') then
-  return redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
+
+local place, listening
+if ARGV[6] ~= '' then
+  place, listening = queue(now, ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[5], string.match(ARGV[6], '^[^|]*'))
+else
+  place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'
 end
-return 'granted' .. at .. ARGV[2] .. ' ' .. lease
+return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

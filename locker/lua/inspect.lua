@@ -1,9 +1,10 @@
--- inspect.lua: say who holds a lease.
+-- inspect.lua: say who holds a lease, and how many wait for it.
 --
--- KEYS: lease L
+-- KEYS: lease L · queue Q
 -- ARGV: none
--- returns: server-µs PTTL L, as one string; L is "" when it is free
+-- returns: server-µs PTTL waiters L, as one string; L is "" when it is free
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local at = string.format('%.0f ', clock[1] * 1000000 + clock[2])
-return at .. redis.call('PTTL', KEYS[1]) .. ' ' .. (redis.call('GET', KEYS[1]) or '')
+local waiters = redis.call('ZCOUNT', KEYS[2], '0', '+inf')
+return at .. redis.call('PTTL', KEYS[1]) .. ' ' .. waiters .. ' ' .. (redis.call('GET', KEYS[1]) or '')

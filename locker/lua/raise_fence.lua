@@ -2,13 +2,12 @@
 --
 -- KEYS: fence counter C
 -- ARGV: the least value
--- returns: the counter's value
+-- returns: the counter's value, as a string
 -- idempotent: it never lowers the counter.
 -- first write: SET C; memory may refuse it, and then nothing has happened.
-local counter = tonumber(redis.call('GET', KEYS[1]) or '0') or 0
-local least = tonumber(ARGV[1])
-if counter < least then
+local counter = redis.call('GET', KEYS[1]) or '0'
+if (tonumber(counter) or 0) < tonumber(ARGV[1]) then
   redis.call('SET', KEYS[1], ARGV[1])
-  counter = least
+  counter = ARGV[1]
 end
 return counter

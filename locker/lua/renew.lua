@@ -2,13 +2,14 @@
 --
 -- KEYS: leases L1 … Ln
 -- ARGV: for each lease: token · ttl in ms
--- returns: {server µs, 1 or 0 for each lease in order}: 1 it is the owner's, 0 it is not
+-- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 it is the owner's, 0 it is not; as one
+--          string, as in "1700000000000000 1101"
 -- idempotent: it sets expiries to at least ttl from now. It never shortens one, because a late renewal must not undo an
 --   extension, and never creates a key.
 -- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false 0. Not for data that
 --   is no string: the error would end the renewal of all others.
 local clock = redis.call('TIME')
-local answer = {clock[1] * 1000000 + clock[2]}
+local answer = {}
 for i = 1, #KEYS do
   local owner = ARGV[2 * i - 1] .. ':'
   local kind = redis.call('TYPE', KEYS[i])['ok']
@@ -17,9 +18,9 @@ for i = 1, #KEYS do
     if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[2 * i]) then
       redis.call('PEXPIRE', KEYS[i], ARGV[2 * i])
     end
-    answer[i + 1] = 1
+    answer[i] = '1'
   else
-    answer[i + 1] = 0
+    answer[i] = '0'
   end
 end
-return answer
+return string.format('%.0f ', clock[1] * 1000000 + clock[2]) .. table.concat(answer)

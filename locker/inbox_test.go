@@ -1,0 +1,378 @@
+package locker_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// post is a Notifier, and what it told.
+type post struct {
+	*testing.T
+	locker.Notifier
+	told chan locker.Event
+	stop func()
+}
+
+func newPost(t *testing.T, c locker.Client) *post {
+	t.Helper()
+	n, ok := locker.SingleStore(c).(locker.Notifier)
+	if !ok {
+		t.Fatalf("the Store of a %T is no Notifier", c)
+	}
+	p := &post{t, n, make(chan locker.Event, 100), nil}
+	p.stop = n.Listen(func(e locker.Event) { p.told <- e })
+	t.Cleanup(p.stop)
+	return p
+}
+
+func (p *post) open() string {
+	p.Helper()
+	name, err := p.Open(p.Context(), "any")
+	if err != nil || name == "" || p.Inbox("any") != name {
+		p.Fatalf("open: %q %v, and the inbox is %q", name, err, p.Inbox("any"))
+	}
+	return name
+}
+
+func (p *post) next() locker.Event {
+	p.Helper()
+	select {
+	case e := <-p.told:
+		return e
+	case <-time.After(20 * time.Second):
+		p.Fatal("nothing was told")
+		return locker.Event{}
+	}
+}
+
+func (p *post) wantReopened() {
+	p.Helper()
+	if e := p.next(); e.Kind != locker.EventReopened || e.Key != "" {
+		p.Fatalf("told %+v, want EventReopened", e)
+	}
+}
+
+// wantHears publishes, and wants it told: nothing else was before.
+func (p *post) wantHears(c *redis.Client, name string) {
+	p.Helper()
+	if n := c.Publish(p.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {
+		p.Fatalf("%d listen at %s", n, name)
+	}
+	want := locker.Event{Kind: locker.EventHead, Key: "the key", Owner: "TOKEN", Hand: 1500 * time.Millisecond}
+	if e := p.next(); e != want {
+		p.Fatalf("told %#v, want %#v", e, want)
+	}
+}
+
+// subscribers are the addresses of the connections that subscribe.
+func subscribers(t *testing.T, c *redis.Client) (addrs []string) {
+	t.Helper()
+	list, err := c.Do(t.Context(), "client", "list", "type", "pubsub").Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(list) {
+		_, addr, _ := strings.Cut(line, " addr=")
+		addr, _, _ = strings.Cut(addr, " ")
+		addrs = append(addrs, addr)
+	}
+	return addrs
+}
+
+func TestAnInboxHearsOfItsTurns(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	p := newPost(t, l.server)
+	if p.Inbox(l.key) != "" {
+		t.Fatal("it names an inbox where nobody listens yet")
+	}
+	name := p.open()
+	holder := l.held()
+	c := l.waits(name)
+	for _, text := range malformed {
+		l.server.Publish(t.Context(), name, text)
+	}
+	l.release(holder, locker.Released)
+	e := p.next()
+	if e.Kind != locker.EventGranted || e.Owner != c.Owner || e.Key != l.key || e.Hand != handed {
+		t.Fatalf("told %#v", e)
+	}
+	p.wantHears(l.server, name)
+}
+
+var malformed = []string{
+	"", " ", "granted", "granted ", "head", "done", "done T", "done T ", "head 5 T", "head x T L", "head 0 T L", "head -5 T L",
+	"granted 1 2 3 4 T", "granted 0 2 3 4 T L", "granted 1 -2 3 4 T L", "granted 1 2 0 4 T L", "granted 1 2 3 0 T L",
+	"granted 1 2 3 4  L", "granted 99999999999999999999 2 3 4 T L", "free L", "Granted 1 2 3 4 T L", "\xff\x00",
+}
+
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	for _, text := range malformed {
+		if e, ok := locker.EventOf(text); ok {
+			t.Errorf("%q is read as %#v", text, e)
+		}
+	}
+	for text, want := range map[string]locker.Event{
+		"granted 7 8 9 10 T a key: of 3 words": {
+			Kind: locker.EventGranted, At: time.UnixMicro(7), Fence: 8, Block: 9, Hand: 10 * time.Millisecond, Owner: "T", Key: "a key: of 3 words",
+		},
+		"head 10 T k": {Kind: locker.EventHead, Hand: 10 * time.Millisecond, Owner: "T", Key: "k"},
+		"done T k":    {Kind: locker.EventDone, Owner: "T", Key: "k"},
+	} {
+		if e, ok := locker.EventOf(text); !ok || e != want {
+			t.Errorf("%q is read as %#v", text, e)
+		}
+	}
+}
+
+func TestASubscriptionThatWasKilledIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	p := newPost(t, client)
+	name := p.open()
+	for range 5 {
+		if n, err := client.ClientKillByFilter(t.Context(), "type", "pubsub").Result(); err != nil || n != 1 {
+			t.Fatal(n, err)
+		}
+		p.wantReopened()
+		if p.open() != name {
+			t.Fatal("the inbox has another name")
+		}
+		p.wantHears(client, name)
+	}
+	server.Restart()
+	p.wantReopened()
+	p.wantHears(server.Client(t), name)
+}
+
+func TestResetSubscribesOnAnotherConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	p := newPost(t, client)
+	p.Reset("") // before there is anything: nothing
+	name := p.open()
+	p.Reset("another inbox")
+	p.wantHears(client, name)
+	before := subscribers(t, client)
+	p.Reset(name)
+	p.Reset(name) // who hears the same at the same time
+	p.wantReopened()
+	p.wantHears(client, name)
+	eventually(t, "the old connection is gone", func() bool { return len(subscribers(t, client)) == 1 })
+	if after := subscribers(t, client); after[0] == before[0] {
+		t.Fatalf("it is still on %v", after)
+	}
+}
+
+func TestASilentSubscriptionIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	direct := server.Client(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	p := newPost(t, through(t, server, proxy))
+	name := p.open()
+	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 }) // one is the test's
+	if p.Inbox("") == "" || len(p.told) > 0 {
+		t.Fatal("a subscription that is only quiet was replaced")
+	}
+	start := time.Now()
+	silent := proxy.SwallowReplies(1, chaos.Command("PING"))
+	p.wantReopened()
+	if d := time.Since(start); silent.Hits() != 1 || d > 8*time.Second {
+		t.Fatalf("replaced after %v, with %d answers missing", d, silent.Hits())
+	}
+	p.wantHears(direct, name)
+}
+
+func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "narrow", "on", ">secret", "+@all", "~*", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	client := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "narrow", "secret" })
+	p := newPost(t, client)
+	for range 3 {
+		name, err := p.Open(t.Context(), "any")
+		if no, ok := errors.AsType[*locker.Refusal](err); name != "" || !ok || no.Temporary || !strings.Contains(err.Error(), "ACL") {
+			t.Fatalf("%q %v", name, err)
+		}
+	}
+	if p.Inbox("any") != "" || len(subscribers(t, client)) != 0 {
+		t.Fatal("it seems to listen")
+	}
+	// Such a user can still lock, wait without an inbox, and hand on to who has one.
+	l := &line{t, client, locker.SingleStore(client), "narrow"}
+	wide := newLine(t, server)
+	ear := wide.listen()
+	holder := l.held()
+	first, second := l.waits(ear.name), l.waits("")
+	l.release(holder, locker.Released)
+	l.wantHolder(first)
+	ear.wantSilence() // the message is lost, and nothing else
+	l.release(first, locker.Released)
+	l.wantHolder(second)
+}
+
+func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := newPost(t, server.Client(t))
+	server.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if name, err := p.Open(ctx, "any"); name != "" || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%q %v", name, err)
+	}
+	server.Resume()
+	p.open() // the attempt went on
+	server.Kill()
+	q := newPost(t, redis.NewClient(&redis.Options{Addr: server.Addr()}))
+	if name, err := q.Open(t.Context(), "any"); name != "" || err == nil {
+		t.Fatalf("%q %v", name, err)
+	} else if no, ok := errors.AsType[*locker.Refusal](err); !ok || !no.Temporary {
+		t.Fatalf("%v, want a temporary refusal", err)
+	}
+	server.Restart()
+	q.open()
+	p.wantReopened()
+}
+
+func TestOneSubscriptionServesAll(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	p := newPost(t, client)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			if _, err := p.Open(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(subscribers(t, client)); n != 1 {
+		t.Fatalf("%d subscriptions", n)
+	}
+}
+
+// Not parallel: it looks at all goroutines.
+func TestStopLeavesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	here := func() bool {
+		all := make([]byte, 1<<20)
+		return strings.Contains(string(all[:runtime.Stack(all, true)]), "locker.(*inbox).run")
+	}
+	for _, meanwhile := range []func(p *post){
+		func(*post) {}, // never opened
+		func(p *post) { p.open() },
+		func(p *post) { p.open(); p.Reset(p.open()) },
+		func(p *post) { p.open(); client.ClientKillByFilter(t.Context(), "type", "pubsub") },
+	} {
+		p := newPost(t, client)
+		meanwhile(p)
+		p.stop()
+		if here() {
+			t.Error("the goroutine is still there")
+		}
+		if name, err := p.Open(t.Context(), "any"); name != "" || !errors.Is(err, locker.ErrClosed) {
+			t.Errorf("open after stop: %q %v", name, err)
+		}
+		eventually(t, "the subscription is gone", func() bool {
+			return len(client.PubSubChannels(t.Context(), "*").Val()) == 0 && len(subscribers(t, client)) == 0
+		})
+	}
+	p := newPost(t, client)
+	p.open()
+	if !here() {
+		t.Error("positive control: the goroutine cannot be seen")
+	}
+	server.Kill()
+	p.stop() // between two attempts
+	if here() {
+		t.Error("the goroutine is still there")
+	}
+}
+
+func TestAClientThatCannotSubscribeMakesNoNotifier(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	store := locker.SingleStore(struct{ locker.Client }{client})
+	if _, ok := store.(locker.Notifier); ok {
+		t.Fatal("it says that it notifies")
+	}
+	l := sharedLine(t)
+	l.store = store
+	holder := l.held()
+	waiter := l.waits("")
+	l.release(holder, locker.Released)
+	l.wantHolder(waiter)
+}
+
+// A server never takes a plain subscription away by itself, but a proxy may, and a cluster does so with sharded ones.
+func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	taken := make(chan struct{}, 100)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go takeAway(conn, taken)
+		}
+	}()
+	client := redis.NewClient(&redis.Options{Addr: listener.Addr().String(), Protocol: 2, DisableIdentity: true})
+	defer client.Close()
+	p := newPost(t, client)
+	if _, err := p.Open(t.Context(), "any"); err != nil {
+		t.Fatal(err)
+	}
+	p.wantReopened()
+	p.wantReopened()
+	p.stop()
+	if len(taken) < 2 {
+		t.Fatal("positive control: no subscription was taken away")
+	}
+}
+
+// takeAway confirms a subscription and ends it.
+func takeAway(conn net.Conn, taken chan<- struct{}) {
+	defer conn.Close()
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		switch word := lines.Text(); {
+		case strings.HasPrefix(word, "latchkit:i:"):
+			_, _ = fmt.Fprintf(conn, "*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(word), word)
+			taken <- struct{}{}
+			_, _ = fmt.Fprintf(conn, "*3\r\n$11\r\nunsubscribe\r\n$%d\r\n%s\r\n:0\r\n", len(word), word)
+		case strings.EqualFold(word, "hello"), strings.EqualFold(word, "client"):
+			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")
+		}
+	}
+}
