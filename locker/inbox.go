@@ -31,6 +31,8 @@ type inbox struct {
 	pubsub  *redis.PubSub // what it reads, for Reset and stop to close
 	live    bool          // the server has confirmed it
 	trying  *attempt      // the subscription that is under way, or the last that was
+	refused error         // this user may not subscribe
+	asked   time.Time     // when the server said so
 }
 
 // subscriber is a Client that can subscribe: a *redis.Client is one.
@@ -49,6 +51,8 @@ const (
 	silentFor = 3 * time.Second
 	// steadyAfter is how long a subscription must have held for the next one to come without a pause.
 	steadyAfter = time.Second
+	// askAgainAfter is when a user who may not subscribe asks whether that has changed.
+	askAgainAfter = 10 * time.Second
 )
 
 // betweenSubscriptions are the pauses after subscriptions that failed or did not hold.
@@ -104,6 +108,10 @@ func (b *inbox) Open(ctx context.Context, _ string) (string, error) {
 	if b.stopped {
 		b.mu.Unlock()
 		return "", &Refusal{Err: ErrClosed}
+	}
+	if !b.running && b.refused != nil && time.Since(b.asked) < askAgainAfter {
+		b.mu.Unlock()
+		return "", b.refused
 	}
 	if !b.running {
 		b.running = true
@@ -199,6 +207,10 @@ func (b *inbox) subscribed(pubsub *redis.PubSub, err error, first bool) (again b
 	pubsub.Close()
 	b.pubsub = nil
 	b.running = !first && !b.stopped
+	b.refused = nil
+	if no, ok := errors.AsType[*Refusal](refusal(err)); ok && !no.Temporary {
+		b.refused, b.asked = no, time.Now()
+	}
 	return b.running
 }
 

@@ -69,10 +69,13 @@ func (k *keeper) pass(h *hold) bool {
 	if h.handed > 0 {
 		whole = h.handed
 	}
-	if h.index == 0 || h.failure != nil || time.Until(h.deadline) < whole/2 {
+	extended := h.longest > h.ttl && !h.adaptive
+	if h.index == 0 || h.failure != nil || extended || time.Until(h.deadline) < whole/2 {
 		return false
 	}
-	h.lease, h.each = nil, h.ttl
+	if h.lease = nil; !h.adaptive {
+		h.each = h.ttl
+	}
 	return true
 }
 
@@ -156,13 +159,13 @@ func (k *keeper) eachOf(h *hold) time.Duration {
 	return h.each
 }
 
-// shorten makes the hold end sooner on this side, and is false when ttl is more than it has.
-func (k *keeper) shorten(h *hold, ttl time.Duration) bool {
+// shorten makes the hold of l end sooner on this side, and is false when ttl is more than it has.
+func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
+	h, now := l.hold, time.Now()
 	deadline := now.Add(ttl - drift(ttl))
-	if deadline.After(h.deadline) {
+	if h.lease != l || deadline.After(h.deadline) {
 		return false
 	}
 	h.each, h.deadline = ttl, deadline
@@ -171,21 +174,24 @@ func (k *keeper) shorten(h *hold, ttl time.Duration) bool {
 	return true
 }
 
-// extension returns what an extension of h by ttl asks for now, and the time from which its success counts. From then on
-// the server may keep the lease for that long.
-func (k *keeper) extension(h *hold, ttl time.Duration) (Claim, time.Time) {
+// extension returns what an extension of l by ttl asks for now, and the time from which its success counts. From then on
+// the server may keep the lease for that long, and it is not passed on. It is false when it was passed on already.
+func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h.longest = max(h.longest, ttl)
-	now := time.Now()
-	return h.renewalAt(now, ttl), now
+	h, now := l.hold, time.Now()
+	if h.lease != l {
+		return Claim{}, now, false
+	}
+	h.longest, h.adaptive = max(h.longest, ttl), false
+	return h.renewalAt(now, ttl), now, true
 }
 
 // extended makes renewals ask for ttl from now on.
 func (k *keeper) extended(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h.each, h.adaptive = ttl, false
+	h.each = ttl
 }
 
 // renewalAt is a renewal by ttl that is sent now, no further than AtMost; the keeper's mutex is held.
@@ -209,11 +215,12 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		if claim.Handed {
 			h.handed = 0
 		}
+		k.pace(h)
+		h.failure = nil
 		if deadline := start.Add(claim.TTL - drift(claim.TTL)); deadline.After(h.deadline) {
-			k.pace(h)
-			h.deadline, h.failure = deadline, nil
-			k.plan(h, start, claim.TTL)
+			h.deadline = deadline
 		}
+		k.plan(h, start, claim.TTL)
 		k.fix(h)
 		return true
 	case Revoked:

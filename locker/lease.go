@@ -25,6 +25,7 @@ type Lease struct {
 
 	mu      sync.Mutex
 	over    error                     // nil while held; then ErrReleased, or how it was lost
+	endedAt time.Time                 // when that was found
 	cause   error                     // nil while the contexts live
 	cancels []context.CancelCauseFunc // of the contexts derived from this lease
 	own     context.Context           // made by the first call of Context
@@ -60,7 +61,16 @@ func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns when the lease ends unless it is renewed: a conservative bound on the local monotonic clock, before
 // the server would give the key to anybody else.
-func (l *Lease) Expires() time.Time { return l.engine.keeper.deadlineOf(l.hold) }
+// Of a lease that has ended it is when it ended.
+func (l *Lease) Expires() time.Time {
+	deadline := l.engine.keeper.deadlineOf(l.hold)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil && l.endedAt.Before(deadline) {
+		return l.endedAt
+	}
+	return deadline
+}
 
 // Context returns a context that carries the values of the one given to Acquire, but not its cancellation, and that ends
 // with the lease. context.Cause then says why: ErrReleased, or an [*Error] for ErrLost, ErrRevoked, ErrExpired or
@@ -99,7 +109,7 @@ func (l *Lease) end(why error) bool {
 		l.mu.Unlock()
 		return false
 	}
-	l.over = why
+	l.over, l.endedAt = why, time.Now()
 	l.mu.Unlock()
 	l.cancel(why)
 	return true

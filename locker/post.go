@@ -51,10 +51,18 @@ func (p *post) init(e *Engine) {
 	}
 }
 
-func (p *post) stop() {
-	if p.silence != nil {
-		p.silence()
+// stop ends what the Notifier tells, and returns a channel that is closed when it has ended.
+func (p *post) stop() <-chan struct{} {
+	silent := make(chan struct{})
+	if p.silence == nil {
+		close(silent)
+		return silent
 	}
+	go func() {
+		defer close(silent)
+		p.silence()
+	}()
+	return silent
 }
 
 // inbox names where this process is told about key; "" when it does not listen.

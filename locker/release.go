@@ -35,7 +35,7 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	calls := 0
 	var err error
 	if l.end(ErrReleased) {
-		err = l.giveUp(ctx, complete && l.rule.Once > 0, &calls)
+		err = l.pass(ctx, complete && l.rule.Once > 0, &calls)
 	} else {
 		err = l.ended()
 	}
@@ -85,8 +85,8 @@ func (l *Lease) endRelease() {
 	}
 }
 
-// giveUp passes the hold on to the next caller of this process, or releases it at the server.
-func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) error {
+// pass passes the hold on to the next caller of this process, or releases it at the server.
+func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
 	now := time.Now()
 	e.times.held(l.rule.Name, now.Sub(l.began))
@@ -131,8 +131,6 @@ type releasing struct {
 	earlier bool  // an attempt within the lease is unclear
 	last    error // of the last attempt
 }
-
-var errNoAnswer = errors.New("no answer")
 
 func (r *releasing) run() error {
 	if answered, err := r.ask(); answered {

@@ -29,71 +29,13 @@ func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	return c.local.Add(waited - slip), 2 * slip
 }
 
-// enqueue makes the next question queue at the server, if that is allowed and this process is told of grants; a Store
-// that tells nothing is asked again and again, but may keep the order.
-func (a *acquisition) enqueue() {
-	a.queues = false
-	if a.rule.Wait == NoWait || !a.engine.cfg.queue {
-		return
-	}
-	p := &a.engine.post
-	a.inbox = p.inbox(a.key())
-	if p.notifier != nil && a.inbox == "" {
-		return // the first question may not need it
-	}
-	a.queues = true
-	a.expect()
-}
-
-// expect makes the post know the token, before the server does.
-func (a *acquisition) expect() {
-	if a.inbox != "" {
-		a.box.key = a.key()
-		a.expected = true
-		a.engine.post.expect(a.token, &a.box)
-	}
-}
-
-// forgetToken is called when the token waits no more and holds nothing.
-func (a *acquisition) forgetToken() {
-	if a.expected {
-		a.expected = false
-		a.engine.post.dismiss(a.token)
-	}
-}
-
-// open begins to listen, once the first question has found the key busy.
-func (a *acquisition) open() error {
-	e := a.engine
-	ch := ask(&e.calls, func() (string, error) { return e.post.open(e.background, a.key()) })
-	timer := time.NewTimer(unansweredFor)
-	defer timer.Stop()
-	select {
-	case r := <-ch:
-		if r.err == nil {
-			a.inbox = r.value
-		}
-	case <-timer.C: // wait as if there was nobody to tell us
-	case <-a.caller.Done():
-		return a.giveUp(a.caller.Err())
-	case <-a.expiry:
-		return a.giveUp(errWaitOver)
-	case <-e.closing:
-		return a.giveUp(ErrClosed)
-	}
-	a.queues = true
-	a.expect()
-	return nil
-}
-
 // wait waits until there is a lease, or a reason to ask again, and asks.
 func (a *acquisition) wait() (*Lease, error) {
 	if !a.busySince.IsZero() && !a.admit() {
-		a.undo()
 		return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 	}
-	if !a.queues && a.hears && a.engine.cfg.queue {
-		if err := a.open(); err != nil {
+	if !a.claim.Queue && a.current && a.engine.cfg.queue {
+		if err := a.listen(); err != nil {
 			return nil, err
 		}
 		return a.ask()
@@ -134,8 +76,7 @@ func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err err
 	n := a.engine.post.read(&a.box)
 	switch {
 	case n.done:
-		a.queues = false // the server has taken us out
-		a.undo()
+		a.known = a.unclear // the server has taken us out of the queue
 		return nil, false, a.fail(ErrDone, 0)
 	case n.reopened: // what was told before may be from another server, with another clock
 		a.clock, a.first = anchor{}, time.Time{}
@@ -148,7 +89,7 @@ func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err err
 		timer.Reset(time.Until(n.free) + time.Millisecond)
 	}
 	// After an error or a late grant a hint does not count: it may come from our own undo, and we would spin.
-	return nil, n.maybe && a.hears, nil
+	return nil, n.maybe && a.current, nil
 }
 
 // handed takes a grant that was told by message, if it is certain when it happened; the server is not asked again. Otherwise
@@ -173,7 +114,7 @@ func (a *acquisition) handed(e Event) (*Lease, error) {
 // patience is how long to wait for news before asking again; false when the Backoff has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
-	if a.hears && a.place > 0 && a.inbox != "" && !a.deaf && (a.place > 1 || !a.holder.Foreign) {
+	if a.current && a.place > 0 && a.claim.Inbox != "" && !a.deaf && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++
 		switch {
 		case a.place == 1 && left >= 0:
@@ -186,10 +127,10 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 		return othersAsk, true
 	}
 	// Nobody tells: a foreign holder, an inbox that is not heard, a Store without messages, a call that failed.
-	if d, ok = a.pause(); a.hears && left >= 0 {
+	if d, ok = a.pause(); a.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}
-	a.polled = a.hears
+	a.polled = a.current
 	return d, ok
 }
 
