@@ -180,6 +180,9 @@ func (b *inbox) subscribe() (*redis.PubSub, error) {
 	pubsub := b.client.Subscribe(ctx, b.channel)
 	b.mu.Lock()
 	b.pubsub = pubsub
+	if b.stopped { // too soon for stop to have closed it
+		pubsub.Close()
+	}
 	b.mu.Unlock()
 	answer, err := pubsub.ReceiveTimeout(ctx, silentFor)
 	if err != nil {
