@@ -129,6 +129,9 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 				if l := a.takeOver(turn); l != nil {
 					return l, nil
 				}
+				if a.engine.isClosing() {
+					return nil, a.fail(ErrClosed, 0)
+				}
 				continue // it was lost on the way here
 			}
 			if turn.seen && a.busySince.IsZero() {
@@ -165,16 +168,22 @@ func (a *acquisition) turnComes() (turn, error) {
 	return turn{}, a.giveUp(reason)
 }
 
-// takeOver makes a Lease of a hold that another caller gave up. It is nil when the hold was lost in between.
+// takeOver makes a Lease of a hold that another caller gave up. It is nil when the hold was lost in between, or the Engine
+// is closing.
 func (a *acquisition) takeOver(t turn) *Lease {
 	a.busySince = a.began
 	l := new(Lease)
 	l.init(a, t.hold, t.fence)
-	if !a.engine.keeper.attach(t.hold, l) {
-		l.tell(ErrLost)
-		return nil
+	if a.engine.keeper.attach(t.hold, l) {
+		return l
 	}
-	return l
+	if a.engine.isClosing() {
+		l.tell(ErrClosed)
+		a.passUp(t)
+	} else {
+		l.tell(ErrLost)
+	}
+	return nil
 }
 
 // passUp does with a turn what must be done when nobody is there to take it.
@@ -220,7 +229,7 @@ func (a *acquisition) lead(asked question) (lease *Lease, err error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	if a.calls > 1 {
+	if a.calls > 1 || a.turn != nil { // it has waited
 		a.sent = time.Now()
 	}
 	if !a.asked {
@@ -327,14 +336,13 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	if handed > 0 {
 		life = handed
 	}
-	now := time.Now()
 	deadline := since.Add(life - drift(life))
 	gone := a.caller.Err()
-	if gone == nil && now.Before(deadline) {
+	if gone == nil && time.Now().Before(deadline) {
 		f := new(first)
 		f.hold = hold{
 			engine: e, key: a.key(), mode: a.rule.Mode, token: a.token, metadata: a.meta, fence: g.Fence, block: g.Block,
-			ttl: ttl, since: since, granted: now, atLeast: a.rule.AtLeast, unclear: a.unclear, posted: a.expected, cohort: a.cohort,
+			ttl: ttl, since: since, granted: time.Now(), atLeast: a.rule.AtLeast, unclear: a.unclear, posted: a.expected, cohort: a.cohort,
 			renewal: renewal{each: ttl, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
 		}
 		if a.rule.AtMost != 0 {
@@ -344,10 +352,10 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 		if a.expected {
 			e.post.ignore(a.token)
 		}
+		if a.cohort != nil {
+			e.cohorts.granted(&f.hold) // before the keeper can find it lost, and tell the cohort so
+		}
 		if e.keeper.add(&f.hold, &f.lease) {
-			if a.cohort != nil {
-				e.cohorts.granted(&f.hold)
-			}
 			return &f.lease, nil
 		}
 		gone = ErrClosed
@@ -426,7 +434,11 @@ func (a *acquisition) giveUp(reason error) error {
 func (a *acquisition) giveBack() {
 	claim := a.claim()
 	claim.Undo = undoFor(a.unclear, claim.TTL)
-	a.engine.cleaner.add(chore{claim: claim, useless: a.sent.Add(max(claim.TTL, claim.Undo))})
+	lives := max(claim.TTL, claim.Undo)
+	if claim.Queue {
+		lives = max(lives, time.Minute) // the server forgets a queue that nobody asks about
+	}
+	a.engine.cleaner.add(chore{claim: claim, useless: time.Now().Add(lives)})
 }
 
 // undo makes sure that the token takes nothing any more: neither by an unanswered acquire nor from the queue.

@@ -71,17 +71,20 @@ func newInbox(s subscriber) *inbox {
 // Listen makes tell hear of every event, from the goroutine that reads.
 func (b *inbox) Listen(tell func(Event)) (stop func()) {
 	b.tell = tell
-	return func() {
-		b.mu.Lock()
-		b.stopped = true
-		pubsub := b.pubsub
-		b.mu.Unlock()
-		b.cut()
-		if pubsub != nil {
-			pubsub.Close() // ends the read
-		}
-		b.reader.Wait()
+	return b.stop
+}
+
+// stop ends the subscription, and the goroutine that reads it.
+func (b *inbox) stop() {
+	b.mu.Lock()
+	b.stopped = true
+	pubsub := b.pubsub
+	b.mu.Unlock()
+	b.cut()
+	if pubsub != nil {
+		pubsub.Close() // ends the read
 	}
+	b.reader.Wait()
 }
 
 // Inbox is the same channel for every key.

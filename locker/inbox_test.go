@@ -219,17 +219,22 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	if p.Inbox("any") != "" || len(subscribers(t, client)) != 0 {
 		t.Fatal("it seems to listen")
 	}
-	// Such a user can still lock, wait without an inbox, and hand on to who has one.
-	l := &line{t, client, locker.SingleStore(client), "narrow"}
-	wide := newLine(t, server)
-	ear := wide.listen()
-	holder := l.held()
-	first, second := l.waits(ear.name), l.waits("")
-	l.release(holder, locker.Released)
-	l.wantHolder(first)
-	ear.wantSilence() // the message is lost, and nothing else
-	l.release(first, locker.Released)
-	l.wantHolder(second)
+	// Such a user can still lock, wait without an inbox, and hand on to who has one; so can who may not even count them.
+	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	blind := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "blind", "secret" })
+	for name, c := range map[string]*redis.Client{"narrow": client, "blind": blind} {
+		l := &line{t, c, locker.SingleStore(c), name}
+		ear := newLine(t, server).listen()
+		holder := l.held()
+		first, second := l.waits(ear.name), l.waits("")
+		l.release(holder, locker.Released)
+		l.wantHolder(first)
+		ear.wantSilence() // the message is lost, and nothing else
+		l.release(first, locker.Released)
+		l.wantHolder(second)
+	}
 }
 
 func TestOpenIsBoundedAndSaysWhy(t *testing.T) {

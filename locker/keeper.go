@@ -44,10 +44,8 @@ func (k *keeper) init(e *Engine) {
 func (k *keeper) add(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	select {
-	case <-k.engine.closing:
+	if k.engine.isClosing() {
 		return false
-	default:
 	}
 	h.lease = lease
 	k.plan(h, h.since, h.each)
@@ -78,11 +76,12 @@ func (k *keeper) pass(h *hold) bool {
 	return true
 }
 
-// attach gives a hold that was passed on to the Lease that uses it now. It is false when the hold was lost meanwhile.
+// attach gives a hold that was passed on to the Lease that uses it now, unless the hold was lost meanwhile, or the Engine is
+// closing: then nobody would end that Lease.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.index == 0 {
+	if h.index == 0 || k.engine.isClosing() {
 		return false
 	}
 	h.lease = lease

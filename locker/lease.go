@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A Lease is one hold of a lock, from its grant to its release or loss. It is safe for concurrent use; its zero value is
+// A Lease is one caller's hold of a lock, from its grant to its release or loss; that it may be passed on to the next caller
+// of this process instead of going back to the server, nobody notices. It is safe for concurrent use; its zero value is
 // not usable. Two things end separately: its context, which tells the work to stop, and the hold itself, which Close
 // keeps up until the work has stopped.
 type Lease struct {
@@ -52,9 +53,9 @@ func (l *Lease) Key() string { return l.rule.Key }
 // Mode returns the Rule's mode.
 func (l *Lease) Mode() Mode { return l.rule.Mode }
 
-// Fence returns a number that grows with every grant of the key. Hand it to whatever the lock protects and let that
-// refuse a smaller one than it has seen: then a holder that was paused past its lease can do no harm. It is 0 only
-// where the Store cannot mint one.
+// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process. Hand it to
+// whatever the lock protects and let that refuse a smaller one than it has seen: then a holder that was paused past its
+// lease can do no harm. It is 0 only where the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns when the lease ends unless it is renewed: a conservative bound on the local monotonic clock, before

@@ -96,6 +96,7 @@ func (p *post) expect(token string, box *mailbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notifier != nil {
+		box.news = news{} // of another token
 		p.boxes[token] = box
 	}
 }

@@ -228,6 +228,45 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 	}
 }
 
+// A wait is measured on the server's clock, and its rate may differ from ours by 1 %.
+func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
+	for name, c := range map[string]struct {
+		slip time.Duration
+		asks int
+	}{
+		"equal clocks":        {0, 0},
+		"server fast by 0.8%": {72 * time.Millisecond, 0},
+		"server slow by 0.8%": {-72 * time.Millisecond, 0},
+		"server fast by 2%":   {180 * time.Millisecond, 1}, // then nothing is certain, and it is asked
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				ls, _ := processes(t, store, 3)
+				first := acquire(t, ls[0], locker.Rule{Key: "a"})
+				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
+				<-time.After(1500 * time.Millisecond) // all have asked again once; who is further back does so in 10 s
+				synctest.Wait()
+				<-time.After(9 * time.Second)
+				second.cancel()
+				<-second.done
+				synctest.Wait()
+				store.StepClock(c.slip)
+				calls := store.Calls(locker.OpAcquire)
+				granted := time.Now()
+				release(t, first)
+				lease := third.granted(0)
+				if n := store.Calls(locker.OpAcquire) - calls; n != c.asks {
+					t.Errorf("%d acquires after the release, want %d", n, c.asks)
+				}
+				if latest := granted.Add(2*time.Second - 22*time.Millisecond); c.asks == 0 && lease.Expires().After(latest) {
+					t.Errorf("the lease ends %v later than the server may give it away", lease.Expires().Sub(latest))
+				}
+				release(t, lease)
+			})
+		})
+	}
+}
+
 // The answer to a re-check overtakes the message of the same grant.
 func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {

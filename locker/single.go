@@ -28,25 +28,37 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newEngine(newSingleStore(c, cfg.renewClient), cfg), nil
+	store, err := newSingleStore(c, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newEngine(store, cfg), nil
 }
 
 // newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
-func newSingleStore(c, renewals Client) Store {
-	if isNil(renewals) {
-		renewals = c
+func newSingleStore(c Client, cfg config) (Store, error) {
+	store := single{client: c, steps: c, renewals: c}
+	if cfg.renewClient != nil {
+		store.renewals = cfg.renewClient
 	}
-	store := single{client: c, renewals: renewals}
+	if cfg.autoPipeline {
+		p, err := newPipelined(c)
+		if err != nil {
+			return nil, err
+		}
+		store.steps = p
+	}
 	if s, ok := c.(subscriber); ok {
-		return listening{store, newInbox(s)}
+		return listening{store, newInbox(s)}, nil
 	}
-	return store
+	return store, nil
 }
 
-// single is the Store of one server: each step a script, sent once.
+// single is the Store of one server: each step a script, sent once. Its clients lead to the same server.
 type single struct {
 	client   Client
-	renewals Client // for renewals; the same, or another one of the same server
+	steps    Client // of acquires and releases: another way with WithAutoPipeline
+	renewals Client // of renewals: another pool with WithRenewClient
 }
 
 var _ interface {
@@ -63,7 +75,7 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if c.Queue {
 		waits = waitsAs(c)
 	}
-	v, err := acquireScript.run(ctx, s.client,
+	v, err := acquireScript.run(ctx, s.steps,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
 	if err != nil {
@@ -199,15 +211,18 @@ func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	if c.Next != nil {
 		next, nextTombstone, nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
 	}
-	v, err := releaseScript.run(ctx, s.client,
+	v, err := releaseScript.run(ctx, s.steps,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstone, doneOf(c.Key), nextTombstone},
 		c.Owner, millis(c.Keep), millis(c.Undo), millis(done), entry, next, nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}
 	r := reply{v}
+	var g Grant
 	state := r.word()
-	g := Grant{At: r.time()}
+	if r.rest != "" {
+		g.At = r.time()
+	}
 	switch state {
 	case "released":
 		g.State = Released

@@ -237,6 +237,23 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 	}
 }
 
+func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	holder := l.held()
+	first := l.waits("")
+	l.age(-time.Hour) // it came at a time that is still to come
+	second, third := l.waits(""), l.waits("")
+	l.wantQueued(first.Owner, second.Owner, third.Owner)
+	l.release(holder, locker.Released)
+	l.release(first, locker.Released)
+	l.wantHolder(second)
+	l.release(second, locker.Released)
+	l.wantHolder(third)
+	fourth := l.waits("") // behind one that was handed the key
+	l.wantQueued("-"+third.Owner, fourth.Owner)
+}
+
 func TestNobodyOvertakesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -270,4 +287,641 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 	l.wantHolder(second)
 	l.release(second, locker.Released)
 	l.wantQueued()
+}
+
+func TestWhoQueuesAndFindsTheKeyFreeGetsIt(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	c := l.claim(ear.name)
+	first := l.acquire(c, locker.Granted)
+	if again := l.acquire(c, locker.Granted); again.Fence != first.Fence || again.Block != first.Block {
+		t.Fatalf("fence %d became %d", first.Fence, again.Fence)
+	}
+	l.wantQueued()
+	waiter := l.waits(ear.name)
+	l.server.Del(t.Context(), l.key) // the holder has died, and the waiter asks again
+	l.acquire(waiter, locker.Granted)
+	l.wantQueued()
+	ear.wantSilence()
+	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
+		t.Fatalf("the lease lives for %v: it was not handed over, but taken", left)
+	}
+}
+
+func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	dead, ear := l.listen(), l.listen()
+	holder := l.held()
+	l.waits(dead.name)
+	alive := l.waits(ear.name)
+	l.waits(dead.name)
+	poller := l.waits("")
+	l.waits(dead.name)
+
+	// Whoever listens to everything listens for nobody.
+	monitor := l.server.PSubscribe(t.Context(), "*")
+	defer monitor.Close()
+	if _, err := monitor.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dead.sub.Close()
+	eventually(t, "the server knows that it is dead", func() bool {
+		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
+	})
+
+	l.release(holder, locker.Released)
+	l.wantHolder(alive)
+	ear.wantGranted(alive)
+	l.wantQueued("-"+alive.Owner, poller.Owner)
+
+	// When all are dead, a newcomer is served.
+	l.release(poller, locker.NotOurs)
+	ear.sub.Close()
+	eventually(t, "the server knows that it is dead", func() bool {
+		return l.server.PubSubNumSub(t.Context(), ear.name).Val()[ear.name] == 0
+	})
+	l.server.Del(t.Context(), l.key)
+	l.held()
+	l.wantQueued()
+}
+
+func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	stopped, ear := l.listen(), l.listen() // stopped: the server still counts its connection
+	holder := l.held()
+	first := l.waits(stopped.name)
+	l.waits(stopped.name)
+	next := l.waits(ear.name)
+	l.waits(stopped.name)
+	l.release(holder, locker.Released)
+	stopped.wantGranted(first)
+	l.server.Del(t.Context(), l.key) // lapsed
+
+	g := l.acquire(next, locker.Granted) // it is the first that is left, and asks
+	if g.Fence == 0 {
+		t.Fatalf("%+v", g)
+	}
+	l.wantQueued()
+	l.release(next, locker.Released)
+
+	// A stranger comes first: the next one is served all the same.
+	holder = l.held()
+	first = l.waits(stopped.name)
+	next = l.waits(ear.name)
+	mine := l.waits(stopped.name)
+	l.release(holder, locker.Released)
+	stopped.wantGranted(first)
+	l.server.Del(t.Context(), l.key)
+	l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy)
+	ear.wantGranted(next)
+	l.wantQueued("-" + next.Owner)
+	if g := l.acquire(mine, locker.Busy); g.Place != 1 { // it lives after all: it queues again, behind
+		t.Fatalf("%+v", g)
+	}
+	l.release(next, locker.Released)
+	stopped.wantGranted(mine)
+}
+
+func TestAPollerThatLetsAHandedKeyLapseLosesOnlyThatPlace(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	holder := l.held()
+	first, second := l.waits(""), l.waits("")
+	l.release(holder, locker.Released)
+	l.wantHolder(first)
+	l.server.Del(t.Context(), l.key)
+	l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy)
+	l.wantHolder(second)
+	l.wantQueued("-" + second.Owner)
+}
+
+func TestASignOfLifeEndsTheHandOver(t *testing.T) {
+	t.Parallel()
+	for name, sign := range map[string]func(l *line, c locker.Claim){
+		"acquire": func(l *line, c locker.Claim) { l.acquire(c, locker.Granted) },
+		"confirm": func(l *line, c locker.Claim) { c.Handed = true; l.renew(c, locker.Granted) },
+		"release": func(l *line, c locker.Claim) { l.release(c, locker.Released) },
+		"keep":    func(l *line, c locker.Claim) { c.Keep = time.Minute; l.release(c, locker.Released) },
+		"break": func(l *line, c locker.Claim) {
+			i, _ := l.store.(locker.Inspector).Inspect(l.Context(), l.key)
+			if g, err := l.store.(locker.Breaker).Break(l.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+				l.Fatal(g, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := sharedLine(t)
+			ear := l.listen()
+			holder := l.held()
+			c := l.waits(ear.name)
+			l.release(holder, locker.Released)
+			ear.wantGranted(c)
+			l.wantQueued("-" + c.Owner)
+			l.renew(c, locker.Granted) // an ordinary renewal looks at no queue
+			l.wantQueued("-" + c.Owner)
+			other := l.claim(ear.name)
+			if name != "release" && name != "break" {
+				l.acquire(other, locker.Busy)
+				sign(l, c)
+				l.wantQueued(other.Owner)
+			} else {
+				sign(l, c)
+				l.wantQueued()
+				l.held()
+				l.acquire(other, locker.Busy)
+			}
+			l.server.Del(t.Context(), l.key) // the lease runs out, but was confirmed: nobody is punished
+			l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy)
+			l.wantHolder(other)
+		})
+	}
+}
+
+func TestAConfirmationRenewsInABatch(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	var claims []locker.Claim
+	base := l.key
+	for i := range 9 {
+		l.key = fmt.Sprint(base, i)
+		holder := l.held()
+		c := holder
+		switch i % 3 {
+		case 0: // handed over
+			c = l.waits(ear.name)
+			l.release(holder, locker.Released)
+			ear.wantGranted(c)
+			c.Handed = true
+		case 1: // somebody else's
+			c.Owner, c.Handed = rand.Text(), i > 4
+		}
+		c.TTL = time.Hour
+		claims = append(claims, c)
+	}
+	l.server.Del(t.Context(), locker.QueueOf(claims[3].Key)) // a queue that is none must end nobody's renewal
+	l.server.Set(t.Context(), locker.QueueOf(claims[3].Key), "data", 0)
+	defer l.server.Del(t.Context(), locker.QueueOf(claims[3].Key))
+	gs, err := l.store.Renew(t.Context(), claims)
+	if err != nil || len(gs) != len(claims) {
+		t.Fatal(gs, err)
+	}
+	for i, g := range gs {
+		want := locker.Granted
+		if i%3 == 1 {
+			want = locker.NotOurs
+		}
+		if g.State != want || g.At.IsZero() {
+			t.Errorf("claim %d: %+v, want %v", i, g, want)
+		}
+		l.key = claims[i].Key
+		if left := l.server.PTTL(t.Context(), l.key).Val(); (left > 30*time.Minute) != (want == locker.Granted) {
+			t.Errorf("claim %d has %v left", i, left)
+		}
+		if i%3 == 0 && i != 3 {
+			l.wantQueued()
+		}
+	}
+}
+
+// Whoever was handed the key may be stopped. The next process that has waited for long looks after it.
+func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		waited time.Duration
+		fresh  bool // the next process and the one behind have not waited
+		dead   bool // the next process
+		told   string
+	}{
+		"after a short wait nobody":     {waited: 0},
+		"after a long wait":             {waited: 600 * time.Millisecond, told: "next"},
+		"only the winner's have waited": {waited: 600 * time.Millisecond, fresh: true},
+		"the one behind, if it lives":   {waited: 600 * time.Millisecond, dead: true, told: "last"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := sharedLine(t)
+			ears := map[string]*ear{"winner": l.listen(), "next": l.listen(), "last": l.listen()}
+			holder := l.held()
+			first := l.waits(ears["winner"].name)
+			for range 20 {
+				l.waits(ears["winner"].name)
+			}
+			if c.fresh {
+				l.age(c.waited)
+			}
+			l.waits("")
+			claims := map[string]locker.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
+			if !c.fresh {
+				l.age(c.waited)
+			}
+			if c.dead {
+				ears["next"].sub.Close()
+				eventually(t, "the server knows that it is dead", func() bool {
+					return l.server.PubSubNumSub(t.Context(), ears["next"].name).Val()[ears["next"].name] == 0
+				})
+				delete(ears, "next")
+			}
+			l.release(holder, locker.Released)
+			ears["winner"].wantGranted(first)
+			for name, ear := range ears {
+				if name == c.told {
+					want := fmt.Sprintf("head %d %s %s", handed.Milliseconds(), claims[name].Owner, l.key)
+					if got := ear.next(); got != want {
+						t.Errorf("%s was told %q, want %q", name, got, want)
+					}
+				}
+				ear.wantSilence()
+			}
+		})
+	}
+}
+
+func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits("")
+	l.release(second, locker.NotOurs)
+	l.wantQueued(first.Owner, third.Owner)
+	l.release(second, locker.NotOurs)
+	third.Undo = time.Minute
+	l.release(third, locker.NotOurs)
+	l.wantQueued(first.Owner)
+	l.acquire(third, locker.Undone) // a late execution
+	l.wantQueued(first.Owner)
+
+	// A grant that crosses the cancellation is handed on by it.
+	fourth := l.waits(ear.name)
+	l.release(holder, locker.Released)
+	ear.wantGranted(first)
+	l.release(first, locker.Released)
+	ear.wantGranted(fourth)
+	l.release(fourth, locker.Released)
+	if l.holder() != "" {
+		t.Fatalf("%s holds the key", l.holder())
+	}
+	l.wantQueued()
+}
+
+func TestReleaseWithNext(t *testing.T) {
+	t.Parallel()
+	with := func(c, next locker.Claim) locker.Claim { c.Next = &next; return c }
+
+	t.Run("when nobody waits it is granted", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		ear := l.listen()
+		c, next := l.claim(ear.name), l.claim(ear.name)
+		next.Block, next.Metadata = 3, "me"
+		first := l.acquire(c, locker.Granted)
+		g := l.release(with(c, next), locker.Released).Next
+		if g == nil || g.State != locker.Granted || g.Fence <= first.Fence || g.Block != 3 || g.At.IsZero() {
+			t.Fatalf("%+v", g)
+		}
+		want := fmt.Sprintf("%s:%d:3:me", next.Owner, g.Fence)
+		if got := l.server.Get(t.Context(), l.key).Val(); got != want {
+			t.Fatalf("the lease is %q, want %q", got, want)
+		}
+		if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
+			t.Fatalf("the lease lives for %v, want the full TTL", left)
+		}
+		l.wantQueued()
+		ear.wantSilence()
+
+		// A repetition, after a lost answer, lets it in no second time; the engine asks with an acquire then.
+		if g := l.release(with(c, next), locker.NotOurs); g.Next != nil {
+			t.Fatalf("%+v", g.Next)
+		}
+		if again := l.acquire(next, locker.Granted); again.Fence != g.Fence || again.Block != g.Block {
+			t.Fatalf("fence %d became %d", g.Fence, again.Fence)
+		}
+	})
+
+	t.Run("when only the dead wait it is granted", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		c := l.held()
+		l.waits("latchkit:i:dead")
+		if g := l.release(with(c, l.claim("")), locker.Released).Next; g == nil || g.State != locker.Granted {
+			t.Fatalf("%+v", g)
+		}
+		l.wantQueued()
+	})
+
+	t.Run("it stands behind whoever waits", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		ear, mine := l.listen(), l.listen()
+		holder := l.held()
+		first, second := l.claim(ear.name), l.claim(ear.name)
+		first.Metadata = "first"
+		l.acquire(first, locker.Busy)
+		l.acquire(second, locker.Busy)
+		next := l.claim(mine.name)
+		g := l.release(with(holder, next), locker.Released).Next
+		e := ear.wantGranted(first)
+		want := locker.Holder{Fence: e.Fence, Left: handed, Metadata: "first"}
+		if g == nil || g.State != locker.Busy || g.Place != 2 || g.Deaf || g.At.IsZero() || g.Holder != want {
+			t.Fatalf("%+v, want place 2 behind %+v", g, want)
+		}
+		l.wantQueued("-"+first.Owner, second.Owner, next.Owner)
+		l.release(with(holder, next), locker.NotOurs)
+		l.wantQueued("-"+first.Owner, second.Owner, next.Owner)
+		l.release(first, locker.Released)
+		l.release(second, locker.Released)
+		mine.wantGranted(next)
+	})
+
+	t.Run("a handed key is released so, too", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		ear := l.listen()
+		holder := l.held()
+		c := l.waits(ear.name)
+		l.release(holder, locker.Released)
+		next := l.claim("latchkit:i:nobody")
+		if g := l.release(with(c, next), locker.Released).Next; g == nil || g.State != locker.Granted {
+			t.Fatalf("%+v", g)
+		}
+		other := l.waits(ear.name)
+		again := l.claim("latchkit:i:nobody")
+		if g := l.release(with(next, again), locker.Released).Next; g == nil || g.State != locker.Busy || !g.Deaf || g.Place != 1 {
+			t.Fatalf("%+v, want to hear that nobody listens", g)
+		}
+		l.wantQueued("-"+other.Owner, again.Owner)
+	})
+
+	t.Run("it is refused when it was undone", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		for _, others := range []bool{false, true} {
+			c := l.held()
+			next := l.claim("")
+			next.Undo = time.Minute
+			l.release(next, locker.NotOurs)
+			if others {
+				l.waits("")
+			}
+			if g := l.release(with(c, next), locker.Released).Next; g == nil || g.State != locker.Undone {
+				t.Fatalf("%+v", g)
+			}
+			if h := l.holder(); h == next.Owner || (h != "") != others {
+				t.Fatalf("%q holds the key", h)
+			}
+		}
+		l.wantQueued("-" + l.holder())
+	})
+
+	t.Run("nothing comes in with a release of what is not ours", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		l.held()
+		if g := l.release(with(l.claim(""), l.claim("")), locker.NotOurs); g.Next != nil {
+			t.Fatalf("%+v", g.Next)
+		}
+		l.wantQueued()
+	})
+
+	t.Run("work that is done is not done again", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		c := l.held()
+		c.Complete, c.Once = true, time.Minute
+		next := l.claim("")
+		next.Once = time.Minute
+		if g := l.release(with(c, next), locker.Released).Next; g == nil || g.State != locker.Done {
+			t.Fatalf("%+v", g)
+		}
+	})
+}
+
+func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.claim(ear.name)
+	holder.Once = time.Minute
+	l.acquire(holder, locker.Granted)
+	var once []locker.Claim
+	var other locker.Claim
+	for i := range 4 {
+		if i == 2 {
+			other = l.waits(ear.name)
+		}
+		c := l.claim(ear.name)
+		if c.Once = time.Minute; i == 3 {
+			c.Inbox = ""
+		}
+		l.acquire(c, locker.Busy)
+		once = append(once, c)
+	}
+	holder.Complete = true
+	l.release(holder, locker.Released)
+	for _, c := range once[:3] {
+		if e, ok := locker.EventOf(ear.next()); !ok || e != (locker.Event{Kind: locker.EventDone, Key: l.key, Owner: c.Owner}) {
+			t.Fatalf("told %#v, want that the work of %s is done", e, c.Owner)
+		}
+	}
+	ear.wantGranted(other)
+	ear.wantSilence()
+	l.wantQueued("-" + other.Owner)
+	for _, c := range once {
+		l.acquire(c, locker.Done)
+	}
+	l.wantQueued("-" + other.Owner)
+}
+
+func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	dead, ear := l.listen(), l.listen()
+	holder := l.claim("")
+	l.acquire(holder, locker.Granted)
+	l.waits(dead.name)
+	head := l.waits(ear.name)
+	l.waits(ear.name)
+	dead.sub.Close()
+	eventually(t, "the server knows that it is dead", func() bool {
+		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
+	})
+	holder.Keep = 5 * time.Second
+	next := l.claim("")
+	holder.Next = &next
+	if g := l.release(holder, locker.Released); g.Next != nil {
+		t.Fatalf("%+v comes in although the key is kept", g.Next)
+	}
+	want := fmt.Sprintf("head 5000 %s %s", head.Owner, l.key)
+	if got := ear.next(); got != want {
+		t.Fatalf("told %q, want %q", got, want)
+	}
+	ear.wantSilence()
+	if l.holder() != "kept" || len(l.queued()) != 3 {
+		t.Fatalf("%s holds the key, and %v wait", l.holder(), l.queued())
+	}
+	if g := l.acquire(head, locker.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
+		t.Fatalf("%+v", g)
+	}
+	// A broken kept key is handed on.
+	i, err := l.store.(locker.Inspector).Inspect(t.Context(), l.key)
+	if err != nil || !i.Kept || i.Waiters != 3 {
+		t.Fatalf("%+v %v", i, err)
+	}
+	if g, err := l.store.(locker.Breaker).Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+		t.Fatal(g, err)
+	}
+	ear.wantGranted(head)
+}
+
+func TestABrokenKeyIsHandedOn(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second := l.waits(ear.name), l.waits(ear.name)
+	inspector, breaker := l.store.(locker.Inspector), l.store.(locker.Breaker)
+	i, err := inspector.Inspect(t.Context(), l.key)
+	if err != nil || i.Waiters != 2 {
+		t.Fatalf("%+v %v", i, err)
+	}
+	for n, want := range []locker.State{locker.Released, locker.NotOurs} { // a repetition hits nobody else
+		if g, err := breaker.Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != want {
+			t.Fatal(n, g, err)
+		}
+		l.wantHolder(first)
+		ear.wantGrantedOrNothing(n == 0, first)
+	}
+	l.release(holder, locker.Revoked)
+	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and loses no place.
+	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
+		t.Fatalf("%+v %v, want one waiter: who was handed the key waits no more", i, err)
+	}
+	if g, err := breaker.Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+		t.Fatal(g, err)
+	}
+	ear.wantGranted(second)
+	l.wantQueued("-" + second.Owner)
+	if g := l.release(first, locker.Revoked); g.Reason != "drill" {
+		t.Fatalf("%+v", g)
+	}
+}
+
+func (e *ear) wantGrantedOrNothing(granted bool, c locker.Claim) {
+	e.Helper()
+	if granted {
+		e.wantGranted(c)
+	} else {
+		e.wantSilence()
+	}
+}
+
+func TestAnythingFitsIntoMetadata(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	for _, text := range []string{"a|b|c", "|", "with spaces: and colons ::", "\x00\xff\n", "1|2|3|4|5|6|7|8", "{ü}", " "} {
+		ear := l.listen()
+		holder := l.held()
+		c := l.claim(ear.name)
+		c.Metadata, c.Block = text, 2
+		l.acquire(c, locker.Busy)
+		l.release(holder, locker.Released)
+		e := ear.wantGranted(c)
+		if h := l.acquire(l.claim(""), locker.Busy).Holder; h.Metadata != text || h.Fence != e.Fence || e.Block != 2 {
+			t.Fatalf("%q became %+v", text, h)
+		}
+		l.server.Del(t.Context(), l.key, locker.QueueOf(l.key))
+		l.acquire(c, locker.Granted)
+		next := c
+		next.Owner = rand.Text()
+		c.Next = &next
+		if g := l.release(c, locker.Released).Next; g == nil || g.State != locker.Granted {
+			t.Fatalf("%+v", g)
+		}
+		if h := l.acquire(l.claim(""), locker.Busy).Holder; h.Metadata != text {
+			t.Fatalf("%q became %+v", text, h)
+		}
+		l.server.Del(t.Context(), l.key, locker.QueueOf(l.key))
+	}
+}
+
+func TestTheServerSaysThatNobodyListens(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	l.held()
+	ear := l.listen()
+	for inbox, deaf := range map[string]bool{ear.name: false, "latchkit:i:nobody": true, "": false} {
+		c := l.claim(inbox)
+		if g := l.acquire(c, locker.Busy); g.Deaf != deaf {
+			t.Errorf("%q: %+v", inbox, g)
+		}
+		c.Owner, c.Queue = rand.Text(), false
+		if g := l.acquire(c, locker.Busy); g.Deaf {
+			t.Errorf("who does not queue is not asked: %+v", g)
+		}
+	}
+}
+
+func TestAQueueIsForgottenWhenNobodyAsks(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	l.held()
+	c := l.waits("")
+	q := locker.QueueOf(l.key)
+	for range 2 {
+		if ttl := l.server.PTTL(t.Context(), q).Val(); ttl < 50*time.Second || ttl > time.Minute {
+			t.Fatalf("the queue lives for %v", ttl)
+		}
+		l.server.PExpire(t.Context(), q, 5*time.Second)
+		l.acquire(c, locker.Busy) // a repetition keeps it alive
+	}
+	l.server.PExpire(t.Context(), q, time.Millisecond)
+	eventually(t, "it is gone", func() bool { return l.server.Exists(t.Context(), q).Val() == 0 })
+	if g := l.acquire(c, locker.Busy); g.Place != 1 {
+		t.Fatalf("%+v", g)
+	}
+}
+
+// Another program that deletes and sets the key takes part in no queue.
+func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second := l.waits(ear.name), l.waits("")
+	l.release(holder, locker.Released)
+	ear.wantGranted(first)
+	l.server.Set(t.Context(), l.key, "foreign", time.Minute)
+	if g := l.acquire(second, locker.Busy); g.Place != 1 || !g.Holder.Foreign {
+		t.Fatalf("%+v", g)
+	}
+	if g := l.acquire(first, locker.Busy); g.Place != 1 {
+		t.Fatalf("%+v", g)
+	}
+	l.wantQueued(first.Owner, second.Owner)
+	l.server.Del(t.Context(), l.key)
+	l.acquire(second, locker.Busy)
+	ear.wantGranted(first)
+	l.release(first, locker.Released)
+	l.wantHolder(second)
+}
+
+// Whatever stands in a queue and is no entry leaves it, and harms nobody.
+func TestWhatIsNoEntryIsDropped(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	q := locker.QueueOf(l.key)
+	for i, junk := range []string{"", "junk", "T|inbox|0|0|1|0|", "T|-|x|0|1|0|", "T|-|5|0|0|0|", "|-|5|0|1|0|"} {
+		l.server.ZAdd(t.Context(), q, redis.Z{Score: float64(i), Member: junk})
+	}
+	c := l.waits(ear.name)
+	l.release(holder, locker.Released)
+	ear.wantGranted(c)
+	l.wantQueued("-" + c.Owner)
 }

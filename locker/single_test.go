@@ -18,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-func newSingle(t *testing.T, c locker.Client, opts ...locker.Option) *locker.Engine {
+func newSingle(t testing.TB, c locker.Client, opts ...locker.Option) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(c, opts...)
 	if err != nil {

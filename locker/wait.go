@@ -21,8 +21,13 @@ const (
 // anchor ties the server's clock to ours: what happened at server on its clock, happened no earlier than local on ours.
 type anchor struct{ local, server time.Time }
 
-// at is the earliest time, on our clock, of what happened at that time on the server's.
-func (c anchor) at(server time.Time) time.Time { return c.local.Add(server.Sub(c.server)) }
+// at is the earliest time, on our clock, of what happened at that time on the server's, and how far that may be off. The
+// clocks may run at rates that differ by 1 %, as drift has it, and a wait can be long.
+func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
+	waited := server.Sub(c.server)
+	slip := waited / 100
+	return c.local.Add(waited - slip), 2 * slip
+}
 
 // enqueue makes the next question queue at the server, if that is allowed and this process is told of grants; a Store
 // that tells nothing is asked again and again, but may keep the order.
@@ -152,14 +157,14 @@ func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err err
 // On our clock the grant happened no earlier than the call that tied the clocks was sent, plus what has passed since on the
 // server's clock. While no call was answered, it happened no earlier than the first was sent.
 func (a *acquisition) handed(e Event) (*Lease, error) {
-	since := a.first
+	since, off := a.first, time.Duration(0)
 	if !a.clock.server.IsZero() {
-		since = a.clock.at(e.At)
+		since, off = a.clock.at(e.At)
 	}
 	if since.IsZero() {
 		return nil, nil
 	}
-	if age := time.Since(since); age < 0 || age > freshGrant {
+	if age := time.Since(since); age < 0 || age > freshGrant+off {
 		return nil, nil
 	}
 	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At}, since, e.Hand)

@@ -126,6 +126,9 @@ func (m *Memory) release(c locker.Claim) locker.Grant {
 	if ours || c.Queue {
 		m.leave(c.Key, c.Owner)
 	}
+	if !held {
+		m.hand(c.Key, "")
+	}
 	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {
 		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
 	}
