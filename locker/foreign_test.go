@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,12 +138,11 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	const key, waiters = "foreign:starves", 12
 	var ls []*locker.Engine
 	for range 3 {
-		ls = append(ls, newSingle(t, server.Client(t)))
+		ls = append(ls, newSingle(t, server.Client(t), locker.WithFair())) // so all of them are in the queue, where we see them
 	}
 	first := acquire(t, ls[0], locker.Rule{Key: key})
 	var served sync.WaitGroup
-	var mu sync.Mutex
-	n := 0
+	var n atomic.Int32
 	for i := range waiters {
 		w := asks(t, ls[i%len(ls)], locker.Rule{Key: key})
 		served.Go(func() {
@@ -152,23 +152,18 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 				return
 			}
 			<-time.After(5 * time.Millisecond)
-			mu.Lock()
-			n++
-			mu.Unlock()
+			n.Add(1)
 			if err := w.lease.Release(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	eventually(t, "the other processes wait", func() bool { return inLine(t, client, key) == len(ls)-1 })
+	eventually(t, "all wait", func() bool { return inLine(t, client, key) == waiters })
 	p := newPoller(t, client, key)
 	polls := 0
 	release(t, first)
 	eventually(t, "the poller gets in", func() bool { polls++; return p.obtain(time.Minute) })
-	mu.Lock()
-	before := n
-	mu.Unlock()
-	if before != waiters {
+	if before := n.Load(); before != waiters {
 		t.Errorf("the poller got in before %d of %d waiters", waiters-before, waiters)
 	}
 	if polls < 5 {

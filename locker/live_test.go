@@ -15,6 +15,7 @@ import (
 // pending is an acquire in the background.
 type pending struct {
 	*testing.T
+	rule   locker.Rule
 	cancel context.CancelFunc
 	done   chan struct{}
 	lease  *locker.Lease
@@ -25,7 +26,7 @@ type pending struct {
 // asks starts an acquire.
 func asks(t *testing.T, l locker.Locker, rule locker.Rule) *pending {
 	t.Helper()
-	p := &pending{T: t, done: make(chan struct{})}
+	p := &pending{T: t, rule: rule, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	p.cancel = cancel
 	go func() {

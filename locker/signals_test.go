@@ -193,7 +193,10 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 		}
 		release(t, first)
 		var fence uint64
-		within(t, promised, "the next grant", func() { fence = p.granted(next) })
+		took := within(t, promised, "the next grant", func() { fence = p.granted(next) })
+		if signal == "killed" && took > 1500*time.Millisecond {
+			t.Errorf("it took %v: as if the server had kept the key for the dead", took)
+		}
 		if fence <= first.Fence() {
 			t.Errorf("fence %d after %d", fence, first.Fence())
 		}
