@@ -241,22 +241,38 @@ func (a *acquisition) await(q question) (*Lease, error) {
 	wasCurrent := a.current
 	a.current = false
 	var reason error
-	select {
-	case <-q.heard():
-		g, err := q.answer()
-		if err == errNotQueued {
-			return a.ask()
+	bell, late := a.box.bell, (<-chan time.Time)(nil)
+	for reason == nil {
+		select {
+		case <-q.heard():
+			g, err := q.answer()
+			if err == errNotQueued {
+				return a.ask()
+			}
+			if err != nil {
+				return nil, a.failed(err)
+			}
+			return a.answered(g)
+		case <-bell: // a grant, before the answer: that is mostly on its way, and costs less than an unanswered call
+			if _, granted := a.engine.post.granted(&a.box); granted {
+				timer := a.engine.timers.start(freshGrant / 2)
+				defer a.engine.timers.stop(timer)
+				late = timer.C
+			}
+			bell = nil
+		case <-late:
+			if e, granted := a.engine.post.granted(&a.box); granted && a.certain(e) {
+				q.abandon()
+				a.unclear = true
+				return a.handed(e)
+			}
+		case <-a.caller.Done():
+			reason = a.caller.Err()
+		case <-a.expiry:
+			reason = errWaitOver
+		case <-a.engine.closing:
+			reason = ErrClosed
 		}
-		if err != nil {
-			return nil, a.failed(err)
-		}
-		return a.answered(g)
-	case <-a.caller.Done():
-		reason = a.caller.Err()
-	case <-a.expiry:
-		reason = errWaitOver
-	case <-a.engine.closing:
-		reason = ErrClosed
 	}
 	q.abandon()
 	a.unclear = true
@@ -333,8 +349,7 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	}
 	f := new(first)
 	f.hold = hold{
-		engine: e, key: a.claim.Key, mode: a.claim.Mode, token: a.claim.Owner, metadata: a.claim.Metadata,
-		fence: g.Fence, block: g.Block, ttl: ttl, since: since, granted: now, atLeast: a.rule.AtLeast,
+		engine: e, claim: a.claim, fence: g.Fence, block: g.Block, ttl: ttl, since: since, granted: now, atLeast: a.rule.AtLeast,
 		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
 		renewal: renewal{each: ttl, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
 	}

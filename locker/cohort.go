@@ -153,6 +153,13 @@ func (cs *cohorts) failed(a *acquisition) {
 	a.cohort.failure = a.failure
 }
 
+// hasWaiters says whether others wait for a to lead them.
+func (cs *cohorts) hasWaiters(a *acquisition) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return a.leads && len(a.cohort.waiting) > 0
+}
+
 // granted makes h what the cohort holds.
 func (cs *cohorts) granted(h *hold) {
 	cs.mu.Lock()

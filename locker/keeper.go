@@ -84,7 +84,7 @@ func (k *keeper) pass(h *hold) bool {
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.index == 0 || k.engine.isClosing() {
+	if h.index == 0 || k.engine.isClosing() || !time.Now().Before(h.deadline) {
 		return false
 	}
 	h.lease = lease
@@ -199,7 +199,7 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
 	if !h.until.IsZero() {
 		ttl = max(min(ttl, h.until.Sub(now)), time.Millisecond)
 	}
-	return Claim{Key: h.key, Owner: h.token, Mode: h.mode, TTL: ttl, Handed: h.handed > 0}
+	return Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Handed: h.handed > 0}
 }
 
 // answered applies a Store's answer to a renewal that was sent at start. An answer for a hold that has ended meanwhile

@@ -95,7 +95,7 @@ func TestNobodyIsStuckInAStorm(t *testing.T) {
 			for _, child := range children {
 				done.add(t, child)
 			}
-			nothingLeftBut(t, client)
+			nothingLeftBut(t, client, "latchkit:x:")
 			return done
 		}
 	}

@@ -31,7 +31,7 @@ func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 
 // wait waits until there is a lease, or a reason to ask again, and asks.
 func (a *acquisition) wait() (*Lease, error) {
-	if !a.busySince.IsZero() && !a.admit() {
+	if !a.busySince.IsZero() && !a.admit() && !a.engine.cohorts.hasWaiters(a) { // who came later waits already
 		return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 	}
 	if !a.claim.Queue && a.current && a.engine.cfg.queue {
@@ -43,9 +43,6 @@ func (a *acquisition) wait() (*Lease, error) {
 	d, ok := a.patience()
 	if !ok {
 		return nil, a.giveUp(errWaitOver)
-	}
-	if a.expected && a.box.bell == nil {
-		a.engine.post.hang(&a.box)
 	}
 	timer := a.engine.timers.start(d)
 	defer a.engine.timers.stop(timer)
@@ -94,21 +91,31 @@ func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err err
 
 // handed takes a grant that was told by message, if it is certain when it happened; the server is not asked again. Otherwise
 // an acquire finds out what became of it.
-//
-// On our clock the grant happened no earlier than the call that tied the clocks was sent, plus what has passed since on the
-// server's clock. While no call was answered, it happened no earlier than the first was sent.
 func (a *acquisition) handed(e Event) (*Lease, error) {
+	since, ok := a.happened(e)
+	if !ok {
+		return nil, nil
+	}
+	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At}, since, e.Hand)
+}
+
+// certain says whether handed would take the grant.
+func (a *acquisition) certain(e Event) bool {
+	_, ok := a.happened(e)
+	return ok
+}
+
+// happened is when, on our clock, the grant of a message happened at the earliest, and whether that is certain enough.
+//
+// It happened no earlier than the call that tied the clocks was sent, plus what has passed since on the server's clock.
+// While no call was answered, it happened no earlier than the first was sent.
+func (a *acquisition) happened(e Event) (since time.Time, ok bool) {
 	since, off := a.first, time.Duration(0)
 	if !a.clock.server.IsZero() {
 		since, off = a.clock.at(e.At)
 	}
-	if since.IsZero() {
-		return nil, nil
-	}
-	if age := time.Since(since); age < 0 || age > freshGrant+off {
-		return nil, nil
-	}
-	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At}, since, e.Hand)
+	age := time.Since(since)
+	return since, !since.IsZero() && age >= 0 && age <= freshGrant+off
 }
 
 // patience is how long to wait for news before asking again; false when the Backoff has ended.

@@ -32,8 +32,11 @@ if not ours then
   if undo > 0 and not revoked then
     redis.call('SET', KEYS[4], 'undone', 'PX', undo)
   end
-  if ARGV[5] ~= '' and redis.call('ZREM', KEYS[2], ARGV[5]) == 1 and not lease then
-    -- L has run out, and who might have been the one to find out goes away.
+  if ARGV[5] ~= '' then
+    redis.call('ZREM', KEYS[2], ARGV[5])
+  end
+  if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
+    -- L has run out, and who goes away now may be the one who would have found that out.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, counter or redis.call('GET', KEYS[3]), nil)
   end
