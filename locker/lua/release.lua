@@ -16,7 +16,8 @@ local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[3]) -- unlike GET it is not offended by data that is no lock
 local lease, counter = found[1], found[2]
 local ours = lease and string.sub(lease, 1, #owner) == owner
-if ours and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' and redis.call('EXISTS', KEYS[2]) == 0 then
+local first = ours and redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES')
+if ours and not first[1] and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' then
   redis.call('DEL', KEYS[1]) -- mostly: nobody waits, and there is nothing else to do
   return 'released'
 end
@@ -50,7 +51,6 @@ if not ours then
 end
 
 -- What holds data of another type must refuse before the first write: what is half done would be told as not done.
-local first = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES')
 if not counter and (first[1] or ARGV[6] ~= '') then
   redis.call('GET', KEYS[3])
 end
