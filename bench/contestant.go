@@ -2,89 +2,96 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"time"
-
-	"github.com/bsm/redislock"
-	"github.com/go-redsync/redsync/v4"
-	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
-	"github.com/redis/go-redis/v9"
-
-	"github.com/latchkit/latchkit/locker"
 )
 
-// ttl is the same for all, and longer than any turn: nothing is renewed.
-const ttl = 30 * time.Second
-
-// contestant is one way to lock.
+// contestant is one way to lock. A child process is told its name and opens it.
 type contestant struct {
-	name  string
-	fence bool // does the holder get a number that only grows?
-	key   string
-	once  func(ctx context.Context) error // acquire and release key
+	name string
+	kind kind
+	// sends are the commands that its clients send besides scripts, as the server
+	// names them. See load.commands.
+	sends []string
+	// noLock marks what only passes a message on, and cannot be tried out alone.
+	noLock bool
+	// redisKey is where it keeps the lock on key; nil: in key itself.
+	redisKey func(key string) string
+	open     func(settings) (locks, error)
 }
 
-// contestants are all of them, the floor first: the others are measured by it.
-func contestants(client func() *redis.Client) ([]contestant, error) {
-	l, err := locker.NewSingle(client(), locker.WithTTL(ttl))
-	if err != nil {
-		return nil, err
+type kind int
+
+const (
+	ours  kind = iota
+	peer       // another library, which we compare ourselves with
+	floor      // bare commands: what no library can do without
+)
+
+// settings are the same for all contestants of a turn.
+type settings struct {
+	Addr    string
+	TTL     time.Duration
+	Process int // which of the turn's processes this is, from 0
+}
+
+// locks is an opened contestant. It is used by all goroutines of a process.
+type locks interface {
+	// Lock waits until it holds key, or ctx is cancelled. Contexts have no deadline:
+	// rueidislock would make it the lock's own.
+	Lock(ctx context.Context, key string) (hold, error)
+	Close()
+}
+
+// hold is a lock that is held. An interface that a library's own type fits costs
+// no allocation, which would be counted as the library's.
+type hold interface {
+	Release(ctx context.Context) error
+}
+
+// refresher is a hold that nobody renews unless its owner does.
+type refresher interface {
+	Refresh(ctx context.Context, ttl time.Duration) error
+}
+
+// fenced is a hold with a number that is larger than those of all holds before.
+type fenced interface {
+	Fence() uint64
+}
+
+// contestants are all there are; rows pick theirs by name.
+var contestants = append(latchkits(),
+	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
+	redislock100ms, redislock1ms,
+	redsyncDefault, redsync1ms,
+	rueidislockUsual, rueidislockZero,
+)
+
+func named(name string) (contestant, error) {
+	for _, c := range contestants {
+		if c.name == name {
+			return c, nil
+		}
 	}
-	return []contestant{
-		floor(client()),
-		latchkit(l),
-		bsmRedislock(redislock.New(client())),
-		goRedsync(redsync.New(goredis.NewPool(client()))),
-	}, nil
+	return contestant{}, fmt.Errorf("there is no contestant %q", name)
 }
 
-var compareAndDelete = redis.NewScript(`
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0`)
-
-func floor(c *redis.Client) contestant {
-	const key, token = "bench:floor", "0123456789abcdef"
-	return contestant{name: "floor: SET NX PX, compare-and-delete", key: key, once: func(ctx context.Context) error {
-		if err := c.SetArgs(ctx, key, token, redis.SetArgs{Mode: "NX", TTL: ttl}).Err(); err != nil {
-			return err
-		}
-		if n, err := compareAndDelete.Run(ctx, c, []string{key}, token).Int(); err != nil || n != 1 {
-			return errors.Join(errors.New("the floor's key was not deleted"), err)
-		}
-		return nil
-	}}
-}
-
-func latchkit(l locker.Locker) contestant {
-	rule := locker.Rule{Key: "bench:latchkit"}
-	return contestant{name: "latchkit NewSingle", fence: true, key: rule.Key, once: func(ctx context.Context) error {
-		lease, err := l.Acquire(ctx, rule)
+// field picks the contestants of a row, in the order in which they take turns.
+func field(names ...string) []contestant {
+	picked := make([]contestant, len(names))
+	for i, name := range names {
+		c, err := named(name)
 		if err != nil {
-			return err
+			panic(err) // names are written in this package
 		}
-		return lease.Release(ctx)
-	}}
+		picked[i] = c
+	}
+	return picked
 }
 
-func bsmRedislock(c *redislock.Client) contestant {
-	const key = "bench:redislock"
-	return contestant{name: "bsm/redislock", key: key, once: func(ctx context.Context) error {
-		lock, err := c.Obtain(ctx, key, ttl, nil)
-		if err != nil {
-			return err
-		}
-		return lock.Release(ctx)
-	}}
-}
-
-func goRedsync(r *redsync.Redsync) contestant {
-	const key = "bench:redsync"
-	return contestant{name: "go-redsync/redsync", key: key, once: func(ctx context.Context) error {
-		mutex := r.NewMutex(key, redsync.WithExpiry(ttl))
-		if err := mutex.LockContext(ctx); err != nil {
-			return err
-		}
-		_, err := mutex.UnlockContext(ctx)
-		return err
-	}}
+func (c contestant) keyOnServer(key string) string {
+	if c.redisKey == nil {
+		return key
+	}
+	return c.redisKey(key)
 }

@@ -1,15 +1,15 @@
-// Bench measures what an uncontended lock costs: one goroutine acquires and
-// releases over a real redis-server, which it starts itself.
+// Bench measures what locks cost, ours beside other libraries and beside the bare
+// commands that nobody can do without, and says which of our targets are reached.
 //
-//	go run -C bench .
+//	go run -C bench . -all                   everything, some 8 minutes on 2 processors
+//	go run -C bench . -all -out RESULTS.md   the same, into bench/RESULTS.md
+//	go run -C bench . -row P3                one row
 //
-// Beside latchkit run two other libraries and the floor: the two commands that
-// nobody who locks on Redis can do without. All have a client of their own with
-// go-redis's defaults, the same server and the same TTL. They take turns (A B C
-// A B C …), so that a machine that slows down slows all of them, and what counts
-// is the ratio to the floor of the same round: a bare time says more about the
-// machine than about the lock.
+// A row (row_p1.go and so on) is one claim. It lets contestants (lock_*.go) take
+// turns, in processes of their own, on a redis-server of its own, and judges
+// ratios within a round: a machine that slows down slows all of them.
 //
-// On several cores round trips run at two speeds, as client and server share a
-// core or do not. Pinned to one they do not: taskset -c 0 go run -C bench .
+// What the children of the bench do stands in crew.go (many workers), duet.go (two
+// processes that hand a lock to and fro), hoard.go (many leases) and inherit.go (a
+// holder that is killed).
 package main

@@ -1,56 +1,113 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/latchkit/latchkit/internal/redistest"
 )
 
 func main() {
-	rounds := flag.Int("rounds", 11, "how often each takes its turn; at least 5 tell a trend from noise")
-	turn := flag.Duration("turn", 300*time.Millisecond, "how long a turn is")
+	playPart()
+
+	var o order
+	all := flag.Bool("all", false, "measure all rows")
+	only := flag.String("row", "", "measure these rows, such as P3 or P4,P5")
+	out := flag.String("out", "", "write to this file instead of standard output")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each takes its turn; fewer than 5 do not tell a trend from noise")
+	flag.DurationVar(&o.turn, "turn", 700*time.Millisecond, "how long a turn is")
+	flag.IntVar(&o.aloneRounds, "alone-rounds", 15, "rounds of P1, which are half as long")
+	flag.IntVar(&o.hoardRounds, "hoard-rounds", 3, "rounds of P6")
+	flag.DurationVar(&o.hoardTTL, "hoard-ttl", 10*time.Second, "TTL of P6")
+	flag.IntVar(&o.leases, "leases", 100_000, "leases of P6 that latchkit holds")
+	flag.IntVar(&o.peerLeases, "peer-leases", 10_000, "leases of P6 that each peer holds")
+	flag.DurationVar(&o.inheritTTL, "inherit-ttl", 2*time.Second, "TTL of P8")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *rounds, *turn); err != nil {
+	if err := run(ctx, o, *all, *only, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rounds int, turn time.Duration) (err error) {
-	if rounds < 1 || turn <= 0 {
-		return fmt.Errorf("-rounds %d and -turn %v must both be more than nothing", rounds, turn)
+func run(ctx context.Context, o order, all bool, only, out string) error {
+	if o.rounds < 1 || o.aloneRounds < 1 || o.hoardRounds < 1 || o.turn <= 0 || o.leases < 1 || o.peerLeases < 1 {
+		return errors.New("rounds, turns and leases must all be more than none")
 	}
-	server, err := redistest.Launch()
+	chosen, err := choose(all, only)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if closing := server.Close(); closing != nil {
-			err = errors.Join(err, closing)
-		}
-	}()
-
-	field, err := contestants(func() *redis.Client { return redis.NewClient(&redis.Options{Addr: server.Addr()}) })
-	if err != nil {
-		return err
+	if out == "" {
+		return measure(ctx, os.Stdout, o, chosen)
 	}
-	results, err := compete(ctx, field, rounds, turn)
-	if err != nil {
-		return err
-	}
-	fmt.Println(about(ctx, server.Addr(), rounds, turn))
-	fmt.Println()
-	fmt.Print(table(results))
-	return nil
+	var text bytes.Buffer // a file is written when all is known: half a result is none
+	measured := measure(ctx, &text, o, chosen)
+	return errors.Join(measured, os.WriteFile(out, text.Bytes(), 0o644))
 }
+
+func choose(all bool, only string) ([]row, error) {
+	if all {
+		return rows, nil
+	}
+	var chosen []row
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.name)
+	}
+	for name := range strings.SplitSeq(only, ",") {
+		i := slices.Index(names, strings.ToUpper(strings.TrimSpace(name)))
+		if i < 0 {
+			return nil, fmt.Errorf("say -all, or -row with some of %s", strings.Join(names, ","))
+		}
+		chosen = append(chosen, rows[i])
+	}
+	return chosen, nil
+}
+
+// measure writes as it goes. A row that fails is named, and the others go on.
+func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
+	about, err := provenance(ctx, "go run -C bench . "+strings.Join(os.Args[1:], " "))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "# What a lock costs\n\n%s\n%s\n", reading, about)
+	var verdicts []verdict
+	var failed error
+	for _, r := range chosen {
+		progress("%s: %s", r.name, r.title)
+		f, err := r.run(ctx, o)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", r.name, err)
+			failed = errors.Join(failed, err)
+			f = finding{verdicts: []verdict{{target: r.name + " is measured", got: err.Error()}}}
+		} else {
+			r.write(w, f)
+		}
+		verdicts = append(verdicts, f.verdicts...)
+	}
+	fmt.Fprintf(w, "## Targets\n\nDecided by the median; what must not happen, by the sum of all turns.\n\n%s", verdictTable(verdicts))
+	return failed
+}
+
+// reading is how to read what follows.
+const reading = `Written by the command below. All contestants have the same server and, unless a row says otherwise, the defaults of
+their clients; they take turns (A B C A B C …), each in processes that start and end with the turn. Figures are the median of the
+turns, and the range in brackets. What counts are the ratios, each taken within one round: a bare time says more about the
+machine than about a lock.
+
+Client commands are those that clients send for each acquisition and its release. They are counted by the server during the
+timed turns and told apart by name from what scripts run (no script runs a script, and what else each contestant sends is known);
+a test holds that against what passes through a proxy. Server calls are all that the server executes, scripts and
+what they run. Client CPU is getrusage of the client processes, server CPU is INFO cpu, both for each acquisition unless a row
+says percent.
+`

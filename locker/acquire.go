@@ -2,134 +2,301 @@ package locker
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"time"
 )
 
-// unansweredFor bounds how long a first acquire is repeated when the server gives no answer about the lock.
-const unansweredFor = time.Second
-
-// acquisition is one call of Acquire. Each turn of its loop asks the Store once, and races the answer against the end of
-// the caller's context, of the wait, and of the Locker. What may come first, and what is done:
+// acquisition is one call of Acquire. It waits among the callers of this process first (see cohort), and at the server
+// when it leads them or shares nothing with them. Each question to the Store is raced against the end of the caller's
+// context, of the wait, and of the Locker. What may come first, and what is done:
 //
 //	granted        a lease, unless the caller is gone or the grant came too late: then it is given back
-//	busy           a pause, and again with the same token
+//	busy           in the server's queue until told, or a pause; then again with the same token
 //	refused        returned when permanent; otherwise again, for at most min(Wait, 1 s) while no holder was seen
 //	unclear        again with the same token, which finds the grant if there was one; the same bound
-//	ctx, Wait or Close end first   the call is abandoned: the token is undone in the background, so that a late
-//	               execution takes nothing
+//	ctx, Wait or Close end first   the call is abandoned: the token leaves the queue and is undone in the background, so
+//	               that a late execution takes nothing, and a grant that crossed it goes to the next
 type acquisition struct {
-	engine *Engine
-	rule   Rule
-	caller context.Context // as the caller gave it: the lease's contexts descend from it
-	ctx    context.Context // the same with the Observer's additions, for the calls
-	began  time.Time
-	expiry <-chan time.Time // rule.Wait is over
+	engine   *Engine
+	rule     Rule
+	adaptive bool            // the Engine chose the TTL
+	caller   context.Context // as the caller gave it: the lease's contexts descend from it
+	ctx      context.Context // the same with the Observer's additions, for the calls
+	began    time.Time
+	expiry   <-chan time.Time // rule.Wait is over
+	meta     string
 
-	token   string
-	meta    string
-	unclear bool      // an acquire of token is unanswered
-	sent    time.Time // when token was last sent
+	*ticket        // the token that is asked with
+	own     ticket // mostly it is this one
+
+	cohort *cohort   // nil: shares nothing
+	turn   chan turn // ends the wait in the cohort; made when it begins
+	leads  bool      // the cohort waits for this one to get a hold, or to abdicate
 
 	calls     int
-	busySince time.Time // zero: no holder was seen
-	holder    Holder
-	hears     bool  // the last answer was busy, so news of the key matter
-	failure   error // of the last call that gave no answer
-	admitted  bool  // counted as a waiter
+	busySince time.Time     // zero: no holder was seen
+	expects   time.Duration // how long the wait should take
+	failure   error         // of the last call that gave no answer
+	admitted  bool          // counted as a waiter
+	polled    bool          // the last question followed a pause of the Backoff
+	pauses    func() (time.Duration, bool)
+	stop      func() // ends pauses
 }
 
-// errWaitOver ends a wait whose Rule.Wait has passed; giveUp turns it into what the caller sees.
-var errWaitOver = errors.New("the wait is over")
+// question is an acquire that is under way.
+type question interface {
+	heard() <-chan struct{} // signalled when the answer is there
+	answer() (Grant, error) // after that, once
+	abandon()               // instead of answer: nobody waits for it any more
+}
 
-func (a *acquisition) run() (*Lease, error) {
+func (a *acquisition) run() (lease *Lease, err error) {
+	a.ticket = &a.own
 	if err := a.caller.Err(); err != nil {
 		return nil, a.fail(err, 0)
 	}
-	select {
-	case <-a.engine.closing:
+	if a.engine.isClosing() {
 		return nil, a.fail(ErrClosed, 0)
-	default:
 	}
 	if a.rule.Mode == Shared {
 		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers", ErrUnsupported), 0)
 	}
 	if a.rule.Wait > 0 {
-		timer := time.NewTimer(a.rule.Wait)
-		defer timer.Stop()
+		timer := a.engine.timers.start(a.rule.Wait)
+		defer a.engine.timers.stop(timer)
 		a.expiry = timer.C
 	}
 	if f := a.engine.cfg.metadata; f != nil {
 		a.meta = f(a.ctx)
 		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
 	}
-	a.token = rand.Text()
-	wake, leave := a.engine.waiters.listen(a.key())
-	defer leave()
+	defer func() { a.close(lease, err) }() // also when an Observer or a Backoff panics
+	if t, ok := a.engine.cohorts.share(a.rule, a.adaptive); ok {
+		return a.among(t)
+	}
+	a.prepare()
+	return a.lead(nil)
+}
 
+// close ends what the wait has set up.
+func (a *acquisition) close(lease *Lease, err error) {
+	if lease == nil {
+		if a.leads {
+			a.engine.cohorts.abdicate(a, err)
+		}
+		a.giveBack()
+	}
+	if a.admitted {
+		a.engine.waiters.dismiss(a.key())
+	}
+	if a.stop != nil {
+		a.stop()
+	}
+}
+
+// among waits with the callers of this process that want the key on the same terms.
+func (a *acquisition) among(t terms) (*Lease, error) {
+	for inFront := false; ; inFront = true {
+		if !a.engine.cohorts.join(a, t, inFront) {
+			return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
+		}
+		if a.leads {
+			a.prepare()
+			return a.lead(nil)
+		}
+		if a.engine.cfg.queue {
+			a.engine.post.warm(a.key())
+		}
+		turn, err := a.turnComes()
+		switch {
+		case err != nil:
+			return nil, err
+		case turn.err != nil:
+			return nil, turn.err
+		case turn.hold == nil:
+			return a.succeed(turn)
+		}
+		if l := a.takeOver(turn); l != nil {
+			return l, nil
+		}
+		if a.engine.isClosing() {
+			return nil, a.fail(ErrClosed, 0)
+		}
+		// The hold was lost on the way here: the next round.
+	}
+}
+
+// turnComes waits in the cohort.
+func (a *acquisition) turnComes() (turn, error) {
+	var reason error
+	select {
+	case t := <-a.turn:
+		return t, nil
+	case <-a.caller.Done():
+		reason = a.caller.Err()
+	case <-a.expiry:
+		reason = errWaitOver
+	case <-a.engine.closing:
+		reason = ErrClosed
+	}
+	if !a.engine.cohorts.leave(a) {
+		a.passUp(<-a.turn)
+	}
+	return turn{}, a.giveUp(reason)
+}
+
+// takeOver makes a Lease of a hold that another caller gave up. It is nil when the hold was lost in between, or the Engine
+// is closing.
+func (a *acquisition) takeOver(t turn) *Lease {
+	a.busySince = a.began
+	taken := false
 	defer func() {
-		if a.admitted {
-			a.engine.waiters.dismiss(a.key())
+		if !taken { // or an Observer has panicked
+			a.passUp(t)
 		}
 	}()
+	l := new(Lease)
+	l.init(a, t.hold, t.fence)
+	if taken = a.engine.keeper.attach(t.hold, l); taken {
+		return l
+	}
+	if a.engine.isClosing() {
+		l.tell(ErrClosed)
+	} else {
+		l.tell(ErrLost)
+	}
+	return nil
+}
 
-	lease, err := a.ask()
-	if lease != nil || err != nil {
-		return lease, err // most often: nothing was set up for a wait
+// succeed leads the cohort, after the leader before.
+func (a *acquisition) succeed(t turn) (*Lease, error) {
+	a.leads = true
+	if t.seen && a.busySince.IsZero() {
+		a.busySince = a.began
 	}
-	for pause := range a.engine.cfg.backoff {
-		if err := a.pause(pause, wake); err != nil {
-			return nil, err
+	switch {
+	case t.ticket != nil: // its ticket waits in the queue
+		a.ticket = t.ticket
+		return a.goOn(nil, nil)
+	case t.follow != nil: // its release has asked for us
+		return a.lead(t.follow)
+	}
+	a.prepare()
+	return a.lead(nil)
+}
+
+// passUp does with a turn what must be done when nobody is there to take it.
+func (a *acquisition) passUp(t turn) {
+	a.busySince = a.began
+	switch {
+	case t.err != nil:
+	case t.hold != nil:
+		passed, next := a.engine.cohorts.release(t.hold)
+		if !passed {
+			t.hold.drop()
 		}
-		if lease, err := a.ask(); lease != nil || err != nil {
-			return lease, err
+		if next != nil {
+			next.turn <- turn{seen: true}
+		}
+	default:
+		a.leads = true
+		if t.ticket != nil {
+			a.ticket = t.ticket
+		}
+		if t.follow != nil {
+			a.unclear = true
 		}
 	}
-	return nil, a.giveUp(errWaitOver)
+}
+
+// lead asks the Store until it has a lease or a reason to stop; q is a question that is under way already.
+func (a *acquisition) lead(q question) (*Lease, error) {
+	if q != nil {
+		return a.goOn(a.await(q))
+	}
+	return a.goOn(a.ask())
+}
+
+func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
+	for lease == nil && err == nil {
+		lease, err = a.wait()
+	}
+	return lease, err
 }
 
 // ask asks the Store once. Neither a lease nor an error means: again.
 func (a *acquisition) ask() (*Lease, error) {
-	claim := Claim{
-		Key: a.key(), Owner: a.token, Mode: a.rule.Mode, TTL: a.rule.lease(), Block: 1,
-		Metadata: a.meta, Once: a.rule.Once,
-	}
 	a.calls++
-	a.hears = false
-	a.sent = time.Now()
-	answered := ask(&a.engine.calls, func() (Grant, error) { return a.engine.store.Acquire(a.ctx, claim) })
-	select {
-	case r := <-answered:
-		if r.err != nil {
-			return nil, a.failed(r.err)
-		}
-		return a.answered(r.value)
-	case <-a.caller.Done():
-		a.unclear = true
-		return nil, a.giveUp(a.caller.Err())
-	case <-a.expiry:
-		a.unclear = true
-		return nil, a.giveUp(errWaitOver)
-	case <-a.engine.closing:
-		a.unclear = true
-		return nil, a.giveUp(ErrClosed)
+	a.sent = a.began
+	if a.calls > 1 || a.turn != nil { // it has waited
+		a.sent = time.Now()
 	}
+	if !a.known {
+		a.known, a.first = true, a.sent
+	}
+	return a.await(a.engine.calls.begin(a.ctx, Store.Acquire, a.claim))
+}
+
+func (a *acquisition) await(q question) (*Lease, error) {
+	wasCurrent := a.current
+	a.current = false
+	var reason error
+	bell, late := a.box.bell, (<-chan time.Time)(nil)
+	for reason == nil {
+		select {
+		case <-q.heard():
+			g, err := q.answer()
+			if err == errNotQueued {
+				return a.ask()
+			}
+			if err != nil {
+				return nil, a.failed(err)
+			}
+			return a.answered(g)
+		case <-bell: // a grant, before the answer: that is mostly on its way, and costs less than an unanswered call
+			if _, granted := a.engine.post.granted(&a.box); granted {
+				timer := a.engine.timers.start(freshGrant / 2)
+				defer a.engine.timers.stop(timer)
+				late = timer.C
+			}
+			bell = nil
+		case <-late:
+			if e, granted := a.engine.post.granted(&a.box); granted && a.certain(e) {
+				q.abandon()
+				a.unclear = true
+				return a.handed(e)
+			}
+		case <-a.caller.Done():
+			reason = a.caller.Err()
+		case <-a.expiry:
+			reason = errWaitOver
+		case <-a.engine.closing:
+			reason = ErrClosed
+		}
+	}
+	q.abandon()
+	a.unclear = true
+	if time.Since(a.sent) > freshGrant {
+		a.failure = errNoAnswer
+	} else {
+		a.current = wasCurrent // what was answered last is still worth telling
+	}
+	return nil, a.giveUp(reason)
 }
 
 func (a *acquisition) answered(g Grant) (*Lease, error) {
-	if g.State != Granted && g.State != Busy {
-		a.undoUnclear() // an earlier call of this token may still run
+	if a.polled {
+		a.polled = false
+		a.engine.times.polled(a.rule.Name, g.State == Granted)
+	}
+	if g.State != Granted {
+		a.known = a.unclear || g.State == Busy && a.claim.Queue
 	}
 	switch g.State {
 	case Granted:
-		return a.granted(g)
+		return a.take(g, a.sent, 0)
 	case Busy:
-		a.holder, a.hears = g.Holder, true
-		if a.busySince.IsZero() {
-			a.busySince = a.sent
-		}
+		a.busy(g)
 		if a.rule.Wait == NoWait {
 			return nil, a.giveUp(errWaitOver)
 		}
@@ -143,176 +310,75 @@ func (a *acquisition) answered(g Grant) (*Lease, error) {
 	}
 }
 
-// granted makes the lease, counting its deadline from before the call was sent. Grant and the end of the caller may
-// come together: then the lock is given back.
-func (a *acquisition) granted(g Grant) (*Lease, error) {
-	e := a.engine
-	deadline := a.sent.Add(a.rule.lease() - drift(a.rule.lease()))
-	late := !time.Now().Before(deadline)
-	gone := a.caller.Err()
-	if !late && gone == nil {
-		l := newLease(a, g, deadline)
-		if e.keeper.add(l) {
-			return l, nil
+// busy remembers what the answer says of the holder and of the queue.
+func (a *acquisition) busy(g Grant) {
+	a.holder, a.place, a.deaf, a.current = g.Holder, g.Place, g.Deaf, true
+	a.clock = anchor{local: a.sent, server: g.At}
+	if a.busySince.IsZero() {
+		a.busySince = a.sent
+		if d, ok := a.engine.times.expect(a.rule.Name); ok {
+			a.expects = d * time.Duration(max(a.place, 1))
 		}
-		gone = ErrClosed
-		l.tell(ErrClosed)
 	}
-	a.giveBack()
-	if gone != nil {
+	if a.cohort != nil {
+		a.engine.cohorts.busy(a)
+	}
+	if a.deaf {
+		a.engine.post.deaf(a.claim.Inbox)
+	}
+}
+
+// take makes the lease, counting its deadline from since: no later than the grant. handed is how long the server keeps it
+// when the grant was told by message, 0 when it was the answer. Grant and the end of the caller may come together: then
+// the lock is given back.
+func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lease, error) {
+	e := a.engine
+	ttl := a.rule.lease()
+	life := ttl
+	if handed > 0 {
+		life = handed
+	}
+	deadline := since.Add(life - drift(life))
+	if gone := a.caller.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
 	}
-	// One token is one hold, and this one's time is over: a second try needs a fresh one.
-	a.token, a.unclear = rand.Text(), false
-	return nil, a.unanswered(fmt.Errorf("the answer took longer than the lease of %v lives; raise the TTL", a.rule.lease()))
+	now := time.Now()
+	if !now.Before(deadline) {
+		a.renewTicket()
+		return nil, a.unanswered(fmt.Errorf("the answer took longer than the lease of %v lives; raise the TTL", ttl))
+	}
+	f := new(first)
+	f.hold = hold{
+		engine: e, claim: a.claim, fence: g.Fence, block: g.Block, ttl: ttl, since: since, granted: now, atLeast: a.rule.AtLeast,
+		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
+		renewal: renewal{each: ttl, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
+	}
+	if a.rule.AtMost != 0 {
+		f.hold.until = since.Add(a.rule.AtMost)
+	}
+	f.lease.init(a, &f.hold, g.Fence)
+	if a.expected {
+		e.post.ignore(a.claim.Owner)
+	}
+	if a.cohort != nil {
+		e.cohorts.granted(&f.hold) // before the keeper can find it lost, and tell the cohort so
+	}
+	if !e.keeper.add(&f.hold, &f.lease) {
+		f.lease.tell(ErrClosed)
+		return nil, a.fail(ErrClosed, 0)
+	}
+	return &f.lease, nil
 }
 
-// failed handles an error of the Store.
-func (a *acquisition) failed(err error) error {
-	var no *Refusal
-	switch {
-	case !errors.As(err, &no):
-		a.unclear = true
-	case !no.Temporary:
-		a.undoUnclear()
-		return a.fail(unavailable(err), 0)
-	}
-	return a.unanswered(err)
+// sees remembers who holds the key for which the caller waits in this process.
+func (a *acquisition) sees(h Holder) {
+	a.busySince, a.holder, a.current = a.began, h, true
 }
 
-// unanswered lets a waiter that has seen a holder go on, and bounds the repetitions of one that has not.
-func (a *acquisition) unanswered(err error) error {
-	a.failure = err
-	bound := unansweredFor
-	if a.rule.Wait != 0 {
-		bound = min(bound, max(a.rule.Wait, 0))
-	}
-	if a.busySince.IsZero() && time.Since(a.began) >= bound || a.rule.Wait == NoWait {
-		a.undoUnclear()
-		return a.fail(unavailable(err), 0)
-	}
-	return nil
-}
-
-// pause waits before the next question: for d, no longer than the holder has left, or until told that the key is free.
-// After an error or a late grant it does not listen: it would be woken by its own undo, and spin.
-func (a *acquisition) pause(d time.Duration, wake <-chan struct{}) error {
-	if !a.busySince.IsZero() {
-		if !a.admitted && !a.engine.waiters.admit(a.key(), a.engine.cfg.maxWaiters) {
-			a.undoUnclear()
-			return a.fail(ErrTooManyWaiters, a.retryAfter())
-		}
-		a.admitted = true
-		if left := a.holder.Left; left >= 0 && a.hears {
-			d = min(d, left+time.Millisecond)
-		}
-	}
-	if !a.hears {
-		wake = nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-wake:
-	case <-a.caller.Done():
-		return a.giveUp(a.caller.Err())
-	case <-a.expiry:
-		return a.giveUp(errWaitOver)
-	case <-a.engine.closing:
-		return a.giveUp(ErrClosed)
-	}
-	return nil
-}
-
-// giveUp ends the wait for reason, undoes what is unclear, and says all that is true: the reason, and whether a holder
-// was seen or the server was never heard of.
-func (a *acquisition) giveUp(reason error) error {
-	a.undoUnclear()
-	seen := !a.busySince.IsZero()
-	switch {
-	case reason == ErrClosed:
-		return a.fail(ErrClosed, 0)
-	case seen && reason == errWaitOver && !a.hears && a.failure != nil: // what the holder does now, nobody knows
-		return a.fail(unavailable(a.failure), 0)
-	case seen && reason == errWaitOver:
-		return a.fail(ErrBusy, a.retryAfter())
-	case seen:
-		return a.fail(fmt.Errorf("%w: %w", reason, ErrBusy), a.retryAfter())
-	case reason == errWaitOver && a.failure != nil:
-		return a.fail(unavailable(a.failure), 0)
-	case reason == errWaitOver:
-		return a.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, a.rule.Wait), 0)
-	case errors.Is(reason, context.DeadlineExceeded) && a.calls > 0:
-		return a.fail(fmt.Errorf("%w: %w: no answer in time", reason, ErrUnavailable), 0)
-	}
-	return a.fail(reason, 0)
-}
-
-// giveBack releases a grant that nobody will use.
-func (a *acquisition) giveBack() {
-	claim := Claim{Key: a.key(), Owner: a.token, Mode: a.rule.Mode, Undo: undoFor(a.unclear, a.rule.lease())}
-	a.engine.cleaner.add(chore{claim: claim, useless: a.sent.Add(max(a.rule.lease(), claim.Undo))})
-}
-
-// undoUnclear makes sure that an unanswered acquire takes nothing.
-func (a *acquisition) undoUnclear() {
-	if a.unclear {
-		a.giveBack()
-	}
-}
-
-// retryAfter is what the holder has left, if it dies now.
-func (a *acquisition) retryAfter() time.Duration {
-	if a.holder.Left < 0 {
-		return a.rule.TTL
-	}
-	return max(a.holder.Left, time.Millisecond)
+// admit counts the caller as a waiter, unless too many wait already.
+func (a *acquisition) admit() bool {
+	a.admitted = a.admitted || a.engine.waiters.admit(a.key(), a.engine.cfg.maxWaiters)
+	return a.admitted
 }
 
 func (a *acquisition) key() string { return a.engine.cfg.prefix + a.rule.Key }
-
-func (a *acquisition) fail(err error, retryAfter time.Duration) error {
-	return &Error{Op: OpAcquire, Key: a.rule.Key, RetryAfter: retryAfter, Err: err}
-}
-
-// outcome tells the Observer how the acquire ended.
-func (a *acquisition) outcome(l *Lease, err error) Outcome {
-	o := Outcome{Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, HolderMetadata: a.holder.Metadata}
-	if l != nil {
-		o.Fence = l.fence
-	}
-	if !a.busySince.IsZero() {
-		o.Waited = time.Since(a.busySince)
-	}
-	if o.Result == ResultBusy && a.rule.Wait != NoWait {
-		o.Result = ResultTimeout
-	}
-	return o
-}
-
-// undoFor is how long a tombstone must stand: 0 when every acquire of the token was answered, otherwise longer than any
-// late execution could matter.
-func undoFor(unclear bool, lease time.Duration) time.Duration {
-	if !unclear {
-		return 0
-	}
-	return max(lease, time.Minute)
-}
-
-// unavailable wraps an error of a Store in the sentinel, unless it has a more telling one already.
-func unavailable(err error) error {
-	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported} {
-		if errors.Is(err, known) {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-func revokedBecause(reason string) error {
-	if reason == "" {
-		return ErrRevoked
-	}
-	return fmt.Errorf("%w: %s", ErrRevoked, reason)
-}

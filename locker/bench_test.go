@@ -2,6 +2,9 @@ package locker_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +43,70 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 	if err := l.Close(b.Context()); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// 128 goroutines of one process want one key: a streak passes it on, and at the server there is one waiter.
+func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
+
+// Each of them queues at the server by itself, and is told when it is its turn.
+func BenchmarkContendedFair(b *testing.B) { contend(b, locker.WithFair()) }
+
+func contend(b *testing.B, opts ...locker.Option) {
+	l, err := locker.NewSingle(redistest.Shared(b).Client(b), opts...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.SetParallelism(128 / runtime.GOMAXPROCS(0))
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			lease, err := l.Acquire(b.Context(), locker.Rule{Key: "bench:contended"})
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if err := lease.Release(b.Context()); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	if err := l.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// Many callers, each with a key of its own: -cpu 1,2,… changes how many cores they have.
+func BenchmarkManyCallers(b *testing.B) {
+	for _, callers := range []int{1, 8, 64} {
+		for name, options := range map[string][]locker.Option{"alone": nil, "together": {locker.WithAutoPipeline()}} {
+			b.Run(fmt.Sprintf("%d/%s", callers, name), func(b *testing.B) {
+				l, err := locker.NewSingle(redistest.Shared(b).Client(b), options...)
+				if err != nil {
+					b.Fatal(err)
+				}
+				var key atomic.Int64
+				b.ReportAllocs()
+				b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+				b.RunParallel(func(pb *testing.PB) {
+					rule := locker.Rule{Key: fmt.Sprintf("bench:%s:%d", name, key.Add(1))}
+					for pb.Next() {
+						lease, err := l.Acquire(b.Context(), rule)
+						if err == nil {
+							err = lease.Release(b.Context())
+						}
+						if err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+				if err := l.Close(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,7 +155,7 @@ type wire struct {
 func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	w.mu.Lock()
 	for _, a := range cmd.Args() {
-		w.words = append(w.words, fmt.Sprint(a))
+		w.words = append(w.words, fmt.Sprint(reflect.Indirect(reflect.ValueOf(a)))) // scripts are given *string and *int64
 	}
 	w.mu.Unlock()
 	return w.Client.Process(ctx, cmd)

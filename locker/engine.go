@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +18,14 @@ type Engine struct {
 	cfg     config
 	keeper  keeper
 	cleaner cleaner
+	cohorts cohorts
 	waiters waiters
+	post    post
+	times   times
+	timers  timers
+	pace    *pace // nil: TTLs are fixed
 
-	calls    tasks // calls to the Store
+	calls    callers
 	acquires tasks // calls of Acquire
 	runs     tasks // Run's functions
 
@@ -41,12 +47,24 @@ func New(s Store, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.renewClient != nil || cfg.autoPipeline {
+		return nil, errors.New("latchkit: New: WithRenewClient and WithAutoPipeline are for constructors that take a Redis client; set your Store up by itself")
+	}
+	return newEngine(s, cfg), nil
+}
+
+func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
+	e.calls.store = s
 	e.background, e.cut = context.WithCancel(context.Background())
+	if cfg.adaptiveTTL.most > 0 {
+		e.pace = &pace{bounds: cfg.adaptiveTTL}
+	}
 	e.keeper.init(e)
 	e.cleaner.init(e)
-	e.waiters.init(s)
-	return e, nil
+	e.cohorts.init(e)
+	e.post.init(e)
+	return e
 }
 
 var _ Locker = (*Engine)(nil)
@@ -58,6 +76,10 @@ var _ Locker = (*Engine)(nil)
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported, ErrInvalidKey,
 // ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside it where a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	adaptive := e.pace != nil && rule.TTL == 0
+	if adaptive {
+		rule.TTL = e.pace.ttl()
+	}
 	rule, err := e.cfg.resolve(rule)
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
@@ -66,7 +88,7 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
 	}
 	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
-	a := acquisition{engine: e, rule: rule, began: time.Now(), caller: ctx}
+	a := acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx}
 	var end func(Outcome)
 	a.ctx, end = e.cfg.begin(ctx, OpAcquire, rule)
 	lease, err := a.run()
@@ -177,7 +199,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	defer close(e.closed)
 	close(e.closing)
-	e.waiters.stop()
+	silent := e.post.stop()
 	e.acquires.close()
 	e.runs.close()
 	for _, l := range e.keeper.leases() {
@@ -195,13 +217,27 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = cleaned
 	}
 	e.cut()
-	if idle := e.calls.wait(ctx); err == nil {
+	if idle := e.calls.stop(ctx); err == nil {
 		err = idle
+	}
+	select {
+	case <-silent:
+	case <-ctx.Done(): // a subscription that hangs ends when go-redis gives it up
+		err = cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
 		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; held keys run out by their TTL", err)}
 	}
 	return e.closeErr
+}
+
+func (e *Engine) isClosing() bool {
+	select {
+	case <-e.closing:
+		return true
+	default:
+		return false
+	}
 }
 
 // warn tells, once, what is unsafe about the server. It runs beside the first acquire, not in its way.

@@ -18,7 +18,30 @@ var (
 )
 
 // SingleStore is the Store behind NewSingle.
-func SingleStore(c Client) Store { return newSingleStore(c) }
+func SingleStore(c Client) Store {
+	s, _ := newSingleStore(c, config{}) // only WithAutoPipeline can fail
+	return s
+}
+
+// Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
+func Kill(s Store) (channel string) {
+	b := s.(listening).inbox
+	b.stop()
+	return b.channel
+}
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }
+
+// TogetherStore is that Store when all of its acquires and releases are pipelined.
+func TogetherStore(c Client) (Store, error) {
+	p, err := newPipelined(c)
+	if err != nil {
+		return nil, err
+	}
+	store := single{client: c, steps: p.together, renewals: c}
+	if s, ok := c.(subscriber); ok {
+		return listening{store, newInbox(s)}, nil
+	}
+	return store, nil
+}

@@ -47,15 +47,19 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	}
 	over := l.Context().Done()
 	for pause := range betweenRepeats {
-		claim, start := e.keeper.extension(l, ttl)
+		claim, start, ok := e.keeper.extension(l, ttl)
+		if !ok { // a Release has come in between
+			<-over
+			return l.gone()
+		}
 		*calls++
 		select {
 		case r := <-ask(&e.calls, func() ([]Grant, error) { return e.store.Renew(ctx, []Claim{claim}) }):
 			var no *Refusal
 			switch {
 			case r.err == nil && len(r.value) == 1:
-				if e.keeper.answered(l, r.value[0], claim.TTL, start) {
-					e.keeper.extended(l, ttl)
+				if e.keeper.answered(l.hold, r.value[0], claim, start) {
+					e.keeper.extended(l.hold, ttl)
 					return l.gone()
 				}
 				<-over // at once: the keeper has just found that its time is over

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// keeper renews all leases of an Engine and ends those whose time is over: one goroutine over a heap of due times,
-// whatever the number of leases. It never waits for the server itself: batches go out in goroutines of their own, so a
-// deadline fires in time while a call hangs. A lease whose renewal is not answered is simply due again a little later;
+// keeper renews all holds of an Engine and ends those whose time is over: one goroutine over a heap of due times,
+// whatever the number of holds. It never waits for the server itself: batches go out in goroutines of their own, so a
+// deadline fires in time while a call hangs. A hold whose renewal is not answered is simply due again a little later;
 // a renewal that is executed twice does no harm.
 type keeper struct {
 	engine *Engine
 
 	mu      sync.Mutex
 	due     schedule
-	pending []*Lease // to be renewed, each once
-	senders int      // goroutines that renew what is pending
+	pending []*hold // to be renewed, each once
+	senders int     // goroutines that renew what is pending
 	running bool
 	stopped bool
 	wake    chan struct{} // an earlier time than the one that run sleeps for
@@ -28,7 +28,7 @@ type keeper struct {
 }
 
 const (
-	renewBatch  = 100                   // leases per call
+	renewBatch  = 100                   // holds per call
 	renewCalls  = 8                     // calls under way
 	renewSlack  = 10 * time.Millisecond // what is due this soon goes into the same batch
 	callTimeout = 5 * time.Second       // of calls in the background
@@ -40,17 +40,19 @@ func (k *keeper) init(e *Engine) {
 	k.ended = make(chan struct{})
 }
 
-// add takes a new lease into care, unless the Engine is closing.
-func (k *keeper) add(l *Lease) bool {
+// add takes a new hold into care, which lease uses, unless the Engine is closing.
+func (k *keeper) add(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	select {
-	case <-k.engine.closing:
+	if k.engine.isClosing() {
 		return false
-	default:
 	}
-	k.plan(l, l.sent, l.ttl)
-	heap.Push(&k.due, l)
+	h.lease = lease
+	k.plan(h, h.since, h.each)
+	if h.handed > 0 { // soon: until then the server keeps it for that long only
+		h.renew = h.since.Add(h.handed / 8)
+	}
+	heap.Push(&k.due, h)
 	if !k.running {
 		k.running = true
 		go k.run()
@@ -59,12 +61,43 @@ func (k *keeper) add(l *Lease) bool {
 	return true
 }
 
-// plan sets when l is renewed next, after a grant or renewal that was sent at start: a third of the ttl later, give or
-// take a tenth so that leases taken together do not stay together.
-func (k *keeper) plan(l *Lease, start time.Time, ttl time.Duration) {
-	l.final = !k.engine.cfg.renewal || !l.until.IsZero() && !start.Add(ttl).Before(l.until)
+// pass takes a hold from the Lease that used it, for another one, if it is sound and has enough of its time left.
+func (k *keeper) pass(h *hold) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	whole := h.ttl
+	if h.handed > 0 {
+		whole = h.handed
+	}
+	extended := h.longest > h.ttl && !h.adaptive
+	if h.index == 0 || h.failure != nil || extended || time.Until(h.deadline) < whole/2 {
+		return false
+	}
+	if h.lease = nil; !h.adaptive {
+		h.each = h.ttl
+	}
+	return true
+}
+
+// attach gives a hold that was passed on to the Lease that uses it now, unless the hold was lost meanwhile, or the Engine is
+// closing: then nobody would end that Lease.
+func (k *keeper) attach(h *hold, lease *Lease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h.index == 0 || k.engine.isClosing() || !time.Now().Before(h.deadline) {
+		return false
+	}
+	h.lease = lease
+	return true
+}
+
+// plan sets when h is renewed next, after a grant or renewal that was sent at start: a third of the ttl later, give or
+// take a tenth so that holds taken together do not stay together.
+func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
+	h.final = !k.engine.cfg.renewal || !h.until.IsZero() && !start.Add(ttl).Before(h.until)
 	third := ttl / 3
-	l.renew = start.Add(third - third/10 + rand.N(third/5+1))
+	h.renew = start.Add(third - third/10 + rand.N(third/5+1))
+	h.due = time.Time{}
 }
 
 // rouse wakes run when the earliest time has come nearer; k.mu is held.
@@ -77,101 +110,149 @@ func (k *keeper) rouse() {
 	}
 }
 
-// remove takes l out of care. No renewal is sent for it after that; one under way can only lengthen what is still held.
-func (k *keeper) remove(l *Lease) {
+// remove takes h out of care. No renewal is sent for it after that; one under way can only lengthen what is still held.
+// It says until when the hold is ours, and for how long at most the server may keep it.
+func (k *keeper) remove(h *hold) (deadline time.Time, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if l.index > 0 {
-		heap.Remove(&k.due, l.index-1)
+	if h.index > 0 {
+		heap.Remove(&k.due, h.index-1)
 	}
+	return h.deadline, h.longest
 }
 
+// drop takes h out of care because it is lost, and says who used it. It is false when h was out already: somebody else
+// has seen to its end.
+func (k *keeper) drop(h *hold) (lease *Lease, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h.index == 0 {
+		return nil, false
+	}
+	heap.Remove(&k.due, h.index-1)
+	return h.lease, true
+}
+
+// leases are those in care.
 func (k *keeper) leases() []*Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return append([]*Lease(nil), k.due...)
+	var all []*Lease
+	for _, h := range k.due {
+		if h.lease != nil {
+			all = append(all, h.lease)
+		}
+	}
+	return all
 }
 
-func (k *keeper) deadlineOf(l *Lease) time.Time {
+func (k *keeper) deadlineOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return l.deadline
+	return h.deadline
 }
 
-func (k *keeper) longestOf(l *Lease) time.Duration {
+// eachOf is what renewals of h ask for.
+func (k *keeper) eachOf(h *hold) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return l.longest
+	return h.each
 }
 
-// shorten makes the lease end sooner on this side, and is false when ttl is more than it has.
+// shorten makes the hold of l end sooner on this side, and is false when ttl is more than it has.
 func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
+	h, now := l.hold, time.Now()
 	deadline := now.Add(ttl - drift(ttl))
-	if deadline.After(l.deadline) {
+	if h.lease != l || deadline.After(h.deadline) {
 		return false
 	}
-	l.ttl, l.deadline = ttl, deadline
-	k.plan(l, now, ttl)
-	k.fix(l)
+	h.each, h.deadline = ttl, deadline
+	k.plan(h, now, ttl)
+	k.fix(h)
 	return true
 }
 
 // extension returns what an extension of l by ttl asks for now, and the time from which its success counts. From then on
-// the server may keep the lease for that long.
-func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time) {
+// the server may keep the lease for that long, and it is not passed on. It is false when it was passed on already.
+func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l.longest = max(l.longest, ttl)
-	now := time.Now()
-	return k.claimAt(l, ttl, now), now
+	h, now := l.hold, time.Now()
+	if h.lease != l {
+		return Claim{}, now, false
+	}
+	h.longest, h.adaptive = max(h.longest, ttl), false
+	return h.renewalAt(now, ttl), now, true
 }
 
 // extended makes renewals ask for ttl from now on.
-func (k *keeper) extended(l *Lease, ttl time.Duration) {
+func (k *keeper) extended(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l.ttl = ttl
+	h.each = ttl
 }
 
-func (k *keeper) claimAt(l *Lease, ttl time.Duration, now time.Time) Claim {
-	if !l.until.IsZero() {
-		ttl = max(min(ttl, l.until.Sub(now)), time.Millisecond)
+// renewalAt is a renewal by ttl that is sent now, no further than AtMost; the keeper's mutex is held.
+func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
+	if !h.until.IsZero() {
+		ttl = max(min(ttl, h.until.Sub(now)), time.Millisecond)
 	}
-	return Claim{Key: k.engine.cfg.prefix + l.rule.Key, Owner: l.token, Mode: l.rule.Mode, TTL: ttl}
+	return Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Handed: h.handed > 0}
 }
 
-// answered applies a Store's answer to a renewal that was sent at start. An answer for a lease that has ended meanwhile
-// changes nothing: what is lost stays lost. It says whether the lease is still held.
-func (k *keeper) answered(l *Lease, g Grant, ttl time.Duration, start time.Time) bool {
+// answered applies a Store's answer to a renewal that was sent at start. An answer for a hold that has ended meanwhile
+// changes nothing: what is lost stays lost. It says whether it is still held.
+func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 	switch g.State {
 	case Granted:
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if deadline := start.Add(ttl - drift(ttl)); l.index > 0 && deadline.After(l.deadline) {
-			l.deadline, l.failure = deadline, nil
-			k.plan(l, start, ttl)
-			k.fix(l)
+		if h.index == 0 {
+			return false
 		}
-		return l.index > 0
+		if claim.Handed {
+			h.handed = 0
+		}
+		k.pace(h)
+		h.failure = nil
+		if deadline := start.Add(claim.TTL - drift(claim.TTL)); deadline.After(h.deadline) {
+			h.deadline = deadline
+		}
+		k.plan(h, start, claim.TTL)
+		k.fix(h)
+		return true
 	case Revoked:
-		l.lose(revokedBecause(g.Reason), false)
+		k.lose(h, revokedBecause(g.Reason))
 	case NotOurs:
-		l.lose(fmt.Errorf("%w: the server says it is not ours", ErrLost), false)
+		k.lose(h, fmt.Errorf("%w: the server says it is not ours", ErrLost))
 	default: // no answer to a renewal: as good as none
 		return true
 	}
 	return false
 }
 
-// fix puts l into its place after its times changed; k.mu is held.
-func (k *keeper) fix(l *Lease) {
-	if l.index > 0 {
-		heap.Fix(&k.due, l.index-1)
+// lose ends a hold that the server has given away.
+func (k *keeper) lose(h *hold, why error) {
+	if lease, ok := k.drop(h); ok {
+		h.lost(lease, why, false)
+	}
+}
+
+// fix puts h into its place after its times changed; k.mu is held.
+func (k *keeper) fix(h *hold) {
+	if h.index > 0 {
+		heap.Fix(&k.due, h.index-1)
 		k.rouse()
 	}
+}
+
+// ending is a hold whose time is over.
+type ending struct {
+	hold  *hold
+	lease *Lease
+	why   error
 }
 
 // run sleeps until the earliest time in the schedule, and does what is due.
@@ -184,8 +265,8 @@ func (k *keeper) run() {
 		if stopped {
 			return
 		}
-		for _, l := range over {
-			l.lose(l.timeout(), true)
+		for _, e := range over {
+			e.hold.lost(e.lease, e.why, true)
 		}
 		k.enqueue(renewals)
 		timer.Reset(pause)
@@ -196,24 +277,29 @@ func (k *keeper) run() {
 	}
 }
 
-// collect takes what is due from the schedule: leases to renew, each of them due again soon in case no answer comes, and
-// leases whose deadline has passed.
-func (k *keeper) collect() (renewals, over []*Lease, pause time.Duration, stopped bool) {
+// collect takes what is due from the schedule: holds to renew, each of them due again soon in case no answer comes, and
+// holds whose deadline has passed.
+func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
 	for len(k.due) > 0 {
-		l := k.due[0]
-		if !now.Before(l.deadline) {
+		h := k.due[0]
+		if !now.Before(h.deadline) {
 			heap.Pop(&k.due)
-			over = append(over, l)
+			over = append(over, ending{h, h.lease, h.timeout()})
 			continue
 		}
-		if at := l.at(); at.Equal(l.deadline) || at.After(now.Add(renewSlack)) {
+		if at := h.at(); at.Equal(h.deadline) || at.After(now.Add(renewSlack)) {
 			break
 		}
-		renewals = append(renewals, l)
-		l.renew = now.Add(retryAfter(l.ttl))
+		renewals = append(renewals, h)
+		if h.due.IsZero() {
+			h.due = h.renew
+		} else {
+			k.pace(h)
+		}
+		h.renew = now.Add(retryAfter(h.each))
 		heap.Fix(&k.due, 0)
 	}
 	pause, k.next = time.Hour, now.Add(time.Hour)
@@ -224,6 +310,20 @@ func (k *keeper) collect() (renewals, over []*Lease, pause time.Duration, stoppe
 	return renewals, over, pause, k.stopped
 }
 
+// pace tells the adaptive TTL how long a renewal has been due, and makes the next one ask for what that comes to; k.mu
+// is held.
+func (k *keeper) pace(h *hold) {
+	p := k.engine.pace
+	if p == nil || h.due.IsZero() {
+		return
+	}
+	p.observe(time.Since(h.due))
+	if h.adaptive {
+		h.each = p.ttl()
+		h.longest = max(h.longest, h.each)
+	}
+}
+
 // retryAfter is when a renewal is sent again if it was not answered: several times within the rest of the lease. It is
 // longer than renewSlack, or collect would take the same lease twice.
 func retryAfter(ttl time.Duration) time.Duration {
@@ -231,14 +331,14 @@ func retryAfter(ttl time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }
 
-// enqueue hands leases to the senders. While all of them hang, what is due again is pending already: nothing piles up.
-func (k *keeper) enqueue(leases []*Lease) {
+// enqueue hands holds to the senders. While all of them hang, what is due again is pending already: nothing piles up.
+func (k *keeper) enqueue(holds []*hold) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, l := range leases {
-		if !l.pending {
-			l.pending = true
-			k.pending = append(k.pending, l)
+	for _, h := range holds {
+		if !h.pending {
+			h.pending = true
+			k.pending = append(k.pending, h)
 		}
 	}
 	for missing := (len(k.pending) + renewBatch - 1) / renewBatch; missing > 0 && k.senders < renewCalls; missing-- {
@@ -250,39 +350,47 @@ func (k *keeper) enqueue(leases []*Lease) {
 // work renews batch after batch until nothing is pending.
 func (k *keeper) work() {
 	for {
-		leases, claims, start := k.batch()
+		holds, claims, start := k.batch()
 		if len(claims) == 0 {
 			return
 		}
-		k.send(leases, claims, start)
+		k.send(holds, claims, start)
 	}
 }
 
-// batch takes what goes into the next call. It leaves the leases out that have ended while they were pending: a release is
+// batch takes what goes into the next call. It leaves the holds out that have ended while they were pending: a release is
 // not followed by a renewal. When nothing is left, the sender that asked is no sender any more.
-func (k *keeper) batch() (leases []*Lease, claims []Claim, start time.Time) {
+func (k *keeper) batch() (holds []*hold, claims []Claim, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
 	for len(k.pending) > 0 && len(claims) < renewBatch {
-		l := k.pending[0]
+		h := k.pending[0]
 		k.pending[0] = nil
 		k.pending = k.pending[1:]
-		l.pending = false
-		if l.index > 0 {
-			leases = append(leases, l)
-			claims = append(claims, k.claimAt(l, l.ttl, now))
+		h.pending = false
+		if h.index > 0 {
+			holds = append(holds, h)
+			claims = append(claims, h.renewalAt(now, h.next(now)))
 		}
 	}
 	if len(claims) == 0 {
 		k.pending = nil
 		k.senders--
 	}
-	return leases, claims, now
+	return holds, claims, now
+}
+
+// next is by how much a renewal lengthens the hold; the confirmation of one that is never renewed changes nothing.
+func (h *hold) next(now time.Time) time.Duration {
+	if h.final {
+		return max(min(h.each, h.deadline.Sub(now)), time.Millisecond)
+	}
+	return h.each
 }
 
 // send makes one call.
-func (k *keeper) send(leases []*Lease, claims []Claim, start time.Time) {
+func (k *keeper) send(holds []*hold, claims []Claim, start time.Time) {
 	ctx, cancel := context.WithTimeout(k.engine.background, callTimeout)
 	defer cancel()
 	grants, err := k.engine.store.Renew(ctx, claims)
@@ -290,38 +398,24 @@ func (k *keeper) send(leases []*Lease, claims []Claim, start time.Time) {
 		err = fmt.Errorf("the Store answered %d of %d renewals", len(grants), len(claims))
 	}
 	if err != nil {
-		k.failed(leases, err)
+		k.failed(holds, err)
 		return
 	}
-	for i, l := range leases {
-		k.answered(l, grants[i], claims[i].TTL, start)
+	for i, h := range holds {
+		k.answered(h, grants[i], claims[i], start)
 	}
 }
 
 // failed remembers why, for the message of a loss. A failed renewal is not a loss.
-func (k *keeper) failed(leases []*Lease, err error) {
+func (k *keeper) failed(holds []*hold, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, l := range leases {
-		l.failure = err
+	for _, h := range holds {
+		h.failure = err
 	}
 }
 
-// timeout says why a lease whose deadline has passed is over.
-func (l *Lease) timeout() error {
-	k := &l.engine.keeper
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case l.final:
-		return ErrExpired
-	case l.failure != nil:
-		return fmt.Errorf("%w: its renewals failed until its time was over: %w", ErrLost, l.failure)
-	}
-	return fmt.Errorf("%w: it was not renewed in time; this process was paused or the server did not answer", ErrLost)
-}
-
-// stop ends the goroutine. Leases that are still held run out on the server.
+// stop ends the goroutine. Holds that are still held run out on the server.
 func (k *keeper) stop() {
 	k.mu.Lock()
 	k.stopped = true

@@ -9,43 +9,37 @@ import (
 	"time"
 )
 
-// A Lease is one hold of a lock, from its grant to its release or loss. It is safe for concurrent use; its zero value is
+// A Lease is one caller's hold of a lock, from its grant to its release or loss; that it may be passed on to the next caller
+// of this process instead of going back to the server, nobody notices. It is safe for concurrent use; its zero value is
 // not usable. Two things end separately: its context, which tells the work to stop, and the hold itself, which Close
 // keeps up until the work has stopped.
 type Lease struct {
 	engine  *Engine
+	hold    *hold
 	rule    Rule // complete
-	token   string
 	fence   uint64
-	sent    time.Time       // when the granting call was sent: deadlines count from here
-	granted time.Time       // when its answer came: AtLeast counts from here
-	unclear bool            // an acquire of token is unanswered, so the release must undo it
+	began   time.Time       // when this Lease got the hold
 	base    context.Context // the caller's, with what the Observer added for the hold
 	endHold func(Outcome)
 	told    sync.Once // the Observer was told of the hold's end
 
-	renewal // guarded by the keeper's mutex
-
 	mu      sync.Mutex
 	over    error                     // nil while held; then ErrReleased, or how it was lost
+	endedAt time.Time                 // when that was found
 	cause   error                     // nil while the contexts live
 	cancels []context.CancelCauseFunc // of the contexts derived from this lease
 	own     context.Context           // made by the first call of Context
 
-	releasing chan struct{} // not nil once Release was called; closed when it has ended
+	releasing bool          // Release was called
+	done      bool          // and has ended
 	released  error         // what it returned
+	waiters   chan struct{} // closed then; made by whoever calls Release meanwhile
 }
 
-func newLease(a *acquisition, g Grant, deadline time.Time) *Lease {
-	l := &Lease{
-		engine: a.engine, rule: a.rule, token: a.token, fence: g.Fence, sent: a.sent, granted: time.Now(), unclear: a.unclear,
-		renewal: renewal{ttl: a.rule.lease(), longest: a.rule.lease(), deadline: deadline},
-	}
-	if a.rule.AtMost != 0 {
-		l.until = a.sent.Add(a.rule.AtMost)
-	}
+// init makes l the Lease of the caller a, over h with one of its fences.
+func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
+	l.engine, l.hold, l.rule, l.fence, l.began = a.engine, h, a.rule, fence, time.Now()
 	l.base, l.endHold = a.engine.cfg.begin(a.caller, OpHold, a.rule)
-	return l
 }
 
 // String returns for example "lease of order:42, fence 1763688000123456". The owner's token is never shown.
@@ -60,14 +54,23 @@ func (l *Lease) Key() string { return l.rule.Key }
 // Mode returns the Rule's mode.
 func (l *Lease) Mode() Mode { return l.rule.Mode }
 
-// Fence returns a number that grows with every grant of the key. Hand it to whatever the lock protects and let that
-// refuse a smaller one than it has seen: then a holder that was paused past its lease can do no harm. It is 0 only
-// where the Store cannot mint one.
+// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process. Hand it to
+// whatever the lock protects and let that refuse a smaller one than it has seen: then a holder that was paused past its
+// lease can do no harm. It is 0 only where the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns when the lease ends unless it is renewed: a conservative bound on the local monotonic clock, before
 // the server would give the key to anybody else.
-func (l *Lease) Expires() time.Time { return l.engine.keeper.deadlineOf(l) }
+// Of a lease that has ended it is when it ended.
+func (l *Lease) Expires() time.Time {
+	deadline := l.engine.keeper.deadlineOf(l.hold)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil && l.endedAt.Before(deadline) {
+		return l.endedAt
+	}
+	return deadline
+}
 
 // Context returns a context that carries the values of the one given to Acquire, but not its cancellation, and that ends
 // with the lease. context.Cause then says why: ErrReleased, or an [*Error] for ErrLost, ErrRevoked, ErrExpired or
@@ -99,30 +102,27 @@ func (l *Lease) derive(parent context.Context) context.Context {
 	return ctx
 }
 
-// end ends the hold: the first to call it decides why, and is told so. Renewal has stopped when it returns.
+// end ends the Lease: the first to call it decides why, and is told so.
 func (l *Lease) end(why error) bool {
-	l.engine.keeper.remove(l)
 	l.mu.Lock()
 	if l.over != nil {
 		l.mu.Unlock()
 		return false
 	}
-	l.over = why
+	l.over, l.endedAt = why, time.Now()
 	l.mu.Unlock()
 	l.cancel(why)
 	return true
 }
 
-// lose ends the hold for a reason that its owner must hear, and frees what may be left of it on the server.
-func (l *Lease) lose(why error, mayBeOurs bool) {
+// lose ends the Lease for a reason that its owner must hear. It is false when it had ended before.
+func (l *Lease) lose(why error) bool {
 	if !l.end(l.wrap(OpHold, why)) {
-		return
+		return false
 	}
 	// Not on the keeper's goroutine: a slow Observer must not delay the deadlines of other leases.
 	ask(&l.engine.calls, func() (struct{}, error) { l.tell(why); return struct{}{}, nil })
-	if mayBeOurs || l.unclear {
-		l.engine.cleaner.add(l.chore())
-	}
+	return true
 }
 
 // tell lets the Observer know, once, how the hold ended. A loss ends the contexts first, so that no Observer delays them;
@@ -170,5 +170,5 @@ func (l *Lease) wrap(op Op, err error) error {
 }
 
 func (l *Lease) outcome(op Op, err error) Outcome {
-	return Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence}
+	return Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, TTL: l.engine.keeper.eachOf(l.hold)}
 }

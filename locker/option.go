@@ -22,6 +22,12 @@ type config struct {
 	metadata   func(context.Context) string
 	queue      bool
 	handoffs   int
+
+	adaptive     *adaptiveBackoff
+	adaptiveTTL  bounds
+	renewClient  Client
+	renewApart   bool
+	autoPipeline bool
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -38,6 +44,9 @@ func newConfig(opts []Option) (config, error) {
 		}
 		o(&c)
 	}
+	if !c.queue && c.handoffs > 1 {
+		c.handoffs = 1 // who is to poll like everybody else must not hand over inside the process either
+	}
 	return c, c.validate()
 }
 
@@ -49,6 +58,16 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower it with WithTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:
 		return errors.New("latchkit: WithBackoff(nil); leave the option out to get the default")
+	case c.adaptive != nil && !c.adaptive.sensible():
+		return fmt.Errorf("latchkit: WithAdaptiveBackoff(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptive.least, c.adaptive.most)
+	case c.adaptiveTTL != bounds{} && !c.adaptiveTTL.sensible():
+		return fmt.Errorf("latchkit: WithAdaptiveTTL(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptiveTTL.least, c.adaptiveTTL.most)
+	case c.maxTTL != 0 && c.maxTTL < c.adaptiveTTL.most:
+		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than what WithAdaptiveTTL may choose, %v", c.maxTTL, c.adaptiveTTL.most)
+	case c.adaptiveTTL.most > 0 && !c.renewal:
+		return errors.New("latchkit: WithAdaptiveTTL learns from renewals, which WithoutRenewal forbids; give one of them")
+	case c.renewApart && isNil(c.renewClient):
+		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.handoffs < 1:
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
 	case c.maxWaiters < 0:
@@ -69,8 +88,10 @@ func WithMaxTTL(d time.Duration) Option { return func(c *config) { c.maxTTL = d 
 // where other lock libraries see it.
 func WithPrefix(p string) Option { return func(c *config) { c.prefix = p } }
 
-// WithBackoff sets the pauses between attempts while a key is busy. Default: 5 ms, doubling up to 100 ms, jittered.
-// A pause is never longer than what the holder has left.
+// WithBackoff sets the pauses between attempts where nobody tells a waiter that its turn has come: behind a holder of
+// another library, without a subscription, with [WithoutQueue]; and after calls without an answer. A waiter in the queue
+// is told, and asks again by itself only in case that fails. Default: 5 ms, doubling up to 100 ms, jittered. While the
+// holder is known, a pause is no longer than what it has left, and 1 ms.
 func WithBackoff(b Backoff) Option { return func(c *config) { c.backoff = b } }
 
 // WithObserver makes o see every operation. Default: none, at no cost.
@@ -82,20 +103,44 @@ func WithoutRenewal() Option { return func(c *config) { c.renewal = false } }
 // WithMaxWaiters refuses the n+1st waiter of a key in this process with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return func(c *config) { c.maxWaiters = n } }
 
+// WithAdaptiveBackoff chooses the pauses between attempts by what was observed of leases with the same Rule.Name in this
+// process: how long they were held, and how often another attempt succeeded. Pauses become longer while most attempts are
+// refused, and shorter while most succeed, so that about every second one does. It replaces [WithBackoff], and like it
+// matters only where a waiter is not told that its turn has come.
+func WithAdaptiveBackoff(least, most time.Duration) Option {
+	return func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} }
+}
+
+// WithAdaptiveTTL chooses the time to live of leases whose Rule has none: as short as least while renewals are prompt, so
+// that a crash is noticed soon, and longer, up to most, as renewals are answered later. New leases get what was learnt at
+// once, held ones with their next renewal. Default: a fixed TTL, see [WithTTL]. Observers see it in [Outcome].
+func WithAdaptiveTTL(least, most time.Duration) Option {
+	return func(c *config) { c.adaptiveTTL = bounds{least, most} }
+}
+
+// WithRenewClient sends renewals through a client of its own, so that they do not queue for connections behind the
+// service's other traffic. It must lead to the same server. Default: the Locker's client.
+func WithRenewClient(client Client) Option {
+	return func(c *config) { c.renewClient, c.renewApart = client, true }
+}
+
 // DefaultHandoffs is the longest streak when [WithHandoffs] does not say otherwise.
 const DefaultHandoffs = 32
 
 // WithHandoffs bounds a streak: how many callers of this process, one after the other, use one lease before it goes back
-// to the server, where other processes wait. Each of them has a fence of its own. A streak also ends after 10 ms. 1: none,
-// every caller queues at the server by itself. Default: [DefaultHandoffs].
+// to the server, where other processes wait. Each of them has a fence of its own. A streak also ends after 10 ms. Callers share
+// a lease if Key, Mode and TTL of their Rules are equal, they may wait, and neither AtLeast, AtMost nor Once is set. 1: none
+// do, every caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return func(c *config) { c.handoffs = n } }
 
-// WithFair grants strictly in the order in which callers of all processes began to wait: it is WithHandoffs(1). By default
-// a waiter is overtaken by at most one streak of each other process.
+// WithFair grants strictly in the order in which callers of all processes began to wait at the server: it is
+// WithHandoffs(1). By default processes take turns, a streak each, so a caller may be overtaken by callers of other processes
+// who began to wait later.
 func WithFair() Option { return WithHandoffs(1) }
 
 // WithoutQueue makes waiters ask again after the pauses of their Backoff, like other libraries, and leave the server's
-// queue alone: for the time of a migration, while others who only poll want the same keys. Order is not kept then.
+// queue alone: for the time of a migration, while others who only poll want the same keys. Order is not kept then, and no
+// lease is handed over inside the process. Use it in all processes that lock these keys: a queue that is there is served first.
 func WithoutQueue() Option { return func(c *config) { c.queue = false } }
 
 // maxMetadataBytes keeps a lease small; longer metadata is cut.

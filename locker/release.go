@@ -13,10 +13,10 @@ const releaseWithin = 2 * time.Second
 // betweenRepeats are the pauses between repetitions of a release or an extension.
 var betweenRepeats = Jitter(Exponential(10*time.Millisecond, 500*time.Millisecond))
 
-// Release gives the lock up. Call it once the work is done, whatever became of ctx: only ctx's values are used, its
-// cancellation is not. Called again it returns what the first call returned: nil after a release. It takes at most 2 s;
-// when the server has not answered by then the release goes on in the background until it is confirmed or the lease has
-// run out.
+// Release gives the lock up: to the next caller of this process, or to the server, which hands it to whoever waits there.
+// Call it once the work is done, whatever became of ctx: only ctx's values are used, its cancellation is not. Called again
+// it returns what the first call returned: nil after a release. It takes at most 2 s; when the server has not answered by
+// then the release goes on in the background until it is confirmed or the lease has run out.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when there is no answer.
 func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false) }
@@ -26,21 +26,16 @@ func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true) }
 
 func (l *Lease) release(ctx context.Context, complete bool) error {
-	l.mu.Lock()
-	if l.releasing != nil {
-		l.mu.Unlock()
-		<-l.releasing // bounded by releaseWithin
+	if !l.beginRelease() {
 		return l.released
 	}
-	l.releasing = make(chan struct{})
-	l.mu.Unlock()
-	defer close(l.releasing)
+	defer l.endRelease()
 
 	ctx, end := l.engine.cfg.begin(context.WithoutCancel(ctx), OpRelease, l.rule)
 	calls := 0
 	var err error
 	if l.end(ErrReleased) {
-		err = l.send(ctx, complete && l.rule.Once > 0, &calls)
+		err = l.pass(ctx, complete && l.rule.Once > 0, &calls)
 	} else {
 		err = l.ended()
 	}
@@ -60,6 +55,62 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	return l.released
 }
 
+// beginRelease is true for the first to call it. For all others it returns when the release has ended.
+func (l *Lease) beginRelease() bool {
+	l.mu.Lock()
+	if !l.releasing {
+		l.releasing = true
+		l.mu.Unlock()
+		return true
+	}
+	if l.done {
+		l.mu.Unlock()
+		return false
+	}
+	if l.waiters == nil {
+		l.waiters = make(chan struct{})
+	}
+	ended := l.waiters
+	l.mu.Unlock()
+	<-ended // bounded by releaseWithin
+	return false
+}
+
+func (l *Lease) endRelease() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = true
+	if l.waiters != nil {
+		close(l.waiters)
+	}
+}
+
+// pass passes the hold on to the next caller of this process, or releases it at the server.
+func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
+	e, h := l.engine, l.hold
+	now := time.Now()
+	e.times.held(l.rule.Name, now.Sub(l.began))
+	passed, next := e.cohorts.release(h)
+	if passed {
+		return nil
+	}
+	deadline, longest := e.keeper.remove(h)
+	defer e.post.forget(h) // while it is being released, a late message about it is no news
+
+	timer := e.timers.start(releaseWithin)
+	defer e.timers.stop(timer)
+	r := releasing{engine: e, ctx: ctx, chore: h.chore(longest), deadline: deadline, over: timer.C, last: errNoAnswer}
+	if complete {
+		r.chore.claim.Complete, r.chore.claim.Once = true, l.rule.Once
+	}
+	if next != nil {
+		r.next = newFollow(next, now)
+	}
+	err := r.run()
+	*calls = r.calls
+	return err
+}
+
 // releasing repeats a release until it is answered. The answers, and what they mean:
 //
 //	released                      nil
@@ -74,24 +125,11 @@ type releasing struct {
 	chore    chore
 	deadline time.Time
 	over     <-chan time.Time // releaseWithin has passed
+	next     *follow          // goes out with the first attempt, and with no other: see follow
 
 	calls   int
 	earlier bool  // an attempt within the lease is unclear
 	last    error // of the last attempt
-}
-
-var errNoAnswer = errors.New("no answer")
-
-// send makes the release, within releaseWithin.
-func (l *Lease) send(ctx context.Context, complete bool, calls *int) error {
-	timer := time.NewTimer(releaseWithin)
-	defer timer.Stop()
-	r := releasing{engine: l.engine, ctx: ctx, chore: l.chore(), deadline: l.Expires(), over: timer.C, last: errNoAnswer}
-	if complete {
-		r.chore.claim.Complete, r.chore.claim.Once = true, l.rule.Once
-	}
-	defer func() { *calls = r.calls }()
-	return r.run()
 }
 
 func (r *releasing) run() error {
@@ -115,24 +153,33 @@ func (r *releasing) run() error {
 func (r *releasing) ask() (answered bool, err error) {
 	sent := time.Now()
 	claim := r.chore.at(sent)
+	next := r.next
+	if r.next = nil; next != nil {
+		claim.Next = &next.claim
+	}
 	r.calls++
+	q := r.engine.calls.begin(until{r.ctx, sent.Add(callTimeout)}, Store.Release, claim)
 	select {
-	case a := <-ask(&r.engine.calls, func() (Grant, error) {
-		ctx, cancel := context.WithTimeout(r.ctx, callTimeout)
-		defer cancel()
-		return r.engine.store.Release(ctx, claim)
-	}):
-		if a.err != nil {
-			return r.failed(a.err, sent)
+	case <-q.heard():
+		g, err := q.answer()
+		if next != nil {
+			next.hear(g, err)
+		}
+		if err != nil {
+			return r.failed(err, sent)
 		}
 		switch {
-		case a.value.State == Released, r.earlier && (a.value.State == Done || a.value.State == NotOurs && !claim.Complete):
+		case g.State == Released, r.earlier && (g.State == Done || g.State == NotOurs && !claim.Complete):
 			return true, nil
-		case a.value.State == Revoked:
-			return true, revokedBecause(a.value.Reason)
+		case g.State == Revoked:
+			return true, revokedBecause(g.Reason)
 		}
 		return true, fmt.Errorf("%w: the server says it is not ours", ErrLost)
 	case <-r.over:
+		q.abandon()
+		if next != nil {
+			next.hear(Grant{}, errNoAnswer)
+		}
 		return true, r.leave()
 	}
 }
@@ -151,17 +198,4 @@ func (r *releasing) failed(err error, sent time.Time) (answered bool, _ error) {
 func (r *releasing) leave() error {
 	r.engine.cleaner.add(r.chore)
 	return unavailable(r.last)
-}
-
-// chore is the release of this lease, as the cleaner would do it.
-func (l *Lease) chore() chore {
-	claim := Claim{
-		Key: l.engine.cfg.prefix + l.rule.Key, Owner: l.token, Mode: l.rule.Mode,
-		Undo: undoFor(l.unclear, l.rule.lease()),
-	}
-	ch := chore{claim: claim, useless: time.Now().Add(max(l.engine.keeper.longestOf(l), claim.Undo))}
-	if l.rule.AtLeast > 0 {
-		ch.keep = l.granted.Add(l.rule.AtLeast)
-	}
-	return ch
 }

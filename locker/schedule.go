@@ -2,29 +2,33 @@ package locker
 
 import "time"
 
-// renewal is the part of a Lease that its keeper's mutex guards.
+// renewal is the part of a hold that its keeper's mutex guards.
 type renewal struct {
-	ttl      time.Duration // what a renewal asks for
+	lease    *Lease        // who uses the hold; nil while it is passed on, and before the first
+	each     time.Duration // what a renewal asks for
 	longest  time.Duration // the longest ever asked for: after it the server has surely forgotten the lease
 	until    time.Time     // AtMost; zero: no bound
-	deadline time.Time     // local, conservative: the lease is over then
+	deadline time.Time     // local, conservative: the hold is over then
 	final    bool          // no further renewal is intended
+	handed   time.Duration // > 0: handed over by message for that long, to be confirmed by the first renewal
 	renew    time.Time     // when the next renewal is due, if not final
+	due      time.Time     // when it was due for the first time, if it was repeated
 	index    int           // in the schedule, 1-based; 0: not in it
 	failure  error         // of the last renewal attempt
 	pending  bool          // for a sender
+	adaptive bool          // each is the Engine's to choose
 }
 
-// at is when the keeper must look at the lease.
+// at is when the keeper must look at the hold.
 func (r *renewal) at() time.Time {
-	if !r.final && r.renew.Before(r.deadline) {
+	if (!r.final || r.handed > 0) && r.renew.Before(r.deadline) {
 		return r.renew
 	}
 	return r.deadline
 }
 
-// schedule is a heap of leases by the time at which each must be looked at.
-type schedule []*Lease
+// schedule is a heap of holds by the time at which each must be looked at.
+type schedule []*hold
 
 func (s schedule) Len() int           { return len(s) }
 func (s schedule) Less(i, j int) bool { return s[i].at().Before(s[j].at()) }
@@ -35,17 +39,17 @@ func (s schedule) Swap(i, j int) {
 
 // Push is for container/heap.
 func (s *schedule) Push(x any) {
-	l := x.(*Lease)
-	*s = append(*s, l)
-	l.index = len(*s)
+	h := x.(*hold)
+	*s = append(*s, h)
+	h.index = len(*s)
 }
 
 // Pop is for container/heap.
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
-	l := (*s)[last]
+	h := (*s)[last]
 	(*s)[last] = nil
 	*s = (*s)[:last]
-	l.index = 0
-	return l
+	h.index = 0
+	return h
 }

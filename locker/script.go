@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"reflect"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -23,8 +24,8 @@ type once struct{ *redis.StringCmd }
 func (once) NoRetry() bool { return true }
 
 // do sends a command, once, whose answer is one string.
-func do(ctx context.Context, c Client, args ...any) (string, error) {
-	cmd := once{redis.NewStringCmd(ctx, args...)}
+func do(ctx context.Context, c Client, words ...any) (string, error) {
+	cmd := once{redis.NewStringCmd(ctx, words...)}
 	if err := c.Process(ctx, cmd); err != nil {
 		return "", err
 	}
@@ -43,23 +44,57 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// run executes the script once: by its name, and when the server does not know it by its text.
+// run executes the script once: by its name, and when the server does not know it by its text. args are strings and
+// int64s.
 func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (string, error) {
-	words := make([]any, 0, 3+len(keys)+len(args))
-	words = append(words, "evalsha", s.sha, len(keys))
-	for _, k := range keys {
-		words = append(words, k)
-	}
-	words = append(words, args...)
-	v, err := do(ctx, c, words...)
+	list := command(s.sha, keys, args)
+	v, err := do(ctx, c, list...)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		words[0], words[1] = "eval", s.text
-		v, err = do(ctx, c, words...)
+		list = slices.Clone(list) // a hook may still look at the first one
+		list[0], list[1] = "eval", s.text
+		v, err = do(ctx, c, list...)
 	}
 	if err != nil {
 		return "", refusal(err)
 	}
 	return v, nil
+}
+
+// command is what runs a script. go-redis writes a *string or an *int64 as what it points to: so a command is one piece of
+// memory instead of one for each word, and hooks, which see the pointers, cannot show tokens. Only the first key, by which
+// commands are routed and told apart, is there as it is. args must not escape from here: their callers would have to allocate each.
+func command(sha any, keys []string, args []any) []any {
+	var all struct {
+		words   [16]any
+		texts   [8]string
+		numbers [4]int64
+	}
+	words, texts, numbers := all.words[:0], all.texts[:0], all.numbers[:0]
+	if most := 3 + len(keys) + len(args); most > len(all.words) {
+		words, texts, numbers = make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
+	}
+	words = append(words, "evalsha", sha, len(keys))
+	for i, key := range keys {
+		if i == 0 {
+			words = append(words, key)
+			continue
+		}
+		texts = append(texts, key)
+		words = append(words, &texts[len(texts)-1])
+	}
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			texts = append(texts, arg)
+			words = append(words, &texts[len(texts)-1])
+		case int64:
+			numbers = append(numbers, arg)
+			words = append(words, &numbers[len(numbers)-1])
+		default:
+			panic("latchkit: a script is given strings and int64s")
+		}
+	}
+	return words
 }
 
 var (

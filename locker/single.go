@@ -24,19 +24,42 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	case *redis.ClusterClient, *redis.Ring:
 		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
 	}
-	return New(newSingleStore(c), opts...)
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	store, err := newSingleStore(c, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newEngine(store, cfg), nil
 }
 
 // newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
-func newSingleStore(c Client) Store {
-	if s, ok := c.(subscriber); ok {
-		return listening{single{c}, newInbox(s)}
+func newSingleStore(c Client, cfg config) (Store, error) {
+	store := single{client: c, steps: c, renewals: c}
+	if cfg.renewClient != nil {
+		store.renewals = cfg.renewClient
 	}
-	return single{c}
+	if cfg.autoPipeline {
+		p, err := newPipelined(c)
+		if err != nil {
+			return nil, err
+		}
+		store.steps = p
+	}
+	if s, ok := c.(subscriber); ok {
+		return listening{store, newInbox(s)}, nil
+	}
+	return store, nil
 }
 
-// single is the Store of one server: each step a script, sent once.
-type single struct{ client Client }
+// single is the Store of one server: each step a script, sent once. Its clients lead to the same server.
+type single struct {
+	client   Client
+	steps    Client // of acquires and releases: another way with WithAutoPipeline
+	renewals Client // of renewals: another pool with WithRenewClient
+}
 
 var _ interface {
 	Store
@@ -52,9 +75,9 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if c.Queue {
 		waits = waitsAs(c)
 	}
-	v, err := acquireScript.run(ctx, s.client,
+	v, err := acquireScript.run(ctx, s.steps,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.TTL), max(c.Block, 1), asksOnce(c), c.Metadata, waits)
+		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -152,7 +175,7 @@ func (s single) renew(ctx context.Context, cs []Claim) (string, error) {
 		keys[i] = c.Key
 		args = append(args, c.Owner, millis(c.TTL))
 	}
-	return renewScript.run(ctx, s.client, keys, args...)
+	return renewScript.run(ctx, s.renewals, keys, args...)
 }
 
 func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
@@ -162,12 +185,12 @@ func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
 		keys = append(keys, c.Key, queueOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL))
 	}
-	return confirmScript.run(ctx, s.client, keys, args...)
+	return confirmScript.run(ctx, s.renewals, keys, args...)
 }
 
 // revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same.
 func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
-	v, err := do(ctx, s.client, "get", tombstoneOf(c.Key, c.Owner))
+	v, err := do(ctx, s.renewals, "get", tombstoneOf(c.Key, c.Owner))
 	if err != nil {
 		return "", false
 	}
@@ -188,15 +211,18 @@ func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	if c.Next != nil {
 		next, nextTombstone, nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
 	}
-	v, err := releaseScript.run(ctx, s.client,
+	v, err := releaseScript.run(ctx, s.steps,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstone, doneOf(c.Key), nextTombstone},
 		c.Owner, millis(c.Keep), millis(c.Undo), millis(done), entry, next, nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}
 	r := reply{v}
+	var g Grant
 	state := r.word()
-	g := Grant{At: r.time()}
+	if r.rest != "" {
+		g.At = r.time()
+	}
 	switch state {
 	case "released":
 		g.State = Released
@@ -226,18 +252,18 @@ func (s single) Inspect(ctx context.Context, key string) (Info, error) {
 	return info, err
 }
 
-func (s single) look(ctx context.Context, key string) (info Info, token string, err error) {
+func (s single) look(ctx context.Context, key string) (info Info, holder leaseText, err error) {
 	v, err := inspectScript.run(ctx, s.client, []string{key, queueOf(key)})
 	if err != nil {
-		return Info{}, "", err
+		return Info{}, leaseText{}, err
 	}
 	r := reply{v}
 	now, left, waiters := r.time(), r.duration(), int(r.integer())
 	if now.Equal(time.UnixMicro(0)) {
-		return Info{}, "", odd("inspect")
+		return Info{}, leaseText{}, odd("inspect")
 	}
 	if left == noKey {
-		return Info{Waiters: waiters}, "", nil
+		return Info{Waiters: waiters}, leaseText{}, nil
 	}
 	h, ours := parseLease(r.rest)
 	info = Info{
@@ -247,19 +273,19 @@ func (s single) look(ctx context.Context, key string) (info Info, token string, 
 	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(now) {
 		info.Since = at
 	}
-	return info, h.token, nil
+	return info, h, nil
 }
 
-// Break looks the holder up, and throws it out if it is the one with that fence. Two steps, because the name of the
+// Break looks the holder up, and throws it out if it has that fence. Two steps, because the name of the
 // note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
 func (s single) Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error) {
-	info, token, err := s.look(ctx, key)
+	info, holder, err := s.look(ctx, key)
 	switch {
 	case err != nil:
 		return Grant{}, err
 	case info.Foreign:
 		return Grant{}, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
-	case !info.Held || info.Fence != fence:
+	case !info.Held || fence < holder.fence || fence-holder.fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is one holder
 		return Grant{State: NotOurs}, nil
 	}
 	note := max(info.Left, time.Minute)
@@ -267,8 +293,8 @@ func (s single) Break(ctx context.Context, key string, fence uint64, reason stri
 		note = 0 // nobody is left to read it
 	}
 	v, err := breakScript.run(ctx, s.client,
-		[]string{key, queueOf(key), counterOf(key), tombstoneOf(key, token)},
-		token, "revoked:"+reason, millis(note))
+		[]string{key, queueOf(key), counterOf(key), tombstoneOf(key, holder.token)},
+		holder.token, "revoked:"+reason, millis(note))
 	if err != nil {
 		return Grant{}, err
 	}

@@ -2,7 +2,6 @@ package locker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,13 +16,19 @@ import (
 )
 
 func TestSingleObeysTheLaws(t *testing.T) {
+	obeysTheLaws(t, locker.SingleStore)
+}
+
+func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
+	t.Helper()
 	lockertest.Run(t, func(t *testing.T) lockertest.Harness {
 		server := redistest.Shared(t)
 		direct := server.Client(t)
 		proxy := chaos.NewProxy(t, server.Addr())
-		client := through(t, server, proxy)
+		client := through(t, server, proxy, options...)
+		clients := make(map[locker.Store]*redis.Client)
 		return lockertest.Harness{
-			Store: locker.SingleStore(client),
+			Store: store(client),
 			Can:   lockertest.All,
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadScripts(t, client)
@@ -33,6 +38,31 @@ func TestSingleObeysTheLaws(t *testing.T) {
 						t.Errorf("%d answers were lost, the law needs one", lost.Hits())
 					}
 				})
+			},
+			Another: func(t testing.TB) locker.Store {
+				o := &redis.Options{Addr: server.Addr()}
+				for _, set := range options {
+					set(o)
+				}
+				c := redis.NewClient(o)
+				t.Cleanup(func() { c.Close() }) // Kill may have
+				s := store(c)
+				clients[s] = c
+				return s
+			},
+			Kill: func(t testing.TB, s locker.Store) {
+				channel := locker.Kill(s)
+				for direct.PubSubNumSub(t.Context(), channel).Val()[channel] != 0 {
+					if t.Context().Err() != nil {
+						t.Fatal("somebody listens there still")
+					}
+				}
+				if err := clients[s].Close(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Queued: func(t testing.TB, key string) int {
+				return int(direct.ZCard(t.Context(), locker.QueueOf(key)).Val())
 			},
 			Occupy: func(t testing.TB, key string, ttl time.Duration) {
 				if err := direct.Set(t.Context(), key, "QkZ:redislock/other==", ttl).Err(); err != nil {
@@ -50,8 +80,9 @@ func TestSingleObeysTheLaws(t *testing.T) {
 }
 
 // through is a client whose connections go through the proxy.
-func through(t *testing.T, server *redistest.Server, proxy *chaos.Proxy) *redis.Client {
-	return server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })
+func through(t *testing.T, server *redistest.Server, proxy *chaos.Proxy, options ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	return server.Client(t, append(options, func(o *redis.Options) { o.Addr = proxy.Addr() })...)
 }
 
 // scriptsRun is how many scripts the server has executed.
@@ -80,46 +111,6 @@ func loadScripts(t testing.TB, client *redis.Client) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// Not go-redis, but the Engine repeats a call: go-redis' own three retries would execute a script up to four times.
-func TestEveryScriptIsSentOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy := chaos.NewProxy(t, server.Addr())
-	client := through(t, server, proxy)
-	store := locker.SingleStore(client)
-	loadScripts(t, client)
-	claim := locker.Claim{Key: "once:sent", Owner: strings.Repeat("T", 26), TTL: time.Minute}
-	handed := claim
-	handed.Handed = true
-
-	for name, call := range map[string]func() error{
-		"acquire": func() error { _, err := store.Acquire(t.Context(), claim); return err },
-		"renew":   func() error { _, err := store.Renew(t.Context(), []locker.Claim{claim}); return err },
-		"confirm": func() error { _, err := store.Renew(t.Context(), []locker.Claim{handed}); return err },
-		"release": func() error { _, err := store.Release(t.Context(), claim); return err },
-		"inspect": func() error { _, err := store.(locker.Inspector).Inspect(t.Context(), claim.Key); return err },
-		"raise":   func() error { return store.(locker.Fencer).RaiseFence(t.Context(), claim.Key, 1) },
-	} {
-		proxy.ResetCommands()
-		lost := proxy.LoseReplies(chaos.Every, chaos.Command("EVALSHA"))
-		err := call()
-		if no, ok := errors.AsType[*locker.Refusal](err); err == nil || ok {
-			t.Errorf("%s: %v %v, want an unclear error", name, err, no)
-		}
-		if n := proxy.Commands()["EVALSHA"]; n != 1 || lost.Hits() != 1 {
-			t.Errorf("%s was sent %d times", name, n)
-		}
-		lost.Lift()
-	}
-	proxy.ResetCommands()
-	lost := proxy.LoseReplies(chaos.Every, chaos.Command("GET"))
-	_ = client.Get(t.Context(), "control").Err()
-	if n := proxy.Commands()["GET"]; n < 2 {
-		t.Errorf("positive control: go-redis sent an ordinary GET %d times", n)
-	}
-	lost.Lift()
 }
 
 func TestASwallowedAnswerIsNotBusyAndLeaksNothing(t *testing.T) {
@@ -194,7 +185,8 @@ func TestAPartitionIsALossInTime(t *testing.T) {
 	lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 	hole := proxy.BlackHole()
 	lost(t, lease, locker.ErrLost)
-	if direct.Exists(t.Context(), "a").Val() == 0 {
+	late := time.Since(lease.Expires()) // on a busy machine this goroutine may be
+	if direct.Exists(t.Context(), "a").Val() == 0 && late < 5*time.Millisecond {
 		t.Error("the server gave the key away before its holder was told")
 	}
 	hole.Lift()

@@ -18,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-func newSingle(t *testing.T, c locker.Client, opts ...locker.Option) *locker.Engine {
+func newSingle(t testing.TB, c locker.Client, opts ...locker.Option) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(c, opts...)
 	if err != nil {
@@ -344,6 +344,8 @@ func TestForeignDataStays(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
+	client.Del(t.Context(), "foreign:list", "foreign:lock")
+	client.Del(t.Context(), "foreign:list") // of a run before this one
 	client.RPush(t.Context(), "foreign:list", 1, 2, 3)
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "foreign:list"})
 	wantErr(t, err, "foreign:list", locker.ErrInvalidKey)

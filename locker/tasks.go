@@ -60,22 +60,3 @@ func (t *tasks) wait(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
-
-// answer is what a call to a Store returned.
-type answer[T any] struct {
-	value T
-	err   error
-}
-
-// ask runs call in a goroutine that t counts, because go-redis does not stop a call in flight when its context ends:
-// whoever asks races the answer against whatever else may happen first. An answer that nobody waits for is dropped.
-func ask[T any](t *tasks, call func() (T, error)) <-chan answer[T] {
-	ch := make(chan answer[T], 1)
-	t.enter() // never closed for calls: a Release after Close is still sent
-	go func() {
-		defer t.leave()
-		v, err := call()
-		ch <- answer[T]{v, err}
-	}()
-	return ch
-}

@@ -132,15 +132,16 @@ var onlyIn = []struct {
 }{
 	{
 		"locker", "github.com/redis/go-redis/...", "the engine knows Stores, and no Redis", map[string]string{
-			"script.go":     "it sends scripts and commands, each once",
-			"refusal.go":    "it knows what an error of Redis or of go-redis proves",
-			"single.go":     "the Store of one server",
-			"inbox.go":      "it subscribes to one server",
-			"redlock.go":    "the Store of several servers",
-			"readwrite.go":  "the Store with readers",
-			"polling.go":    "the Store on bsm/redislock",
-			"scriptless.go": "the Store without scripts",
-			"update.go":     "Update takes a client, as it needs WATCH",
+			"script.go":       "it sends scripts and commands, each once",
+			"refusal.go":      "it knows what an error of Redis or of go-redis proves",
+			"single.go":       "the Store of one server",
+			"inbox.go":        "it subscribes to one server",
+			"autopipeline.go": "it lets the calls of a Store travel together",
+			"redlock.go":      "the Store of several servers",
+			"readwrite.go":    "the Store with readers",
+			"polling.go":      "the Store on bsm/redislock",
+			"scriptless.go":   "the Store without scripts",
+			"update.go":       "Update takes a client, as it needs WATCH",
 		},
 	},
 	{

@@ -14,6 +14,12 @@
 //		if !errors.Is(err, locker.ErrLost) { … }
 //	})
 //
+// Two Lockers over one Memory are like two processes of a service. Make a [Process] for each and strike it alone: kill or
+// pause it, make it deaf, or let what it is told come late, twice or not at all.
+//
+//	one, other := store.NewProcess(), store.NewProcess()
+//	a, b := lockertest.NewLocker(t, one), lockertest.NewLocker(t, other)
+//
 // [Recorder] is an Observer that remembers what happened.
 //
 // To test a Store of your own, hand a [Harness] to [Run]: it checks the laws that every Store obeys.

@@ -16,6 +16,10 @@ func TestMemoryObeysTheLaws(t *testing.T) {
 			Can:       lockertest.All,
 			LoseReply: func(_ testing.TB, op locker.Op, _ string) { m.LoseReplies(op, 1) },
 			Occupy:    func(_ testing.TB, key string, ttl time.Duration) { m.Occupy(key, ttl) },
+			Another:   func(testing.TB) locker.Store { return m.NewProcess() },
+			Kill:      func(_ testing.TB, s locker.Store) { s.(*lockertest.Process).Die() },
+			Deafen:    func(_ testing.TB, s locker.Store) { s.(interface{ Deafen(on bool) }).Deafen(true) },
+			Queued:    func(testing.TB, string) int { return m.Queued() },
 		}
 	})
 }

@@ -9,10 +9,11 @@
 -- idempotent: a second execution finds L with the token in it, answers with the same L and at most lengthens it; or it
 --   finds the token in Q, where it keeps its place; after an undo it finds X.
 -- first write: SET C for a free L that nobody waits for, which a full server refuses, and then nothing has happened;
---   otherwise GETEX or ZREMRANGEBYSCORE, which may change nothing, but which no full server and every replica refuses.
+--   otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing: no full server refuses them, and every replica.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local at = string.format(' %.0f ', now)
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp .. ' '
 
 -- One MGET, not three GETs. It reads data of another type as missing: of C and L, grant finds that out.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
@@ -38,18 +39,20 @@ end
 
 local left
 if lease then
-  -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy". Not before: after a write
-  -- of any kind a full server lets all others pass, and there a new lease must be refused.
-  redis.call('GETEX', KEYS[1])
   left = redis.call('PTTL', KEYS[1])
+  if ARGV[6] == '' then
+    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy". Not before: after a write
+    -- of any kind a full server lets all others pass, and there a new lease must be refused. Who queues writes anyway.
+    redis.call('GETEX', KEYS[1])
+  end
 elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then
   -- Nobody overtakes the queue. That a key or tombstone is data of another type must be found out before anything is done.
   redis.call('GETEX', KEYS[1])
   redis.call('GET', KEYS[4])
-  lease, left = hand(now, counter or redis.call('GET', KEYS[3]), ARGV[1])
+  lease, left = hand(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1])
 end
 if not lease then
-  return 'granted' .. at .. ARGV[2] .. ' ' .. grant(now, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
+  return 'granted' .. at .. ARGV[2] .. ' ' .. grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
 end
 
 local place, listening

@@ -22,6 +22,7 @@ end
 if first[1] then
   local clock = redis.call('TIME')
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, it did not let that lapse
-  hand(clock[1] * 1000000 + clock[2], counter, nil)
+  local now = clock[1] * 1000000 + clock[2]
+  hand(now, string.format('%.0f', now), counter, nil)
 end
 return '1'

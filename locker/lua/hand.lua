@@ -1,6 +1,6 @@
 -- hand.lua: give a free key to whoever has waited longest and still lives.
 --
--- fragment: listeners(inbox) · tell(now, but, after, ms) · hand(now, counter, own)
+-- fragment: listeners(inbox) · tell(now, but, after, ms) · hand(now, stamp, counter, own, head)
 -- KEYS: lease L · queue Q
 -- returns: hand: what lies in L now and for how many ms, or nil when L stays free, because nobody is left in Q or own,
 --          which has left Q then, is first · listeners: how many, 1 when it cannot be found out · tell: nothing
@@ -50,9 +50,11 @@ local function tell(now, but, after, ms)
   end
 end
 
-local function hand(now, counter, own)
+-- head is the first two of Q with their scores where the caller knows them, else nil.
+local function hand(now, stamp, counter, own, head)
   while true do
-    local first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+    local first = head or redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+    head = nil
     local entry, ticket = first[1], tonumber(first[2])
     if not entry then
       return nil
@@ -69,11 +71,11 @@ local function hand(now, counter, own)
     elseif inbox ~= '-' and listeners(inbox) == 0 then
       forget(inbox, entry)
     else
-      redis.call('ZADD', KEYS[2], string.format('%.0f', -ticket), entry)
-      local lease, fence, reserved = grant(now, counter, token, ms, block, metadata)
+      redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
+      local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
       if inbox ~= '-' then -- a message that may not be sent is a lost one: the waiter asks again
         redis.pcall('PUBLISH', inbox,
-          string.format('granted %.0f %.0f %.0f %s %s %s', now, fence, reserved, ms, token, KEYS[1]))
+          'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. ' ' .. KEYS[1])
       end
       if first[4] and tonumber(first[4]) <= now - 500000 then
         tell(now, inbox, 500000, ms)

@@ -4,21 +4,26 @@
 -- KEYS: lease L · queue Q
 -- returns: the place, 1 is the head · how many listen at inbox, "-" without one
 -- idempotent: an entry that is there keeps its ticket.
--- first write: ZADD; somebody holds L, and whoever has found that out has written something that memory cannot refuse.
+-- first write: PEXPIRE, or GETEX where there is no Q yet: no full server refuses them, nor the ZADD after them.
 local function queue(now, entry, inbox)
   local last = redis.call('ZRANGE', KEYS[2], '-1', '-1', 'WITHSCORES')
   local ticket, place = now, 1
   if last[1] then
+    redis.call('PEXPIRE', KEYS[2], '60000')
     ticket = math.max(now, math.abs(tonumber(last[2])) + 1)
+  else
+    redis.call('GETEX', KEYS[1])
   end
-  redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', ticket), entry)
-  redis.call('PEXPIRE', KEYS[2], '60000')
-  if last[1] then
+  if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', ticket), entry) == 0 then
     place = redis.call('ZRANK', KEYS[2], entry) + 1 - redis.call('ZCOUNT', KEYS[2], '-inf', '(0')
     if place < 1 then -- handed to us, lapsed, and taken by a program that keeps no queue: our turn is still the first
       redis.call('ZADD', KEYS[2], '1', entry)
       place = 1
     end
+  elseif last[1] then
+    place = redis.call('ZCOUNT', KEYS[2], '0', '+inf')
+  else
+    redis.call('PEXPIRE', KEYS[2], '60000')
   end
   return place, inbox == '-' and '-' or listeners(inbox)
 end

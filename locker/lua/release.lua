@@ -5,21 +5,28 @@
 -- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done mark for this long, in
 --       ms, 0: none · the token's entry in Q, "" when it is not there · the next token's entry in Q, which is for who
 --       acquires in the same step, "" when nobody does · that one's ttl in ms
--- returns: "released" server-µs, and after it the next token's answer, as of acquire.lua, if there is one: "granted" …,
+-- returns: "released", or "released" server-µs and after it the next token's answer, as of acquire.lua: "granted" …,
 --          "busy" …, "undone" … or "done" … · "not-ours" server-µs · "revoked" server-µs reason; as one string
 --          "done" server-µs when it is not ours, but a done mark was asked for and is there
 -- idempotent: a second execution finds L without the token and changes nothing but the tombstone's expiry. The next token
 --   comes in only with the first: who did not hear the answer asks with acquire.lua, and is found in its place.
 -- first write: DEL or PEXPIRE when L is the token's, otherwise GETEX of X, which changes nothing: a full server refuses none
 --   of them, nor what comes after; a replica answers READONLY instead of a false "not ours".
+local owner = ARGV[1] .. ':'
+local found = redis.call('MGET', KEYS[1], KEYS[3]) -- unlike GET it is not offended by data that is no lock
+local lease, counter = found[1], found[2]
+local ours = lease and string.sub(lease, 1, #owner) == owner
+if ours and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' and redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('DEL', KEYS[1]) -- mostly: nobody waits, and there is nothing else to do
+  return 'released'
+end
+
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local at = string.format(' %.0f ', now)
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp .. ' '
 local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-
-local owner = ARGV[1] .. ':'
-local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it is not offended by data that is no lock
-if not lease or string.sub(lease, 1, #owner) ~= owner then
+if not ours then
   local tombstone = redis.call('GETEX', KEYS[4])
   local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
   if undo > 0 and not revoked then
@@ -27,6 +34,11 @@ if not lease or string.sub(lease, 1, #owner) ~= owner then
   end
   if ARGV[5] ~= '' then
     redis.call('ZREM', KEYS[2], ARGV[5])
+  end
+  if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
+    -- L has run out, and who goes away now may be the one who would have found that out.
+    redis.call('GETEX', KEYS[1])
+    hand(now, stamp, counter or redis.call('GET', KEYS[3]), nil)
   end
   if revoked then
     return 'revoked' .. at .. string.sub(tombstone, 9)
@@ -38,8 +50,10 @@ if not lease or string.sub(lease, 1, #owner) ~= owner then
 end
 
 -- What holds data of another type must refuse before the first write: what is half done would be told as not done.
-local first = redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
-local counter = (first[1] or ARGV[6] ~= '') and redis.call('GET', KEYS[3])
+local first = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES')
+if not counter and (first[1] or ARGV[6] ~= '') then
+  redis.call('GET', KEYS[3])
+end
 if undo > 0 then
   redis.call('GET', KEYS[4])
 end
@@ -57,7 +71,11 @@ if undo > 0 then
   redis.call('SET', KEYS[4], 'undone', 'PX', undo)
 end
 if first[1] and tonumber(first[2]) < 0 then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- it was handed over, and is over now
+  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- it was handed over, and is over now
+    first = {first[3], first[4], first[5], first[6]}
+  else
+    first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+  end
 end
 if done > 0 then
   redis.call('SET', KEYS[5], '1', 'PX', done)
@@ -80,7 +98,7 @@ end
 local left
 lease = nil
 if first[1] then
-  lease, left = hand(now, counter, nil)
+  lease, left = hand(now, stamp, counter, nil, done == 0 and first)
 end
 if ARGV[6] == '' then
   return 'released' .. at
@@ -91,7 +109,7 @@ if undone then
 elseif once == '1' and redis.call('GET', KEYS[5]) then
   return 'released' .. at .. 'done' .. at
 elseif not lease then
-  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, counter, token, ARGV[7], block, metadata)
+  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 local place, listening = queue(now, ARGV[6], inbox)
 return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

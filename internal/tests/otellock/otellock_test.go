@@ -69,7 +69,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				run(ctx, w, locker.Rule{}, nothing)
 			},
 			spans: []string{
-				"acquire order: Unset fence=N mode=exclusive name=order result=acquired ttl=3 wait.attempts=3",
+				"acquire order: Unset fence=N mode=exclusive name=order result=acquired ttl=3 wait.attempts=4",
 				"hold order: Unset fence=N mode=exclusive name=order result=released ttl=3",
 				"release order: Unset fence=N mode=exclusive name=order result=released ttl=3",
 			},
@@ -88,7 +88,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				occupied(w)
 				run(ctx, w, locker.Rule{Wait: 1500 * time.Millisecond}, nothing)
 			},
-			spans:  []string{"acquire order: Error(busy) error.type=busy mode=exclusive name=order result=timeout ttl=3 wait.attempts=2"},
+			spans:  []string{"acquire order: Error(busy) error.type=busy mode=exclusive name=order result=timeout ttl=3 wait.attempts=3"},
 			metric: "error.type=busy mode=exclusive name=order result=timeout", took: 1500 * time.Millisecond,
 		},
 		"timeout of the caller": {
@@ -98,7 +98,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				defer cancel()
 				run(ctx, w, locker.Rule{}, nothing)
 			},
-			spans:  []string{"acquire order: Error(deadline_exceeded) error.type=deadline_exceeded mode=exclusive name=order result=timeout ttl=3 wait.attempts=2"},
+			spans:  []string{"acquire order: Error(deadline_exceeded) error.type=deadline_exceeded mode=exclusive name=order result=timeout ttl=3 wait.attempts=3"},
 			metric: "error.type=deadline_exceeded mode=exclusive name=order result=timeout", took: 1500 * time.Millisecond,
 		},
 		"canceled": {
@@ -108,7 +108,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				time.AfterFunc(500*time.Millisecond, cancel)
 				run(ctx, w, locker.Rule{}, nothing)
 			},
-			spans:  []string{"acquire order: Error(canceled) error.type=canceled mode=exclusive name=order result=canceled ttl=3 wait.attempts=1"},
+			spans:  []string{"acquire order: Error(canceled) error.type=canceled mode=exclusive name=order result=canceled ttl=3 wait.attempts=2"},
 			metric: "error.type=canceled mode=exclusive name=order result=canceled", took: 500 * time.Millisecond,
 		},
 		"done": {
@@ -133,8 +133,8 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				wg.Wait()
 			},
 			spans: []string{
-				"acquire second: Error(too_many_waiters) error.type=too_many_waiters mode=exclusive name=second result=too_many_waiters ttl=3 wait.attempts=1",
-				"acquire order: Error(canceled) error.type=canceled mode=exclusive name=order result=canceled ttl=3 wait.attempts=1",
+				"acquire second: Error(too_many_waiters) error.type=too_many_waiters mode=exclusive name=second result=too_many_waiters ttl=3 wait.attempts=0",
+				"acquire order: Error(canceled) error.type=canceled mode=exclusive name=order result=canceled ttl=3 wait.attempts=2",
 			},
 			metric: "error.type=canceled mode=exclusive name=order result=canceled\n" +
 				"error.type=too_many_waiters mode=exclusive name=second result=too_many_waiters",

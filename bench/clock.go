@@ -1,0 +1,28 @@
+package main
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// monotonic reads a clock that all processes of the machine share and that
+// nobody sets. The monotonic part of time.Now is one process's own business.
+func monotonic() time.Duration { return read(unix.CLOCK_MONOTONIC) }
+
+// sinceBoot turns a time of the wall clock, such as a key's expiry, into one of
+// monotonic. Somebody who sets the wall clock meanwhile spoils it.
+func sinceBoot(wall time.Time) time.Duration {
+	return monotonic() + wall.Sub(time.Unix(0, int64(read(unix.CLOCK_REALTIME))))
+}
+
+func read(clock int32) time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(clock, &now); err != nil {
+		panic(err) // both are always there
+	}
+	return time.Duration(now.Nano())
+}
+
+// sleepUntil returns when monotonic shows t.
+func sleepUntil(t time.Duration) { time.Sleep(t - monotonic()) }

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+func TestContestantsLock(t *testing.T) {
+	on := startServer(t)
+	for _, c := range contestants {
+		if c.noLock || c.name == unlocked.name {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			key := "wanted by two of " + c.name
+			one, other := open(t, c, on.Addr(), 0), open(t, c, on.Addr(), 1)
+			held, err := one.Lock(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			short, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(50*time.Millisecond, cancel)
+			if _, err := other.Lock(short, key); err == nil {
+				t.Fatal("two hold it")
+			}
+			if err := held.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := on.witness.Exists(t.Context(), c.keyOnServer(key)).Val(); n != 0 {
+				t.Error("the key is still there after the release")
+			}
+			if held, err = other.Lock(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			if n := on.witness.Exists(t.Context(), c.keyOnServer(key)).Val(); n != 1 {
+				t.Error("the key is not where it is looked for")
+			}
+			if r, ok := held.(refresher); ok {
+				if err := r.Refresh(t.Context(), lockTTL); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := held.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// open opens a contestant until the test ends.
+func open(t *testing.T, c contestant, addr string, process int) locks {
+	t.Helper()
+	l, err := c.open(settings{addr, lockTTL, process})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// crew is what a process full of workers is told. Each of them acquires and
+// releases, over and over, until the turn ends.
+type crew struct {
+	Contestant string
+	Settings   settings
+	Workers    int
+	Key        string // what all want; "": each has a key of its own
+	Arena      string
+	Turn       time.Duration
+}
+
+// work is what they did.
+type work struct {
+	Counts     []int     // acquisitions, by worker
+	Waits      histogram // for the lock; the last of each worker was cut short by the end of the turn
+	CPU        time.Duration
+	Mallocs    uint64
+	Violations int
+}
+
+func crewPart(s *stage) error {
+	var c crew
+	if err := s.read(&c); err != nil {
+		return err
+	}
+	contestant, err := named(c.Contestant)
+	if err != nil {
+		return err
+	}
+	l, err := contestant.open(c.Settings)
+	if err != nil {
+		return err
+	}
+	a, err := openArena(c.Arena)
+	if err != nil {
+		return err
+	}
+	if err := warmUp(l, c.Workers); err != nil {
+		return err
+	}
+	s.say("ready", nil)
+	start, err := s.awaitStart()
+	if err != nil {
+		return err
+	}
+	done, err := c.run(l, a, start)
+	if err != nil {
+		return err
+	}
+	s.say("done", done)
+	return nil
+}
+
+// warmUp opens connections, loads scripts and lets the runtime find its size.
+// Keys are nobody else's.
+func warmUp(l locks, workers int) error {
+	return together(workers, func(i int) error {
+		key := fmt.Sprintf("warm:%d:%d", os.Getpid(), i)
+		var err error
+		for range 20 { // rueidislock may wait for a key that is free: see there
+			if err = tryOut(l, key); err == nil {
+				return nil
+			}
+		}
+		return err
+	})
+}
+
+func tryOut(l locks, key string) error {
+	for range 3 {
+		ctx, cancel := context.WithCancel(context.Background())
+		giveUp := time.AfterFunc(time.Second, cancel)
+		h, err := l.Lock(ctx, key)
+		if err == nil {
+			err = h.Release(context.Background())
+		}
+		giveUp.Stop()
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// together runs f(0) to f(n-1) at the same time, and returns the first error.
+func together(n int, f func(i int) error) error {
+	errs := make(chan error, n)
+	for i := range n {
+		go func() { errs <- f(i) }()
+	}
+	var first error
+	for range n {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
+	workers := make([]worker, c.Workers)
+	for i := range workers {
+		key := c.Key
+		if key == "" {
+			key = "own:" + strconv.Itoa(i)
+		}
+		workers[i] = worker{locks: l, key: key, arena: a, alone: c.Key == ""}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	begin := make(chan time.Time)
+	var working sync.WaitGroup
+	for i := range workers {
+		working.Go(func() { workers[i].work(ctx, <-begin) })
+	}
+
+	sleepUntil(start)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	cpu, err := ownCPU()
+	if err != nil {
+		return work{}, err
+	}
+	end := time.Now().Add(c.Turn)
+	defer time.AfterFunc(c.Turn, cancel).Stop()
+	for range workers {
+		begin <- end
+	}
+	working.Wait()
+	used, err := ownCPU()
+	if err != nil {
+		return work{}, err
+	}
+	runtime.ReadMemStats(&after)
+
+	done := work{CPU: used - cpu, Mallocs: after.Mallocs - before.Mallocs}
+	for _, w := range workers {
+		if w.err != nil {
+			return work{}, w.err
+		}
+		done.Counts = append(done.Counts, w.count)
+		done.Waits.merge(w.waits)
+		done.Violations += w.violations
+	}
+	return done, nil
+}
+
+// worker is one goroutine. Nothing in it is shared while the turn lasts.
+type worker struct {
+	locks locks
+	key   string
+	alone bool // nobody else wants the key, so there is nothing to watch
+	arena *arena
+
+	count      int
+	violations int
+	waits      histogram
+	err        error
+}
+
+// work counts what is released before the end. The critical section is empty: what
+// is left is the lock. A wait that the end cuts short is a wait of at least that
+// long, and counts as one: a worker who is never served would otherwise not show.
+func (w *worker) work(ctx context.Context, end time.Time) {
+	for {
+		asked := time.Now()
+		h, err := w.locks.Lock(ctx, w.key)
+		w.waits.add(time.Since(asked))
+		if err != nil {
+			if ctx.Err() == nil {
+				w.err = err
+			}
+			return
+		}
+		if !w.alone {
+			w.violations += w.arena.enter(h)
+			w.violations += w.arena.leave()
+		}
+		err = h.Release(context.Background())
+		if !time.Now().Before(end) {
+			return // with rueidislock the lock ended when ctx did, which is no failure
+		}
+		if err != nil {
+			w.err = err
+			return
+		}
+		w.count++
+	}
+}

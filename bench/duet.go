@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// duet is what each of two processes is told that hand a lock to and fro.
+type duet struct {
+	Contestant string
+	Settings   settings
+	Arena      string
+	Turn       time.Duration
+}
+
+// handOffs are those that a process received.
+type handOffs struct {
+	Took       []time.Duration // from the start of the other's Release until our Lock returned
+	Acquired   int
+	CPU        time.Duration
+	Violations int
+}
+
+const (
+	// glance is how often a process looks what the other one does. The first look
+	// after a release comes when a quick hand-off is over: it disturbs none.
+	glance = time.Millisecond
+
+	// A holder keeps the lock this long once the other process has begun to ask for
+	// it, so that it waits in earnest. At random, or polling would fall into step.
+	shortestHold, longestHold = 2 * time.Millisecond, 6 * time.Millisecond
+)
+
+func duetPart(s *stage) error {
+	var d duet
+	if err := s.read(&d); err != nil {
+		return err
+	}
+	contestant, err := named(d.Contestant)
+	if err != nil {
+		return err
+	}
+	l, err := contestant.open(d.Settings)
+	if err != nil {
+		return err
+	}
+	a, err := openArena(d.Arena)
+	if err != nil {
+		return err
+	}
+	if !contestant.noLock {
+		if err := warmUp(l, 1); err != nil {
+			return err
+		}
+	}
+	s.say("ready", nil)
+	start, err := s.awaitStart()
+	if err != nil {
+		return err
+	}
+	sleepUntil(start)
+	done, err := d.play(l, a)
+	if err != nil {
+		return err
+	}
+	s.say("done", done)
+	return nil
+}
+
+func (d duet) play(l locks, a *arena) (done handOffs, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer time.AfterFunc(d.Turn, cancel).Stop()
+	cpu, err := ownCPU()
+	if err != nil {
+		return done, err
+	}
+	me, other := d.Settings.Process, 1-d.Settings.Process
+	for ctx.Err() == nil {
+		a.waiting[me].Store(true)
+		h, err := l.Lock(ctx, "handed")
+		now := monotonic()
+		a.waiting[me].Store(false)
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			return done, err
+		}
+		if a.releasedBy.Load() == int64(other)+1 {
+			done.Took = append(done.Took, now-time.Duration(a.releasedAt.Load()))
+		}
+		done.Acquired++
+		turnOf := a.acquired.Add(1)
+
+		done.Violations += a.enter(h)
+		lookUntil(ctx, func() bool { return a.waiting[other].Load() })
+		time.Sleep(shortestHold + rand.N(longestHold-shortestHold))
+		done.Violations += a.leave()
+
+		a.releasedBy.Store(int64(me) + 1)
+		a.releasedAt.Store(int64(monotonic()))
+		if err := h.Release(context.Background()); err != nil && ctx.Err() == nil {
+			return done, err
+		}
+		// Whoever asks again at once could win against one that waits.
+		lookUntil(ctx, func() bool { return a.acquired.Load() > turnOf })
+	}
+	after, err := ownCPU()
+	done.CPU = after - cpu
+	return done, err
+}
+
+// lookUntil looks every now and then until it sees what it wants, or the turn is over.
+func lookUntil(ctx context.Context, seen func() bool) {
+	for look := time.NewTicker(glance); ; {
+		select {
+		case <-look.C:
+			if seen() {
+				look.Stop()
+				return
+			}
+		case <-ctx.Done():
+			look.Stop()
+			return
+		}
+	}
+}

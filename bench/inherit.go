@@ -1,0 +1,91 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// will is what is told to a process that holds some locks until it is killed, and
+// to another one that waits for them.
+type will struct {
+	Contestant string
+	Settings   settings
+	Keys       int
+}
+
+func willKey(i int) string { return "left:" + strconv.Itoa(i) }
+
+// between keeps the ends of the leases apart, so that the waiters do not compete.
+const between = 50 * time.Millisecond
+
+func holderPart(s *stage) error {
+	w, l, err := openWill(s)
+	if err != nil {
+		return err
+	}
+	for i := range w.Keys {
+		if _, err := l.Lock(context.Background(), willKey(i)); err != nil {
+			return err
+		}
+		time.Sleep(between)
+	}
+	s.say("held", nil)
+	s.await() // never: it is killed
+	return nil
+}
+
+// enough is how long an heir waits: by then each lock has been free for long.
+func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
+
+// heirPart waits for all keys at once, and says when it had each of them; 0 for one
+// that it never had.
+func heirPart(s *stage) error {
+	w, l, err := openWill(s)
+	if err != nil {
+		return err
+	}
+	had := make([]time.Duration, w.Keys)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer time.AfterFunc(w.enough(), cancel).Stop()
+	waiting := make(chan error, 1)
+	go func() {
+		waiting <- together(w.Keys, func(i int) error {
+			_, err := l.Lock(ctx, willKey(i))
+			if err == nil {
+				had[i] = monotonic()
+			} else if ctx.Err() != nil {
+				err = nil
+			}
+			return err
+		})
+	}()
+	select {
+	case err := <-waiting:
+		return cmp.Or(err, errors.New("nobody had to wait"))
+	case <-time.After(3 * between): // all have asked, and were told to wait
+	}
+	s.say("waiting", nil)
+	if err := <-waiting; err != nil {
+		return err
+	}
+	s.say("had", had)
+	return nil
+}
+
+func openWill(s *stage) (w will, l locks, err error) {
+	if err := s.read(&w); err != nil {
+		return w, nil, err
+	}
+	c, err := named(w.Contestant)
+	if err != nil {
+		return w, nil, err
+	}
+	if l, err = c.open(w.Settings); err != nil {
+		return w, nil, err
+	}
+	return w, l, warmUp(l, w.Keys)
+}

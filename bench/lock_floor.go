@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// bareFloor is what nobody who locks on Redis can do without: SET NX PX, and a
+// script that deletes the key if it is ours. It neither waits, nor renews, nor
+// makes a token: it is for keys that nobody else wants.
+var bareFloor = contestant{name: "floor", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	return floorLocks{c, s.TTL, func() { _ = c.Close() }}, nil
+}}
+
+// pipedFloor is the same, over connections that all goroutines share.
+var pipedFloor = contestant{name: "floor-ap", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	piped, err := c.AutoPipeline()
+	if err != nil {
+		return nil, err
+	}
+	return floorLocks{piped, s.TTL, func() { _ = piped.Close(); _ = c.Close() }}, nil
+}}
+
+const floorToken = "0123456789abcdef"
+
+const compareAndDeleteText = `
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0`
+
+var (
+	compareAndDelete = redis.NewScript(compareAndDeleteText)
+
+	errNotDeleted = errors.New("the key was not deleted")
+)
+
+type floorLocks struct {
+	client redis.UniversalClient
+	ttl    time.Duration
+	close  func()
+}
+
+func (f floorLocks) Lock(ctx context.Context, key string) (hold, error) {
+	if err := f.client.SetArgs(ctx, key, floorToken, redis.SetArgs{Mode: "NX", TTL: f.ttl}).Err(); err != nil {
+		return nil, err
+	}
+	return &floorHold{f.client, key}, nil
+}
+
+func (f floorLocks) Close() { f.close() }
+
+type floorHold struct {
+	client redis.UniversalClient
+	key    string
+}
+
+func (h *floorHold) Release(ctx context.Context) error {
+	n, err := compareAndDelete.Run(ctx, h.client, []string{h.key}, floorToken).Int()
+	if err == nil && n != 1 {
+		return errNotDeleted
+	}
+	return err
+}

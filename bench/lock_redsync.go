@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+)
+
+// redsync retries after 50 to 250 ms, at random, unless it is told otherwise.
+var (
+	redsyncDefault = goRedsync("redsync")
+	redsync1ms     = goRedsync("redsync 1ms", redsync.WithRetryDelay(time.Millisecond))
+)
+
+func goRedsync(name string, options ...redsync.Option) contestant {
+	// By default it gives up after 32 tries. Then a waiter would have waited for nothing.
+	options = append(options, redsync.WithTries(math.MaxInt32))
+	return contestant{name: name, kind: peer, sends: []string{"set"}, open: func(s settings) (locks, error) {
+		c := redis.NewClient(&redis.Options{Addr: s.Addr})
+		return redsyncLocks{c, redsync.New(goredis.NewPool(c)), append(options, redsync.WithExpiry(s.TTL))}, nil
+	}}
+}
+
+type redsyncLocks struct {
+	client  *redis.Client
+	sync    *redsync.Redsync
+	options []redsync.Option
+}
+
+func (r redsyncLocks) Lock(ctx context.Context, key string) (hold, error) {
+	mutex := r.sync.NewMutex(key, r.options...)
+	if err := mutex.LockContext(ctx); err != nil {
+		return nil, err
+	}
+	return redsyncHold{mutex}, nil
+}
+
+func (r redsyncLocks) Close() { _ = r.client.Close() }
+
+// redsyncHold is one pointer, so that an interface holds it without an allocation.
+type redsyncHold struct{ *redsync.Mutex }
+
+var errRedsync = errors.New("redsync says no")
+
+func (h redsyncHold) Release(ctx context.Context) error { return yes(h.UnlockContext(ctx)) }
+
+// Refresh extends by the TTL that the mutex was made with.
+func (h redsyncHold) Refresh(ctx context.Context, _ time.Duration) error {
+	return yes(h.ExtendContext(ctx))
+}
+
+func yes(ok bool, err error) error {
+	if err == nil && !ok {
+		return errRedsync
+	}
+	return err
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+)
+
+// rueidislock as its README sets it up for one server, and with nothing set: then
+// it takes two of three keys. It is woken by the server's invalidations, and
+// pipelines what all goroutines send.
+//
+// An acquire that takes longer than TryNextAfter is given up, and waits for an
+// invalidation that does not come when the key is free. By default that is 20 ms,
+// which a busy machine exceeds: whole turns pass without a lock. A second lets it
+// show what it can do.
+var (
+	rueidislockUsual = withRueidislock("rueidislock",
+		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
+	rueidislockZero = withRueidislock("rueidislock zero options", rueidislock.LockerOption{})
+)
+
+func withRueidislock(name string, option rueidislock.LockerOption) contestant {
+	const prefix = "rueidislock"
+	return contestant{
+		name: name, kind: peer,
+		redisKey: func(key string) string { return prefix + ":0:" + key },
+		open: func(s settings) (locks, error) {
+			option := option
+			option.KeyPrefix = prefix
+			option.KeyValidity = s.TTL
+			option.ClientOption = rueidis.ClientOption{InitAddress: []string{s.Addr}}
+			l, err := rueidislock.NewLocker(option)
+			if err != nil {
+				return nil, err
+			}
+			return rueidislockLocks{l}, nil
+		},
+	}
+}
+
+type rueidislockLocks struct{ rueidislock.Locker }
+
+func (r rueidislockLocks) Lock(ctx context.Context, key string) (hold, error) {
+	held, cancel, err := r.WithContext(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return &rueidislockHold{held, cancel}, nil
+}
+
+type rueidislockHold struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Release says whether the lock was held until now. It returns when the key is
+// deleted; whether that worked, rueidislock tells nobody.
+func (h *rueidislockHold) Release(context.Context) error {
+	err := h.ctx.Err()
+	h.cancel()
+	return err
+}
+
+// rueidisFloor is the floor through rueidis, which pipelines by itself.
+var rueidisFloor = contestant{name: "floor-rueidis", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DisableCache: true})
+	if err != nil {
+		return nil, err
+	}
+	return rueidisLocks{c, s.TTL}, nil
+}}
+
+var rueidisCompareAndDelete = rueidis.NewLuaScript(compareAndDeleteText)
+
+type rueidisLocks struct {
+	client rueidis.Client
+	ttl    time.Duration
+}
+
+func (r rueidisLocks) Lock(ctx context.Context, key string) (hold, error) {
+	set := r.client.B().Arbitrary("SET").Keys(key).Args(floorToken, "NX", "PX", strconv.FormatInt(r.ttl.Milliseconds(), 10)).Build()
+	if err := r.client.Do(ctx, set).Error(); err != nil {
+		return nil, err
+	}
+	return &rueidisHold{r.client, key}, nil
+}
+
+func (r rueidisLocks) Close() { r.client.Close() }
+
+type rueidisHold struct {
+	client rueidis.Client
+	key    string
+}
+
+func (h *rueidisHold) Release(ctx context.Context) error {
+	n, err := rueidisCompareAndDelete.Exec(ctx, h.client, []string{h.key}, []string{floorToken}).AsInt64()
+	if err == nil && n != 1 {
+		return errNotDeleted
+	}
+	return err
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// provenance says where, when and with what it was measured: figures without that
+// are hearsay.
+func provenance(ctx context.Context, command string) (string, error) {
+	on, err := launchServer()
+	if err != nil {
+		return "", err
+	}
+	redis := on.witness.InfoMap(ctx, "server").Item("Server", "redis_version")
+	if err := on.close(); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	line := func(what, is string) { fmt.Fprintf(&b, "| %s | %s |\n", what, is) }
+	b.WriteString("| | |\n|---|---|\n")
+	line("date", time.Now().UTC().Format("2006-01-02 15:04 MST"))
+	line("command", "`"+command+"`")
+	line("machine", fmt.Sprintf("%s, %d processors, %s/%s, kernel %s", processor(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, kernel()))
+	line("load before", loadAverage())
+	line("redis-server", redis+", on loopback, without persistence")
+	line("Go", runtime.Version())
+	line("latchkit", commit(ctx))
+	for _, m := range modules() {
+		line(m.Path, m.Version)
+	}
+	return b.String(), nil
+}
+
+func processor() string {
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if name, is, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(is)
+		}
+	}
+	return "unknown processor"
+}
+
+// loadAverage tells whether somebody else uses the machine, too.
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Join(strings.Fields(string(text))[:3], " ") + " (1, 5, 15 minutes)"
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// commit is what git says of the tree that we were built from, if it is one.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown commit"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// modules are the libraries that are compared.
+func modules() (used []*debug.Module) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	for _, m := range info.Deps {
+		if slices.Contains([]string{
+			"github.com/redis/go-redis/v9", "github.com/bsm/redislock", "github.com/go-redsync/redsync/v4", "github.com/redis/rueidis",
+		}, m.Path) {
+			used = append(used, m)
+		}
+	}
+	return used
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// unlocked lets everybody in: what watches the others must notice.
+var unlocked = contestant{name: "no lock", open: func(settings) (locks, error) { return noLocks{}, nil }}
+
+type noLocks struct{}
+
+func (noLocks) Lock(ctx context.Context, _ string) (hold, error) { return noHold{}, ctx.Err() }
+func (noLocks) Close()                                           {}
+
+type noHold struct{}
+
+func (noHold) Release(context.Context) error { return nil }
+
+func TestMain(m *testing.M) {
+	contestants = append(contestants, unlocked) // before a child looks for it
+	playPart()
+	progress = func(string, ...any) {}
+	redistest.Main(m)
+}
+
+func startServer(t *testing.T) server {
+	t.Helper()
+	s := redistest.Start(t)
+	return server{s, s.Client(t)}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// row is one claim, and the measurement that it stands or falls by.
+type row struct {
+	name  string
+	title string
+	about string // how it is measured, for who reads the tables
+	run   func(context.Context, order) (finding, error)
+}
+
+// order is how much to measure.
+type order struct {
+	rounds int
+	turn   time.Duration
+
+	// Of the row on one processor, whose turns are half as long.
+	aloneRounds int
+	// Of the row about held leases, whose turns last longer than a TTL.
+	hoardRounds        int
+	hoardTTL           time.Duration
+	leases, peerLeases int
+	// Of the row about killed holders.
+	inheritTTL time.Duration
+}
+
+// finding is what came out.
+type finding struct {
+	table    table
+	verdicts []verdict
+}
+
+var rows = []row{uncontendedRow, manyKeysRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, inheritRow}
+
+func (r row) write(w io.Writer, f finding) {
+	fmt.Fprintf(w, "## %s. %s\n\n%s\n\n%s\n", r.name, r.title, r.about, f.table)
+}
+
+// progress tells who waits for the result that it is coming.
+var progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+)
+
+// P1: what a lock costs that nobody else wants.
+var uncontendedRow = row{
+	name:  "P1",
+	title: "Uncontended acquire and release, one goroutine",
+	about: `Client and server share one processor: on several, round trips run at two speeds, as the two happen to share one or not,
+and nothing could be ranked. Turns are half as long as in other rows and there are more rounds. On one processor, time is
+the CPU that client and server use: where somebody else uses the machine too, their sum, which leaves him out, is the better
+figure. Allocations are those of the whole client process; one of each turn of floor, floor-rueidis and
+rueidislock is the bench's own.`,
+	run: runUncontended,
+}
+
+func runUncontended(ctx context.Context, o order) (f finding, err error) {
+	var on server
+	launch := func() (err error) { on, err = launchServer(); return err }
+	if err := pinned(launch); err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+
+	const floor = "floor"
+	runners := field(floor, latchkit, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis")
+	alone := shape{processes: 1, workers: 1, onOneCPU: true}
+	turns, err := interleave(runners, o.aloneRounds, func(c contestant) (turn, error) {
+		return alone.take(ctx, on, c, o.turn/2)
+	})
+	if err != nil {
+		return f, err
+	}
+
+	times := func(name string, figure func(turn) float64) []float64 {
+		return ratios(each(turns[name], figure), each(turns[floor], figure))
+	}
+	f.table = newTable("contestant", "µs", "× floor", "CPU × floor", "allocs", "client commands", "server calls", "client CPU µs", "server CPU µs")
+	for _, c := range runners {
+		t := turns[c.name]
+		f.table.add(c.name,
+			spread("%.1f", each(t, turn.microsEach)), spread("%.2f", times(c.name, turn.microsEach)), spread("%.2f", times(c.name, turn.allCPU)),
+			middle("%.0f", each(t, turn.allocs)),
+			middle("%.2f", each(t, turn.sent)), middle("%.2f", each(t, turn.executed)),
+			middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)))
+	}
+	f.verdicts = []verdict{
+		atMost("P1 time × floor", 1.08, "%.2f", times(latchkit, turn.microsEach)),
+		atMost("P1 client commands", 2.01, "%.2f", each(turns[latchkit], turn.sent)),
+		atMost("P1 allocations", 30, "%.1f", each(turns[latchkit], turn.allocs)),
+	}
+	return f, nil
+}

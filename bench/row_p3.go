@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"slices"
+	"time"
+)
+
+// P3: how long until a waiter in another process has the lock.
+var handOffRow = row{
+	name:  "P3",
+	title: "Hand-off to a waiter in another process",
+	about: `From the start of Release in one process until Acquire returns in the other, on a clock that both read
+(CLOCK_MONOTONIC). Two processes hand the lock to and fro, so that every acquisition has waited; a holder releases 2 to 6 ms
+after the other began to ask, at random. The reference wake-pub is no lock: a bare PUBLISH to a subscriber that waits for it.
+p50 and p99 are those of a turn. A turn is twice as long as in other rows, as who polls
+hands over seldom. After a hold this short, who polls every 100 ms has nearly all of them still to wait; where sections end at any
+time, it is half of that. Client CPU includes what the bench needs to see who waits, the same for all.`,
+	run: runHandOff,
+}
+
+// dialogue is one turn of two processes.
+type dialogue struct {
+	handOffs // of both
+	server   load
+	sends    []string
+}
+
+func runHandOff(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+
+	const wake = "wake-pub"
+	runners := field(wake, latchkit, latchkitFair, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms")
+	turns, err := interleave(runners, o.rounds, func(c contestant) (dialogue, error) {
+		return converse(ctx, on, c, 2*o.turn)
+	})
+	if err != nil {
+		return f, err
+	}
+
+	f.table = newTable("contestant", "p50 µs", "× wake-pub", "p99 µs", "× wake-pub", "client commands", "server calls",
+		"client CPU µs", "server CPU µs", "hand-offs", "violations")
+	for _, c := range runners {
+		t := turns[c.name]
+		f.table.add(c.name,
+			spread("%.0f", each(t, dialogue.p50)), spread("%.2f", ratios(each(t, dialogue.p50), each(turns[wake], dialogue.p50))),
+			spread("%.0f", each(t, dialogue.p99)), spread("%.2f", ratios(each(t, dialogue.p99), each(turns[wake], dialogue.p99))),
+			middle("%.2f", each(t, dialogue.sent)), middle("%.2f", each(t, dialogue.executed)),
+			middle("%.0f", each(t, dialogue.clientCPU)), middle("%.0f", each(t, dialogue.serverCPU)),
+			total(each(t, func(d dialogue) float64 { return float64(len(d.Took)) })),
+			total(each(t, func(d dialogue) float64 { return float64(d.Violations) })))
+	}
+	ours := turns[latchkit]
+	f.verdicts = []verdict{
+		atMost("P3 p50 × wake-pub", 1.3, "%.2f", ratios(each(ours, dialogue.p50), each(turns[wake], dialogue.p50))),
+		atMost("P3 p99 × wake-pub", 3, "%.2f", ratios(each(ours, dialogue.p99), each(turns[wake], dialogue.p99))),
+		atMost("P3 client commands per acquisition", 2.1, "%.2f", each(ours, dialogue.sent)),
+		none("P3 violations", slices.Concat(ours, turns[latchkitFair]), func(d dialogue) float64 { return float64(d.Violations) }),
+	}
+	return f, nil
+}
+
+// converse gives a contestant one turn.
+func converse(ctx context.Context, on server, c contestant, length time.Duration) (d dialogue, err error) {
+	ctx, cancel := context.WithTimeout(ctx, length+patience)
+	defer cancel()
+	if err := on.clear(ctx); err != nil {
+		return d, err
+	}
+	arena, err := makeArena()
+	if err != nil {
+		return d, err
+	}
+	defer func() { err = errors.Join(err, os.Remove(arena)) }()
+	specs := make([]duet, 2)
+	for i := range specs {
+		specs[i] = duet{c.name, settings{on.Addr(), lockTTL, i}, arena, length}
+	}
+	all, err := launchAll("duet", specs)
+	if err != nil {
+		return d, err
+	}
+	defer func() { err = errors.Join(err, all.end()) }()
+
+	parts, used, err := observe[handOffs](ctx, on, all)
+	if err != nil {
+		return d, err
+	}
+	d.server, d.sends = used, c.sends
+	for _, p := range parts {
+		d.Took = append(d.Took, p.Took...)
+		d.Acquired += p.Acquired
+		d.CPU += p.CPU
+		d.Violations += p.Violations
+	}
+	return d, nil
+}
+
+func (d dialogue) p50() float64 { return d.percentile(50) }
+func (d dialogue) p99() float64 { return d.percentile(99) }
+
+// percentile is no number where nothing was handed over: a poller may sleep for the
+// whole of a short turn.
+func (d dialogue) percentile(p float64) float64 {
+	if len(d.Took) == 0 {
+		return math.NaN()
+	}
+	return micros(percentile(d.Took, p))
+}
+
+func (d dialogue) sent() float64 {
+	return float64(d.server.commands(d.sends)) / float64(d.Acquired)
+}
+func (d dialogue) executed() float64  { return float64(d.server.total()) / float64(d.Acquired) }
+func (d dialogue) clientCPU() float64 { return micros(d.CPU) / float64(d.Acquired) }
+func (d dialogue) serverCPU() float64 { return micros(d.server.cpu) / float64(d.Acquired) }

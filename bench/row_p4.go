@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"math"
+	"slices"
+)
+
+// P4: what is left of throughput, order and patience when several processes want the same.
+var fewProcessesRow = row{
+	name:  "P4",
+	title: "One key, 4 processes × 16 goroutines, empty critical section",
+	about: `× best peer divides by the peer with most locks in the same round. Waits are those of Lock; a wait that the end of the
+turn cut short counts as one of that length, so who is never served waits for the whole turn. Jain's index is over the counts of
+all 64 workers. A counter in memory that the processes share is watched inside the critical section, and so are fences where
+there are any: a violation is somebody else inside, or a fence that did not grow.`,
+	run: runFewProcesses,
+}
+
+func runFewProcesses(ctx context.Context, o order) (finding, error) {
+	f, turns, err := contend(ctx, o, shape{processes: 4, workers: 16})
+	if err != nil {
+		return f, err
+	}
+	fair, handing := turns[latchkitFair], turns[latchkit]
+	f.verdicts = []verdict{
+		atLeast("P4 FIFO: throughput × best peer", 1.2, "%.2f", timesBestPeer(turns, latchkitFair)),
+		atLeast("P4 FIFO: Jain", 0.99, "%.3f", each(fair, turn.fairness)),
+		atMost("P4 FIFO: wait p99 × the shortest of any peer", 0.1, "%.3f",
+			ratios(each(fair, turn.waitP99), bestPeer(turns, math.Min, turn.waitP99))),
+		atLeast("P4 hand-off: throughput × best peer", 20, "%.1f", timesBestPeer(turns, latchkit)),
+		atLeast("P4 hand-off: Jain", 0.98, "%.3f", each(handing, turn.fairness)),
+		atMost("P4 hand-off: client commands per acquisition", 0.1, "%.3f", each(handing, turn.sent)),
+		none("P4 violations", slices.Concat(fair, handing), turn.violations),
+	}
+	return f, nil
+}

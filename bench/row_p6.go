@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// P6: what it costs to keep many leases.
+var hoardRow = row{
+	name:  "P6",
+	title: "Many held leases, renewed",
+	about: `One process takes the leases, TTL 10 s, and is watched for one TTL. latchkit renews by itself after a third of the TTL,
+rueidislock after half of it, as by default; redislock and redsync leave it to their users, who start a goroutine for each lock
+that refreshes after a third. Peers hold fewer leases, or they would need the whole machine: mind the column. CPU is percent of
+one processor. Memory is what is in use after a collection, less what was before the first lease. PING is another client's,
+once a millisecond, and is compared with an idle server's in the same round. There are fewer rounds here, as each takes a minute.`,
+	run: runHoard,
+}
+
+// kept is one turn.
+type kept struct {
+	leases int
+	window time.Duration
+	upkeep
+	loss
+	server load
+	pings  []time.Duration
+}
+
+const idle = "nobody"
+
+func runHoard(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+
+	runners := append([]contestant{{name: idle}}, field(latchkit, "redislock 100ms", "redsync", "rueidislock")...)
+	turns, err := interleave(runners, o.hoardRounds, func(c contestant) (kept, error) {
+		switch {
+		case c.name == idle:
+			pings, err := pingFor(ctx, on, o.hoardTTL/5)
+			return kept{pings: pings, window: o.hoardTTL / 5}, err
+		case c.kind == ours:
+			return keep(ctx, on, c, o.leases, o.hoardTTL)
+		default:
+			return keep(ctx, on, c, o.peerLeases, o.hoardTTL)
+		}
+	})
+	if err != nil {
+		return f, err
+	}
+
+	p50 := func(k kept) float64 { return micros(percentile(k.pings, 50)) }
+	p99 := func(k kept) float64 { return micros(percentile(k.pings, 99)) }
+	slower := func(name string) []float64 { return ratios(each(turns[name], p99), each(turns[idle], p99)) }
+	f.table = newTable("contestant", "leases", "client CPU %", "server CPU %", "heap B/lease", "stack B/lease", "goroutines",
+		"server calls/s", "PING p50 µs", "PING p99 µs", "× idle", "lost")
+	for _, c := range runners {
+		t := turns[c.name]
+		cells := []string{"0", "–", "–", "–", "–", "–", "–"}
+		if c.name != idle {
+			cells = []string{
+				fmt.Sprint(t[0].leases),
+				spread("%.1f", each(t, kept.clientPercent)), spread("%.1f", each(t, kept.serverPercent)),
+				middle("%.0f", each(t, kept.heapEach)), middle("%.0f", each(t, kept.stackEach)),
+				middle("%.0f", each(t, kept.goroutines)), middle("%.0f", each(t, kept.calls)),
+			}
+		}
+		cells = append(cells, middle("%.0f", each(t, p50)), spread("%.0f", each(t, p99)), spread("%.2f", slower(c.name)),
+			total(each(t, kept.lost)))
+		f.table.add(append([]string{c.name}, cells...)...)
+	}
+	mine := turns[latchkit]
+	f.verdicts = []verdict{
+		atMost(fmt.Sprintf("P6 client CPU %% with %d leases", o.leases), 5, "%.1f", each(mine, kept.clientPercent)),
+		atMost("P6 heap and stack per lease, bytes", 1024, "%.0f", each(mine, kept.memoryEach)),
+		atMost("P6 goroutines, however many leases", hoarders, "%.0f", each(mine, kept.goroutines)),
+		atMost("P6 other clients' PING p99 × idle", 5, "%.2f", slower(latchkit)),
+		none("P6 leases lost", mine, kept.lost),
+	}
+	return f, nil
+}
+
+// keep gives a contestant one turn.
+func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Duration) (k kept, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*ttl+4*patience)
+	defer cancel()
+	if err := on.clear(ctx); err != nil {
+		return k, err
+	}
+	k = kept{leases: leases, window: ttl}
+	all, err := launchAll("hoard", []hoard{{c.name, settings{Addr: on.Addr(), TTL: ttl}, leases, k.window}})
+	if err != nil {
+		return k, err
+	}
+	defer func() { err = errors.Join(err, all.end()) }()
+	hoarder := all[0]
+
+	if err := hoarder.expect(ctx, "held", nil); err != nil {
+		return k, err
+	}
+	before, err := on.load(ctx)
+	if err != nil {
+		return k, err
+	}
+	if err := hoarder.say("keep"); err != nil {
+		return k, err
+	}
+	if k.pings, err = pingFor(ctx, on, k.window); err != nil {
+		return k, err
+	}
+	after, err := on.load(ctx)
+	if err != nil {
+		return k, err
+	}
+	k.server = after.since(before)
+	if err := hoarder.expect(ctx, "kept", &k.upkeep); err != nil {
+		return k, err
+	}
+	if err := hoarder.say("release"); err != nil {
+		return k, err
+	}
+	if err := hoarder.expect(ctx, "released", &k.loss); err != nil {
+		return k, err
+	}
+	if k.Lost > 0 {
+		progress("%s lost %d of %d leases: %s", c.name, k.Lost, leases, k.First)
+	}
+	return k, all.finish()
+}
+
+// pingFor is another client, which asks for next to nothing and says how long it took.
+func pingFor(ctx context.Context, on server, window time.Duration) (took []time.Duration, err error) {
+	c := redis.NewClient(&redis.Options{Addr: on.Addr()})
+	defer c.Close()
+	if err := c.Ping(ctx).Err(); err != nil { // opens the connection
+		return nil, err
+	}
+	often := time.NewTicker(time.Millisecond)
+	defer often.Stop()
+	for end := time.Now().Add(window); time.Now().Before(end); <-often.C {
+		start := time.Now()
+		if err := c.Ping(ctx).Err(); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(start))
+	}
+	return took, nil
+}
+
+func (k kept) clientPercent() float64 { return 100 * k.CPU.Seconds() / k.window.Seconds() }
+func (k kept) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.window.Seconds() }
+func (k kept) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
+func (k kept) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
+
+// memoryEach does not let a stack that shrank pay for the heap.
+func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
+
+func (k kept) goroutines() float64 { return float64(k.Goroutines) }
+func (k kept) lost() float64       { return float64(k.Lost) }
+
+// calls leaves our PINGs out.
+func (k kept) calls() float64 {
+	return float64(k.server.total()-k.server.calls["ping"]) / k.window.Seconds()
+}

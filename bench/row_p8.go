@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// P8: how long a lock stays with the dead.
+var inheritRow = row{
+	name:  "P8",
+	title: "Holder killed: from the lock's expiry until a waiter has it",
+	about: `A process that holds 4 locks, TTL 2 s, is killed (SIGKILL) while another process waits for them. The server's own clock
+says when each of the keys is gone: the first millisecond after PEXPIRETIME, before which nobody can have it. Nobody looks at the
+keys meanwhile: a look would make the server expire them, and so wake those who wait for its invalidations. All kills of all
+rounds are put together; a waiter who has nothing 5 s and two TTLs later counts as never served, and has no time.`,
+	run: runInherit,
+}
+
+// willKeys is how many locks a killed process leaves.
+const willKeys = 4
+
+func runInherit(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+
+	runners := field(latchkit, "redislock 100ms", "redislock 1ms", "redsync", "rueidislock")
+	turns, err := interleave(runners, o.rounds, func(c contestant) (inheritance, error) {
+		return inherit(ctx, on, c, o.inheritTTL)
+	})
+	if err != nil {
+		return f, err
+	}
+
+	f.table = newTable("contestant", "waiters", "ms", "p99 ms", "never served")
+	for _, c := range runners {
+		t := turns[c.name]
+		f.table.add(c.name, fmt.Sprint(willKeys*len(t)), spread("%.2f", allOf(t)), middle("%.2f", p99(allOf(t))),
+			total(each(t, inheritance.missed)))
+	}
+	ours := turns[latchkit]
+	f.verdicts = []verdict{
+		atMost("P8 median, ms", 1, "%.2f", allOf(ours)),
+		atMost("P8 p99, ms", 3, "%.2f", p99(allOf(ours))),
+		none("P8 waiters never served", ours, inheritance.missed),
+	}
+	return f, nil
+}
+
+// inheritance is one turn.
+type inheritance struct {
+	late  []time.Duration // of those who were served
+	never int
+}
+
+// allOf is how late everybody was, in ms.
+func allOf(turns []inheritance) (late []float64) {
+	for _, t := range turns {
+		late = append(late, each(t.late, millis)...)
+	}
+	return late
+}
+
+// p99 is one sample of it, or none.
+func p99(samples []float64) []float64 {
+	if len(samples) == 0 {
+		return nil
+	}
+	return []float64{percentile(samples, 99)}
+}
+
+func (i inheritance) missed() float64 { return float64(i.never) }
+
+// inherit gives a contestant one turn.
+func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (left inheritance, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*ttl+patience)
+	defer cancel()
+	if err := on.clear(ctx); err != nil {
+		return left, err
+	}
+	part := func(process int) []will {
+		return []will{{c.name, settings{on.Addr(), ttl, process}, willKeys}}
+	}
+	holder, err := launchAll("holder", part(0))
+	if err != nil {
+		return left, err
+	}
+	defer func() { err = errors.Join(err, holder.end()) }()
+	if err := holder[0].expect(ctx, "held", nil); err != nil {
+		return left, err
+	}
+	heir, err := launchAll("heir", part(1))
+	if err != nil {
+		return left, err
+	}
+	defer func() { err = errors.Join(err, heir.end()) }()
+	if err := heir[0].expect(ctx, "waiting", nil); err != nil {
+		return left, err
+	}
+
+	if err := holder.end(); err != nil {
+		return left, err
+	}
+	var gone [willKeys]time.Duration
+	for i := range gone {
+		if gone[i], err = expiry(ctx, on, c.keyOnServer(willKey(i))); err != nil {
+			return left, err
+		}
+	}
+	var had [willKeys]time.Duration
+	if err := heir[0].expect(ctx, "had", &had); err != nil {
+		return left, err
+	}
+	for i := range had {
+		switch {
+		case had[i] == 0:
+			left.never++
+		case had[i] < gone[i]:
+			return left, fmt.Errorf("somebody had a lock %v before its time was over", gone[i]-had[i])
+		default:
+			left.late = append(left.late, had[i]-gone[i])
+		}
+	}
+	return left, heir.finish()
+}
+
+// expiry is when the server will take the key for gone, on the clock of monotonic.
+func expiry(ctx context.Context, on server, key string) (time.Duration, error) {
+	at, err := on.witness.PExpireTime(ctx, key).Result()
+	if err != nil {
+		return 0, err
+	}
+	if at <= 0 {
+		return 0, fmt.Errorf("%s is not held, or does not expire", key)
+	}
+	return sinceBoot(time.UnixMilli(at.Milliseconds() + 1)), nil
+}

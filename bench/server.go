@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// server is a redis-server of a row's own, and a client that looks at it while
+// nobody is timed.
+type server struct {
+	*redistest.Server
+	witness *redis.Client
+}
+
+func launchServer() (server, error) {
+	s, err := redistest.Launch()
+	if err != nil {
+		return server{}, err
+	}
+	return server{s, redis.NewClient(&redis.Options{Addr: s.Addr()})}, nil
+}
+
+func (s server) close() error { return errors.Join(s.witness.Close(), s.Close()) }
+
+// clear removes what the turn before left behind. Scripts stay.
+func (s server) clear(ctx context.Context) error { return s.witness.FlushAll(ctx).Err() }
+
+// load is what a server had to do.
+type load struct {
+	cpu   time.Duration
+	calls map[string]int // by command, as INFO commandstats names it
+}
+
+func (s server) load(ctx context.Context) (load, error) {
+	text, err := s.witness.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return load{}, err
+	}
+	used, err := s.witness.Info(ctx, "cpu").Result()
+	if err != nil {
+		return load{}, err
+	}
+	return parseLoad(text + used)
+}
+
+func parseLoad(info string) (load, error) {
+	l := load{calls: map[string]int{}}
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if command, ok := strings.CutPrefix(name, "cmdstat_"); ok {
+			var calls int
+			if _, err := fmt.Sscanf(value, "calls=%d,", &calls); err != nil {
+				return load{}, fmt.Errorf("%q: %w", line, err)
+			}
+			l.calls[command] = calls
+			continue
+		}
+		if name == "used_cpu_sys" || name == "used_cpu_user" {
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return load{}, fmt.Errorf("%q: %w", line, err)
+			}
+			l.cpu += time.Duration(seconds * float64(time.Second))
+		}
+	}
+	return l, nil
+}
+
+func (l load) since(before load) load {
+	d := load{cpu: l.cpu - before.cpu, calls: map[string]int{}}
+	for command, n := range l.calls {
+		d.calls[command] = n - before.calls[command]
+	}
+	return d
+}
+
+// housekeeping is not counted: how a connection introduces itself, and what the
+// bench itself asks for.
+func housekeeping(command string) bool {
+	family, _, _ := strings.Cut(command, "|")
+	switch family {
+	case "hello", "client", "command", "cluster", "auth", "select", "info", "config", "flushall", "pexpiretime", "quit":
+		return true
+	}
+	return false
+}
+
+// onlyByClients are commands that no script can run.
+var onlyByClients = map[string]bool{
+	"eval": true, "evalsha": true, "script|load": true, "wait": true, "ping": true,
+	"subscribe": true, "unsubscribe": true, "psubscribe": true, "punsubscribe": true, "ssubscribe": true, "sunsubscribe": true,
+}
+
+// commands is how many commands clients have sent. The server counts what a
+// script runs together with what clients send, so the two are told apart by name:
+// no script runs a script, and what a contestant sends beside scripts is known.
+// A test holds that against what really goes over the wire.
+func (l load) commands(sends []string) (n int) {
+	for command, calls := range l.calls {
+		if onlyByClients[command] {
+			n += calls
+		}
+	}
+	for _, command := range sends {
+		n += l.calls[command]
+	}
+	return n
+}
+
+// total is everything that the server executed, scripts and what they ran.
+func (l load) total() (n int) {
+	for command, calls := range l.calls {
+		if !housekeeping(command) {
+			n += calls
+		}
+	}
+	return n
+}

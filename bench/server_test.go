@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+)
+
+// TestCommandsAreThoseOnTheWire holds what we take for client commands, in the
+// server's statistics, against what a proxy sees pass.
+func TestCommandsAreThoseOnTheWire(t *testing.T) {
+	for _, c := range contestants {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			on := startServer(t)
+			proxy := chaos.NewProxy(t, on.Addr())
+			before, err := on.load(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.noLock {
+				passMessages(t, c, proxy.Addr())
+			} else {
+				crowd(t, c, proxy.Addr())
+			}
+			var wire, told int
+			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // what was abandoned is still on its way
+				now, err := on.load(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				used := now.since(before)
+				if wire, told = onTheWire(proxy), used.commands(c.sends); wire == told {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("clients sent %d commands (%v), and we count %d (%v)", wire, proxy.Commands(), told, used.calls)
+				}
+			}
+			if wire == 0 && c.name != unlocked.name {
+				t.Error("nothing was sent")
+			}
+		})
+	}
+}
+
+func onTheWire(p *chaos.Proxy) (n int) {
+	for command, times := range p.Commands() {
+		if !housekeeping(strings.ToLower(command)) {
+			n += times
+		}
+	}
+	return n
+}
+
+// crowd lets some want the same key, and others each their own.
+func crowd(t *testing.T, c contestant, addr string) {
+	t.Helper()
+	a, err := openArena(arenaFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []string{"", "wanted"}
+	if c.kind == floor {
+		keys = keys[:1] // it does not wait
+	}
+	for _, key := range keys {
+		l := open(t, c, addr, 0)
+		if err := warmUp(l, 4); err != nil {
+			t.Fatal(err)
+		}
+		many := crew{Workers: 4, Key: key, Turn: 100 * time.Millisecond}
+		if _, err := many.run(l, a, monotonic()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func passMessages(t *testing.T, c contestant, addr string) {
+	t.Helper()
+	two := []locks{open(t, c, addr, 0), open(t, c, addr, 1)}
+	for i := range 10 {
+		message, err := two[i%2].Lock(context.Background(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := message.Release(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestParseLoad(t *testing.T) {
+	before, err := parseLoad("# Commandstats\r\ncmdstat_set:calls=2,usec=20,usec_per_call=10.00\r\n" +
+		"# CPU\r\nused_cpu_sys:1.500000\r\nused_cpu_user:2.000000\r\nused_cpu_sys_children:9.0\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := parseLoad("cmdstat_set:calls=5,usec=20\r\ncmdstat_evalsha:calls=4,usec=1\r\ncmdstat_client|setinfo:calls=7,usec=1\r\n" +
+		"cmdstat_get:calls=4,usec=1\r\nused_cpu_sys:2.000000\r\nused_cpu_user:2.250000\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := after.since(before)
+	if used.cpu != 750*time.Millisecond {
+		t.Errorf("CPU %v, want 750ms", used.cpu)
+	}
+	if got := used.total(); got != 3+4+4 {
+		t.Errorf("%d calls, want 11: connections introducing themselves do not count", got)
+	}
+	if got := used.commands(nil); got != 4 {
+		t.Errorf("%d commands of who sends only scripts, want 4", got)
+	}
+	if got := used.commands([]string{"set"}); got != 7 {
+		t.Errorf("%d commands of who sends SET too, want 7", got)
+	}
+	if _, err := parseLoad("cmdstat_set:calls=many"); err == nil {
+		t.Error("nonsense is taken for a number")
+	}
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// median is the middle of the samples, or the mean of the two in the middle.
+func median(samples []float64) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(samples))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+// percentile is the smallest sample that is no less than p % of them: always one
+// that was measured.
+func percentile[T cmp.Ordered](samples []T, p float64) T {
+	if len(samples) == 0 {
+		var none T
+		return none
+	}
+	sorted := slices.Sorted(slices.Values(samples))
+	return sorted[rank(p, len(sorted))-1]
+}
+
+// rank is which sample of n is the percentile, counted from 1.
+func rank(p float64, n int) int {
+	return min(max(int(math.Ceil(p/100*float64(n))), 1), n)
+}
+
+// jain is Jain's index of fairness: 1 when all have the same, 1/n when one has
+// everything.
+func jain(counts []int) float64 {
+	var sum, squares float64
+	for _, c := range counts {
+		sum += float64(c)
+		squares += float64(c) * float64(c)
+	}
+	if squares == 0 {
+		return math.NaN() // nobody had anything
+	}
+	return sum * sum / (float64(len(counts)) * squares)
+}
+
+// ratios divides each by its counterpart of the same round.
+func ratios(samples, reference []float64) []float64 {
+	quotients := make([]float64, min(len(samples), len(reference)))
+	for i := range quotients {
+		quotients[i] = samples[i] / reference[i]
+	}
+	return quotients
+}
+
+// perRound is the best of several contestants in each round.
+func perRound(choose func(a, b float64) float64, contestants ...[]float64) []float64 {
+	best := slices.Clone(contestants[0])
+	for _, samples := range contestants[1:] {
+		for round, s := range samples {
+			best[round] = choose(best[round], s)
+		}
+	}
+	return best
+}
+
+// spread is the median, and the range in brackets.
+func spread(format string, samples []float64) string {
+	middle := figure(format, median(samples))
+	if middle == nothing {
+		return nothing
+	}
+	return fmt.Sprintf("%s [%s–%s]", middle, figure(format, slices.Min(samples)), figure(format, slices.Max(samples)))
+}
+
+// nothing stands where there is no figure: who never had the lock has no cost of it.
+const nothing = "–"
+
+func figure(format string, f float64) string {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return nothing
+	}
+	return fmt.Sprintf(format, f)
+}

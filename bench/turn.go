@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// turn is what a contestant did in one turn, and what that cost.
+type turn struct {
+	took         time.Duration
+	acquisitions float64
+	client       work
+	server       load
+	sends        []string // see contestant
+}
+
+// shape is how a row puts its contestants to work.
+type shape struct {
+	processes, workers int // workers in each process
+	oneKey             bool
+	onOneCPU           bool
+}
+
+// lockTTL is longer than any turn: nothing is renewed, and nothing expires.
+const lockTTL = 30 * time.Second
+
+// take gives a contestant one turn: in processes of its own, which begin and end with it.
+func (s shape) take(ctx context.Context, on server, c contestant, length time.Duration) (t turn, err error) {
+	ctx, cancel := context.WithTimeout(ctx, length+patience)
+	defer cancel()
+	if err := on.clear(ctx); err != nil {
+		return t, err
+	}
+	arena, err := makeArena()
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, os.Remove(arena)) }()
+
+	specs := make([]crew, s.processes)
+	for i := range specs {
+		specs[i] = crew{
+			Contestant: c.name, Settings: settings{on.Addr(), lockTTL, i},
+			Workers: s.workers, Arena: arena, Turn: length,
+		}
+		if s.oneKey {
+			specs[i].Key = "wanted"
+		}
+	}
+	var all children
+	start := func() (err error) { all, err = launchAll("crew", specs); return err }
+	if s.onOneCPU {
+		err = pinned(start)
+	} else {
+		err = start()
+	}
+	defer func() { err = errors.Join(err, all.end()) }()
+	if err != nil {
+		return t, err
+	}
+	return gather(ctx, on, c, all, length)
+}
+
+// gather puts together what the children did.
+func gather(ctx context.Context, on server, c contestant, all children, length time.Duration) (turn, error) {
+	parts, used, err := observe[work](ctx, on, all)
+	if err != nil {
+		return turn{}, err
+	}
+	t := turn{took: length, server: used, sends: c.sends}
+	for _, p := range parts {
+		t.client.Counts = append(t.client.Counts, p.Counts...)
+		t.client.Waits.merge(p.Waits)
+		t.client.CPU += p.CPU
+		t.client.Mallocs += p.Mallocs
+		t.client.Violations += p.Violations
+	}
+	for _, n := range t.client.Counts {
+		t.acquisitions += float64(n)
+	}
+	return t, nil
+}
+
+// observe runs children from "ready" to "done", and looks at the server before and after.
+func observe[T any](ctx context.Context, on server, all children) (said []T, used load, err error) {
+	if _, err := expectAll[any](ctx, all, "ready"); err != nil {
+		return nil, used, err
+	}
+	before, err := on.load(ctx)
+	if err != nil {
+		return nil, used, err
+	}
+	if err := all.start(); err != nil {
+		return nil, used, err
+	}
+	if said, err = expectAll[T](ctx, all, "done"); err != nil {
+		return nil, used, err
+	}
+	after, err := on.load(ctx)
+	if err != nil {
+		return nil, used, err
+	}
+	return said, after.since(before), all.finish()
+}
+
+// interleave lets all take turns, A B C A B C …, so that a machine that slows down
+// slows all of them.
+func interleave[T any](field []contestant, rounds int, take func(contestant) (T, error)) (map[string][]T, error) {
+	turns := make(map[string][]T)
+	for round := range rounds {
+		for _, c := range field {
+			progress("round %d of %d: %s", round+1, rounds, c.name)
+			t, err := take(c)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			turns[c.name] = append(turns[c.name], t)
+		}
+	}
+	return turns, nil
+}
+
+// each takes one figure of every turn.
+func each[T any](turns []T, figure func(T) float64) []float64 {
+	figures := make([]float64, len(turns))
+	for i, t := range turns {
+		figures[i] = figure(t)
+	}
+	return figures
+}
+
+func (t turn) perSecond() float64   { return t.acquisitions / t.took.Seconds() }
+func (t turn) allocs() float64      { return float64(t.client.Mallocs) / t.acquisitions }
+func (t turn) sent() float64        { return float64(t.server.commands(t.sends)) / t.acquisitions }
+func (t turn) executed() float64    { return float64(t.server.total()) / t.acquisitions }
+func (t turn) clientCPU() float64   { return micros(t.client.CPU) / t.acquisitions }
+func (t turn) serverCPU() float64   { return micros(t.server.cpu) / t.acquisitions }
+func (t turn) allCPU() float64      { return t.clientCPU() + t.serverCPU() }
+func (t turn) fairness() float64    { return jain(t.client.Counts) }
+func (t turn) waitP50() float64     { return millis(t.client.Waits.percentile(50)) }
+func (t turn) waitP99() float64     { return millis(t.client.Waits.percentile(99)) }
+func (t turn) violations() float64  { return float64(t.client.Violations) }
+func (t turn) longestWait() float64 { return millis(t.client.Waits.max) }
+
+// microsEach is what one acquire and release of one worker takes.
+func (t turn) microsEach() float64 {
+	return micros(t.took) * float64(len(t.client.Counts)) / t.acquisitions
+}
+
+// starved is how many workers got nothing.
+func (t turn) starved() (n float64) {
+	for _, c := range t.client.Counts {
+		if c == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

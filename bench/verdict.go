@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// verdict says whether a target was reached, by the median.
+type verdict struct {
+	target, got string
+	reached     bool
+}
+
+func atMost(what string, limit float64, format string, got []float64) verdict {
+	return verdict{fmt.Sprintf("%s ≤ %v", what, limit), spread(format, got), measured(got) && median(got) <= limit}
+}
+
+func atLeast(what string, limit float64, format string, got []float64) verdict {
+	return verdict{fmt.Sprintf("%s ≥ %v", what, limit), spread(format, got), measured(got) && median(got) >= limit}
+}
+
+// measured is false when there is no figure in some turn, such as what an
+// acquisition cost where there was none.
+func measured(got []float64) bool { return len(got) > 0 && !slices.ContainsFunc(got, math.IsNaN) }
+
+// none is about what must not happen once, in any turn.
+func none[T any](what string, turns []T, count func(T) float64) verdict {
+	var sum float64
+	for _, n := range each(turns, count) {
+		sum += n
+	}
+	return verdict{what + " = 0", fmt.Sprint(math.Round(sum)), sum == 0}
+}
+
+func (v verdict) String() string {
+	if v.reached {
+		return "reached"
+	}
+	return "**missed**"
+}
+
+func verdictTable(verdicts []verdict) table {
+	t := table{head: []string{"target", "got", "verdict"}}
+	for _, v := range verdicts {
+		t.add(v.target, v.got, v.String())
+	}
+	return t
+}

@@ -1,0 +1,146 @@
+package simulator
+
+import "time"
+
+// Fault is something that goes wrong again and again.
+type Fault struct {
+	Kind  FaultKind
+	Every time.Duration // on average
+	For   time.Duration // at most, where it lasts
+}
+
+// FaultKind says what goes wrong.
+type FaultKind uint8
+
+// What can go wrong beside calls and messages.
+const (
+	Cut         FaultKind = iota + 1 // a subscription is lost, and both ends know
+	Deaf                             // a subscription is lost, and only the server knows
+	Mute                             // a subscription is lost, and nobody knows for some seconds
+	Pause                            // a process is stopped
+	PauseOwner                       // the process is stopped that is handed a lease next, about when it is told; one at a time
+	Kill                             // a process is killed
+	KillOwner                        // the process is killed that holds a lease at this moment
+	Crash                            // a process is killed with its machine: its subscription counts for some seconds more
+	Forget                           // the server restarts empty
+	Move                             // the server restarts with its data and another clock
+	StepForward                      // the server's clock steps
+	StepBack
+	Full // the server's memory is full
+)
+
+// plague makes a fault strike, until the scenario's length is over.
+func (w *world) plague(f Fault) {
+	var strike func()
+	strike = func() {
+		if w.over() {
+			return
+		}
+		w.tally.Faults++
+		w.strike(f)
+		w.after(w.about(f.Every), nil, strike)
+	}
+	w.after(w.about(f.Every), nil, strike)
+}
+
+func (w *world) strike(f Fault) {
+	p := w.procs[w.rng.IntN(len(w.procs))]
+	lasts := w.between(f.For/20, f.For)
+	switch f.Kind {
+	case Cut:
+		w.reconnect(p)
+	case Deaf:
+		if p.sub != nil {
+			w.note(-1, p, "loses its subscription on the server", 0, 0)
+			p.inbox.remove(p.sub)
+		}
+	case Mute:
+		w.mute(p)
+	case Pause:
+		p.pause(lasts)
+	case PauseOwner:
+		w.ambush = f.For
+	case KillOwner:
+		w.killOwner()
+	case Kill, Crash:
+		p.kill(f.Kind == Crash)
+	case Forget:
+		w.restart(func() {
+			w.server.forget()
+			w.lossy = true
+			w.upset = w.now
+		}, w.between(150*time.Millisecond, f.For))
+	case Move:
+		w.restart(func() {
+			w.server.step += w.between(-f.For, f.For)
+			w.upset = w.now
+		}, w.between(time.Millisecond, 300*time.Millisecond))
+	case StepForward, StepBack:
+		if f.Kind == StepBack {
+			lasts = -lasts
+		}
+		w.note(-1, nil, "the server's clock steps", 0, int64(lasts))
+		w.server.step += lasts
+		w.upset = w.now
+	case Full:
+		w.note(-1, nil, "the server's memory is full", 0, 0)
+		w.server.full = true
+		w.after(lasts, nil, func() {
+			w.note(-1, nil, "the server has memory again", 0, 0)
+			w.server.full = false
+		})
+	}
+}
+
+func (w *world) reconnect(p *process) {
+	if p.sub == nil || p.dead {
+		return
+	}
+	w.note(-1, p, "loses its subscription", 0, 0)
+	p.inbox.remove(p.sub)
+	w.after(w.delay(), p, p.listen)
+}
+
+func (w *world) mute(p *process) {
+	s := p.sub
+	if s == nil {
+		return
+	}
+	s.mute = true
+	w.note(-1, p, "is cut off from its messages", 0, 0)
+	w.after(w.between(3*time.Second, 6*time.Second), p, func() {
+		if p.sub == s {
+			p.listen()
+		}
+	})
+}
+
+// killOwner kills whoever holds a lease.
+func (w *world) killOwner() {
+	for key := range w.books {
+		for _, b := range w.books[key].beliefs {
+			b.p.kill(false)
+			return
+		}
+	}
+}
+
+// restart stops the server for a while. No connection survives that; processes notice one after the other.
+func (w *world) restart(change func(), down time.Duration) {
+	s := &w.server
+	if s.down {
+		return
+	}
+	s.down = true
+	s.life++
+	w.note(-1, nil, "the server goes down", 0, 0)
+	for _, p := range w.procs {
+		p.inbox.heard = nil
+		w.after(w.delay()+w.between(0, down), p, p.listen)
+	}
+	w.after(down, nil, func() {
+		change()
+		s.down = false
+		w.note(-1, nil, "the server is up again, its clock ahead by", 0, int64(s.step))
+	})
+}

@@ -1,0 +1,38 @@
+package simulator
+
+import "time"
+
+// startForeign begins a client of another library: SET NX PX in a loop, and compare-and-delete.
+func (w *world) startForeign() {
+	p := newProcess(w, len(w.procs))
+	var poll func()
+	poll = func() {
+		if w.over() {
+			return
+		}
+		key := w.rng.IntN(w.Keys)
+		t := w.newToken()
+		sent := p.now()
+		deadline := sent + w.TTL - w.TTL/50 - 2*time.Millisecond
+		w.call(p, func() reply {
+			r := w.server.setNX(key, t, w.TTL)
+			if r.state == granted {
+				w.note(key, nil, "granted to a foreign client", t, 0)
+			}
+			return r
+		}, func(r reply, o outcome) {
+			if o != answered || r.state != granted || p.now() >= deadline {
+				p.after(w.between(time.Millisecond, 40*time.Millisecond), poll)
+				return
+			}
+			b := w.foreignBelieves(key, p, t, deadline)
+			p.after(min(w.about(w.Hold), w.TTL/2), func() {
+				w.end(key, b)
+				w.call(p, func() reply { return w.server.delIf(key, t) }, func(reply, outcome) {
+					p.after(w.about(w.Think), poll)
+				})
+			})
+		})
+	}
+	p.after(w.about(w.Think), poll)
+}

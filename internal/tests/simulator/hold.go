@@ -1,0 +1,473 @@
+package simulator
+
+import (
+	"slices"
+	"time"
+)
+
+// hold is the life of one token in an engine: it seeks the lease, has it, gives it back. Times without further ado are by
+// the process' clock.
+type hold struct {
+	w     *world
+	p     *process
+	room  *room
+	key   int
+	token token
+	state holdState
+
+	// While it seeks.
+	first   time.Duration // S₀ of its first call
+	stamp   time.Duration // S₀ and
+	stampT  micros        // T₀ of the latest answered call
+	epoch   int           // of the subscription at that call
+	replied bool          // there was a reply, so the stamp is set
+	open    int           // acquires without an answer
+	asking  bool          // a call is under way
+	again   bool          // and another one is wanted after it
+	queued  bool          // it may be in the server's queue
+	seen    bool          // a holder was seen: failures do not end the wait
+	alarm   int           // counts the re-checks that were planned: only the last is due
+	due     time.Duration // when that is
+	headAt  time.Duration // when it was told to ask, being the head
+
+	// While it is held.
+	fence    uint64
+	block    int
+	used     int // fences after the first that were handed on
+	since    time.Duration
+	deadline time.Duration
+	share    time.Duration // how long the lease was granted for
+	ttl      time.Duration // what renewals ask for
+	renewals int           // as alarm
+	ended    func()        // tells the worker that its lease is lost
+
+	// While it is released.
+	next    *hold
+	earlier bool // an attempt within the lease is unclear
+	late    bool // an attempt was made after it
+	lost    bool // it had ended before
+	until   time.Duration
+
+	truth truth
+}
+
+type holdState uint8
+
+const (
+	seeking holdState = iota
+	held
+	releasing
+	finished
+)
+
+const (
+	recheckFirst = time.Second
+	recheckHead  = time.Second
+	recheckMost  = 10 * time.Second
+	freshFor     = 100 * time.Millisecond
+	mostClaim    = 2 * time.Second
+)
+
+func newHold(r *room) *hold { return newHoldOf(r, r.p.w.newToken()) }
+
+func newHoldOf(r *room, t token) *hold {
+	p := r.p
+	h := &hold{w: p.w, p: p, room: r, key: r.key, token: t, ttl: r.ttl}
+	p.w.holds[t] = h
+	p.seek = append(p.seek, h)
+	return h
+}
+
+func (h *hold) enter(s holdState) {
+	if h.state == seeking {
+		h.p.seek = slices.DeleteFunc(h.p.seek, func(o *hold) bool { return o == h })
+	}
+	h.state = s
+}
+
+// drift is how much earlier than the server a process takes a lease to be over.
+func (h *hold) drift(d time.Duration) time.Duration {
+	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
+}
+
+// claim is how long the server keeps a lease that it hands over.
+func (h *hold) claim() time.Duration {
+	if !h.room.forever {
+		return h.ttl
+	}
+	return min(h.ttl, mostClaim)
+}
+
+func (h *hold) asks(queue bool) claim {
+	return claim{token: h.token, ttl: h.ttl, block: h.room.block(), queue: queue, inbox: h.p.inbox, hand: h.claim()}
+}
+
+// ask sends an acquire, one at a time.
+func (h *hold) ask() {
+	if h.state != seeking {
+		return
+	}
+	if h.asking {
+		h.again = true
+		return
+	}
+	w, p := h.w, h.p
+	h.asking = true
+	h.alarm++
+	sent, epoch := p.now(), p.epoch
+	if h.open == 0 && !h.replied {
+		h.first = sent
+	}
+	h.open++
+	queue := p.sub != nil || h.queued // the first call of a process does not queue: it has no inbox yet
+	if h.room.alone && len(h.room.waiters) > 0 && h.room.waiters[0].noWait {
+		queue = false
+	}
+	h.queued = h.queued || queue
+	c := h.asks(queue)
+	w.note(h.key, p, "asks for", h.token, int64(h.open))
+	w.call(p, func() reply {
+		r := w.server.acquire(h.key, c)
+		w.note(h.key, nil, stateNames[r.state], h.token, int64(r.place))
+		return r
+	}, func(r reply, o outcome) {
+		h.asking = false
+		if o != unclear {
+			h.open--
+		}
+		if w.without == CountFromSend {
+			sent = p.now()
+		}
+		switch o {
+		case answered:
+			h.answered(r, sent, epoch, queue)
+		default:
+			h.failed(r)
+		}
+		h.askAgain()
+	})
+}
+
+func (h *hold) askAgain() {
+	if h.again && h.state == seeking {
+		h.again = false
+		h.ask()
+	}
+}
+
+// answered handles the reply to an acquire, or to the release that asked for one.
+func (h *hold) answered(r reply, sent time.Duration, epoch int, queue bool) {
+	switch {
+	case r.state == granted && h.state == held: // the message was first
+		h.extendTo(sent + h.ttl - h.drift(h.ttl))
+	case h.state != seeking:
+	case r.state == granted:
+		h.hold(r.fence, r.block, sent+h.ttl-h.drift(h.ttl), h.ttl, h.ttl/3)
+	case r.state == busy:
+		h.seen = true
+		h.replied = true
+		h.stamp, h.stampT, h.epoch = sent, r.at, epoch
+		h.plan(r, sent, queue)
+	case h.w.without == OneHold: // undone: as it was in an earlier life
+		h.enter(finished)
+		h.room.lost()
+	default: // undone: it was not
+		h.w.violate(Truth, h.key, "token %d was never given up, and is answered %q", h.token, stateNames[r.state])
+	}
+}
+
+// failed handles an acquire without an answer.
+func (h *hold) failed(r reply) {
+	if h.state != seeking {
+		return
+	}
+	if r.state == noMemory || !h.seen && h.p.now()-h.first > time.Second {
+		h.room.token = nil
+		h.giveUp()
+		h.room.fail()
+		return
+	}
+	h.wake(h.w.backoff())
+}
+
+// plan sets the next re-check, after a busy reply.
+func (h *hold) plan(r reply, sent time.Duration, queue bool) {
+	p, w := h.p, h.w
+	if h.room.alone && len(h.room.waiters) > 0 && h.room.waiters[0].noWait {
+		h.room.token = nil
+		h.giveUp()
+		h.room.fail()
+		return
+	}
+	switch {
+	case !queue:
+		if p.sub == nil {
+			p.listen() // everybody asks again when it is open
+			h.wake(w.backoff() + 50*time.Millisecond)
+			return
+		}
+		h.wake(0)
+		return
+	case r.deaf && w.without != ResetDeaf:
+		if p.sub != nil && p.subscribedAt < sent {
+			w.note(h.key, p, "is deaf", h.token, 0)
+			p.listen()
+		}
+		h.wake(w.backoff())
+		return
+	case w.without == Recheck:
+		return
+	case r.foreign && r.place == 1:
+		h.wake(w.backoff())
+		return
+	}
+	now := p.now()
+	pause := h.first + recheckFirst - now
+	if pause <= 0 {
+		over := max(r.left, 0) + time.Millisecond
+		if r.place == 1 {
+			pause = min(recheckHead, over)
+		} else {
+			pause = min(recheckMost, time.Duration(r.place)*recheckHead, over+w.between(10*time.Millisecond, 100*time.Millisecond))
+		}
+	}
+	if h.headAt > now {
+		pause = min(pause, h.headAt-now)
+	}
+	h.wake(pause)
+}
+
+// head handles the message that the token is the head now, behind a lease that ends soon unless it is confirmed.
+func (h *hold) head(claim time.Duration) {
+	if h.state != seeking {
+		return
+	}
+	now := h.p.now()
+	h.headAt = now + claim + time.Millisecond
+	if !h.asking && h.headAt < h.due {
+		h.wake(h.headAt - now)
+	}
+}
+
+// wake makes it ask after a while, and not before.
+func (h *hold) wake(pause time.Duration) {
+	h.alarm++
+	h.due = h.p.now() + pause
+	this := h.alarm
+	h.p.after(pause, func() {
+		if h.alarm == this {
+			h.ask()
+		}
+	})
+}
+
+// told handles the message that it was granted the lease: that is the grant, if it is certain how old it is.
+func (h *hold) told(m message) {
+	now := h.p.now()
+	var g, wait time.Duration // the grant was not before g
+	switch {
+	case h.w.without == FreshMessage:
+		g = now
+	case !h.replied:
+		g = h.first
+	case h.epoch != h.p.epoch && h.w.without != VoidStamp:
+		h.ask()
+		return
+	default:
+		wait = time.Duration(m.at-h.stampT) * time.Microsecond
+		g = h.stamp + wait
+		if h.w.without != ShortWait {
+			g -= wait / 100 // our clock may have gone slower than the server's
+		}
+	}
+	if now < g || now-g > freshFor+wait/50 {
+		h.w.note(h.key, h.p, "does not trust the age of the grant to", h.token, int64(now-g))
+		h.ask()
+		return
+	}
+	h.w.tally.Messages++
+	h.hold(m.fence, m.block, g+m.claim-h.drift(m.claim), m.claim, min(250*time.Millisecond, m.claim/8))
+}
+
+// hold begins the lease.
+func (h *hold) hold(fence uint64, block int, deadline, share, renewIn time.Duration) {
+	h.fence, h.block, h.deadline, h.share = fence, block, deadline, share
+	h.since = h.p.now()
+	if h.since >= deadline { // it came too late
+		r := h.room
+		h.release(nil)
+		r.lost()
+		return
+	}
+	h.enter(held)
+	h.w.note(h.key, h.p, "holds", h.token, int64(fence))
+	h.watch()
+	if h.room.forever {
+		h.renewAfter(renewIn)
+	}
+	if !h.room.serve(h) {
+		h.room.done(h)
+	}
+}
+
+// mayHandOn says whether the lease may pass to the next worker here.
+func (h *hold) mayHandOn() bool {
+	if h.room.alone {
+		return false
+	}
+	now := h.p.now()
+	over := h.state != held || now >= h.deadline
+	if h.w.without == LossEndsStreak {
+		return h.used+1 < h.block
+	}
+	if over || h.deadline-now < h.share/2 {
+		return false
+	}
+	if h.w.without == StayInBlock {
+		return true
+	}
+	return h.used+1 < min(h.block, handoffs) && now-h.since < streakLasts
+}
+
+// watch ends the lease at its deadline, whatever the server says.
+func (h *hold) watch() {
+	at := h.deadline
+	h.p.after(at-h.p.now(), func() {
+		if h.state == held && h.deadline == at {
+			h.lose()
+		}
+	})
+}
+
+func (h *hold) extendTo(deadline time.Duration) {
+	if deadline > h.deadline {
+		h.deadline = deadline
+		h.watch()
+		h.w.believesLonger(h)
+	}
+}
+
+// lose ends the lease before its time.
+func (h *hold) lose() {
+	w := h.w
+	w.note(h.key, h.p, "loses", h.token, 0)
+	w.believesNoMore(h)
+	h.lost = true
+	ended, r := h.ended, h.room
+	if w.without == LossEndsStreak && len(r.waiters) > 0 {
+		return // the worker goes on, and hands on
+	}
+	h.release(nil)
+	r.lost()
+	ended()
+}
+
+// giveUp ends a token that seeks.
+func (h *hold) giveUp() { h.release(nil) }
+
+// release gives the lease, or the place in the queue, back; next asks for another turn in the same call.
+func (h *hold) release(next *hold) {
+	if h.state == finished || h.state == releasing {
+		return
+	}
+	never := h.state == seeking && !h.queued && h.open == 0
+	h.enter(releasing)
+	if never {
+		h.enter(finished)
+		return
+	}
+	h.next = next
+	if next != nil {
+		next.first, next.queued, next.seen, next.asking = h.p.now(), true, true, true
+	}
+	h.until = h.p.now() + time.Minute + h.ttl
+	h.sendRelease()
+}
+
+func (h *hold) sendRelease() {
+	w, p := h.w, h.p
+	next := h.next
+	if next != nil && next.state != seeking {
+		next = nil
+	}
+	undo := time.Duration(0)
+	if h.open > 0 && w.without != UndoUnanswered {
+		undo = max(h.ttl, time.Minute)
+	}
+	var c *claim
+	if next != nil {
+		next.open++
+		asked := next.asks(true)
+		c = &asked
+	}
+	sent, epoch := p.now(), p.epoch
+	what := "releases"
+	if undo > 0 {
+		what = "undoes"
+	}
+	if c != nil {
+		w.note(h.key, p, what+" and queues again:", h.token, int64(c.token))
+	} else {
+		w.note(h.key, p, what, h.token, int64(h.open))
+	}
+	w.call(p, func() reply {
+		r := w.server.release(h.key, h.token, undo, c)
+		w.note(h.key, nil, stateNames[r.state], h.token, 0)
+		return r
+	}, func(r reply, o outcome) {
+		if next != nil && o != unclear {
+			next.open--
+		}
+		if o != answered {
+			h.earlier = h.earlier || o == unclear && sent < h.deadline
+			h.late = h.late || o == unclear && sent >= h.deadline
+			if p.now() < h.until {
+				p.after(w.backoff(), h.sendRelease)
+				return
+			}
+		}
+		h.settled(r, o)
+		if next == nil || next.state != seeking {
+			return
+		}
+		next.asking = false
+		if w.without == CountFromSend {
+			sent = p.now()
+		}
+		if o == answered && r.state == released {
+			next.answered(*r.next, sent, epoch, true)
+			next.askAgain()
+			return
+		}
+		next.ask()
+	})
+}
+
+// settled is the end of a token.
+func (h *hold) settled(r reply, o outcome) {
+	if h.state == releasing {
+		h.enter(finished)
+	}
+	if o == answered && r.state == notOurs && h.deadline > 0 && !h.earlier && !h.late && !h.lost {
+		h.w.toldLost(h)
+	}
+}
+
+// answerWithRelease tells the server that a grant came to nobody.
+func (h *hold) answerWithRelease() {
+	w := h.w
+	undo := time.Duration(0)
+	if h.open > 0 && w.without != UndoUnanswered {
+		undo = max(h.ttl, time.Minute)
+	}
+	w.note(h.key, h.p, "answers with a release of", h.token, 0)
+	w.call(h.p, func() reply { return w.server.release(h.key, h.token, undo, nil) }, func(_ reply, o outcome) {
+		if o == unclear || o == refused {
+			h.p.after(w.backoff(), func() {
+				if h.state == finished {
+					h.answerWithRelease()
+				}
+			})
+		}
+	})
+}

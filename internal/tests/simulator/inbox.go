@@ -1,0 +1,127 @@
+package simulator
+
+import "time"
+
+// inbox is the channel of one process. Its name never changes; who listens does.
+type inbox struct {
+	owner *process
+	heard []*subscription // as the server sees it
+}
+
+// subscription is one connection's. The server and the process may be of different minds about it.
+type subscription struct {
+	inbox *inbox
+	mute  bool // the server sends into the void, and does not notice for a while
+}
+
+// message is what a script publishes.
+type message struct {
+	kind  messageKind
+	token token
+	fence uint64
+	block int
+	claim time.Duration
+	at    micros
+}
+
+type messageKind uint8
+
+const (
+	toldGranted messageKind = iota + 1 // the token holds the key
+	toldHead                           // the token is the head, and should ask when the claim is over
+)
+
+// listeners is PUBSUB NUMSUB.
+func (in *inbox) listeners() int {
+	if in == nil {
+		return 0
+	}
+	return len(in.heard)
+}
+
+func (in *inbox) remove(s *subscription) {
+	for i, h := range in.heard {
+		if h == s {
+			in.heard = append(in.heard[:i], in.heard[i+1:]...)
+			return
+		}
+	}
+}
+
+// publish sends a message to all who listen. It may be lost on the way, late, and arrive twice.
+func (w *world) publish(key int, in *inbox, m message) {
+	if m.kind == toldGranted {
+		w.note(key, nil, "publishes a grant to", m.token, int64(m.fence))
+	}
+	for _, s := range in.heard {
+		if w.chance(w.MessageLost) {
+			w.note(key, nil, "the message is lost of", m.token, 0)
+			continue
+		}
+		late := w.delay()
+		if w.chance(w.MessageLate) {
+			late += w.between(0, w.pick(200*time.Millisecond, 3*time.Second))
+		}
+		w.deliver(s, key, m, late)
+		if w.chance(w.MessageTwice) {
+			w.deliver(s, key, m, late+w.between(0, 2*time.Second))
+		}
+	}
+}
+
+func (w *world) deliver(s *subscription, key int, m message, late time.Duration) {
+	p := s.inbox.owner
+	w.after(late, p, func() {
+		if p.sub != s || s.mute {
+			return // that connection is closed, or was cut
+		}
+		p.told(key, m)
+	})
+}
+
+// listen opens the subscription, or replaces it by one on a fresh connection.
+func (p *process) listen() {
+	if p.opening {
+		return
+	}
+	p.opening = true
+	p.disconnect()
+	p.subscribe()
+}
+
+// disconnect closes the subscription. The server learns of it a little later.
+func (p *process) disconnect() {
+	if old := p.sub; old != nil {
+		p.sub = nil
+		p.epoch++
+		counted := p.w.delay()
+		if old.mute {
+			counted = p.w.between(0, 5*time.Second)
+		}
+		p.w.after(counted, nil, func() { p.inbox.remove(old) })
+	}
+}
+
+func (p *process) subscribe() {
+	w := p.w
+	fresh := &subscription{inbox: p.inbox}
+	life := w.server.life
+	w.after(w.delay(), nil, func() {
+		if w.server.down || w.server.life != life || p.dead || w.chance(w.LostRequest) {
+			w.after(w.between(5*time.Millisecond, 300*time.Millisecond), p, p.subscribe)
+			return
+		}
+		p.inbox.heard = append(p.inbox.heard, fresh)
+		w.after(w.delay(), p, func() {
+			if w.server.life != life {
+				p.subscribe()
+				return
+			}
+			p.sub, p.opening = fresh, false
+			p.subscribedAt = p.now()
+			p.epoch++
+			w.note(-1, p, "listens", 0, 0)
+			p.recheckAll()
+		})
+	})
+}

@@ -1,0 +1,44 @@
+package simulator
+
+import "time"
+
+// renewAfter plans the next renewal.
+func (h *hold) renewAfter(d time.Duration) {
+	h.renewals++
+	this := h.renewals
+	h.p.after(d, func() {
+		if h.renewals == this && h.state == held {
+			h.renew(h.ttl)
+		}
+	})
+}
+
+// renew sends a renewal. Until it is answered another may be sent.
+func (h *hold) renew(ttl time.Duration) {
+	w, p := h.w, h.p
+	sent := p.now()
+	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // unless this one is answered
+	w.note(h.key, p, "renews", h.token, int64(ttl/time.Millisecond))
+	w.call(p, func() reply { return w.server.renew(h.key, h.token, ttl) }, func(r reply, o outcome) {
+		if o != answered || h.state != held {
+			return
+		}
+		if w.without == CountFromSend {
+			sent = p.now()
+		}
+		if r.state == notOurs {
+			w.toldLost(h)
+			h.lose()
+			return
+		}
+		if p.now() >= h.deadline {
+			return // what is over stays over
+		}
+		if ttl > h.ttl {
+			h.ttl = ttl // from now on
+		}
+		h.share = max(h.share, ttl)
+		h.extendTo(sent + ttl - h.drift(ttl))
+		h.renewAfter(sent + h.ttl/3 - p.now())
+	})
+}

@@ -1,0 +1,128 @@
+package simulator
+
+import "time"
+
+// process is one engine: its clock, its inbox, and the rooms in which its workers wait. When it is killed another takes
+// its place.
+type process struct {
+	w    *world
+	id   int
+	born time.Duration
+	rate float64 // of its clock, against true time
+	base time.Duration
+
+	dead   bool
+	asleep bool
+	later  []event       // what happened while it slept
+	wokeAt time.Duration // -1: never
+
+	inbox        *inbox
+	sub          *subscription // nil: none is confirmed
+	opening      bool
+	subscribedAt time.Duration // by its clock
+	epoch        int           // changes whenever messages may have been lost
+
+	rooms []*room // by key; those of waiters that queue by themselves are not here
+	seek  []*hold // all tokens that wait
+}
+
+func newProcess(w *world, id int) *process {
+	p := &process{w: w, id: id, born: w.now, wokeAt: -1, rate: 1, rooms: make([]*room, w.Keys)}
+	p.rate += w.Drift * (2*w.rng.Float64() - 1)
+	p.base = w.between(0, time.Hour)
+	p.inbox = &inbox{owner: p}
+	for key := range p.rooms {
+		p.rooms[key] = &room{p: p, key: key}
+	}
+	return p
+}
+
+// now is the process' clock.
+func (p *process) now() time.Duration {
+	return p.base + time.Duration(float64(p.w.now-p.born)*p.rate)
+}
+
+// trueAt is when its clock shows t.
+func (p *process) trueAt(t time.Duration) time.Duration {
+	return p.born + time.Duration(float64(t-p.base)/p.rate)
+}
+
+// trueFor is how long its clock takes for d.
+func (p *process) trueFor(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / p.rate)
+}
+
+// after does something once its clock has gone on by d.
+func (p *process) after(d time.Duration, do func()) {
+	p.w.after(p.trueFor(max(d, 0)), p, do)
+}
+
+// told handles a message, whatever became of its token here.
+func (p *process) told(key int, m message) {
+	h := p.w.holds[m.token]
+	p.w.note(key, p, "is told of", m.token, int64(m.kind))
+	switch {
+	case m.kind == toldHead:
+		h.head(m.claim)
+	case h.state == seeking:
+		h.told(m)
+	case h.state == held || h.state == releasing:
+		if p.w.without == IgnoreIfHeld {
+			h.answerWithRelease()
+		}
+	default: // finished here: whoever handed it over does not know
+		h.answerWithRelease()
+	}
+}
+
+// recheckAll makes all waiters ask, because messages may have been lost.
+func (p *process) recheckAll() {
+	if p.w.without == Recheck {
+		return
+	}
+	for _, h := range p.seek {
+		h.wake(0)
+	}
+}
+
+// pause is SIGSTOP, for some time. What is due meanwhile happens afterwards, in any order.
+func (p *process) pause(d time.Duration) {
+	if p.asleep || p.dead {
+		return
+	}
+	p.asleep = true
+	p.w.note(-1, p, "is stopped", 0, int64(d))
+	p.w.after(d, nil, p.resume)
+}
+
+func (p *process) resume() {
+	if p.dead {
+		return
+	}
+	w := p.w
+	p.asleep, p.wokeAt = false, w.now
+	w.note(-1, p, "goes on", 0, 0)
+	w.rng.Shuffle(len(p.later), func(i, j int) { p.later[i], p.later[j] = p.later[j], p.later[i] })
+	for _, e := range p.later {
+		w.after(0, p, e.do)
+	}
+	p.later = nil
+}
+
+// kill ends the process, and begins another. When its machine dies with it, the server goes on counting its subscription
+// for a while.
+func (p *process) kill(machine bool) {
+	if p.dead {
+		return
+	}
+	w := p.w
+	p.dead, p.later, p.seek = true, nil, nil
+	w.note(-1, p, "is killed", 0, 0)
+	w.died(p)
+	counted := w.delay()
+	if machine {
+		counted = w.between(time.Second, 10*time.Second)
+	}
+	w.after(counted, nil, func() { p.inbox.heard = nil })
+	w.after(w.between(0, 2*time.Second), nil, func() { w.start(p.id) })
+}

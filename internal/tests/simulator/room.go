@@ -1,0 +1,124 @@
+package simulator
+
+import (
+	"slices"
+	"time"
+)
+
+// room is where the workers of a process wait for one key. They have one token between them, and when that gets the lease
+// it passes from one to the next without a call, for a while. A worker that queues by itself has a room by itself.
+type room struct {
+	p       *process
+	key     int
+	alone   bool // each token serves one worker, and reserves one fence
+	ttl     time.Duration
+	forever bool // renewed while it is held
+	waiters []*waiter
+	token   *hold // that seeks or holds for the room; nil: none
+}
+
+// waiter is one call of Acquire.
+type waiter struct {
+	room   *room
+	since  time.Duration // true time
+	noWait bool
+	got    func(h *hold)
+	gone   func() // it gets nothing: the server cannot be asked, or is busy and it does not wait
+}
+
+const (
+	handoffs    = 32
+	streakLasts = 10 * time.Millisecond
+)
+
+func (r *room) block() int {
+	if r.alone {
+		return 1
+	}
+	return handoffs
+}
+
+// join begins a wait.
+func (r *room) join(wt *waiter) {
+	r.waiters = append(r.waiters, wt)
+	r.p.w.waits(r.key, wt)
+	if r.token == nil {
+		r.seek()
+	} else if r.p.sub == nil {
+		r.p.listen()
+	}
+}
+
+// leave ends a wait without a lease.
+func (r *room) leave(wt *waiter) {
+	r.waiters = slices.DeleteFunc(r.waiters, func(o *waiter) bool { return o == wt })
+	r.p.w.waitsNoMore(r.key, wt)
+	if len(r.waiters) == 0 && r.token != nil && r.token.state == seeking {
+		h := r.token
+		r.token = nil
+		h.giveUp()
+	}
+}
+
+// fail ends all waits.
+func (r *room) fail() {
+	all := r.waiters
+	r.waiters, r.token = nil, nil
+	for _, wt := range all {
+		r.p.w.waitsNoMore(r.key, wt)
+		wt.gone()
+	}
+}
+
+// seek asks with a fresh token.
+func (r *room) seek() {
+	r.token = newHold(r)
+	r.token.ask()
+}
+
+// serve gives the lease to the first who waits; nobody does: false.
+func (r *room) serve(h *hold) bool {
+	if len(r.waiters) == 0 {
+		return false
+	}
+	wt := r.waiters[0]
+	r.waiters = r.waiters[1:]
+	r.p.w.waitsNoMore(r.key, wt)
+	r.p.w.believes(h)
+	wt.got(h)
+	return true
+}
+
+// done is called when the worker is done with the lease: it passes to the next here, or goes back to the server, in the
+// same call asking for another turn.
+func (r *room) done(h *hold) {
+	w := r.p.w
+	w.believesNoMore(h)
+	if len(r.waiters) > 0 && h.mayHandOn() {
+		h.used++
+		w.note(r.key, r.p, "hands on locally", h.token, int64(h.fence)+int64(h.used))
+		r.serve(h)
+		return
+	}
+	var next *hold
+	r.token = nil
+	switch {
+	case len(r.waiters) == 0:
+	case r.p.sub == nil: // without an inbox a place in the queue would be lost
+		defer r.seek()
+	case w.without == OneHold:
+		next = newHoldOf(r, h.token)
+	default:
+		next = newHold(r)
+	}
+	r.token = next
+	h.release(next)
+}
+
+// lost is called when a lease ended before its time: everybody asks afresh.
+func (r *room) lost() {
+	r.token = nil
+	if len(r.waiters) > 0 {
+		r.seek()
+	}
+}

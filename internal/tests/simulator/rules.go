@@ -1,0 +1,55 @@
+package simulator
+
+// Rule is one thing that the protocol insists on. All hold unless a run is told otherwise; without any one of them
+// something breaks, which is how we know that it is needed, and that the simulation would see it.
+type Rule uint8
+
+// The rules. Beside each: what is done without it.
+const (
+	SentOnce       Rule = iota + 1 // the client library repeats a call whose reply was lost, and tells nobody
+	OneHold                        // a requeue uses the old token again
+	Idempotent                     // a repeated acquire mints another fence
+	CountFromSend                  // deadlines count from the reply
+	WriteFirst                     // a hand-off publishes before its first write, which a full server refuses
+	OnlyLengthen                   // a renewal sets the expiry, also to an earlier time
+	FreshMessage                   // a grant by message counts from its receipt, however late that is
+	IgnoreIfHeld                   // a message about a token that is held is answered with a release
+	UndoUnanswered                 // an acquire that was never answered is only released
+	ResetDeaf                      // nobody minds that nobody listens at the inbox
+	NoOvertaking                   // an acquire that finds the lease free takes it, whoever waits
+	Recheck                        // a waiter relies on messages
+	KeepHanded                     // an entry leaves the queue when it is handed the lease, not when that is confirmed
+	VoidStamp                      // the server's time from before a re-subscription is compared with one from after it
+	RefuseNext                     // a release queues its next token although that was undone
+	StayInBlock                    // a local hand-off goes on beyond the fences that were reserved
+	LossEndsStreak                 // a local hand-off goes on after the lease is over
+	WholeToken                     // a lease belongs to whoever's token it starts with
+	ShortWait                      // the wait is counted by the server's clock as if ours went at the same rate
+	rulesEnd
+)
+
+var ruleNames = [...]string{
+	SentOnce: "sent once", OneHold: "one token, one hold", Idempotent: "idempotent per token", CountFromSend: "count from the send",
+	WriteFirst: "write first", OnlyLengthen: "only lengthen", FreshMessage: "fresh message", IgnoreIfHeld: "ignore if held",
+	UndoUnanswered: "undo the unanswered", ResetDeaf: "reset a deaf inbox", NoOvertaking: "no overtaking", Recheck: "re-check",
+	KeepHanded: "keep the handed entry", VoidStamp: "void the stamp", RefuseNext: "refuse an undone next",
+	StayInBlock: "stay in the block", LossEndsStreak: "a loss ends the streak", WholeToken: "compare the whole token",
+	ShortWait: "count the wait short",
+}
+
+// String returns the rule's name.
+func (r Rule) String() string {
+	if int(r) < len(ruleNames) && r > 0 {
+		return ruleNames[r]
+	}
+	return "none"
+}
+
+// Rules lists all.
+func Rules() []Rule {
+	var all []Rule
+	for r := Rule(1); r < rulesEnd; r++ {
+		all = append(all, r)
+	}
+	return all
+}

@@ -1,0 +1,28 @@
+package simulator
+
+// Result is what a run showed.
+type Result struct {
+	Scenario   Scenario
+	Seed       uint64
+	Without    Rule
+	Events     int
+	Tally      Tally
+	Violations []Violation // at most one: a run ends with it
+}
+
+// Add sums up.
+func (t *Tally) Add(o Tally) {
+	t.Grants += o.Grants
+	t.Messages += o.Messages
+	t.Local += o.Local
+	t.Losses += o.Losses
+	t.Cancels += o.Cancels
+	t.Faults += o.Faults
+}
+
+// Run simulates a scenario without one of the rules, or with all when without is 0. The same arguments give the same run.
+func Run(s Scenario, seed uint64, without Rule) Result {
+	w := newWorld(s, seed, without)
+	w.run()
+	return Result{s, seed, without, w.events, w.tally, w.violations}
+}

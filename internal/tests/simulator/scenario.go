@@ -1,0 +1,146 @@
+package simulator
+
+import (
+	"slices"
+	"time"
+)
+
+// Scenario is a kind of run. Probabilities are per call, message or wait.
+type Scenario struct {
+	Name      string
+	Length    time.Duration // how long waits begin, and faults come
+	Processes int
+	Workers   int // per process
+	Keys      int
+	Foreign   int // clients of another library
+
+	Fair    bool          // every waiter queues by itself
+	TTL     time.Duration // of the even keys; the others have twice that
+	Hold    time.Duration // on average
+	Think   time.Duration // between two waits, on average
+	Long    float64       // holds of up to three TTL
+	Cancel  float64       // waits that are given up
+	NoWait  float64       // attempts that do not wait
+	Once    float64       // leases that are never renewed
+	Extend  float64       // leases that are extended
+	Drift   float64       // of a process' clock, at most
+	MaxSkew time.Duration // what leases give up for a server that moves
+
+	Patience     time.Duration // until a call is given up
+	Tail         float64       // packets that take long
+	Zombie       float64       // requests that take very long
+	LostRequest  float64
+	LostReply    float64
+	Refused      float64
+	MessageLost  float64
+	MessageLate  float64
+	MessageTwice float64
+	Faults       []Fault
+
+	Ordered    bool          // first come, first served holds
+	MaxIdle    time.Duration // a key that somebody waits for is not free for longer; 0: no bound
+	MaxWait    time.Duration // nobody waits for longer; 0: no bound
+	ClockSteps bool          // the server's clock steps while it is up, so leases may overlap
+}
+
+// base is what scenarios have in common: four processes of three workers on two keys, and a network that works.
+func base(name string) Scenario {
+	return Scenario{
+		Name: name, Length: 20 * time.Second, Processes: 4, Workers: 3, Keys: 2,
+		TTL: 600 * time.Millisecond, Hold: 4 * time.Millisecond, Think: 10 * time.Millisecond,
+		Cancel: 0.05, NoWait: 0.02, Once: 0.05, Extend: 0.02, Drift: 0.01,
+		Patience: 250 * time.Millisecond,
+	}
+}
+
+// rough adds a network that fails in every way.
+func (s Scenario) rough() Scenario {
+	s.Tail, s.Zombie = 0.02, 0.003
+	s.LostRequest, s.LostReply, s.Refused = 0.005, 0.01, 0.005
+	s.MessageLost, s.MessageLate, s.MessageTwice = 0.02, 0.02, 0.02
+	s.Long = 0.01
+	s.Faults = append(s.Faults,
+		Fault{Kind: Cut, Every: 3 * time.Second}, Fault{Kind: Deaf, Every: 5 * time.Second}, Fault{Kind: Mute, Every: 8 * time.Second})
+	return s
+}
+
+func (s Scenario) fair() Scenario {
+	s.Name += "-fair"
+	s.Fair = true
+	return s
+}
+
+func (s Scenario) with(faults ...Fault) Scenario {
+	s.Faults = append(slices.Clip(s.Faults), faults...)
+	return s
+}
+
+// Scenarios lists all.
+func Scenarios() []Scenario {
+	calm := base("calm")
+	calm.Ordered, calm.MaxIdle = true, 20*time.Millisecond
+	calm.Once = 0
+
+	kills := base("kills").with(Fault{Kind: Kill, Every: 700 * time.Millisecond})
+	kills.Ordered, kills.MaxIdle = true, 5*time.Second
+
+	rough := base("rough").rough()
+	slow := base("slow").rough()
+	slow.TTL, slow.Hold, slow.Think, slow.Workers = 4*time.Second, 200*time.Millisecond, 400*time.Millisecond, 2
+	slow.Length, slow.Once, slow.Long = time.Minute, 0.2, 0.1
+
+	pauses := base("pauses").rough().with(Fault{Kind: Pause, Every: 600 * time.Millisecond, For: 3 * time.Second},
+		Fault{Kind: PauseOwner, Every: 2 * time.Second, For: 4 * time.Second},
+		Fault{Kind: Kill, Every: 2 * time.Second}, Fault{Kind: Crash, Every: 4 * time.Second})
+
+	foreign := base("foreign").rough()
+	foreign.Foreign = 2
+
+	full := base("full").rough().with(Fault{Kind: Full, Every: 2 * time.Second, For: 2 * time.Second},
+		Fault{Kind: Kill, Every: 500 * time.Millisecond})
+
+	forget := base("forget").rough().with(Fault{Kind: Forget, Every: 3 * time.Second, For: time.Second})
+	steps := base("steps").rough().with(Fault{Kind: StepForward, Every: 3 * time.Second, For: 3 * time.Second},
+		Fault{Kind: StepBack, Every: 3 * time.Second, For: 2 * time.Second})
+	steps.ClockSteps = true
+	move := base("move").rough().with(Fault{Kind: Move, Every: 2 * time.Second, For: 150 * time.Millisecond})
+
+	var all []Scenario
+	for _, s := range []Scenario{calm, kills, rough, slow, pauses, foreign, full, forget, steps, move} {
+		all = append(all, s, s.fair())
+	}
+	return append(all, special()...)
+}
+
+// special lists scenarios that were made for one danger each.
+func special() []Scenario {
+	extended := base("extended")
+	extended.Patience, extended.Zombie, extended.Extend, extended.Long = 100*time.Millisecond, 0.1, 0.8, 0.5
+
+	deaf := base("deaf").with(Fault{Kind: Deaf, Every: 3 * time.Second})
+	deaf.Keys, deaf.Workers, deaf.Think, deaf.Cancel, deaf.MaxWait = 1, 4, 2*time.Millisecond, 0, 7*time.Second
+
+	stopped := base("stopped").with(Fault{Kind: PauseOwner, Every: 2 * time.Second, For: 15 * time.Second}).fair()
+	stopped.Keys, stopped.Processes, stopped.Workers, stopped.TTL, stopped.Hold = 1, 3, 6, 3*time.Second, 60*time.Millisecond
+	stopped.Cancel, stopped.Once, stopped.Extend, stopped.Drift, stopped.Length = 0, 0, 0, 0, time.Minute
+	stopped.MaxIdle = mostClaim + 100*time.Millisecond
+
+	dead := base("dead").with(Fault{Kind: KillOwner, Every: 3 * time.Second})
+	dead.Keys, dead.TTL, dead.Hold, dead.Once, dead.Extend, dead.Cancel = 1, time.Second, 500*time.Millisecond, 0, 0, 0
+	dead.Length, dead.Ordered, dead.MaxIdle = time.Minute, true, dead.TTL+20*time.Millisecond
+	deadFair := dead.fair() // the dead holder's process may have been the head, too: then others find out, a little later
+	deadFair.MaxIdle += 100 * time.Millisecond
+
+	// Leases that are held to their end, messages that come late, and waits that are long enough for clocks to go apart.
+	patient := base("patient").fair()
+	patient.Keys, patient.Workers, patient.TTL, patient.Once, patient.Long = 1, 2, 3*time.Second, 1, 1
+	patient.Length, patient.MessageLate, patient.Tail, patient.Cancel = 5*time.Minute, 0.5, 0.1, 0
+
+	stamped := base("stamped").with(Fault{Kind: Move, Every: time.Second, For: 150 * time.Millisecond})
+	stamped.Once, stamped.Long, stamped.Tail, stamped.Keys, stamped.LostRequest = 0.9, 0.9, 0.5, 1, 0.2
+	stamped.Length, stamped.Drift, stamped.Cancel, stamped.Workers = time.Minute, 0, 0, 2
+
+	fickle := base("fickle")
+	fickle.Cancel, fickle.Tail, fickle.Hold, fickle.Think = 0.8, 0.3, 8*time.Millisecond, 4*time.Millisecond
+	return []Scenario{extended, deaf, stopped, dead, deadFair, patient, stamped, fickle}
+}

@@ -1,0 +1,209 @@
+package simulator
+
+import "time"
+
+// state is a script's answer in one word.
+type state uint8
+
+const (
+	granted state = iota + 1
+	busy
+	undone
+	released
+	notOurs
+	noMemory
+)
+
+var stateNames = [...]string{granted: "granted", busy: "busy", undone: "undone", released: "released", notOurs: "not ours", noMemory: "no memory"}
+
+// reply is a script's answer.
+type reply struct {
+	state   state
+	at      micros
+	fence   uint64
+	block   int
+	left    time.Duration // of whoever holds it
+	foreign bool
+	place   int
+	deaf    bool
+	next    *reply // of a release with a next token
+}
+
+// begin starts a script.
+func (s *server) begin(key int) *row {
+	s.wrote = false
+	return s.row(key)
+}
+
+// acquire takes the lease for a token, or says who has it, and queues.
+func (s *server) acquire(key int, c claim) reply {
+	r := s.begin(key)
+	if s.tombstoned(c.token) {
+		return reply{state: undone, at: s.time()}
+	}
+	return s.take(key, r, c)
+}
+
+// take is the rest of an acquire, and of a release that knows its next token.
+func (s *server) take(key int, r *row, c claim) reply {
+	if s.held(r) && s.owns(r, c.token) {
+		s.lengthen(r, c.ttl)
+		s.remove(r, c.token)
+		if s.w.without == Idempotent {
+			r.lease.fence, r.lease.block = s.mint(c.block)
+			s.w.reminted(key, r.lease)
+		}
+		return s.grant(r)
+	}
+	if !s.held(r) {
+		if s.w.without != NoOvertaking && !s.hand(key, r, c.token) {
+			return reply{state: noMemory}
+		}
+		if !s.held(r) {
+			if s.refuses() {
+				return reply{state: noMemory}
+			}
+			s.remove(r, c.token)
+			s.set(key, c.token, c.block, c.ttl, false)
+			return s.grant(r)
+		}
+	}
+	if c.queue {
+		if r.index(c.token) < 0 && s.refuses() {
+			return reply{state: noMemory}
+		}
+		s.enqueue(key, c)
+	}
+	return reply{
+		state: busy, at: s.time(), left: s.left(r), foreign: r.lease.foreign, place: r.place(c.token),
+		deaf: c.queue && c.inbox.listeners() == 0,
+	}
+}
+
+func (s *server) grant(r *row) reply {
+	return reply{state: granted, at: s.time(), fence: r.lease.fence, block: r.lease.block, left: s.left(r)}
+}
+
+func (s *server) lengthen(r *row, ttl time.Duration) {
+	if ends := s.millis() + ttl.Milliseconds(); ends > r.lease.ends || s.w.without == OnlyLengthen {
+		r.lease.ends = ends
+	}
+}
+
+// hand gives a free lease to the first in the queue who lives, and stops before self, who takes it without a message. It
+// is false when memory refused the grant.
+func (s *server) hand(key int, r *row, self token) bool {
+	for len(r.queue) > 0 {
+		e := &r.queue[0]
+		switch {
+		case e.token == self:
+			return true
+		case e.handed: // its claim is over, and it never confirmed it
+			s.w.note(key, nil, "dropped: never confirmed", e.token, 0)
+			s.drop(r, e.inbox)
+			continue
+		case e.inbox.listeners() == 0:
+			s.w.note(key, nil, "dropped: nobody listens", e.token, 0)
+			s.drop(r, e.inbox)
+			continue
+		}
+		if s.w.without == WriteFirst && s.refuses() {
+			fence := max(s.counter+1, uint64(s.time()))
+			s.w.publish(key, e.inbox, message{kind: toldGranted, token: e.token, fence: fence, block: 1, claim: e.claim, at: s.time()})
+			return false
+		}
+		given := *e
+		if s.w.without == KeepHanded {
+			s.remove(r, given.token)
+		} else {
+			e.handed = true
+		}
+		s.wrote = true // ZREM comes first, and needs no memory
+		s.set(key, given.token, given.block, given.claim, true)
+		s.w.publish(key, given.inbox, message{
+			kind: toldGranted, token: given.token, fence: r.lease.fence, block: r.lease.block, claim: given.claim, at: s.time(),
+		})
+		s.tellHead(key, r, given)
+		return true
+	}
+	return true
+}
+
+// tellHead tells the next process in line when the claim of the one before ends.
+func (s *server) tellHead(key int, r *row, given entry) {
+	for _, e := range r.queue {
+		if e.inbox != given.inbox {
+			if s.time()-e.ticket > microsOf(500*time.Millisecond) {
+				s.w.publish(key, e.inbox, message{kind: toldHead, token: e.token, claim: given.claim, at: s.time()})
+			}
+			return
+		}
+	}
+}
+
+// release gives a lease or a place in the queue up. With next, that token comes after everybody who waits, or is granted
+// at once if nobody does.
+func (s *server) release(key int, t token, undo time.Duration, next *claim) reply {
+	r := s.begin(key)
+	ours := s.held(r) && s.owns(r, t)
+	if ours {
+		s.w.freed(key, t, r.lease.owner)
+		r.lease = lease{}
+		s.wrote = true
+	}
+	if undo > 0 {
+		s.undone[t] = s.millis() + undo.Milliseconds()
+	}
+	s.remove(r, t)
+	answer := reply{state: notOurs, at: s.time()}
+	if !ours {
+		return answer
+	}
+	answer.state = released
+	switch {
+	case next == nil:
+		s.hand(key, r, 0)
+	case s.tombstoned(next.token) && s.w.without != RefuseNext:
+		s.hand(key, r, 0)
+		answer.next = &reply{state: undone, at: s.time()}
+	default:
+		s.enqueue(key, *next)
+		s.hand(key, r, next.token)
+		n := s.take(key, r, *next)
+		answer.next = &n
+	}
+	return answer
+}
+
+// renew makes a lease last longer, and confirms one that was handed over.
+func (s *server) renew(key int, t token, ttl time.Duration) reply {
+	r := s.begin(key)
+	if !s.held(r) || !s.owns(r, t) {
+		return reply{state: notOurs, at: s.time()}
+	}
+	s.lengthen(r, ttl)
+	s.remove(r, t)
+	return reply{state: granted, at: s.time()}
+}
+
+// setNX and delIf are what a foreign client does.
+func (s *server) setNX(key int, t token, ttl time.Duration) reply {
+	r := s.begin(key)
+	if s.held(r) {
+		return reply{state: busy}
+	}
+	if s.refuses() {
+		return reply{state: noMemory}
+	}
+	r.lease = lease{owner: t, ends: s.millis() + ttl.Milliseconds(), foreign: true}
+	return reply{state: granted}
+}
+
+func (s *server) delIf(key int, t token) reply {
+	r := s.begin(key)
+	if !s.held(r) || r.lease.owner != t {
+		return reply{state: notOurs}
+	}
+	r.lease = lease{}
+	return reply{state: released}
+}

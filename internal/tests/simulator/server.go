@@ -1,0 +1,189 @@
+package simulator
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// token names one hold. 0 is nobody.
+type token uint32
+
+// micros is the server's TIME.
+type micros int64
+
+func (m micros) millis() int64 { return int64(m) / 1000 }
+
+func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
+
+// server is one Redis node: its clock, its keys, and who listens. Scripts are in scripts.go.
+type server struct {
+	w       *world
+	step    time.Duration // how far its clock is ahead of where it began
+	counter uint64        // C, the last fence
+	rows    []row         // by key
+	undone  map[token]int64
+	full    bool // no memory: a script's first write must not need any
+	down    bool
+	life    int // restarts: a connection does not survive one
+
+	wrote bool // the script that runs has written something
+}
+
+// row is what the server keeps about one lock.
+type row struct {
+	lease lease
+	queue []entry // by score: a handed entry first, then by ticket
+	ends  int64   // when the queue expires
+	last  micros  // the last ticket
+}
+
+// lease is L. Its expiry is in whole milliseconds, as Redis keeps it.
+type lease struct {
+	owner   token
+	fence   uint64
+	block   int
+	ends    int64
+	foreign bool
+}
+
+// entry is a member of Q.
+type entry struct {
+	token  token
+	inbox  *inbox
+	claim  time.Duration
+	block  int
+	ticket micros
+	handed bool // it was given the lease, and has not confirmed that
+}
+
+// claim is what a call asks for.
+type claim struct {
+	token token
+	ttl   time.Duration
+	block int
+	queue bool
+	inbox *inbox
+	hand  time.Duration
+}
+
+// clockStart is where the server's clock begins, so that its numbers look like microseconds since 1970 without being long.
+const clockStart = 1_000_000_000
+
+func (s *server) time() micros { return clockStart + microsOf(s.w.now+s.step) }
+
+func (s *server) millis() int64 { return s.time().millis() }
+
+// held looks at L, and lets it expire. Redis does that once the clock's millisecond is later than the expiry's.
+func (s *server) held(r *row) bool {
+	if r.lease.owner != 0 && s.millis() > r.lease.ends {
+		r.lease = lease{}
+	}
+	return r.lease.owner != 0
+}
+
+// left is PTTL.
+func (s *server) left(r *row) time.Duration {
+	return time.Duration(r.lease.ends-s.millis()) * time.Millisecond
+}
+
+// owns is the owner test.
+func (s *server) owns(r *row, t token) bool {
+	if r.lease.foreign {
+		return false
+	}
+	if s.w.without == WholeToken {
+		return strings.HasPrefix(strconv.Itoa(int(r.lease.owner)), strconv.Itoa(int(t)))
+	}
+	return r.lease.owner == t
+}
+
+func (s *server) tombstoned(t token) bool {
+	ends, ok := s.undone[t]
+	return ok && s.millis() <= ends
+}
+
+// refuses says whether a full server refuses a write that needs memory.
+func (s *server) refuses() bool { return s.full && !s.wrote }
+
+// mint reserves fences: above all earlier ones, at least the clock, at most 100 ms ahead of it.
+func (s *server) mint(n int) (fence uint64, block int) {
+	now := uint64(s.time())
+	fence = max(s.counter+1, now)
+	if fence+uint64(n)-1 > now+100_000 {
+		n = 1
+	}
+	s.counter = fence + uint64(n) - 1
+	return fence, n
+}
+
+// set writes L for a token that has just got the lease.
+func (s *server) set(key int, t token, n int, px time.Duration, handed bool) {
+	r := &s.rows[key]
+	r.lease = lease{owner: t, ends: s.millis() + px.Milliseconds()}
+	r.lease.fence, r.lease.block = s.mint(n)
+	s.wrote = true
+	s.w.granted(key, t, handed)
+}
+
+// enqueue is ZADD NX with the next ticket.
+func (s *server) enqueue(key int, c claim) {
+	r := &s.rows[key]
+	r.ends = s.millis() + max(time.Minute, c.ttl).Milliseconds()
+	if r.index(c.token) >= 0 {
+		return
+	}
+	s.wrote = true
+	r.last = max(r.last+1, s.time())
+	r.queue = append(r.queue, entry{token: c.token, inbox: c.inbox, claim: c.hand, block: c.block, ticket: r.last})
+	s.w.queued(key, c.token, r.last)
+}
+
+func (r *row) index(t token) int {
+	return slices.IndexFunc(r.queue, func(e entry) bool { return e.token == t })
+}
+
+// place counts from 1; 0: not in the queue. Who was handed the lease is not in the way of others.
+func (r *row) place(t token) int {
+	place := r.index(t) + 1
+	if place > 1 && r.queue[0].handed {
+		place--
+	}
+	return place
+}
+
+// remove is ZREM.
+func (s *server) remove(r *row, t token) bool {
+	i := r.index(t)
+	if i < 0 {
+		return false
+	}
+	s.wrote = true
+	r.queue = slices.Delete(r.queue, i, i+1)
+	return true
+}
+
+// drop removes all entries of an inbox: its process is gone, or stopped.
+func (s *server) drop(r *row, in *inbox) {
+	s.wrote = true
+	r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.inbox == in })
+}
+
+// row finds a key's row, and lets its queue expire.
+func (s *server) row(key int) *row {
+	r := &s.rows[key]
+	if len(r.queue) > 0 && s.millis() > r.ends {
+		r.queue = nil
+	}
+	return r
+}
+
+// forget is what a restart without persistence does.
+func (s *server) forget() {
+	for i := range s.rows {
+		s.rows[i] = row{}
+	}
+	s.undone = make(map[token]int64)
+	s.counter = 0
+}

@@ -1,0 +1,83 @@
+package simulator
+
+import "time"
+
+// worker is a goroutine that takes locks all day.
+type worker struct {
+	p    *process
+	turn int // counts what it does: an event of an earlier turn is void
+}
+
+func (k *worker) think() {
+	k.turn++
+	k.p.after(k.p.w.about(k.p.w.Think), k.try)
+}
+
+// try waits for a lock. It may lose patience.
+func (k *worker) try() {
+	p, w := k.p, k.p.w
+	if w.over() {
+		return
+	}
+	key := w.rng.IntN(w.Keys)
+	r := p.rooms[key]
+	wt := &waiter{since: w.now, got: k.got, gone: k.think}
+	once, noWait := w.chance(w.Once), w.chance(w.NoWait)
+	if w.Fair || once || noWait {
+		r = &room{p: p, key: key, alone: true}
+		wt.noWait = noWait
+	}
+	r.ttl, r.forever = w.ttlOf(key), !once
+	wt.room = r
+	k.turn++
+	turn := k.turn
+	if w.chance(w.Cancel) {
+		p.after(w.about(w.Hold*4), func() {
+			if k.turn == turn {
+				w.tally.Cancels++
+				w.note(key, p, "cancels a wait", 0, 0)
+				k.turn++
+				r.leave(wt)
+				k.think()
+			}
+		})
+	}
+	r.join(wt)
+}
+
+// got has the lock: it works, extends the lease perhaps, and releases it.
+func (k *worker) got(h *hold) {
+	p, w := k.p, k.p.w
+	k.turn++
+	turn := k.turn
+	h.ended = func() {
+		w.tally.Losses++
+		k.think()
+	}
+	work := w.about(w.Hold)
+	switch {
+	case w.chance(w.Long):
+		work = w.between(0, 3*w.TTL)
+	case w.chance(0.5):
+		work /= 20
+	}
+	if h.room.forever && w.chance(w.Extend) {
+		p.after(work/4, func() {
+			if k.turn == turn && h.state == held {
+				h.renew(4 * w.ttlOf(h.key))
+			}
+		})
+	}
+	p.after(work, func() {
+		if k.turn != turn {
+			return
+		}
+		if h.state == held {
+			h.room.done(h)
+		}
+		k.think()
+	})
+}
+
+// ttlOf is the same for all who share a room.
+func (w *world) ttlOf(key int) time.Duration { return w.TTL << (key % 2) }

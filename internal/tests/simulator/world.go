@@ -1,0 +1,135 @@
+package simulator
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// world is one run.
+type world struct {
+	Scenario
+	without Rule
+	rng     *rand.Rand
+
+	now    time.Duration // true time
+	agenda agenda
+	orders uint64
+	events int
+
+	server server
+	procs  []*process // by id; a process that was killed is replaced
+	holds  []*hold    // by token; nil: a foreign client's
+	books  []book     // by key
+	quiet  time.Duration
+	ambush time.Duration // for how long the next process is stopped that is handed a lease; 0: it is not
+	upset  time.Duration // when the server last lost data or its clock stepped; -1: never
+	lossy  bool          // it lost data once, so tombstones may be missing
+
+	traces     []trace
+	violations []Violation
+	tally      Tally
+}
+
+// Tally counts what a run came across: a run in which nothing happens proves nothing.
+type Tally struct {
+	Grants, Messages, Local, Losses, Cancels, Faults int
+}
+
+func newWorld(s Scenario, seed uint64, without Rule) *world {
+	w := &world{Scenario: s, without: without, rng: rand.New(rand.NewPCG(seed, 0)), upset: -1}
+	w.holds = make([]*hold, 1, 1024) // token 0 is nobody's
+	w.books = make([]book, s.Keys)
+	w.traces = make([]trace, s.Keys)
+	w.server = server{w: w, rows: make([]row, s.Keys), undone: make(map[token]int64)}
+	w.procs = make([]*process, s.Processes)
+	for id := range w.procs {
+		w.start(id)
+	}
+	for range s.Foreign {
+		w.startForeign()
+	}
+	for _, f := range s.Faults {
+		w.plague(f)
+	}
+	w.quiet = s.Length
+	w.inspect()
+	return w
+}
+
+// run lets everything happen. After Length no fault comes, no wait begins, and whoever waits must be served.
+func (w *world) run() {
+	end := w.Length + w.settle()
+	for len(w.agenda) > 0 && len(w.violations) == 0 {
+		e := w.agenda.pop()
+		if e.at > end {
+			break
+		}
+		w.now = e.at
+		if p := e.owner; p != nil {
+			if p.dead {
+				continue
+			}
+			if p.asleep {
+				p.later = append(p.later, e)
+				continue
+			}
+		}
+		w.events++
+		e.do()
+	}
+	if len(w.violations) == 0 {
+		w.atRest()
+	}
+}
+
+// settle is how long after the last fault the last waiter must be served.
+func (w *world) settle() time.Duration {
+	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
+}
+
+// over says whether no wait begins any more.
+func (w *world) over() bool { return w.now >= w.Length }
+
+// after plans an event of a process, or of nobody.
+func (w *world) after(d time.Duration, owner *process, do func()) {
+	w.orders++
+	w.agenda.push(event{at: w.now + max(d, 0), order: w.orders, owner: owner, do: do})
+}
+
+func (w *world) newToken() token {
+	w.holds = append(w.holds, nil)
+	return token(len(w.holds) - 1)
+}
+
+// start begins a process and its workers.
+func (w *world) start(id int) {
+	p := newProcess(w, id)
+	w.procs[id] = p
+	for range w.Workers {
+		work := &worker{p: p}
+		work.think()
+	}
+}
+
+func (w *world) chance(p float64) bool { return p > 0 && w.rng.Float64() < p }
+
+func (w *world) between(a, b time.Duration) time.Duration {
+	if b <= a {
+		return a
+	}
+	return a + time.Duration(w.rng.Int64N(int64(b-a)))
+}
+
+func (w *world) about(d time.Duration) time.Duration {
+	return time.Duration(w.rng.ExpFloat64() * float64(d))
+}
+
+func (w *world) pick(a, b time.Duration) time.Duration {
+	if w.chance(0.5) {
+		return a
+	}
+	return b
+}
+
+// backoff is the pause before something is repeated.
+func (w *world) backoff() time.Duration { return w.between(5*time.Millisecond, 60*time.Millisecond) }

@@ -1,0 +1,195 @@
+package locker
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// callers call the Store, each on a goroutine of its own, because go-redis does not stop a call in flight when its context
+// ends: whoever asks races the answer against whatever else may happen first, and is free to go. There are as many as calls
+// were ever under way at once; the goroutines are kept for the next calls, because a new one would grow its stack again and
+// again. A caller whose call hangs after everybody has gone stays with it until it returns. The zero value is ready.
+type callers struct {
+	store Store
+
+	live tasks // the goroutines, idle or not
+
+	mu      sync.Mutex
+	idle    []*caller   // a stack: the last one worked last, and its memory is the warmest
+	spare   int         // the fewest that were idle at any time since trim: nobody needed these
+	trimmer *time.Timer // runs while there may be idle ones
+	armed   bool
+	closed  bool
+}
+
+// callerIdle is how long a caller may be idle before it ends, give or take as much again.
+const callerIdle = 30 * time.Second
+
+// step is a call to the Store that has one Claim and one Grant: Store.Acquire or Store.Release.
+type step func(Store, context.Context, Claim) (Grant, error)
+
+// caller is one goroutine, and what it was told to do: a job, or a step that somebody may wait for.
+type caller struct {
+	of   *callers
+	work chan struct{} // a signal starts it; closed, it ends
+
+	job func()
+
+	step  step
+	ctx   context.Context
+	claim Claim
+	grant Grant
+	err   error
+	fate  atomic.Int32
+	done  chan struct{} // a signal when the answer is there, unless it was abandoned
+}
+
+// What becomes of a step. Answer and abandonment may come together: the first to swap the fate decides.
+const (
+	underWay int32 = iota
+	answered
+	abandoned
+)
+
+// begin makes a call. Whoever began it waits for done, and then either takes the answer or abandons the call; after that
+// the caller is not theirs any more.
+//
+//	call := e.calls.begin(ctx, Store.Release, claim)
+//	select {
+//	case <-call.heard():
+//		grant, err := call.answer()
+//	case <-over:
+//		call.abandon()
+//	}
+func (cs *callers) begin(ctx context.Context, do step, claim Claim) *caller {
+	c := cs.take()
+	c.step, c.ctx, c.claim = do, ctx, claim
+	c.fate.Store(underWay)
+	c.work <- struct{}{}
+	return c
+}
+
+// answer is what the Store said, after done.
+func (c *caller) answer() (Grant, error) {
+	grant, err := c.grant, c.err
+	c.of.put(c)
+	return grant, err
+}
+
+// heard is signalled when the answer is there.
+func (c *caller) heard() <-chan struct{} { return c.done }
+
+// abandon leaves the call alone: its answer is dropped when it comes.
+func (c *caller) abandon() {
+	if !c.fate.CompareAndSwap(underWay, abandoned) {
+		<-c.done // the answer came at this very moment
+		c.of.put(c)
+	}
+}
+
+// answer is what a call to a Store returned.
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+// ask is begin for everything else than steps. An answer that nobody waits for is dropped.
+func ask[T any](cs *callers, call func() (T, error)) <-chan answer[T] {
+	ch := make(chan answer[T], 1)
+	c := cs.take()
+	c.job = func() {
+		v, err := call()
+		ch <- answer[T]{v, err}
+	}
+	c.work <- struct{}{}
+	return ch
+}
+
+// run works until work is closed.
+func (c *caller) run() {
+	defer c.of.live.leave()
+	for range c.work {
+		if c.job != nil {
+			c.job()
+			c.of.put(c)
+			continue
+		}
+		c.grant, c.err = c.step(c.of.store, c.ctx, c.claim)
+		if c.fate.CompareAndSwap(underWay, answered) {
+			c.done <- struct{}{}
+		} else {
+			c.of.put(c)
+		}
+	}
+}
+
+// take finds an idle caller or makes one. It is never refused: a Release after Close is still sent.
+func (cs *callers) take() *caller {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if n := len(cs.idle); n > 0 {
+		c := cs.idle[n-1]
+		cs.idle[n-1] = nil
+		cs.idle = cs.idle[:n-1]
+		cs.spare = min(cs.spare, n-1)
+		return c
+	}
+	c := &caller{of: cs, work: make(chan struct{}, 1), done: make(chan struct{}, 1)}
+	cs.live.enter()
+	go c.run()
+	return c
+}
+
+// put takes a caller back that has nothing to do.
+func (cs *callers) put(c *caller) {
+	c.job, c.step, c.ctx, c.claim, c.grant, c.err = nil, nil, nil, Claim{}, Grant{}, nil
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.closed {
+		close(c.work)
+		return
+	}
+	cs.idle = append(cs.idle, c)
+	if !cs.armed {
+		cs.armed, cs.spare = true, 0
+		if cs.trimmer == nil {
+			cs.trimmer = time.AfterFunc(callerIdle, cs.trim)
+		} else {
+			cs.trimmer.Reset(callerIdle)
+		}
+	}
+}
+
+// trim ends the callers that nobody has needed since it last looked.
+func (cs *callers) trim() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.end(cs.spare)
+	if cs.armed = len(cs.idle) > 0; cs.armed {
+		cs.trimmer.Reset(callerIdle)
+	}
+}
+
+// end ends the n that are idle for longest; cs.mu is held.
+func (cs *callers) end(n int) {
+	for _, c := range cs.idle[:n] {
+		close(c.work)
+	}
+	cs.idle = slices.Delete(cs.idle, 0, n)
+	cs.spare = len(cs.idle)
+}
+
+// stop waits until no call is under way and no goroutine is left, at most until ctx ends.
+func (cs *callers) stop(ctx context.Context) error {
+	cs.mu.Lock()
+	cs.closed = true
+	cs.end(len(cs.idle))
+	if cs.trimmer != nil {
+		cs.trimmer.Stop()
+	}
+	cs.mu.Unlock()
+	return cs.live.wait(ctx)
+}

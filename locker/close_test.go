@@ -1,0 +1,144 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, err := locker.New(store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byHand := acquire(t, l, locker.Rule{Key: "hand", TTL: time.Second})
+		running := make(chan struct{})
+		ran := make(chan error, 1)
+		go func() {
+			ran <- locker.Run(t.Context(), l, locker.Rule{Key: "run", TTL: time.Second}, func(ctx context.Context) error {
+				close(running)
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), locker.ErrClosed) {
+					t.Errorf("cause %v", context.Cause(ctx))
+				}
+				time.Sleep(10 * time.Second) // much longer than the TTL
+				if i, _ := store.Inspect(t.Context(), "run"); !i.Held {
+					t.Error("the lock was not kept up until the function returned")
+				}
+				return nil
+			})
+		}()
+		<-running
+		waited := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "run"})
+			waited <- err
+		}()
+		synctest.Wait()
+
+		start := time.Now()
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		since(t, start, 10*time.Second, 0)
+		wantErr(t, <-waited, "run", locker.ErrClosed)
+		if err := <-ran; err != nil {
+			t.Fatal(err)
+		}
+		if i, _ := store.Inspect(t.Context(), "run"); i.Held {
+			t.Fatal("Run's lease was not released")
+		}
+		wantErr(t, context.Cause(byHand.Context()), "hand", locker.ErrClosed)
+		release(t, byHand)
+		_, err = l.Acquire(t.Context(), locker.Rule{Key: "late"})
+		wantErr(t, err, "late", locker.ErrClosed)
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}) // the bubble fails if a goroutine is left
+}
+
+func TestCloseIsBoundedByItsContext(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		hold := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_ = locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error {
+				<-hold
+				return nil
+			})
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		since(t, start, time.Second, 0)
+		close(hold)
+		wg.Wait()
+	})
+}
+
+func TestCloseFinishesUndos(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		store.LoseReplies(locker.OpAcquire, 1)
+		store.Fail(locker.OpRelease, errors.New("EOF"))
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+		wantErr(t, err, "a", locker.ErrUnavailable)
+		time.AfterFunc(3*time.Second, func() { store.Fail(locker.OpRelease, nil) })
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if store.Len() != 0 {
+			t.Fatal("Close did not wait for the undo")
+		}
+	})
+}
+
+func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		store.LoseReplies(locker.OpAcquire, 1)
+		store.Fail(locker.OpRelease, errors.New("EOF"))
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+		wantErr(t, err, "a", locker.ErrUnavailable)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		since(t, start, time.Second, 0)
+	})
+}
+
+func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		store.Delay(locker.OpAcquire, time.Second)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, <-ended, "a", locker.ErrClosed)
+		if store.Len() != 0 {
+			t.Fatal("the acquire that Close ended has the key")
+		}
+	})
+}

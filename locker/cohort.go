@@ -1,0 +1,250 @@
+package locker
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// streakWithin bounds a streak in time, so that other processes do not wait longer for long sections than for short ones.
+const streakWithin = 10 * time.Millisecond
+
+// cohort is the callers of this process that want one key on the same terms. One of them, the leader, asks the server or
+// holds the lock; the others wait here, in order, and cost the server nothing. Lock cohorting, after Dice, Marathe and
+// Shavit (PPoPP 2012): a hold that its user gives up goes to the next of the cohort, with the next fence of its block, for
+// a bounded streak; then it goes back to the server, and in the same step the next waiter queues there as the new leader.
+//
+// Events, and what they do to a cohort with waiters:
+//
+//	release, streak not over     the next waiter gets the hold
+//	release, streak over         the next waiter leads; its acquire goes out with the release
+//	the hold is lost             the next waiter leads, with a token of its own
+//	the leader gives up or fails the next waiter leads, with the leader's place in the server's queue where that is certain;
+//	                             when the server cannot be asked, waiters that are overdue fail with the leader
+//	a waiter gives up            it leaves; when its turn had come meanwhile, it passes that on as its holder would
+type cohort struct {
+	terms   terms
+	hold    *hold // nil while the leader asks
+	waiting []*acquisition
+
+	seen    bool      // the leader, or one before it, was answered: the key is held
+	holder  Holder    // what the leader heard last, while there is no hold
+	heard   time.Time // and when
+	failure error     // of the leader's last question
+}
+
+// terms are what callers must agree on to share a lease.
+type terms struct {
+	key  string
+	mode Mode
+	ttl  time.Duration // 0: adaptive
+}
+
+// turn ends a wait in a cohort: with a hold, or as its leader.
+type turn struct {
+	hold   *hold
+	fence  uint64
+	follow *follow // leader: its acquire has gone out with the release of the one before
+	ticket *ticket // leader: that of the leader before, in the server's queue
+	seen   bool    // leader: the key was held
+	err    error   // the leader could not ask the server; neither could you
+}
+
+// cohorts are those of an Engine that have a leader or a holder.
+type cohorts struct {
+	engine *Engine
+
+	mu     sync.Mutex
+	active map[terms]*cohort
+	spare  []*cohort // to be used again
+}
+
+func (cs *cohorts) init(e *Engine) {
+	cs.engine = e
+	cs.active = make(map[terms]*cohort)
+}
+
+// share says on which terms callers with this rule share a lease. AtLeast, AtMost, Once and WithoutRenewal speak of one
+// caller's lease, and who does not wait asks the server.
+func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
+	c := &cs.engine.cfg
+	if c.handoffs == 1 || !c.renewal || r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 || r.Wait == NoWait {
+		return terms{}, false
+	}
+	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL}
+	if adaptive {
+		t.ttl = 0
+	}
+	return t, true
+}
+
+// join makes a the leader of its cohort, or puts it behind those who wait; in front when its turn had come already. It is
+// false when too many wait.
+func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.active[t]
+	if c == nil {
+		if n := len(cs.spare); n > 0 {
+			c, cs.spare = cs.spare[n-1], cs.spare[:n-1]
+		} else {
+			c = new(cohort)
+		}
+		c.terms = t
+		cs.active[t] = c
+		a.cohort, a.leads = c, true
+		return true
+	}
+	if !inFront && !a.admit() {
+		c.show(a)
+		return false
+	}
+	a.cohort, a.turn = c, make(chan turn, 1)
+	if inFront {
+		c.waiting = slices.Insert(c.waiting, 0, a)
+	} else {
+		c.waiting = append(c.waiting, a)
+	}
+	return true
+}
+
+// leave takes a out of those who wait, and tells it who held the key. It is false when its turn has come: then it is
+// there to be taken.
+func (cs *cohorts) leave(a *acquisition) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := a.cohort
+	i := slices.Index(c.waiting, a)
+	if i < 0 {
+		return false
+	}
+	c.waiting = slices.Delete(c.waiting, i, i+1)
+	c.show(a)
+	return true
+}
+
+// show tells a what the cohort knows of the holder; the cohorts' mutex is held.
+func (c *cohort) show(a *acquisition) {
+	switch {
+	case c.hold != nil:
+		a.sees(c.hold.holder())
+	case c.seen:
+		h := c.holder
+		if h.Left > 0 {
+			h.Left = max(h.Left-time.Since(c.heard), 0)
+		}
+		a.sees(h)
+		a.current, a.failure = c.failure == nil, c.failure
+	}
+}
+
+// busy is called when the leader was answered that somebody else holds the key.
+func (cs *cohorts) busy(a *acquisition) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := a.cohort
+	c.seen, c.holder, c.heard, c.failure = true, a.holder, time.Now(), nil
+}
+
+// failed is called when the leader was not answered.
+func (cs *cohorts) failed(a *acquisition) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	a.cohort.failure = a.failure
+}
+
+// hasWaiters says whether others wait for a to lead them.
+func (cs *cohorts) hasWaiters(a *acquisition) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return a.leads && len(a.cohort.waiting) > 0
+}
+
+// granted makes h what the cohort holds.
+func (cs *cohorts) granted(h *hold) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := h.cohort
+	c.hold, c.seen, c.failure, h.used = h, true, nil, 1
+}
+
+// release is called when the user of h gives it up. Either it was passed on, or it must go back to the server; then next,
+// if there is one, leads: its acquire may go out with the release.
+func (cs *cohorts) release(h *hold) (passed bool, next *acquisition) {
+	if h.cohort == nil {
+		return false, nil
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := h.cohort
+	if c.hold != h {
+		return false, nil // lost meanwhile, and the cohort knows it
+	}
+	if len(c.waiting) > 0 && h.used < h.block && time.Since(h.since) < streakWithin &&
+		!cs.engine.isClosing() && cs.engine.keeper.pass(h) {
+		fence := h.fence + uint64(h.used) //nolint:gosec // a few
+		h.used++
+		c.take().turn <- turn{hold: h, fence: fence}
+		return true, nil
+	}
+	return false, cs.newLeader(c)
+}
+
+// lost is called when h has ended on the server: its cohort asks anew.
+func (cs *cohorts) lost(h *hold) {
+	if h.cohort == nil {
+		return
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := h.cohort; c.hold == h {
+		if next := cs.newLeader(c); next != nil {
+			next.turn <- turn{seen: true}
+		}
+	}
+}
+
+// abdicate is called when a leader ends without a hold. The next one leads, with its ticket if that waits in the queue.
+// When the server cannot be asked, the others need not each find that out one after the other.
+func (cs *cohorts) abdicate(a *acquisition, err error) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := a.cohort
+	next := cs.newLeader(c)
+	for next != nil && a.unheard(err) && next.overdue() {
+		next.turn <- turn{err: err}
+		next = cs.newLeader(c)
+	}
+	if next == nil {
+		return
+	}
+	t := turn{seen: c.seen}
+	if a.mayChangeHands() {
+		t.ticket = a.handOver()
+	}
+	next.turn <- t
+}
+
+// newLeader takes the first who waits as the leader, who must be told; without one the cohort is over. cs.mu is held.
+func (cs *cohorts) newLeader(c *cohort) *acquisition {
+	c.hold = nil
+	if len(c.waiting) == 0 {
+		if cs.active[c.terms] == c {
+			delete(cs.active, c.terms)
+			c.waiting, c.seen, c.failure = c.waiting[:0], false, nil
+			if len(cs.spare) < 64 {
+				cs.spare = append(cs.spare, c)
+			}
+		}
+		return nil
+	}
+	return c.take()
+}
+
+// take takes the first who waits; the cohorts' mutex is held.
+func (c *cohort) take() *acquisition {
+	a := c.waiting[0]
+	c.waiting[0] = nil
+	c.waiting = c.waiting[1:]
+	return a
+}

@@ -1,0 +1,153 @@
+package lockertest
+
+import (
+	"context"
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// bench is what a law works with: a fresh key, and words for the steps.
+type bench struct {
+	testing.TB
+	Harness
+	key string
+}
+
+// ttl is long enough that no slow machine lets a lease run out where that is not meant.
+const ttl = 30 * time.Second
+
+func owner() string { return rand.Text() }
+
+func (b *bench) claim(owner string) locker.Claim {
+	return locker.Claim{Key: b.key, Owner: owner, TTL: ttl, Block: 1}
+}
+
+func (b *bench) acquire(c locker.Claim) locker.Grant {
+	b.Helper()
+	g, err := b.Store.Acquire(b.Context(), c)
+	if err != nil {
+		b.Fatalf("acquire: %v", err)
+	}
+	return g
+}
+
+func (b *bench) renew(c locker.Claim) locker.Grant {
+	b.Helper()
+	gs, err := b.Store.Renew(b.Context(), []locker.Claim{c})
+	if err != nil {
+		b.Fatalf("renew: %v", err)
+	}
+	if len(gs) != 1 {
+		b.Fatalf("renew: %d answers to one claim", len(gs))
+	}
+	return gs[0]
+}
+
+func (b *bench) release(c locker.Claim) locker.Grant {
+	b.Helper()
+	g, err := b.Store.Release(b.Context(), c)
+	if err != nil {
+		b.Fatalf("release: %v", err)
+	}
+	return g
+}
+
+// want fails the law unless the answer is the expected one.
+func (b *bench) want(g locker.Grant, s locker.State, when string) locker.Grant {
+	b.Helper()
+	if g.State != s {
+		b.Fatalf("%s: the Store answered %q, the law says %q", when, g.State, s)
+	}
+	return g
+}
+
+// granted acquires for a new owner, and fails the law unless it gets the key.
+func (b *bench) granted() (locker.Claim, locker.Grant) {
+	b.Helper()
+	c := b.claim(owner())
+	return c, b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+}
+
+// left is how long the holder of the key has, seen by a stranger.
+func (b *bench) left() time.Duration {
+	b.Helper()
+	return b.want(b.acquire(b.claim(owner())), locker.Busy, "acquire of a held key").Holder.Left
+}
+
+// eventually waits until a condition holds, at most for bound.
+func (b *bench) eventually(bound time.Duration, what string, holds func() bool) {
+	b.Helper()
+	deadline := time.Now().Add(bound)
+	for !holds() {
+		if time.Now().After(deadline) {
+			b.Fatalf("not within %v: %s", bound, what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// locker returns an Engine over the Store under test.
+func (b *bench) locker(opts ...locker.Option) *locker.Engine {
+	b.Helper()
+	return NewLocker(b.TB, b.Store, opts...)
+}
+
+// info inspects the key.
+func (b *bench) info() locker.Info {
+	b.Helper()
+	s, ok := b.Store.(locker.Inspector)
+	if !ok {
+		b.Fatal("the Harness says Break, but the Store is no Inspector")
+	}
+	i, err := s.Inspect(context.WithoutCancel(b.Context()), b.key)
+	if err != nil {
+		b.Fatalf("inspect: %v", err)
+	}
+	return i
+}
+
+// Of who waits.
+const (
+	hand  = 10 * time.Second       // no slow machine lets a claim of this length lapse
+	blink = 500 * time.Millisecond // a claim that lapses in the law, but not between two calls
+)
+
+// waiter is a new owner that queues, at inbox or, with "", where nobody is told.
+func (b *bench) waiter(inbox string) locker.Claim {
+	c := b.claim(owner())
+	c.Queue, c.Inbox, c.Hand = true, inbox, hand
+	return c
+}
+
+// queue makes a claim wait for the key, which is held.
+func (b *bench) queue(c locker.Claim) locker.Grant {
+	b.Helper()
+	return b.want(b.acquire(c), locker.Busy, "acquire of a held key")
+}
+
+// queued makes a new owner wait for the key, which is held.
+func (b *bench) queued(inbox string) locker.Claim {
+	b.Helper()
+	c := b.waiter(inbox)
+	b.queue(c)
+	return c
+}
+
+// free releases the key.
+func (b *bench) free(c locker.Claim) {
+	b.Helper()
+	b.want(b.release(c), locker.Released, "release by the holder")
+}
+
+// owns fails the law unless c holds the key, and confirms that it does.
+func (b *bench) owns(c locker.Claim, when string) {
+	b.Helper()
+	c.Handed = true
+	b.want(b.renew(c), locker.Granted, when)
+}
+
+// pass lets d pass on the server's clock.
+func (b *bench) pass(d time.Duration) { <-time.After(d + d/10) }

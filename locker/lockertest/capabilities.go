@@ -1,0 +1,48 @@
+package lockertest
+
+// Capabilities are what a Store may be unable to do.
+type Capabilities struct {
+	Fence    bool // mints fences
+	Undo     bool // refuses a late acquire after an undo
+	Once     bool // keeps done marks
+	AtLeast  bool // keeps a released key
+	Break    bool // throws holders out; needs Inspect
+	Metadata bool // shows the holder's metadata to who is refused
+	Raise    bool // raises the fence counter
+	Queue    bool // keeps a queue on the server
+	Notify   bool // is a Notifier that tells those in the queue when they are granted the key
+}
+
+// All is what a Store on Redis with scripts can do.
+var All = Capabilities{
+	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Raise: true, Queue: true, Notify: true,
+}
+
+// What laws need.
+func fence(h Harness) bool        { return h.Can.Fence }
+func undo(h Harness) bool         { return h.Can.Undo }
+func atLeast(h Harness) bool      { return h.Can.AtLeast }
+func once(h Harness) bool         { return h.Can.Once }
+func breaks(h Harness) bool       { return h.Can.Break && h.Can.Fence }
+func metadata(h Harness) bool     { return h.Can.Metadata }
+func raises(h Harness) bool       { return h.Can.Raise }
+func foreign(h Harness) bool      { return h.Occupy != nil }
+func losesReplies(h Harness) bool { return h.LoseReply != nil }
+func queues(h Harness) bool       { return h.Can.Queue }
+func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
+func several(h Harness) bool      { return h.Another != nil }
+func kills(h Harness) bool        { return h.Another != nil && h.Kill != nil }
+func deafens(h Harness) bool      { return h.Deafen != nil }
+func counts(h Harness) bool       { return h.Queued != nil }
+
+// all is a law's need for several things.
+func all(needs ...func(Harness) bool) func(Harness) bool {
+	return func(h Harness) bool {
+		for _, need := range needs {
+			if !need(h) {
+				return false
+			}
+		}
+		return true
+	}
+}

@@ -1,0 +1,95 @@
+package lockertest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// ErrReplyLost is what a call returns whose answer [Memory.LoseReplies] took away: the call has run, and the caller
+// cannot know it.
+var ErrReplyLost = errors.New("lockertest: the call ran, its answer was lost")
+
+// fault is what the knobs set for one operation.
+type fault struct {
+	err   error
+	lost  int           // replies to lose
+	delay time.Duration // before the call runs
+	late  time.Duration // after it
+}
+
+// Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpBreak, OpRaiseFence) return err without
+// running, until called again with nil. A [*locker.Refusal] proves that nothing was done; any other error leaves the
+// caller in doubt. Like the other faults of a Memory it strikes the calls of all processes.
+func (m *Memory) Fail(op locker.Op, err error) {
+	m.setFault(op, func(f *fault) { f.err = err })
+}
+
+// LoseReplies makes the next n calls of op run and then return [ErrReplyLost].
+func (m *Memory) LoseReplies(op locker.Op, n int) {
+	m.setFault(op, func(f *fault) { f.lost = n })
+}
+
+// Delay makes every call of op take d before it runs, whatever becomes of its context: like go-redis, which does not
+// stop a call in flight. 0 ends the delay.
+func (m *Memory) Delay(op locker.Op, d time.Duration) {
+	m.setFault(op, func(f *fault) { f.delay = d })
+}
+
+// DelayReplies makes every call of op run at once and its answer take d, so that an event can come before it. 0 ends the
+// delay.
+func (m *Memory) DelayReplies(op locker.Op, d time.Duration) {
+	m.setFault(op, func(f *fault) { f.late = d })
+}
+
+// Calls returns how often op was called, faults included.
+func (m *Memory) Calls(op locker.Op) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[op]
+}
+
+func (m *Memory) setFault(op locker.Op, set func(*fault)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.faults[op]
+	set(&f)
+	m.faults[op] = f
+}
+
+// step runs one call of a process, with the faults that are set for it. What has left the process runs, also when the
+// process is paused or killed meanwhile; only the answer does not come in then.
+func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, error) {
+	m := p.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls[op]++
+	var none T
+	if err := p.alive(); err != nil {
+		return none, err
+	}
+	m.pass(m.faults[op].delay)
+	if err := m.faults[op].err; err != nil {
+		return none, err
+	}
+	answer, err := run(m)
+	if f := m.faults[op]; f.lost > 0 {
+		m.faults[op] = fault{err: f.err, lost: f.lost - 1, delay: f.delay, late: f.late}
+		return none, ErrReplyLost
+	}
+	m.pass(m.faults[op].late)
+	if err := p.alive(); err != nil {
+		return none, err
+	}
+	return answer, err
+}
+
+// pass lets d pass. m.mu is held, but not meanwhile.
+func (m *Memory) pass(d time.Duration) {
+	if d > 0 {
+		m.mu.Unlock()
+		defer m.mu.Lock()
+		<-time.After(d)
+	}
+}

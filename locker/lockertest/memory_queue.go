@@ -1,0 +1,183 @@
+package lockertest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// queue is who waits for one key. The server forgets it when nobody has joined or asked again for queueLife.
+type queue struct {
+	waiting []waiter // in the order in which they came
+	ends    time.Time
+}
+
+// waiter is one owner's entry. Once it was handed the key it stays, ahead of all others, until it confirms: an entry that
+// is found like that when the key is free again was not confirmed in time.
+type waiter struct {
+	owner    string
+	inbox    string // "": it is told nothing
+	hand     time.Duration
+	block    int
+	metadata string
+	once     bool
+	since    time.Time
+	handed   bool
+}
+
+const (
+	queueLife = time.Minute
+	longWait  = 500 * time.Millisecond // who has waited longer watches over who was granted the key
+)
+
+// queue returns key's queue unless it was forgotten; m.mu is held here and below.
+func (m *Memory) queue(key string) []waiter {
+	q, ok := m.queues[key]
+	if ok && !m.now().Before(q.ends) {
+		delete(m.queues, key)
+		return nil
+	}
+	return q.waiting
+}
+
+func (m *Memory) setQueue(key string, waiting []waiter) {
+	if len(waiting) == 0 {
+		delete(m.queues, key)
+		return
+	}
+	q := m.queues[key]
+	q.waiting = waiting
+	m.queues[key] = q
+}
+
+// enqueue puts c at the tail. Who is in the queue keeps the place; also one whose lease was handed over and lapsed, and
+// was not given to the next yet: it asks, so it lives.
+func (m *Memory) enqueue(c locker.Claim) {
+	waiting := m.queue(c.Key)
+	if i := indexOf(waiting, c.Owner); i >= 0 {
+		waiting[i].handed = false
+	} else {
+		waiting = append(waiting, waiter{
+			owner: c.Owner, inbox: c.Inbox, hand: c.Hand, block: c.Block, metadata: c.Metadata, once: c.Once > 0,
+			since: m.now(),
+		})
+	}
+	m.queues[c.Key] = queue{waiting: waiting, ends: m.now().Add(queueLife)}
+}
+
+// leave takes owner out of the queue.
+func (m *Memory) leave(key, owner string) {
+	if waiting := m.queue(key); indexOf(waiting, owner) >= 0 {
+		m.setQueue(key, slices.DeleteFunc(waiting, func(w waiter) bool { return w.owner == owner }))
+	}
+}
+
+// dismiss sends those away who wait for work that is done now.
+func (m *Memory) dismiss(key string) {
+	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(w waiter) bool {
+		if w.once {
+			m.publish(w.inbox, locker.Event{Kind: locker.EventDone, Key: key, Owner: w.owner})
+		}
+		return w.once
+	}))
+}
+
+// waiters counts who really waits.
+func (m *Memory) waiters(key string) int {
+	n := 0
+	for _, w := range m.queue(key) {
+		if !w.handed {
+			n++
+		}
+	}
+	return n
+}
+
+// place is owner's place among those who wait, or would be.
+func (m *Memory) place(key, owner string) int {
+	place := 1
+	for _, w := range m.queue(key) {
+		if w.owner == owner {
+			break
+		}
+		if !w.handed {
+			place++
+		}
+	}
+	return place
+}
+
+// freed is called when key may be free: it lets the queue go on. Where nobody is in the queue, whoever waits without one
+// is told to ask again.
+func (m *Memory) freed(key string) {
+	m.hand(key, "")
+	m.hint(key)
+}
+
+// hint tells everybody that key is free, unless a queue decides who gets it.
+func (m *Memory) hint(key string) {
+	if _, held := m.lease(key); held || len(m.queue(key)) > 0 {
+		return
+	}
+	for _, p := range m.processes {
+		if p.hears() {
+			p.send(locker.Event{Kind: locker.EventFree, Key: key})
+		}
+	}
+}
+
+// hand gives a free key to the first in the queue who can take it. An asker whose turn it is takes the key itself, so
+// there it stops. What happens to an entry that it finds at the head:
+//
+//	the asker's                       it stays, the key stays free
+//	handed the key before             its lease lapsed unconfirmed: all of its process leave the queue
+//	nobody listens at its inbox       its process is gone: the same
+//	otherwise                         it is granted the key for as long as it asked, and told so
+func (m *Memory) hand(key, asker string) {
+	if _, held := m.lease(key); held {
+		return
+	}
+	for {
+		waiting := m.queue(key)
+		if len(waiting) == 0 || waiting[0].owner == asker {
+			return
+		}
+		head := waiting[0]
+		if head.handed || head.inbox != "" && m.listener(head.inbox) == nil {
+			m.setQueue(key, slices.DeleteFunc(waiting, func(w waiter) bool {
+				return w.owner == head.owner || head.inbox != "" && w.inbox == head.inbox
+			}))
+			continue
+		}
+		waiting[0].handed = true
+		l := m.put(key, head.owner, head.metadata, head.block, head.hand)
+		m.publish(head.inbox, locker.Event{
+			Kind: locker.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, Block: l.block, Hand: head.hand, At: m.at(),
+		})
+		if next, ok := m.next(key, head.inbox); ok && m.now().Sub(next.since) > longWait {
+			m.tellHead(key, next, head.hand)
+		}
+		return
+	}
+}
+
+// next returns the first who waits and can be told so, at another inbox than except: if that one does not react, somebody
+// else must.
+func (m *Memory) next(key, except string) (waiter, bool) {
+	for _, w := range m.queue(key) {
+		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {
+			return w, true
+		}
+	}
+	return waiter{}, false
+}
+
+// tellHead tells w that the key is free when hand is over, at the latest, and that it is the first to ask then.
+func (m *Memory) tellHead(key string, w waiter, hand time.Duration) {
+	m.publish(w.inbox, locker.Event{Kind: locker.EventHead, Key: key, Owner: w.owner, Hand: hand})
+}
+
+func indexOf(waiting []waiter, owner string) int {
+	return slices.IndexFunc(waiting, func(w waiter) bool { return w.owner == owner })
+}

@@ -1,0 +1,201 @@
+package lockertest
+
+import (
+	"context"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// The steps of the Store. Each runs whole while Memory.mu is held, as a script does on Redis.
+
+var _ interface {
+	locker.Store
+	locker.Inspector
+	locker.Breaker
+	locker.Fencer
+	locker.Notifier
+} = (*Process)(nil)
+
+// Acquire is the Store's step.
+func (p *Process) Acquire(_ context.Context, c locker.Claim) (locker.Grant, error) {
+	return step(p, locker.OpAcquire, func(m *Memory) (locker.Grant, error) { return m.acquire(c), nil })
+}
+
+// Renew is the Store's step.
+func (p *Process) Renew(_ context.Context, cs []locker.Claim) ([]locker.Grant, error) {
+	return step(p, locker.OpRenew, func(m *Memory) ([]locker.Grant, error) {
+		grants := make([]locker.Grant, len(cs))
+		for i, c := range cs {
+			grants[i] = m.renew(c)
+		}
+		return grants, nil
+	})
+}
+
+// Release is the Store's step.
+func (p *Process) Release(_ context.Context, c locker.Claim) (locker.Grant, error) {
+	return step(p, locker.OpRelease, func(m *Memory) (locker.Grant, error) { return m.release(c), nil })
+}
+
+// Inspect is the Store's step.
+func (p *Process) Inspect(_ context.Context, key string) (locker.Info, error) {
+	return step(p, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
+}
+
+// Break is the Store's step.
+func (p *Process) Break(_ context.Context, key string, fence uint64, reason string) (locker.Grant, error) {
+	return step(p, locker.OpBreak, func(m *Memory) (locker.Grant, error) { return m.breakHolder(key, fence, reason) })
+}
+
+// RaiseFence is the Store's step.
+func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error {
+	_, err := step(p, locker.OpRaiseFence, func(m *Memory) (struct{}, error) {
+		m.counter = max(m.counter, atLeast)
+		return struct{}{}, nil
+	})
+	return err
+}
+
+func (m *Memory) acquire(c locker.Claim) locker.Grant {
+	if n, ok := m.noteFor(c.Key, c.Owner); ok {
+		if n.revoked {
+			return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
+		}
+		return locker.Grant{State: locker.Undone, At: m.at()}
+	}
+	if c.Once > 0 && m.isDone(c.Key) {
+		return locker.Grant{State: locker.Done, At: m.at()}
+	}
+	if l, held := m.lease(c.Key); held && l.owner == c.Owner {
+		m.lengthen(c.Key, l, c.TTL)
+		m.leave(c.Key, c.Owner)
+		return m.granted(l)
+	}
+	m.hand(c.Key, c.Owner)
+	if _, held := m.lease(c.Key); held {
+		return m.busy(c)
+	}
+	m.leave(c.Key, c.Owner)
+	return m.granted(m.put(c.Key, c.Owner, c.Metadata, c.Block, c.TTL))
+}
+
+// put makes owner hold a free key.
+func (m *Memory) put(key, owner, metadata string, block int, ttl time.Duration) lease {
+	l := lease{owner: owner, metadata: metadata, since: m.now(), ends: m.now().Add(ttl)}
+	l.fence, l.block = m.mint(block)
+	m.leases[key] = l
+	return l
+}
+
+func (m *Memory) granted(l lease) locker.Grant {
+	return locker.Grant{State: locker.Granted, At: m.at(), Fence: l.fence, Block: l.block}
+}
+
+// busy says who holds the key, after c joined the queue if it may wait.
+func (m *Memory) busy(c locker.Claim) locker.Grant {
+	if c.Queue {
+		m.enqueue(c)
+	}
+	l, _ := m.lease(c.Key)
+	return locker.Grant{
+		State: locker.Busy, At: m.at(),
+		Holder: locker.Holder{Fence: l.fence, Left: m.left(l), Metadata: l.metadata, Foreign: l.foreign},
+		Place:  m.place(c.Key, c.Owner),
+		Deaf:   c.Queue && c.Inbox != "" && m.listener(c.Inbox) == nil,
+	}
+}
+
+func (m *Memory) renew(c locker.Claim) locker.Grant {
+	if l, held := m.lease(c.Key); held && l.owner == c.Owner {
+		m.lengthen(c.Key, l, c.TTL)
+		if c.Handed {
+			m.leave(c.Key, c.Owner)
+		}
+		return locker.Grant{State: locker.Granted, At: m.at()}
+	}
+	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {
+		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
+	}
+	return locker.Grant{State: locker.NotOurs, At: m.at()}
+}
+
+func (m *Memory) release(c locker.Claim) locker.Grant {
+	l, held := m.lease(c.Key)
+	ours := held && l.owner == c.Owner
+	if ours || c.Queue {
+		m.leave(c.Key, c.Owner)
+	}
+	if !held {
+		m.hand(c.Key, "")
+	}
+	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {
+		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
+	}
+	if c.Undo > 0 {
+		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.Undo)}
+	}
+	switch {
+	case ours:
+		return m.giveUp(c, l)
+	case c.Complete && m.isDone(c.Key):
+		return locker.Grant{State: locker.Done, At: m.at()}
+	}
+	return locker.Grant{State: locker.NotOurs, At: m.at()}
+}
+
+// giveUp frees l, or keeps it without an owner, and lets the queue go on.
+func (m *Memory) giveUp(c locker.Claim, l lease) locker.Grant {
+	if c.Complete && c.Once > 0 {
+		m.done[c.Key] = m.now().Add(c.Once)
+		m.dismiss(c.Key)
+	}
+	if c.Keep > 0 {
+		m.leases[c.Key] = lease{kept: true, fence: l.fence, since: l.since, ends: m.now().Add(c.Keep)}
+		if head, ok := m.next(c.Key, ""); ok {
+			m.tellHead(c.Key, head, c.Keep)
+		}
+	} else {
+		delete(m.leases, c.Key)
+	}
+	g := locker.Grant{State: locker.Released, At: m.at()}
+	if c.Next != nil {
+		next := *c.Next
+		next.Key = c.Key
+		answer := m.acquire(next)
+		g.Next = &answer
+	}
+	m.freed(c.Key)
+	return g
+}
+
+func (m *Memory) inspect(key string) locker.Info {
+	info := locker.Info{Waiters: m.waiters(key)}
+	l, held := m.lease(key)
+	if !held {
+		return info
+	}
+	info.Held, info.Kept, info.Foreign = true, l.kept, l.foreign
+	info.Fence, info.Left, info.Metadata = l.fence, m.left(l), l.metadata
+	if !l.foreign {
+		info.Since = l.since
+	}
+	return info
+}
+
+func (m *Memory) breakHolder(key string, fence uint64, reason string) (locker.Grant, error) {
+	l, held := m.lease(key)
+	if held && l.foreign {
+		return locker.Grant{}, &locker.Refusal{Err: locker.ErrUnsupported}
+	}
+	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // a block is one holder
+		return locker.Grant{State: locker.NotOurs, At: m.at()}, nil
+	}
+	delete(m.leases, key)
+	m.leave(key, l.owner)
+	if !l.kept {
+		m.notes[owned{key, l.owner}] = note{revoked: true, reason: reason, ends: m.now().Add(max(m.left(l), time.Minute))}
+	}
+	m.freed(key)
+	return locker.Grant{State: locker.Released, At: m.at()}, nil
+}

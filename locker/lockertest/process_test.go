@@ -1,0 +1,370 @@
+package lockertest_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// What the knobs of Memory and its processes do, which no law speaks of.
+
+// world is one Memory, a holder of the key "a" in its first process, and an owner of another process that waits for it.
+type world struct {
+	*testing.T
+	memory *lockertest.Memory
+	other  *lockertest.Process
+	stop   func() // the other process's Listen
+	began  time.Time
+
+	mu   sync.Mutex
+	told []locker.Event // what the other process was told
+}
+
+func (w *world) tell(e locker.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, e)
+}
+
+func inWorld(t *testing.T, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, memory: lockertest.NewMemory(), began: time.Now()}
+		w.other = w.memory.NewProcess()
+		w.stop = w.other.Listen(w.tell)
+		defer w.stop()
+		if _, err := w.other.Open(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		w.want(w.acquire(w.memory, w.holder()), locker.Granted)
+		test(w)
+	})
+}
+
+func (w *world) holder() locker.Claim {
+	return locker.Claim{Key: "a", Owner: "holder", TTL: time.Hour, Block: 1}
+}
+
+func (w *world) waiter(owner string) locker.Claim {
+	return locker.Claim{
+		Key: "a", Owner: owner, TTL: time.Hour, Block: 1, Queue: true, Inbox: w.other.Inbox("a"), Hand: 2 * time.Second,
+	}
+}
+
+func (w *world) acquire(s locker.Store, c locker.Claim) locker.Grant {
+	w.Helper()
+	g, err := s.Acquire(w.Context(), c)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return g
+}
+
+func (w *world) want(g locker.Grant, s locker.State) {
+	w.Helper()
+	if g.State != s {
+		w.Fatalf("answered %q, want %q", g.State, s)
+	}
+}
+
+func (w *world) free() {
+	w.Helper()
+	g, err := w.memory.Release(w.Context(), w.holder())
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.want(g, locker.Released)
+}
+
+// wantTold checks what the other process was told by now.
+func (w *world) wantTold(kinds ...locker.EventKind) {
+	w.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var told []locker.EventKind
+	for _, e := range w.told {
+		told = append(told, e.Kind)
+	}
+	if !slices.Equal(told, kinds) {
+		w.Fatalf("told %v after %v, want %v", told, time.Since(w.began), kinds)
+	}
+}
+
+func pass(d time.Duration) { <-time.After(d) }
+
+func TestEventsComeLateAndInOrder(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.other.DelayEvents(time.Second)
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("c")), locker.Busy)
+		w.free()
+		if _, err := w.other.Release(w.Context(), w.waiter("b")); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second - 1)
+		w.wantTold()
+		pass(1)
+		w.wantTold(locker.EventGranted, locker.EventGranted)
+		if w.told[0].Owner != "b" || w.told[1].Owner != "c" {
+			t.Errorf("told %+v", w.told)
+		}
+	})
+}
+
+func TestAnEventMayComeBeforeTheAnswer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.memory.DelayReplies(locker.OpAcquire, time.Second)
+		answered := make(chan locker.Grant)
+		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
+		synctest.Wait()
+		w.free()
+		w.wantTold(locker.EventGranted)
+		w.want(<-answered, locker.Busy)
+		if took := time.Since(w.began); took < time.Second {
+			t.Errorf("answered after %v", took)
+		}
+	})
+}
+
+func TestEventsAreLostAndRepeated(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.other.LoseEvents(1)
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.free()
+		w.wantTold()
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Granted)
+		w.want(w.acquire(w.other, w.waiter("c")), locker.Busy)
+		w.other.RepeatEvents(true)
+		if _, err := w.other.Release(w.Context(), w.waiter("b")); err != nil {
+			t.Fatal(err)
+		}
+		w.wantTold(locker.EventGranted, locker.EventGranted)
+	})
+}
+
+func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.other.Pause()
+		answered := make(chan locker.Grant, 1)
+		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
+		w.free()
+		pass(time.Hour)
+		w.wantTold()
+		if len(answered) > 0 {
+			t.Error("a paused process was answered")
+		}
+		w.want(w.acquire(w.memory, locker.Claim{Key: "a", Owner: "next", TTL: time.Hour}), locker.Granted) // the claim lapsed
+		w.other.Resume()
+		w.want(<-answered, locker.Busy)
+		w.wantTold(locker.EventGranted)
+	})
+}
+
+func TestAKilledProcessIsSilentAndItsCallsUnclear(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.other.Pause()
+		failed := make(chan error)
+		go func() {
+			_, err := w.other.Acquire(t.Context(), w.waiter("c"))
+			failed <- err
+		}()
+		synctest.Wait()
+		w.other.Die()
+		var no *locker.Refusal
+		if err := <-failed; err == nil || errors.As(err, &no) {
+			t.Errorf("the call that hung: %v", err)
+		}
+		if _, err := w.other.Renew(t.Context(), nil); err == nil || errors.As(err, &no) {
+			t.Errorf("a call: %v", err)
+		}
+		if _, err := w.other.Open(t.Context(), "a"); err == nil {
+			t.Error("it opened an inbox")
+		}
+		w.free()
+		w.memory.Wipe()
+		w.other.Deafen(false)
+		w.wantTold()
+	})
+}
+
+func TestACallThatHasLeftAKilledProcessRuns(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.memory.Delay(locker.OpAcquire, time.Second)
+		failed := make(chan error)
+		go func() {
+			_, err := w.other.Acquire(t.Context(), locker.Claim{Key: "zombie", Owner: "z", TTL: time.Hour})
+			failed <- err
+		}()
+		synctest.Wait()
+		w.other.Die()
+		if err := <-failed; err == nil {
+			t.Error("the killed process was answered")
+		}
+		if i, _ := w.memory.Inspect(t.Context(), "zombie"); !i.Held {
+			t.Error("the call did not run")
+		}
+	})
+}
+
+func TestTheServersClockSteps(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.memory.StepClock(-time.Minute)
+		g := w.acquire(w.memory, locker.Claim{Key: "a", Owner: "b"})
+		if g.Holder.Left != time.Hour+time.Minute {
+			t.Errorf("%v left after a step back", g.Holder.Left)
+		}
+		if ahead := time.Until(g.At); ahead != -time.Minute {
+			t.Errorf("the server's clock is %v ahead", ahead)
+		}
+		w.memory.StepClock(2 * time.Hour)
+		w.want(w.acquire(w.memory, locker.Claim{Key: "a", Owner: "b", TTL: time.Second}), locker.Granted)
+	})
+}
+
+func TestARestartIsTold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.memory.Wipe()
+		w.wantTold(locker.EventReopened)
+		if w.memory.Len() != 0 || w.memory.Queued() != 0 {
+			t.Errorf("%d leases and %d waiters outlived it", w.memory.Len(), w.memory.Queued())
+		}
+	})
+}
+
+func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.other.Deafen(true)
+		if g := w.acquire(w.other, w.waiter("b")); !g.Deaf || w.other.Inbox("a") == "" {
+			t.Error("the server must know, the process must not")
+		}
+		w.other.Reset("another inbox")
+		w.free()
+		w.wantTold()
+		w.other.Deafen(false)
+		w.wantTold(locker.EventReopened)
+		if n := w.memory.Queued(); n != 0 {
+			t.Errorf("%d in the queue whose only waiter was deaf", n)
+		}
+	})
+}
+
+func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.memory.Free("a")
+		w.wantTold()
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Granted)
+		w.memory.Free("a")
+		w.wantTold(locker.EventFree) // who is in no queue may ask again
+	})
+}
+
+func TestAServerThatRefusesSubscriptions(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.memory.NewProcess()
+		if _, err := p.Open(t.Context(), "a"); err == nil {
+			t.Error("an inbox was opened that nobody listens at")
+		}
+		stop := p.Listen(func(locker.Event) {})
+		defer stop()
+		no := &locker.Refusal{Err: errors.New("NOPERM")}
+		p.FailOpen(no)
+		if _, err := p.Open(t.Context(), "a"); !errors.Is(err, no) || p.Inbox("a") != "" {
+			t.Errorf("inbox %q, %v", p.Inbox("a"), err)
+		}
+		p.FailOpen(nil)
+		p.DelayEvents(time.Second)
+		start := time.Now()
+		if _, err := p.Open(t.Context(), "a"); err != nil || time.Since(start) != time.Second || p.Inbox("a") == "" {
+			t.Errorf("inbox %q after %v, %v", p.Inbox("a"), time.Since(start), err)
+		}
+	})
+}
+
+func TestTwoEnginesOnOneProcessHaveNoInbox(t *testing.T) {
+	inWorld(t, func(w *world) {
+		waiter := w.waiter("b")
+		stop := w.other.Listen(func(locker.Event) {})
+		if inbox := w.other.Inbox("a"); inbox != "" {
+			t.Errorf("inbox %q", inbox)
+		}
+		if g := w.acquire(w.other, waiter); !g.Deaf {
+			t.Error("one would be told what is the other's")
+		}
+		stop()
+		stop()
+		if g := w.acquire(w.other, waiter); g.Deaf {
+			t.Error("deaf after the other has stopped")
+		}
+	})
+}
+
+func TestNothingIsToldAfterStop(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.other.DelayEvents(time.Second)
+		w.free()
+		w.stop()
+		pass(time.Minute)
+		w.wantTold()
+		w.stop = w.other.Listen(w.tell)
+		w.other.Pause()
+		w.memory.Wipe()
+		w.stop() // although the event hangs
+		w.other.Resume()
+		w.wantTold()
+	})
+}
+
+func TestAQueueThatNobodyAsksForIsForgotten(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		pass(59 * time.Second)
+		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		pass(59 * time.Second)
+		if n := w.memory.Queued(); n != 1 {
+			t.Errorf("%d in the queue of a waiter that asks", n)
+		}
+		pass(2 * time.Second)
+		if n := w.memory.Queued(); n != 0 {
+			t.Errorf("%d in a queue that nobody has asked for", n)
+		}
+	})
+}
+
+func TestLockersOverOneMemoryAreProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		one, other := lockertest.NewLocker(t, store), lockertest.NewLocker(t, store)
+		lease, err := one.Acquire(t.Context(), locker.Rule{Key: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted := make(chan error)
+		go func() {
+			next, err := other.Acquire(t.Context(), locker.Rule{Key: "a"})
+			if err == nil {
+				err = next.Release(t.Context())
+			}
+			granted <- err
+		}()
+		pass(100 * time.Millisecond)
+		start := time.Now()
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-granted; err != nil || time.Since(start) != 0 {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package locker
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// post brings what a [Notifier] tells to the acquisitions that it concerns. A token is known here from before its first
+// queued acquire until its hold has ended, because a grant may be told before the acquire is answered, after a repeated
+// acquire has found it, or after the caller has gone. What is told about a token
+//
+//	that waits             goes to its acquisition
+//	that holds, or is being released   is ignored: a repeated acquire that crossed the message has taken the lease already
+//	that is unknown        is a grant that nobody will use: it is released
+type post struct {
+	engine   *Engine
+	notifier Notifier // nil: the Store tells nothing
+	silence  func()
+	warming  atomic.Bool
+
+	mu    sync.Mutex
+	boxes map[string]*mailbox // by token; nil for one that holds
+}
+
+// mailbox is what an acquisition was told and has not read yet.
+type mailbox struct {
+	key  string
+	bell chan struct{} // gets a signal with each news
+	news news          // guarded by the post's mutex
+}
+
+// news is what may come while somebody waits.
+type news struct {
+	granted  bool
+	grant    Event
+	done     bool
+	head     bool
+	free     time.Time // with head: when the key is free at the latest
+	maybe    bool      // the key may be free
+	reopened bool      // events may have been lost
+}
+
+func (p *post) init(e *Engine) {
+	p.engine = e
+	p.boxes = make(map[string]*mailbox)
+	if n, ok := e.store.(Notifier); ok {
+		p.notifier = n
+		p.silence = n.Listen(p.deliver)
+	}
+}
+
+// stop ends what the Notifier tells, and returns a channel that is closed when it has ended.
+func (p *post) stop() <-chan struct{} {
+	silent := make(chan struct{})
+	if p.silence == nil {
+		close(silent)
+		return silent
+	}
+	go func() {
+		defer close(silent)
+		p.silence()
+	}()
+	return silent
+}
+
+// inbox names where this process is told about key; "" when it does not listen.
+func (p *post) inbox(key string) string {
+	if p.notifier == nil {
+		return ""
+	}
+	return p.notifier.Inbox(key)
+}
+
+// open begins to listen for key.
+func (p *post) open(ctx context.Context, key string) (string, error) {
+	return p.notifier.Open(ctx, key)
+}
+
+// warm begins to listen in the background, because somebody waits in this process, and will soon ask the server.
+func (p *post) warm(key string) {
+	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
+		return
+	}
+	ask(&p.engine.calls, func() (struct{}, error) {
+		defer p.warming.Store(false)
+		ctx, cancel := context.WithTimeout(p.engine.background, callTimeout)
+		defer cancel()
+		_, err := p.notifier.Open(ctx, key)
+		return struct{}{}, err // who needs it sees whether there is an inbox
+	})
+}
+
+// deaf is called when the server has said that nobody listens at inbox.
+func (p *post) deaf(inbox string) {
+	if p.notifier != nil {
+		p.notifier.Reset(inbox)
+	}
+}
+
+// expect makes box get what is told about token.
+func (p *post) expect(token string, box *mailbox) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.notifier != nil {
+		box.news, box.bell = news{}, make(chan struct{}, 1) // those of another token are none
+		p.boxes[token] = box
+	}
+}
+
+// ignore is called when token holds the key: nothing more that is told about it is news.
+func (p *post) ignore(token string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.notifier != nil {
+		p.boxes[token] = nil
+	}
+}
+
+// dismiss forgets a token that waits no more, and holds nothing.
+func (p *post) dismiss(token string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.boxes, token)
+}
+
+// forget is called when a hold has ended.
+func (p *post) forget(h *hold) {
+	if h.posted {
+		p.dismiss(h.claim.Owner)
+	}
+}
+
+// read takes the news out of box.
+func (p *post) read(box *mailbox) news {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := box.news
+	box.news = news{}
+	return n
+}
+
+// granted looks whether box holds a grant.
+func (p *post) granted(box *mailbox) (Event, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	box.ring() // for whoever reads it all
+	return box.news.grant, box.news.granted && !box.news.reopened
+}
+
+// deliver is what the Notifier calls.
+func (p *post) deliver(e Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.Kind == EventFree || e.Kind == EventReopened {
+		for _, box := range p.boxes {
+			if box != nil && (e.Key == "" || e.Key == box.key) {
+				box.news.maybe = box.news.maybe || e.Kind == EventFree
+				box.news.reopened = box.news.reopened || e.Kind == EventReopened
+				box.ring()
+			}
+		}
+		return
+	}
+	box, known := p.boxes[e.Owner]
+	switch {
+	case !known && e.Kind == EventGranted:
+		// The lease runs out by itself after e.Hand; the release hands it on at once.
+		p.engine.cleaner.add(chore{claim: Claim{Key: e.Key, Owner: e.Owner}, useless: time.Now().Add(e.Hand)})
+	case box == nil: // held, or nobody's
+	default:
+		switch e.Kind {
+		case EventGranted:
+			box.news.granted, box.news.grant = true, e
+		case EventDone:
+			box.news.done = true
+		case EventHead:
+			box.news.head, box.news.free = true, time.Now().Add(e.Hand)
+		default: // from a newer Store: whatever it means, asking again does no harm
+			box.news.maybe = true
+		}
+		box.ring()
+	}
+}
+
+// ring signals the acquisition; the post's mutex is held.
+func (b *mailbox) ring() {
+	select {
+	case b.bell <- struct{}{}:
+	default: // it has a signal already
+	}
+}

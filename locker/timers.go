@@ -1,0 +1,25 @@
+package locker
+
+import (
+	"sync"
+	"time"
+)
+
+// timers are used again and again: nearly all of them are stopped long before they fire. They belong to an Engine, and not
+// to all, because a timer that was made in a testing/synctest bubble must stay there.
+type timers struct{ pool sync.Pool }
+
+func (t *timers) start(d time.Duration) *time.Timer {
+	timer, ok := t.pool.Get().(*time.Timer)
+	if !ok {
+		return time.NewTimer(d)
+	}
+	timer.Reset(d)
+	return timer
+}
+
+// stop gives the timer back. Nobody reads its channel after that; what it may have sent is gone with the next Reset.
+func (t *timers) stop(timer *time.Timer) {
+	timer.Stop()
+	t.pool.Put(timer)
+}
