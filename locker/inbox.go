@@ -72,7 +72,8 @@ func newInbox(s subscriber) *inbox {
 	return b
 }
 
-// Listen makes tell hear of every event, from the goroutine that reads.
+// Listen makes tell hear of every event, from the goroutine that reads. stop waits for that; while it connects to a server
+// that hangs this may take the 5 s after which go-redis gives up.
 func (b *inbox) Listen(tell func(Event)) (stop func()) {
 	b.tell = tell
 	return b.stop

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,6 +220,9 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	if p.Inbox("any") != "" || len(subscribers(t, client)) != 0 {
 		t.Fatal("it seems to listen")
 	}
+	eventually(t, "no connection is left of what failed", func() bool {
+		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
+	})
 	// Such a user can still lock, wait without an inbox, and hand on to who has one; so can who may not even count them.
 	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
@@ -240,16 +244,29 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	p := newPost(t, server.Client(t))
+	var dials atomic.Int32
+	p := newPost(t, server.Client(t, func(o *redis.Options) {
+		o.Dialer = func(_ context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return net.Dial(network, addr)
+		}
+	}))
 	server.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if name, err := p.Open(ctx, "any"); name != "" || !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("%q %v", name, err)
+	start := time.Now()
+	if name, err := p.Open(ctx, "any"); name != "" || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Second {
+		t.Fatalf("%q %v after %v", name, err, time.Since(start))
 	}
 	server.Resume()
 	p.open() // the attempt went on
 	server.Kill()
+	eventually(t, "it names no inbox where it cannot hear", func() bool { return p.Inbox("any") == "" })
+	before := dials.Load()
+	eventually(t, "it tries again and again", func() bool { return dials.Load() > before+25 }) // go-redis dials several times
+	if name, err := p.Open(t.Context(), "any"); name != "" || err == nil {
+		t.Fatalf("%q %v", name, err)
+	}
 	q := newPost(t, redis.NewClient(&redis.Options{Addr: server.Addr()}))
 	if name, err := q.Open(t.Context(), "any"); name != "" || err == nil {
 		t.Fatalf("%q %v", name, err)
@@ -358,8 +375,12 @@ func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 	if _, err := p.Open(t.Context(), "any"); err != nil {
 		t.Fatal(err)
 	}
+	start := time.Now()
 	p.wantReopened()
 	p.wantReopened()
+	if d := time.Since(start); d > 2*time.Second {
+		t.Errorf("replaced after %v: not before it was silent for long", d)
+	}
 	p.stop()
 	if len(taken) < 2 {
 		t.Fatal("positive control: no subscription was taken away")
