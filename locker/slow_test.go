@@ -54,10 +54,9 @@ func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
 // withinTheServers wants the lease to end here before it does on the server.
 func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	t.Helper()
-	here := time.Until(lease.Expires())
-	there := c.PTTL(t.Context(), lease.Key()).Val() // asked later, so it can only be less
-	if here > there {
-		t.Errorf("the lease has %v left here, and %v on the server", here, there)
+	here, there := lease.Expires(), c.PTTL(t.Context(), lease.Key()).Val()
+	if latest := time.Now().Add(there + time.Millisecond); here.After(latest) { // the server's answer is older than now
+		t.Errorf("the lease lives %v longer here than on the server, where it has %v left", here.Sub(latest), there)
 	}
 }
 
