@@ -10,9 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A subscription is lost and comes back: nobody knows what was told meanwhile, nor whether it is the same server.
+// What ties the clocks of server and process together, and when it is void.
 
-// The server has dropped the waiter, because nobody listened, and the key is free. Only who asks finds out; by itself a
+// A subscription is lost and comes back, and the server has dropped the waiter, because nobody listened, and the key is free. Only who asks finds out; by itself a
 // waiter that is not the head would do so after 10 s.
 func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -50,6 +50,33 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 		<-time.After(81 * time.Millisecond)
 		store.Fail(locker.OpAcquire, nil)
 		lease := second.granted(200 * time.Millisecond)
+		i, err := ls[0].Inspect(t.Context(), "a")
+		if err != nil || i.Fence != lease.Fence() {
+			t.Fatalf("%+v %v", i, err)
+		}
+		if here := time.Until(lease.Expires()); here > i.Left {
+			t.Errorf("the lease has %v left here, and %v on the server", here, i.Left)
+		}
+		release(t, lease)
+	})
+}
+
+// Slow is the answer that tied the clocks, and late the message, both by less than what makes a grant too old. Counted from
+// when the answer came, the grant would be younger than it is, and the lease end too late here.
+func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		store.DelayReplies(locker.OpAcquire, 80*time.Millisecond)
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		<-time.After(200 * time.Millisecond)
+		ps[1].DelayEvents(90 * time.Millisecond)
+		release(t, first)
+		calls := store.Calls(locker.OpAcquire)
+		lease := second.granted(90 * time.Millisecond)
+		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
+			t.Errorf("positive control: the server was asked %d times", n)
+		}
 		i, err := ls[0].Inspect(t.Context(), "a")
 		if err != nil || i.Fence != lease.Fence() {
 			t.Fatalf("%+v %v", i, err)
