@@ -243,14 +243,20 @@ func TestASignalToTheHolder(t *testing.T) {
 // Who was handed the key and does not live to confirm it costs the others two seconds, not its TTL of a minute.
 func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
-		first := acquire(t, p.here, locker.Rule{Key: p.key})
-		winner := p.waits(time.Minute, "stop")
-		next := p.waits(time.Minute, "")
-		release(t, first)
-		second := p.granted(winner)
-		winner.AwaitStop()
-		if left := p.left(); left > 2*time.Second {
-			t.Fatalf("positive control: it has %v left, so it was renewed before it was struck", left)
+		var first *locker.Lease
+		var winner, next *proc.Child
+		var second uint64
+		for renewed := true; renewed; {
+			first = acquire(t, p.here, locker.Rule{Key: p.key})
+			winner, next = p.waits(time.Minute, "stop"), p.waits(time.Minute, "")
+			release(t, first)
+			second = p.granted(winner)
+			winner.AwaitStop()
+			if renewed = p.left() > 2*time.Second; renewed { // a slow machine: it was struck a quarter of a second too late
+				winner.Kill()
+				next.Kill()
+				p.client.Del(t.Context(), p.key, locker.QueueOf(p.key))
+			}
 		}
 		strike(winner)
 		var fence uint64

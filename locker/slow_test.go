@@ -3,7 +3,6 @@ package locker_test
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,12 +40,14 @@ type acquires struct {
 }
 
 func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
-	err := a.Client.Process(ctx, cmd)
-	if len(cmd.Args()) > 1 && fmt.Sprint(reflect.Indirect(reflect.ValueOf(cmd.Args()[1]))) == locker.ScriptSHA("acquire") {
+	words := cmd.Args()
+	acquires := len(words) > 1 && words[1] == locker.ScriptSHA("acquire")
+	if acquires {
 		a.n.Add(1)
-		if a.lag > 0 {
-			<-time.After(a.lag)
-		}
+	}
+	err := a.Client.Process(ctx, cmd)
+	if acquires && a.lag > 0 {
+		<-time.After(a.lag)
 	}
 	return err
 }
@@ -54,10 +55,9 @@ func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
 // withinTheServers wants the lease to end here before it does on the server.
 func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	t.Helper()
-	here := time.Until(lease.Expires())
-	there := c.PTTL(t.Context(), lease.Key()).Val() // asked later, so it can only be less
-	if here > there {
-		t.Errorf("the lease has %v left here, and %v on the server", here, there)
+	here, there := lease.Expires(), c.PTTL(t.Context(), lease.Key()).Val()
+	if latest := time.Now().Add(there + time.Millisecond); here.After(latest) { // the server's answer is older than now
+		t.Errorf("the lease lives %v longer here than on the server, where it has %v left", here.Sub(latest), there)
 	}
 }
 
@@ -65,8 +65,9 @@ func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
-	for n, late := range []bool{false, true} {
-		key := fmt.Sprint("slow:", n)
+	inTime := 0
+	for n := range 12 {
+		key, late := fmt.Sprint("slow:", n), n%4 == 3
 		holder := acquire(t, f.near, locker.Rule{Key: key})
 		w := queues(t, f.far, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
 		asked := f.asked.Load()
@@ -82,14 +83,20 @@ func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 			hole.Lift()
 		}
 		lease := w.granted(time.Second)
-		if got := f.asked.Load() > asked; got != late {
-			t.Errorf("told late: %v, and asked: %v", late, got)
+		switch again := f.asked.Load() > asked; {
+		case late && !again:
+			t.Error("it was told late, and nobody was asked")
+		case !late && !again:
+			inTime++
 		}
 		if i, err := f.near.Inspect(t.Context(), key); err != nil || i.Fence != lease.Fence() {
 			t.Errorf("the server says %+v %v, the lease has fence %d", i, err, lease.Fence())
 		}
 		withinTheServers(t, f.direct, lease)
 		release(t, lease)
+	}
+	if inTime == 0 { // of nine; on a slow machine some are late by themselves
+		t.Error("positive control: whoever was told in time has asked all the same")
 	}
 	nothingLeftBut(t, f.direct)
 }
