@@ -26,7 +26,8 @@ const (
 	Move                             // the server restarts with its data and another clock
 	StepForward                      // the server's clock steps
 	StepBack
-	Full // the server's memory is full
+	Stall // the server executes nothing for a while, and then all that has piled up, in any order
+	Full  // the server's memory is full
 )
 
 // plague makes a fault strike, until the scenario's length is over.
@@ -82,6 +83,11 @@ func (w *world) strike(f Fault) {
 		w.note(-1, nil, "the server's clock steps", 0, int64(lasts))
 		w.server.step += lasts
 		w.upset = w.now
+	case Stall:
+		if w.now > w.stalled+time.Second {
+			w.note(-1, nil, "the server stalls for", 0, int64(lasts))
+			w.stalled = w.now + lasts
+		}
 	case Full:
 		w.note(-1, nil, "the server's memory is full", 0, 0)
 		w.server.full = true

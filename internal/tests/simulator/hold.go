@@ -39,6 +39,7 @@ type hold struct {
 	share    time.Duration // how long the lease was granted for
 	ttl      time.Duration // what renewals ask for
 	renewals int           // as alarm
+	handed   bool          // by message, which no answered renewal has confirmed
 	ended    func()        // tells the worker that its lease is lost
 
 	// While it is released.
@@ -244,7 +245,7 @@ func (h *hold) head(claim time.Duration) {
 	}
 	now := h.p.now()
 	h.headAt = now + claim + time.Millisecond
-	if !h.asking && h.headAt < h.due {
+	if !h.asking && (h.headAt < h.due || h.w.without == OnlyNearer) {
 		h.wake(h.headAt - now)
 	}
 }
@@ -286,6 +287,7 @@ func (h *hold) told(m message) {
 		return
 	}
 	h.w.tally.Messages++
+	h.handed = true
 	h.hold(m.fence, m.block, g+m.claim-h.drift(m.claim), m.claim, min(250*time.Millisecond, m.claim/8))
 }
 
@@ -384,39 +386,32 @@ func (h *hold) release(next *hold) {
 	h.sendRelease()
 }
 
+// sendRelease makes one attempt. The next token goes out with the first only: when that is unclear, it asks by itself.
 func (h *hold) sendRelease() {
 	w, p := h.w, h.p
 	next := h.next
-	if next != nil && next.state != seeking {
-		next = nil
-	}
-	undo := time.Duration(0)
-	if h.open > 0 && w.without != UndoUnanswered {
-		undo = max(h.ttl, time.Minute)
-	}
+	h.next = nil
+	undo := h.undoFor()
 	var c *claim
 	if next != nil {
 		next.open++
 		asked := next.asks(true)
 		c = &asked
-	}
-	sent, epoch := p.now(), p.epoch
-	what := "releases"
-	if undo > 0 {
-		what = "undoes"
-	}
-	if c != nil {
-		w.note(h.key, p, what+" and queues again:", h.token, int64(c.token))
+		w.note(h.key, p, "releases, and queues", h.token, int64(c.token))
 	} else {
-		w.note(h.key, p, what, h.token, int64(h.open))
+		w.note(h.key, p, "releases, undoing if not 0", h.token, int64(undo))
 	}
-	w.call(p, func() reply {
+	sent, epoch, later := p.now(), p.epoch, time.Duration(0)
+	if next != nil && w.chance(w.LateFollow) {
+		later = w.Patience + w.backoff()
+	}
+	w.callLate(p, later, func() reply {
 		r := w.server.release(h.key, h.token, undo, c)
 		w.note(h.key, nil, stateNames[r.state], h.token, 0)
 		return r
 	}, func(r reply, o outcome) {
-		if next != nil && o != unclear {
-			next.open--
+		if next != nil {
+			next.follow(r, o, sent, epoch)
 		}
 		if o != answered {
 			h.earlier = h.earlier || o == unclear && sent < h.deadline
@@ -427,20 +422,37 @@ func (h *hold) sendRelease() {
 			}
 		}
 		h.settled(r, o)
-		if next == nil || next.state != seeking {
-			return
-		}
-		next.asking = false
-		if w.without == CountFromSend {
-			sent = p.now()
-		}
-		if o == answered && r.state == released {
-			next.answered(*r.next, sent, epoch, true)
-			next.askAgain()
-			return
-		}
-		next.ask()
 	})
+}
+
+// follow handles the answer to the release that went out with h as the next token.
+func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
+	h.asking = false
+	if o != unclear {
+		h.open--
+	}
+	if h.w.without == CountFromSend {
+		sent = h.p.now()
+	}
+	switch {
+	case h.state != seeking: // granted by message, or given up
+		return
+	case o == answered && r.state == released:
+		h.answered(*r.next, sent, epoch, true)
+	case o == answered:
+		h.again = true
+	default:
+		h.failed(r)
+	}
+	h.askAgain()
+}
+
+// undoFor is how long an acquire that was never answered must be refused.
+func (h *hold) undoFor() time.Duration {
+	if h.open == 0 || h.w.without == UndoUnanswered {
+		return 0
+	}
+	return max(h.ttl, time.Minute)
 }
 
 // settled is the end of a token.
@@ -455,11 +467,7 @@ func (h *hold) settled(r reply, o outcome) {
 
 // answerWithRelease tells the server that a grant came to nobody.
 func (h *hold) answerWithRelease() {
-	w := h.w
-	undo := time.Duration(0)
-	if h.open > 0 && w.without != UndoUnanswered {
-		undo = max(h.ttl, time.Minute)
-	}
+	w, undo := h.w, h.undoFor()
 	w.note(h.key, h.p, "answers with a release of", h.token, 0)
 	w.call(h.p, func() reply { return w.server.release(h.key, h.token, undo, nil) }, func(_ reply, o outcome) {
 		if o == unclear || o == refused {

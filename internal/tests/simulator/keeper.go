@@ -19,7 +19,8 @@ func (h *hold) renew(ttl time.Duration) {
 	sent := p.now()
 	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // unless this one is answered
 	w.note(h.key, p, "renews", h.token, int64(ttl/time.Millisecond))
-	w.call(p, func() reply { return w.server.renew(h.key, h.token, ttl) }, func(r reply, o outcome) {
+	handed := h.handed
+	w.call(p, func() reply { return w.server.renew(h.key, h.token, ttl, handed) }, func(r reply, o outcome) {
 		if o != answered || h.state != held {
 			return
 		}
@@ -34,6 +35,7 @@ func (h *hold) renew(ttl time.Duration) {
 		if p.now() >= h.deadline {
 			return // what is over stays over
 		}
+		h.handed = false
 		if ttl > h.ttl {
 			h.ttl = ttl // from now on
 		}

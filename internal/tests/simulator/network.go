@@ -14,72 +14,104 @@ const (
 // call sends a script to the server, once, and says what came of it. The request or the reply may be lost or late; a
 // request may also run after its caller has given it up.
 func (w *world) call(p *process, run func() reply, done func(reply, outcome)) {
-	tries := 1
-	if w.without == SentOnce {
-		tries = 4
-	}
-	w.attempt(p, tries, run, done)
+	w.callLate(p, 0, run, done)
 }
 
-func (w *world) attempt(p *process, tries int, run func() reply, done func(reply, outcome)) {
-	there, back := w.delay(), w.delay()
-	patience := p.trueFor(w.Patience)
+// callLate is a call whose request takes longer by so much.
+func (w *world) callLate(p *process, later time.Duration, run func() reply, done func(reply, outcome)) {
+	c := &attempt{w: w, p: p, run: run, done: done, tries: 1}
+	if w.without == SentOnce {
+		c.tries = 4
+	}
+	c.send(later)
+}
+
+// attempt is a call that is sent once.
+type attempt struct {
+	w     *world
+	p     *process
+	run   func() reply
+	done  func(reply, outcome)
+	tries int
+	back  time.Duration // how long the reply takes
+	until time.Duration // when it is given up
+	lost  bool          // its reply will be
+	life  int           // of the server, when it was sent
+	late  bool          // it was given up before it ran
+}
+
+// send may lose the request.
+func (c *attempt) send(later time.Duration) {
+	w, there, patience := c.w, c.w.delay()+later, c.p.trueFor(c.w.Patience)
+	c.back, c.until, c.life = w.delay(), w.now+patience, w.server.life
 	if w.chance(w.LostRequest) {
-		w.after(w.pick(there, patience), p, func() { w.failed(p, tries, run, done) })
+		w.after(w.pick(there, patience), c.p, c.failed)
 		return
 	}
-	lost := w.chance(w.LostReply)
+	c.lost = w.chance(w.LostReply)
 	if w.chance(w.Zombie) {
 		there += w.between(patience/2, w.pick(2*w.TTL, patience+6*time.Second))
 	}
-	if there > patience { // given up before it runs
-		w.after(patience, p, func() { w.failed(p, tries, run, done) })
+	c.arrive(there)
+}
+
+// arrive brings the request to the server after a while.
+func (c *attempt) arrive(there time.Duration) {
+	w := c.w
+	if w.now+there > c.until && !c.late {
+		c.late = true
+		w.after(c.until-w.now, c.p, c.failed)
 	}
-	life := w.server.life
 	w.after(there, nil, func() {
-		if there > patience {
-			if w.server.life == life && !w.server.down {
-				run()
-			}
+		if stalled := w.stalled - w.now; stalled > 0 {
+			c.arrive(stalled + w.between(0, 200*time.Microsecond)) // what has piled up runs in any order
 			return
 		}
-		switch {
-		case w.server.down || w.server.life != life:
-			if w.chance(0.5) {
-				w.after(back, p, func() { done(reply{}, refused) })
-				return
-			}
-			w.after(back, p, func() { w.failed(p, tries, run, done) })
-			return
-		case w.chance(w.Refused):
-			w.after(back, p, func() { done(reply{}, refused) })
-			return
-		}
-		r := run()
-		switch {
-		case lost || there+back > patience:
-			w.after(w.pick(back, patience-there), p, func() { w.failed(p, tries, run, done) })
-		case r.state == noMemory:
-			w.after(back, p, func() { done(r, refused) })
-		default:
-			w.after(back, p, func() {
-				if p.wokeAt == w.now && w.chance(0.3) { // stopped past the time-out: which of the two was noticed?
-					w.failed(p, tries, run, done)
-					return
-				}
-				done(r, answered)
-			})
-		}
+		c.execute()
 	})
 }
 
-// failed is the end of an attempt without an answer.
-func (w *world) failed(p *process, tries int, run func() reply, done func(reply, outcome)) {
-	if tries > 1 {
-		w.attempt(p, tries-1, run, done)
+func (c *attempt) execute() {
+	w, s := c.w, &c.w.server
+	gone := s.down || s.life != c.life // the connection is
+	switch {
+	case c.late && gone:
+		return
+	case c.late:
+		c.run()
+		return
+	case gone && w.chance(0.5) || !gone && w.chance(w.Refused):
+		w.after(c.back, c.p, func() { c.done(reply{}, refused) })
+		return
+	case gone:
+		w.after(c.back, c.p, c.failed)
 		return
 	}
-	done(reply{}, unclear)
+	r := c.run()
+	switch patience := c.until - w.now; {
+	case c.lost || c.back > patience:
+		w.after(w.pick(c.back, patience), c.p, c.failed)
+	case r.state == noMemory:
+		w.after(c.back, c.p, func() { c.done(r, refused) })
+	default:
+		w.after(c.back, c.p, func() {
+			if c.p.wokeAt == w.now && w.chance(0.3) { // stopped past the time-out: which of the two was noticed?
+				c.failed()
+				return
+			}
+			c.done(r, answered)
+		})
+	}
+}
+
+// failed is the end of an attempt without an answer.
+func (c *attempt) failed() {
+	if c.tries > 1 {
+		again := &attempt{w: c.w, p: c.p, run: c.run, done: c.done, tries: c.tries - 1}
+		again.send(0)
+		return
+	}
+	c.done(reply{}, unclear)
 }
 
 // delay is one way through the network: short, with a heavy tail.

@@ -25,6 +25,8 @@ const (
 	LossEndsStreak                 // a local hand-off goes on after the lease is over
 	WholeToken                     // a lease belongs to whoever's token it starts with
 	ShortWait                      // the wait is counted by the server's clock as if ours went at the same rate
+	OnlyNearer                     // who is told that it is the head does not ask earlier, although it had planned to
+	NextInLine                     // a release does not look whether its next token waits already
 	rulesEnd
 )
 
@@ -34,7 +36,7 @@ var ruleNames = [...]string{
 	UndoUnanswered: "undo the unanswered", ResetDeaf: "reset a deaf inbox", NoOvertaking: "no overtaking", Recheck: "re-check",
 	KeepHanded: "keep the handed entry", VoidStamp: "void the stamp", RefuseNext: "refuse an undone next",
 	StayInBlock: "stay in the block", LossEndsStreak: "a loss ends the streak", WholeToken: "compare the whole token",
-	ShortWait: "count the wait short",
+	ShortWait: "count the wait short", OnlyNearer: "only nearer", NextInLine: "next in line",
 }
 
 // String returns the rule's name.

@@ -27,6 +27,8 @@ var exposed = map[Rule]string{
 	LossEndsStreak: "pauses",
 	WholeToken:     "stamped",
 	ShortWait:      "patient-fair",
+	OnlyNearer:     "hinted",
+	NextInLine:     "late",
 }
 
 // TestRules switches off one rule after the other: something must break, or the rule is not needed, or the simulation is

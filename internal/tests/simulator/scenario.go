@@ -29,6 +29,7 @@ type Scenario struct {
 	Patience     time.Duration // until a call is given up
 	Tail         float64       // packets that take long
 	Zombie       float64       // requests that take very long
+	LateFollow   float64       // releases with a next token that run just after they were given up
 	LostRequest  float64
 	LostReply    float64
 	Refused      float64
@@ -142,5 +143,18 @@ func special() []Scenario {
 
 	fickle := base("fickle")
 	fickle.Cancel, fickle.Tail, fickle.Hold, fickle.Think = 0.8, 0.3, 8*time.Millisecond, 4*time.Millisecond
-	return []Scenario{extended, deaf, stopped, dead, deadFair, patient, stamped, fickle}
+	// Holders that may keep the lease for long and do not: who is told about one of them must not rely on that.
+	hinted := base("hinted")
+	hinted.Keys, hinted.TTL, hinted.Once, hinted.Hold, hinted.MessageLost = 1, 40*time.Second, 0.5, 150*time.Millisecond, 0.05
+	hinted.Length, hinted.Cancel, hinted.Extend, hinted.MaxIdle = 2*time.Minute, 0, 0, 11*time.Second
+	stalls := base("stalls").with(Fault{Kind: Stall, Every: time.Second, For: 600 * time.Millisecond})
+	stalls.Keys, stalls.Processes, stalls.Workers, stalls.Think, stalls.TTL, stalls.MaxIdle = 1, 2, 3, 5*time.Millisecond, 3*time.Second, time.Second
+	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
+
+	// Releases that run after their caller has given them up, when their next token has asked by itself.
+	late := base("late")
+	late.Keys, late.Processes, late.LateFollow, late.Patience, late.TTL = 1, 1, 0.2, 100*time.Millisecond, 4*time.Second
+	late.Length, late.Cancel, late.NoWait, late.Once, late.MaxIdle = time.Minute, 0, 0, 0, 400*time.Millisecond
+
+	return []Scenario{late, stalls, hinted, extended, deaf, stopped, dead, deadFair, patient, stamped, fickle}
 }

@@ -44,11 +44,11 @@ func (s *server) acquire(key int, c claim) reply {
 	return s.take(key, r, c)
 }
 
-// take is the rest of an acquire, and of a release that knows its next token.
+// take is an acquire of a token that was not undone.
 func (s *server) take(key int, r *row, c claim) reply {
 	if s.held(r) && s.owns(r, c.token) {
 		s.lengthen(r, c.ttl)
-		s.remove(r, c.token)
+		s.confirm(r)
 		if s.w.without == Idempotent {
 			r.lease.fence, r.lease.block = s.mint(c.block)
 			s.w.reminted(key, r.lease)
@@ -76,7 +76,7 @@ func (s *server) take(key int, r *row, c claim) reply {
 	}
 	return reply{
 		state: busy, at: s.time(), left: s.left(r), foreign: r.lease.foreign, place: r.place(c.token),
-		deaf: c.queue && c.inbox.listeners() == 0,
+		deaf: c.queue && c.inbox != nil && c.inbox.listeners() == 0,
 	}
 }
 
@@ -100,11 +100,11 @@ func (s *server) hand(key int, r *row, self token) bool {
 			return true
 		case e.handed: // its claim is over, and it never confirmed it
 			s.w.note(key, nil, "dropped: never confirmed", e.token, 0)
-			s.drop(r, e.inbox)
+			s.drop(r)
 			continue
-		case e.inbox.listeners() == 0:
+		case e.inbox != nil && e.inbox.listeners() == 0:
 			s.w.note(key, nil, "dropped: nobody listens", e.token, 0)
-			s.drop(r, e.inbox)
+			s.drop(r)
 			continue
 		}
 		if s.w.without == WriteFirst && s.refuses() {
@@ -150,13 +150,16 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 		s.w.freed(key, t, r.lease.owner)
 		r.lease = lease{}
 		s.wrote = true
+		s.confirm(r)
 	}
 	if undo > 0 {
 		s.undone[t] = s.millis() + undo.Milliseconds()
 	}
-	s.remove(r, t)
 	answer := reply{state: notOurs, at: s.time()}
 	if !ours {
+		if s.remove(r, t) && !s.held(r) {
+			s.hand(key, r, 0) // who leaves would have found out that it is free
+		}
 		return answer
 	}
 	answer.state = released
@@ -167,22 +170,32 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 		s.hand(key, r, 0)
 		answer.next = &reply{state: undone, at: s.time()}
 	default:
-		s.enqueue(key, *next)
-		s.hand(key, r, next.token)
-		n := s.take(key, r, *next)
-		answer.next = &n
+		answer.next = s.follow(key, r, *next)
 	}
 	return answer
 }
 
-// renew makes a lease last longer, and confirms one that was handed over.
-func (s *server) renew(key int, t token, ttl time.Duration) reply {
+// follow is the acquire that comes with a release. Its token may wait already, when this release runs late and the token
+// has asked by itself: then it is told by message like all others, because nobody may hear the answer.
+func (s *server) follow(key int, r *row, c claim) *reply {
+	s.hand(key, r, 0)
+	if s.held(r) && s.owns(r, c.token) && s.w.without == NextInLine {
+		r.queue[0].handed = false // it waits, says the answer
+		return &reply{state: busy, at: s.time(), left: s.left(r), place: 1}
+	}
+	return new(s.take(key, r, c))
+}
+
+// renew makes a lease last longer, and confirms it if it was handed over.
+func (s *server) renew(key int, t token, ttl time.Duration, handed bool) reply {
 	r := s.begin(key)
 	if !s.held(r) || !s.owns(r, t) {
 		return reply{state: notOurs, at: s.time()}
 	}
 	s.lengthen(r, ttl)
-	s.remove(r, t)
+	if handed {
+		s.confirm(r)
+	}
 	return reply{state: granted, at: s.time()}
 }
 

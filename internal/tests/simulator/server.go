@@ -144,11 +144,16 @@ func (r *row) index(t token) int {
 	return slices.IndexFunc(r.queue, func(e entry) bool { return e.token == t })
 }
 
-// place counts from 1; 0: not in the queue. Who was handed the lease is not in the way of others.
+// place counts from 1, also for who does not queue. Who was handed the lease is not in the way of others.
 func (r *row) place(t token) int {
-	place := r.index(t) + 1
-	if place > 1 && r.queue[0].handed {
-		place--
+	place := 1
+	for _, e := range r.queue {
+		if e.token == t {
+			break
+		}
+		if !e.handed {
+			place++
+		}
 	}
 	return place
 }
@@ -164,10 +169,21 @@ func (s *server) remove(r *row, t token) bool {
 	return true
 }
 
-// drop removes all entries of an inbox: its process is gone, or stopped.
-func (s *server) drop(r *row, in *inbox) {
+// confirm takes out the entry of who was handed the lease: it lives, or is done with it.
+func (s *server) confirm(r *row) {
+	if len(r.queue) > 0 && r.queue[0].handed {
+		s.wrote = true
+		r.queue = slices.Delete(r.queue, 0, 1)
+	}
+}
+
+// drop removes all entries of the head's inbox: its process is gone, or stopped. Without an inbox it is alone.
+func (s *server) drop(r *row) {
 	s.wrote = true
-	r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.inbox == in })
+	head := r.queue[0]
+	r.queue = slices.DeleteFunc(r.queue, func(e entry) bool {
+		return e.token == head.token || head.inbox != nil && e.inbox == head.inbox
+	})
 }
 
 // row finds a key's row, and lets its queue expire.

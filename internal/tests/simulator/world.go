@@ -16,14 +16,17 @@ type world struct {
 	orders uint64
 	events int
 
-	server server
-	procs  []*process // by id; a process that was killed is replaced
-	holds  []*hold    // by token; nil: a foreign client's
-	books  []book     // by key
-	quiet  time.Duration
-	ambush time.Duration // for how long the next process is stopped that is handed a lease; 0: it is not
-	upset  time.Duration // when the server last lost data or its clock stepped; -1: never
-	lossy  bool          // it lost data once, so tombstones may be missing
+	server  server
+	procs   []*process // by id; a process that was killed is replaced
+	holds   []*hold    // by token; nil: a foreign client's
+	books   []book     // by key
+	quiet   time.Duration
+	stalled time.Duration // until when the server executes nothing
+	ambush  time.Duration // for how long the next process is stopped that is handed a lease; 0: it is not
+	upset   time.Duration // when the server last lost data or its clock stepped; -1: never
+	lossy   bool          // it lost data once, so tombstones may be missing
+
+	spy func(*inbox, message) // gets all messages instead of those they are for; nil: nobody
 
 	traces     []trace
 	violations []Violation

@@ -1,0 +1,177 @@
+package simulator
+
+import (
+	"slices"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// model is the queue of one key as one would explain it, without time and without a network: who holds the key, who waits
+// in which order, and what each step answers. Servers are compared with it step by step.
+type model struct {
+	holder string
+	queue  []place
+	undone map[string]bool
+	gone   map[int]bool // processes that were killed
+
+	grants []grantMessage // messages that the last step sends
+	kind   kind
+}
+
+// kind is where servers may differ.
+type kind struct {
+	pardon bool // who asks takes a free key, being the first, although it was handed the key before and let that lapse
+	novice bool // a release is never asked to queue who is in the queue already
+	quiet  bool // such a next token is not told by message that it has the key
+	eager  bool // every release that finds the key free hands it on, also of who was not in the queue
+}
+
+// place is one who waits. Handed: it was given the key by message, and gave no sign of life since.
+type place struct {
+	owner   string
+	process int // noInbox: it can be told nothing
+	handed  bool
+}
+
+type grantMessage struct {
+	process int
+	owner   string
+}
+
+const noInbox = -1
+
+// answer is what a step says.
+type answer struct {
+	State locker.State
+	Place int // busy: 1 is the head
+	Fence uint64
+	Next  *answer
+}
+
+func newModel(k kind) *model {
+	return &model{undone: make(map[string]bool), gone: make(map[int]bool), kind: k}
+}
+
+func (m *model) index(owner string) int {
+	return slices.IndexFunc(m.queue, func(p place) bool { return p.owner == owner })
+}
+
+func (m *model) leave(owner string) bool {
+	i := m.index(owner)
+	if i >= 0 {
+		m.queue = slices.Delete(m.queue, i, i+1)
+	}
+	return i >= 0
+}
+
+func (m *model) acquire(process int, owner string, queue bool) answer {
+	if m.undone[owner] {
+		return answer{State: locker.Undone}
+	}
+	if m.holder == owner {
+		m.leave(owner)
+		return answer{State: locker.Granted}
+	}
+	m.hand(owner)
+	if m.holder == "" {
+		m.leave(owner)
+		m.holder = owner
+		return answer{State: locker.Granted}
+	}
+	if queue && m.index(owner) < 0 {
+		m.queue = append(m.queue, place{owner: owner, process: process})
+	}
+	return answer{State: locker.Busy, Place: m.place(owner)}
+}
+
+// place counts those ahead who wait; who was handed the key does not.
+func (m *model) place(owner string) int {
+	n := 1
+	for _, p := range m.queue {
+		if p.owner == owner {
+			break
+		}
+		if !p.handed {
+			n++
+		}
+	}
+	return n
+}
+
+// hand gives a free key to the first who can take it, and stops before own, who asks.
+func (m *model) hand(own string) {
+	for m.holder == "" && len(m.queue) > 0 {
+		head := &m.queue[0]
+		switch {
+		case head.owner == own && (m.kind.pardon || !head.handed):
+			return
+		case head.handed, m.gone[head.process]:
+			m.drop(*head)
+		default:
+			head.handed = true
+			m.holder = head.owner
+			if head.process != noInbox {
+				m.grants = append(m.grants, grantMessage{head.process, head.owner})
+			}
+		}
+	}
+}
+
+// drop takes out whoever is of the same process: it is dead, or stopped.
+func (m *model) drop(of place) {
+	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
+		return p.owner == of.owner || of.process != noInbox && p.process == of.process
+	})
+}
+
+func (m *model) renew(owner string, handed bool) answer {
+	if m.holder != owner {
+		return answer{State: locker.NotOurs}
+	}
+	if handed {
+		m.leave(owner)
+	}
+	return answer{State: locker.Granted}
+}
+
+func (m *model) release(owner string, undo bool, process int, next string) answer {
+	if undo {
+		m.undone[owner] = true
+	}
+	ours := m.holder == owner
+	left := m.leave(owner)
+	if !ours {
+		if left || m.kind.eager {
+			m.hand("") // it may be free, and who leaves would have found that out
+		}
+		return answer{State: locker.NotOurs}
+	}
+	m.holder = ""
+	a := answer{State: locker.Released}
+	switch {
+	case next == "":
+		m.hand("")
+	case m.undone[next]:
+		m.hand("")
+		a.Next = &answer{State: locker.Undone}
+	default:
+		if !m.kind.quiet {
+			m.hand("")
+		}
+		n := m.acquire(process, next, true)
+		a.Next = &n
+	}
+	return a
+}
+
+// expire is the end of the lease without a release.
+func (m *model) expire() { m.holder = "" }
+
+func (m *model) kill(process int) { m.gone[process] = true }
+
+// sent is what the last step told.
+func (m *model) sent() []grantMessage {
+	sent := m.grants
+	m.grants = nil
+	return sent
+}

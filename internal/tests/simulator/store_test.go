@@ -1,0 +1,224 @@
+package simulator
+
+import (
+	"crypto/rand"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// TestQueueInMemory compares lockertest's Store with the model.
+func TestQueueInMemory(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := lockertest.NewMemory()
+		play(t, newStores(t, stores{
+			open: func() (locker.Store, func()) {
+				p := m.NewProcess()
+				return p, p.Die
+			},
+			end: func(key string) { m.Free(key) },
+		}), kind{pardon: true, eager: true, quiet: true})
+	})
+}
+
+// TestQueueOnRedis compares the scripts with the model, on a real server.
+func TestQueueOnRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	direct := server.Client(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		play(rt, newStores(rt, stores{
+			open: func() (locker.Store, func()) {
+				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
+				rt.Cleanup(func() { c.Close() })
+				return singleStore(rt, c), nil
+			},
+			end: func(key string) { direct.Del(t.Context(), key) },
+			deaf: func(channel string) bool {
+				return direct.PubSubNumSub(t.Context(), channel).Val()[channel] == 0
+			},
+		}), kind{novice: true})
+	})
+}
+
+// singleStore is the Store behind NewSingle, which no exported name reaches; the queue is tested below the Engine, which
+// would ask again by itself.
+func singleStore(t *rapid.T, c *redis.Client) locker.Store {
+	e, err := locker.NewSingle(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := reflect.ValueOf(e).Elem().FieldByName("store")
+	return *(*locker.Store)(unsafe.Pointer(field.UnsafeAddr()))
+}
+
+// stores makes the Stores of processes that share a server.
+type stores struct {
+	open func() (s locker.Store, die func()) // die nil: to stop listening is enough
+	end  func(key string)                    // takes the lease away, as if it had run out
+	deaf func(inbox string) bool             // nobody listens there; nil: at once when the process dies
+}
+
+// storeSubject runs the model's steps through the interface that an Engine uses.
+type storeSubject struct {
+	*rapid.T
+	stores
+	key       string
+	processes []*storeProcess
+}
+
+type storeProcess struct {
+	store  locker.Store
+	inbox  string
+	events chan locker.Event
+	die    func()
+}
+
+func newStores(t *rapid.T, s stores) *storeSubject {
+	subject := &storeSubject{T: t, stores: s, key: "queue:" + rand.Text()}
+	t.Cleanup(func() {
+		for p := range subject.processes {
+			subject.kill(p)
+		}
+	})
+	return subject
+}
+
+// tokenOf is owner as long as a token must be.
+func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
+
+func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
+
+func (s *storeSubject) start(int) {
+	store, die := s.open()
+	p := &storeProcess{store: store, events: make(chan locker.Event, 1000)}
+	n := store.(locker.Notifier)
+	stop := n.Listen(func(e locker.Event) {
+		if e.Kind == locker.EventGranted && e.Key == s.key {
+			p.events <- e
+		}
+	})
+	inbox, err := n.Open(s.Context(), s.key)
+	if err != nil || inbox == "" {
+		s.Fatalf("Open: %q, %v", inbox, err)
+	}
+	p.inbox = inbox
+	p.die = func() {
+		if die != nil {
+			die()
+		}
+		stop()
+	}
+	s.processes = append(s.processes, p)
+}
+
+func (s *storeSubject) kill(process int) {
+	p := s.processes[process]
+	if p.die == nil {
+		return
+	}
+	p.die()
+	p.die = nil
+	for began := time.Now(); s.deaf != nil && !s.deaf(p.inbox); {
+		if time.Since(began) > 10*time.Second {
+			s.Fatal("somebody listens there still")
+		}
+	}
+}
+
+// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that for it, and so for who
+// has no inbox.
+func (s *storeSubject) caller(process int) locker.Store {
+	if process != noInbox && s.processes[process].die != nil {
+		return s.processes[process].store
+	}
+	for _, p := range s.processes {
+		if p.die != nil {
+			return p.store
+		}
+	}
+	s.Fatal("nobody lives")
+	return nil
+}
+
+func (s *storeSubject) claim(process int, owner string, queue bool) locker.Claim {
+	c := locker.Claim{Key: s.key, Owner: tokenOf(owner), TTL: 30 * time.Second, Block: blockOf}
+	if queue {
+		c.Queue, c.Hand = true, 20*time.Second
+		if process != noInbox {
+			c.Inbox = s.processes[process].inbox
+		}
+	}
+	return c
+}
+
+func (s *storeSubject) answer(g locker.Grant, err error) answer {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+	a := answer{State: g.State, Place: g.Place, Fence: g.Fence}
+	if g.Next != nil {
+		next := s.answer(*g.Next, nil)
+		a.Next = &next
+	}
+	return a
+}
+
+func (s *storeSubject) acquire(process int, owner string, queue bool) answer {
+	return s.answer(s.caller(process).Acquire(s.Context(), s.claim(process, owner, queue)))
+}
+
+func (s *storeSubject) renew(process int, owner string, handed bool) answer {
+	c := s.claim(process, owner, true)
+	c.Handed = handed
+	gs, err := s.caller(process).Renew(s.Context(), []locker.Claim{c})
+	if err != nil || len(gs) != 1 {
+		s.Fatalf("Renew: %v, %v", gs, err)
+	}
+	return s.answer(gs[0], nil)
+}
+
+func (s *storeSubject) release(process int, owner string, undo bool, next string) answer {
+	c := s.claim(process, owner, true)
+	if undo {
+		c.Undo = time.Minute
+	}
+	if next != "" {
+		n := s.claim(process, next, true)
+		c.Next = &n
+	}
+	return s.answer(s.caller(process).Release(s.Context(), c))
+}
+
+func (s *storeSubject) expire() { s.end(s.key) }
+
+func (s *storeSubject) told(process int) (owner string, fence uint64) {
+	select {
+	case e := <-s.processes[process].events:
+		return ownerOf(e.Owner), e.Fence
+	case <-time.After(10 * time.Second):
+		return "", 0
+	}
+}
+
+func (s *storeSubject) untold() (odd []string) {
+	for _, p := range s.processes {
+		for len(p.events) > 0 {
+			odd = append(odd, ownerOf((<-p.events).Owner))
+		}
+	}
+	return odd
+}
