@@ -219,6 +219,7 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 		return
 	}
 	t := turn{seen: c.seen}
+	c.show(next) // its wait may be over before it gets an answer of its own
 	if a.mayChangeHands() {
 		t.ticket = a.handOver()
 	}

@@ -402,3 +402,41 @@ func takeAway(conn net.Conn, taken chan<- struct{}) {
 		}
 	}
 }
+
+// A connection that says nothing must not keep Close, nor a subscription that is made meanwhile.
+func TestCloseKeepsToItsContextWhileSubscribing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // the system takes connections, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hole.Close()
+	var mute atomic.Bool
+	client := server.Client(t, func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if mute.Load() {
+				addr = hole.Addr().String()
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	})
+	l, err := locker.NewSingle(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := acquire(t, l, locker.Rule{Key: "a"})
+	mute.Store(true)
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond}) // opens the inbox
+	wantErr(t, err, "a", locker.ErrBusy)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("positive control: nothing kept Close: %v", err)
+	}
+	if d := time.Since(start); d > time.Second {
+		t.Errorf("Close took %v with a context of 100 ms", d)
+	}
+	wantErr(t, context.Cause(lease.Context()), "a", locker.ErrClosed)
+}

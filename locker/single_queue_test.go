@@ -573,6 +573,39 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.wantQueued()
 }
 
+// The key is free, and who was to find that out goes away.
+func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits(ear.name)
+	l.server.Del(t.Context(), l.key) // as if its time was over
+	l.release(second, locker.NotOurs)
+	ear.wantGranted(first)
+	l.release(first, locker.Released)
+	ear.wantGranted(third)
+	l.release(holder, locker.NotOurs) // a late one, which has nothing to do with it
+	l.wantHolder(third)
+	l.release(third, locker.Released)
+	ear.wantSilence()
+	l.wantQueued()
+	if l.holder() != "" {
+		t.Fatalf("%s holds the key", l.holder())
+	}
+
+	holder = l.held()
+	holder.Keep = 20 * time.Millisecond
+	first, second = l.waits(ear.name), l.waits(ear.name)
+	l.release(holder, locker.Released)
+	if told, _ := locker.EventOf(ear.next()); told.Kind != locker.EventHead || told.Owner != first.Owner {
+		t.Fatalf("told %+v", told)
+	}
+	eventually(t, "the kept key is free", func() bool { return l.holder() == "" })
+	l.release(first, locker.NotOurs)
+	ear.wantGranted(second)
+}
+
 func TestReleaseWithNext(t *testing.T) {
 	t.Parallel()
 	with := func(c, next locker.Claim) locker.Claim { c.Next = &next; return c }
@@ -910,8 +943,35 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	l.server.Del(t.Context(), l.key)
 	l.acquire(second, locker.Busy)
 	ear.wantGranted(first)
+	l.wantQueued("-"+first.Owner, second.Owner)
 	l.release(first, locker.Released)
 	l.wantHolder(second)
+	l.wantQueued("-" + second.Owner)
+	ear.wantSilence() // it is not handed the key again
+}
+
+// The same with Engines: who is put first is served once, and those behind it after that.
+func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "a"})
+	rule := locker.Rule{Key: "a", AtMost: time.Minute} // what is not renewed is confirmed by its release
+	first := queues(t, newSingle(t, server.Client(t)), rule, client)
+	second := queues(t, newSingle(t, server.Client(t)), rule, client)
+	q := locker.QueueOf("a")
+	entry := client.ZRange(t.Context(), q, 0, 0).Val()[0]
+	for _, score := range []float64{-1, 0} { // a handed lease that lapsed, and what an older version made of it
+		client.ZAdd(t.Context(), q, redis.Z{Score: score, Member: entry})
+		if score < 0 {
+			_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+			wantErr(t, err, "a", locker.ErrBusy)
+		}
+	}
+	release(t, holder)
+	release(t, first.granted(0))
+	release(t, second.granted(0))
+	nothingLeftBut(t, client)
 }
 
 // Whatever stands in a queue and is no entry leaves it, and harms nobody.
