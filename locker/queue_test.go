@@ -326,6 +326,25 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	})
 }
 
+// The server says that nobody listens for a waiter: it subscribes again, and is told of its turn as before.
+func TestWhoIsDeafSubscribesAgain(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		ps[1].Deafen(true)
+		<-time.After(2500 * time.Millisecond) // it asks every second
+		calls := store.Calls(locker.OpAcquire)
+		release(t, first)
+		lease := second.granted(0)
+		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
+			t.Errorf("it asked %d times: nobody told it", n)
+		}
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}
+
 func TestAWaiterThatGivesUpLeavesNothing(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
