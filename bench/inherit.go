@@ -37,18 +37,29 @@ func holderPart(s *stage) error {
 	return nil
 }
 
-// heirPart waits for all keys at once, and says when it had each of them.
+// enough is how long an heir waits: by then each lock has been free for long.
+func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
+
+// heirPart waits for all keys at once, and says when it had each of them; 0 for one
+// that it never had.
 func heirPart(s *stage) error {
 	w, l, err := openWill(s)
 	if err != nil {
 		return err
 	}
 	had := make([]time.Duration, w.Keys)
-	waiting := make(chan error)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer time.AfterFunc(w.enough(), cancel).Stop()
+	waiting := make(chan error, 1)
 	go func() {
 		waiting <- together(w.Keys, func(i int) error {
-			_, err := l.Lock(context.Background(), willKey(i))
-			had[i] = monotonic()
+			_, err := l.Lock(ctx, willKey(i))
+			if err == nil {
+				had[i] = monotonic()
+			} else if ctx.Err() != nil {
+				err = nil
+			}
 			return err
 		})
 	}()

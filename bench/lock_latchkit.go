@@ -25,7 +25,7 @@ type variant struct {
 var variants = []variant{
 	{name: latchkit},
 	{name: latchkitFair, options: func(func() *redis.Client) []locker.Option { return []locker.Option{locker.WithFair()} }},
-	{name: latchkitPiped, client: func(c *redis.Client) (locker.Client, error) { return c.AutoPipeline() }},
+	{name: latchkitPiped, options: func(func() *redis.Client) []locker.Option { return []locker.Option{locker.WithAutoPipeline()} }},
 }
 
 func latchkits() []contestant {

@@ -69,6 +69,9 @@ func crowd(t *testing.T, c contestant, addr string) {
 	}
 	for _, key := range keys {
 		l := open(t, c, addr, 0)
+		if err := warmUp(l, 4); err != nil {
+			t.Fatal(err)
+		}
 		many := crew{Workers: 4, Key: key, Turn: 100 * time.Millisecond}
 		if _, err := many.run(l, a, monotonic()); err != nil {
 			t.Fatal(err)

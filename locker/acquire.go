@@ -2,14 +2,9 @@ package locker
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"time"
 )
-
-// unansweredFor bounds how long a first acquire is repeated when the server gives no answer about the lock.
-const unansweredFor = time.Second
 
 // acquisition is one call of Acquire. It waits among the callers of this process first (see cohort), and at the server
 // when it leads them or shares nothing with them. Each question to the Store is raced against the end of the caller's
@@ -31,31 +26,19 @@ type acquisition struct {
 	expiry   <-chan time.Time // rule.Wait is over
 	meta     string
 
+	*ticket        // the token that is asked with
+	own     ticket // mostly it is this one
+
 	cohort *cohort   // nil: shares nothing
 	turn   chan turn // ends the wait in the cohort; made when it begins
-
-	token    string
-	asked    bool      // token was sent
-	unclear  bool      // an acquire of token is unanswered
-	first    time.Time // when token was first sent; zero when events were lost since
-	sent     time.Time // when token was last sent
-	queues   bool      // token may wait in the server's queue
-	inbox    string    // where its grant is told; "": nowhere
-	box      mailbox   // what was told
-	expected bool      // the post knows token
-	clock    anchor
+	leads  bool      // the cohort waits for this one to get a hold, or to abdicate
 
 	calls     int
-	busySince time.Time // zero: no holder was seen
-	holder    Holder
-	place     int
-	deaf      bool
-	hears     bool  // the last answer was busy, so news of the key matter
-	failure   error // of the last call that gave no answer
-	admitted  bool  // counted as a waiter
-	expects   time.Duration
-	rechecks  int
-	polled    bool // the last question followed a pause of the Backoff
+	busySince time.Time     // zero: no holder was seen
+	expects   time.Duration // how long the wait should take
+	failure   error         // of the last call that gave no answer
+	admitted  bool          // counted as a waiter
+	polled    bool          // the last question followed a pause of the Backoff
 	pauses    func() (time.Duration, bool)
 	stop      func() // ends pauses
 }
@@ -67,10 +50,8 @@ type question interface {
 	abandon()               // instead of answer: nobody waits for it any more
 }
 
-// errWaitOver ends a wait whose Rule.Wait has passed; giveUp turns it into what the caller sees.
-var errWaitOver = errors.New("the wait is over")
-
-func (a *acquisition) run() (*Lease, error) {
+func (a *acquisition) run() (lease *Lease, err error) {
+	a.ticket = &a.own
 	if err := a.caller.Err(); err != nil {
 		return nil, a.fail(err, 0)
 	}
@@ -89,16 +70,22 @@ func (a *acquisition) run() (*Lease, error) {
 		a.meta = f(a.ctx)
 		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
 	}
-	a.token = rand.Text()
-	defer a.close()
+	defer func() { a.close(lease, err) }() // also when an Observer or a Backoff panics
 	if t, ok := a.engine.cohorts.share(a.rule, a.adaptive); ok {
 		return a.among(t)
 	}
+	a.prepare()
 	return a.lead(nil)
 }
 
 // close ends what the wait has set up.
-func (a *acquisition) close() {
+func (a *acquisition) close(lease *Lease, err error) {
+	if lease == nil {
+		if a.leads {
+			a.engine.cohorts.abdicate(a, err)
+		}
+		a.giveBack()
+	}
 	if a.admitted {
 		a.engine.waiters.dismiss(a.key())
 	}
@@ -110,39 +97,32 @@ func (a *acquisition) close() {
 // among waits with the callers of this process that want the key on the same terms.
 func (a *acquisition) among(t terms) (*Lease, error) {
 	for inFront := false; ; inFront = true {
-		leads, ok := a.engine.cohorts.join(a, t, inFront)
-		if !ok {
+		if !a.engine.cohorts.join(a, t, inFront) {
 			return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 		}
-		var asked question
-		if !leads {
-			if a.engine.cfg.queue {
-				a.engine.post.warm(a.key())
-			}
-			turn, err := a.turnComes()
-			switch {
-			case err != nil:
-				return nil, err
-			case turn.err != nil:
-				return nil, turn.err
-			case turn.hold != nil:
-				if l := a.takeOver(turn); l != nil {
-					return l, nil
-				}
-				continue // it was lost on the way here
-			}
-			if turn.seen && a.busySince.IsZero() {
-				a.busySince = a.began
-			}
-			if turn.asked != nil {
-				asked = turn.asked
-			}
+		if a.leads {
+			a.prepare()
+			return a.lead(nil)
 		}
-		lease, err := a.lead(asked)
-		if err != nil {
-			a.engine.cohorts.abdicate(a, err)
+		if a.engine.cfg.queue {
+			a.engine.post.warm(a.key())
 		}
-		return lease, err
+		turn, err := a.turnComes()
+		switch {
+		case err != nil:
+			return nil, err
+		case turn.err != nil:
+			return nil, turn.err
+		case turn.hold == nil:
+			return a.succeed(turn)
+		}
+		if l := a.takeOver(turn); l != nil {
+			return l, nil
+		}
+		if a.engine.isClosing() {
+			return nil, a.fail(ErrClosed, 0)
+		}
+		// The hold was lost on the way here: the next round.
 	}
 }
 
@@ -165,16 +145,44 @@ func (a *acquisition) turnComes() (turn, error) {
 	return turn{}, a.giveUp(reason)
 }
 
-// takeOver makes a Lease of a hold that another caller gave up. It is nil when the hold was lost in between.
+// takeOver makes a Lease of a hold that another caller gave up. It is nil when the hold was lost in between, or the Engine
+// is closing.
 func (a *acquisition) takeOver(t turn) *Lease {
 	a.busySince = a.began
+	taken := false
+	defer func() {
+		if !taken { // or an Observer has panicked
+			a.passUp(t)
+		}
+	}()
 	l := new(Lease)
 	l.init(a, t.hold, t.fence)
-	if !a.engine.keeper.attach(t.hold, l) {
-		l.tell(ErrLost)
-		return nil
+	if taken = a.engine.keeper.attach(t.hold, l); taken {
+		return l
 	}
-	return l
+	if a.engine.isClosing() {
+		l.tell(ErrClosed)
+	} else {
+		l.tell(ErrLost)
+	}
+	return nil
+}
+
+// succeed leads the cohort, after the leader before.
+func (a *acquisition) succeed(t turn) (*Lease, error) {
+	a.leads = true
+	if t.seen && a.busySince.IsZero() {
+		a.busySince = a.began
+	}
+	switch {
+	case t.ticket != nil: // its ticket waits in the queue
+		a.ticket = t.ticket
+		return a.goOn(nil, nil)
+	case t.follow != nil: // its release has asked for us
+		return a.lead(t.follow)
+	}
+	a.prepare()
+	return a.lead(nil)
 }
 
 // passUp does with a turn what must be done when nobody is there to take it.
@@ -191,27 +199,27 @@ func (a *acquisition) passUp(t turn) {
 			next.turn <- turn{seen: true}
 		}
 	default:
-		if t.asked != nil {
-			a.unclear = true
-			a.forgetToken()
+		a.leads = true
+		if t.ticket != nil {
+			a.ticket = t.ticket
 		}
-		a.engine.cohorts.abdicate(a, nil)
+		if t.follow != nil {
+			a.unclear = true
+		}
 	}
 }
 
-// lead asks the Store until it has a lease or a reason to stop; asked is a question that is under way already.
-func (a *acquisition) lead(asked question) (lease *Lease, err error) {
-	if asked != nil {
-		lease, err = a.await(asked)
-	} else {
-		a.enqueue()
-		lease, err = a.ask()
+// lead asks the Store until it has a lease or a reason to stop; q is a question that is under way already.
+func (a *acquisition) lead(q question) (*Lease, error) {
+	if q != nil {
+		return a.goOn(a.await(q))
 	}
+	return a.goOn(a.ask())
+}
+
+func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 	for lease == nil && err == nil {
 		lease, err = a.wait()
-	}
-	if lease == nil {
-		a.forgetToken()
 	}
 	return lease, err
 }
@@ -220,57 +228,60 @@ func (a *acquisition) lead(asked question) (lease *Lease, err error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	if a.calls > 1 {
+	if a.calls > 1 || a.turn != nil { // it has waited
 		a.sent = time.Now()
 	}
-	if !a.asked {
-		a.asked, a.first = true, a.sent
+	if !a.known {
+		a.known, a.first = true, a.sent
 	}
-	return a.await(a.engine.calls.begin(a.ctx, Store.Acquire, a.claim()))
+	return a.await(a.engine.calls.begin(a.ctx, Store.Acquire, a.claim))
 }
 
 func (a *acquisition) await(q question) (*Lease, error) {
-	a.hears = false
+	wasCurrent := a.current
+	a.current = false
 	var reason error
-	select {
-	case <-q.heard():
-		g, err := q.answer()
-		if err == errNotQueued {
-			return a.ask()
+	bell, late := a.box.bell, (<-chan time.Time)(nil)
+	for reason == nil {
+		select {
+		case <-q.heard():
+			g, err := q.answer()
+			if err == errNotQueued {
+				return a.ask()
+			}
+			if err != nil {
+				return nil, a.failed(err)
+			}
+			return a.answered(g)
+		case <-bell: // a grant, before the answer: that is mostly on its way, and costs less than an unanswered call
+			if _, granted := a.engine.post.granted(&a.box); granted {
+				timer := a.engine.timers.start(freshGrant / 2)
+				defer a.engine.timers.stop(timer)
+				late = timer.C
+			}
+			bell = nil
+		case <-late:
+			if e, granted := a.engine.post.granted(&a.box); granted && a.certain(e) {
+				q.abandon()
+				a.unclear = true
+				return a.handed(e)
+			}
+		case <-a.caller.Done():
+			reason = a.caller.Err()
+		case <-a.expiry:
+			reason = errWaitOver
+		case <-a.engine.closing:
+			reason = ErrClosed
 		}
-		if err != nil {
-			return nil, a.failed(err)
-		}
-		return a.answered(g)
-	case <-a.caller.Done():
-		reason = a.caller.Err()
-	case <-a.expiry:
-		reason = errWaitOver
-	case <-a.engine.closing:
-		reason = ErrClosed
 	}
 	q.abandon()
 	a.unclear = true
+	if time.Since(a.sent) > freshGrant {
+		a.failure = errNoAnswer
+	} else {
+		a.current = wasCurrent // what was answered last is still worth telling
+	}
 	return nil, a.giveUp(reason)
-}
-
-// claim is what is asked of the Store. What the queue knows of a token never changes during its life, because the queue
-// finds it by all of that.
-func (a *acquisition) claim() Claim {
-	c := Claim{
-		Key: a.key(), Owner: a.token, Mode: a.rule.Mode, TTL: a.rule.lease(), Block: 1,
-		Metadata: a.meta, Once: a.rule.Once,
-	}
-	if a.cohort != nil {
-		c.Block = a.engine.cfg.handoffs
-	}
-	if a.queues {
-		c.Queue, c.Inbox, c.Hand = true, a.inbox, c.TTL
-		if a.engine.cfg.renewal && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
-			c.Hand = min(c.TTL, longestHand)
-		}
-	}
-	return c
 }
 
 func (a *acquisition) answered(g Grant) (*Lease, error) {
@@ -278,8 +289,8 @@ func (a *acquisition) answered(g Grant) (*Lease, error) {
 		a.polled = false
 		a.engine.times.polled(a.rule.Name, g.State == Granted)
 	}
-	if g.State != Granted && g.State != Busy {
-		a.undo() // an earlier call of this token may still run
+	if g.State != Granted {
+		a.known = a.unclear || g.State == Busy && a.claim.Queue
 	}
 	switch g.State {
 	case Granted:
@@ -301,7 +312,7 @@ func (a *acquisition) answered(g Grant) (*Lease, error) {
 
 // busy remembers what the answer says of the holder and of the queue.
 func (a *acquisition) busy(g Grant) {
-	a.holder, a.place, a.deaf, a.hears = g.Holder, g.Place, g.Deaf, true
+	a.holder, a.place, a.deaf, a.current = g.Holder, g.Place, g.Deaf, true
 	a.clock = anchor{local: a.sent, server: g.At}
 	if a.busySince.IsZero() {
 		a.busySince = a.sent
@@ -313,7 +324,7 @@ func (a *acquisition) busy(g Grant) {
 		a.engine.cohorts.busy(a)
 	}
 	if a.deaf {
-		a.engine.post.deaf(a.inbox)
+		a.engine.post.deaf(a.claim.Inbox)
 	}
 }
 
@@ -327,126 +338,41 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	if handed > 0 {
 		life = handed
 	}
-	now := time.Now()
 	deadline := since.Add(life - drift(life))
-	gone := a.caller.Err()
-	if gone == nil && now.Before(deadline) {
-		f := new(first)
-		f.hold = hold{
-			engine: e, key: a.key(), mode: a.rule.Mode, token: a.token, metadata: a.meta, fence: g.Fence, block: g.Block,
-			ttl: ttl, since: since, granted: now, atLeast: a.rule.AtLeast, unclear: a.unclear, posted: a.expected, cohort: a.cohort,
-			renewal: renewal{each: ttl, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
-		}
-		if a.rule.AtMost != 0 {
-			f.hold.until = since.Add(a.rule.AtMost)
-		}
-		f.lease.init(a, &f.hold, g.Fence)
-		if a.expected {
-			e.post.ignore(a.token)
-		}
-		if e.keeper.add(&f.hold, &f.lease) {
-			if a.cohort != nil {
-				e.cohorts.granted(&f.hold)
-			}
-			return &f.lease, nil
-		}
-		gone = ErrClosed
-		f.lease.tell(ErrClosed)
-	}
-	a.giveBack()
-	if gone != nil {
+	if gone := a.caller.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
 	}
-	a.renewToken() // one token is one hold, and this one's time is over
-	return nil, a.unanswered(fmt.Errorf("the answer took longer than the lease of %v lives; raise the TTL", ttl))
-}
-
-// failed handles an error of the Store.
-func (a *acquisition) failed(err error) error {
-	var no *Refusal
-	switch {
-	case !errors.As(err, &no):
-		a.unclear = true
-	case !no.Temporary:
-		a.undo()
-		return a.fail(unavailable(err), 0)
+	now := time.Now()
+	if !now.Before(deadline) {
+		a.renewTicket()
+		return nil, a.unanswered(fmt.Errorf("the answer took longer than the lease of %v lives; raise the TTL", ttl))
 	}
-	return a.unanswered(err)
-}
-
-// unanswered lets a waiter that has seen a holder go on, and bounds the repetitions of one that has not.
-func (a *acquisition) unanswered(err error) error {
-	a.failure = err
-	if a.busySince.IsZero() && a.overdue() || a.rule.Wait == NoWait {
-		a.undo()
-		return a.fail(unavailable(err), 0)
+	f := new(first)
+	f.hold = hold{
+		engine: e, claim: a.claim, fence: g.Fence, block: g.Block, ttl: ttl, since: since, granted: now, atLeast: a.rule.AtLeast,
+		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
+		renewal: renewal{each: ttl, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
 	}
-	return nil
-}
-
-// overdue: so long must nobody wait for a first answer.
-func (a *acquisition) overdue() bool {
-	bound := unansweredFor
-	if a.rule.Wait != 0 {
-		bound = min(bound, max(a.rule.Wait, 0))
+	if a.rule.AtMost != 0 {
+		f.hold.until = since.Add(a.rule.AtMost)
 	}
-	return time.Since(a.began) >= bound
-}
-
-// unheard: the acquire has failed because the server cannot be asked.
-func (a *acquisition) unheard(err error) bool {
-	return a.busySince.IsZero() && errors.Is(err, ErrUnavailable)
-}
-
-// giveUp ends the wait for reason, undoes what is unclear, and says all that is true: the reason, and whether a holder
-// was seen or the server was never heard of.
-func (a *acquisition) giveUp(reason error) error {
-	a.undo()
-	seen := !a.busySince.IsZero()
-	switch {
-	case reason == ErrClosed:
-		return a.fail(ErrClosed, 0)
-	case seen && reason == errWaitOver && !a.hears && a.failure != nil: // what the holder does now, nobody knows
-		return a.fail(unavailable(a.failure), 0)
-	case seen && reason == errWaitOver:
-		return a.fail(ErrBusy, a.retryAfter())
-	case seen:
-		return a.fail(fmt.Errorf("%w: %w", reason, ErrBusy), a.retryAfter())
-	case reason == errWaitOver && a.failure != nil:
-		return a.fail(unavailable(a.failure), 0)
-	case reason == errWaitOver:
-		return a.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, a.rule.Wait), 0)
-	case errors.Is(reason, context.DeadlineExceeded) && a.calls > 0:
-		return a.fail(fmt.Errorf("%w: %w: no answer in time", reason, ErrUnavailable), 0)
+	f.lease.init(a, &f.hold, g.Fence)
+	if a.expected {
+		e.post.ignore(a.claim.Owner)
 	}
-	return a.fail(reason, 0)
-}
-
-// giveBack releases what the token holds, or takes it out of the queue.
-func (a *acquisition) giveBack() {
-	claim := a.claim()
-	claim.Undo = undoFor(a.unclear, claim.TTL)
-	a.engine.cleaner.add(chore{claim: claim, useless: a.sent.Add(max(claim.TTL, claim.Undo))})
-}
-
-// undo makes sure that the token takes nothing any more: neither by an unanswered acquire nor from the queue.
-func (a *acquisition) undo() {
-	if a.unclear || a.queues && a.asked {
-		a.giveBack()
-		a.unclear, a.asked = false, false
+	if a.cohort != nil {
+		e.cohorts.granted(&f.hold) // before the keeper can find it lost, and tell the cohort so
 	}
-}
-
-// renewToken goes on with another token.
-func (a *acquisition) renewToken() {
-	a.forgetToken()
-	a.token, a.asked, a.unclear, a.clock = rand.Text(), false, false, anchor{}
-	a.enqueue()
+	if !e.keeper.add(&f.hold, &f.lease) {
+		f.lease.tell(ErrClosed)
+		return nil, a.fail(ErrClosed, 0)
+	}
+	return &f.lease, nil
 }
 
 // sees remembers who holds the key for which the caller waits in this process.
 func (a *acquisition) sees(h Holder) {
-	a.busySince, a.holder, a.hears = a.began, h, true
+	a.busySince, a.holder, a.current = a.began, h, true
 }
 
 // admit counts the caller as a waiter, unless too many wait already.
@@ -455,64 +381,4 @@ func (a *acquisition) admit() bool {
 	return a.admitted
 }
 
-// retryAfter is what the holder has left if it dies now, or what those ahead need if they need as long as others did.
-func (a *acquisition) retryAfter() time.Duration {
-	after := a.holder.Left
-	if after < 0 {
-		after = a.rule.TTL
-	}
-	if d, ok := a.engine.times.expect(a.rule.Name); ok {
-		after = min(after, d*time.Duration(max(a.place, 1)))
-	}
-	return max(after, time.Millisecond)
-}
-
 func (a *acquisition) key() string { return a.engine.cfg.prefix + a.rule.Key }
-
-func (a *acquisition) fail(err error, retryAfter time.Duration) error {
-	return &Error{Op: OpAcquire, Key: a.rule.Key, RetryAfter: retryAfter, Err: err}
-}
-
-// outcome tells the Observer how the acquire ended.
-func (a *acquisition) outcome(l *Lease, err error) Outcome {
-	o := Outcome{
-		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, HolderMetadata: a.holder.Metadata,
-		TTL: a.rule.lease(), Expected: a.expects,
-	}
-	if l != nil {
-		o.Fence = l.fence
-	}
-	if !a.busySince.IsZero() {
-		o.Waited = time.Since(a.busySince)
-	}
-	if o.Result == ResultBusy && a.rule.Wait != NoWait {
-		o.Result = ResultTimeout
-	}
-	return o
-}
-
-// undoFor is how long a tombstone must stand: 0 when every acquire of the token was answered, otherwise longer than any
-// late execution could matter.
-func undoFor(unclear bool, lease time.Duration) time.Duration {
-	if !unclear {
-		return 0
-	}
-	return max(lease, time.Minute)
-}
-
-// unavailable wraps an error of a Store in the sentinel, unless it has a more telling one already.
-func unavailable(err error) error {
-	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported} {
-		if errors.Is(err, known) {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-func revokedBecause(reason string) error {
-	if reason == "" {
-		return ErrRevoked
-	}
-	return fmt.Errorf("%w: %s", ErrRevoked, reason)
-}

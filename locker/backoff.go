@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// A Backoff is the sequence of pauses between the attempts of one wait. Each wait ranges over it afresh, so one value
-// serves any number of waiters. A wait whose Backoff ends is refused with ErrBusy.
+// A Backoff is the sequence of pauses between the attempts of one wait, where nobody tells the waiter that its turn has
+// come, and while the server gives no answer. Each wait ranges over it afresh, so one value serves any number of waiters. A
+// wait whose Backoff ends is refused with ErrBusy, or with ErrUnavailable when its last attempt was not answered.
 type Backoff = iter.Seq[time.Duration]
 
 // Constant pauses for d each time.

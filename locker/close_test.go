@@ -142,3 +142,29 @@ func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 		}
 	})
 }
+
+// A hold that is passed on while the Locker is closed makes no lease whose context nothing ends. Which of the two the next
+// caller sees is a matter of scheduling, so it is tried often.
+func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
+	for range 100 {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			l := lockertest.NewLocker(t, store)
+			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			closed := make(chan error, 1)
+			release(t, lease) // no time passes: the turn may not be taken yet
+			go func() { closed <- l.Close(context.Background()) }()
+			<-w.done
+			if err := <-closed; err != nil {
+				t.Fatal(err)
+			}
+			if w.err != nil {
+				wantErr(t, w.err, "a", locker.ErrClosed)
+			} else if err := context.Cause(w.lease.Context()); !errors.Is(err, locker.ErrClosed) {
+				t.Fatalf("after Close the context ends with %v", err)
+			}
+			time.Sleep(time.Minute)
+			nothingLeft(t, store)
+		})
+	}
+}

@@ -19,16 +19,18 @@ const streakWithin = 10 * time.Millisecond
 //	release, streak not over     the next waiter gets the hold
 //	release, streak over         the next waiter leads; its acquire goes out with the release
 //	the hold is lost             the next waiter leads, with a token of its own
-//	the leader gives up or fails the next waiter leads; waiters that are overdue fail with the leader
+//	the leader gives up or fails the next waiter leads, with the leader's place in the server's queue where that is certain;
+//	                             when the server cannot be asked, waiters that are overdue fail with the leader
 //	a waiter gives up            it leaves; when its turn had come meanwhile, it passes that on as its holder would
 type cohort struct {
 	terms   terms
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
-	seen   bool      // the leader, or one before it, was answered: the key is held
-	holder Holder    // what the leader heard last, while there is no hold
-	heard  time.Time // and when
+	seen    bool      // the leader, or one before it, was answered: the key is held
+	holder  Holder    // what the leader heard last, while there is no hold
+	heard   time.Time // and when
+	failure error     // of the leader's last question
 }
 
 // terms are what callers must agree on to share a lease.
@@ -40,11 +42,12 @@ type terms struct {
 
 // turn ends a wait in a cohort: with a hold, or as its leader.
 type turn struct {
-	hold  *hold
-	fence uint64
-	asked *follow // leader: its acquire has gone out with the release of the one before
-	seen  bool    // leader: the key was held
-	err   error   // the leader could not ask the server; neither could you
+	hold   *hold
+	fence  uint64
+	follow *follow // leader: its acquire has gone out with the release of the one before
+	ticket *ticket // leader: that of the leader before, in the server's queue
+	seen   bool    // leader: the key was held
+	err    error   // the leader could not ask the server; neither could you
 }
 
 // cohorts are those of an Engine that have a leader or a holder.
@@ -76,8 +79,8 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 }
 
 // join makes a the leader of its cohort, or puts it behind those who wait; in front when its turn had come already. It is
-// refused when more than most wait.
-func (cs *cohorts) join(a *acquisition, t terms, inFront bool) (leads, ok bool) {
+// false when too many wait.
+func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.active[t]
@@ -89,11 +92,12 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) (leads, ok bool) 
 		}
 		c.terms = t
 		cs.active[t] = c
-		a.cohort = c
-		return true, true
+		a.cohort, a.leads = c, true
+		return true
 	}
 	if !inFront && !a.admit() {
-		return false, false
+		c.show(a)
+		return false
 	}
 	a.cohort, a.turn = c, make(chan turn, 1)
 	if inFront {
@@ -101,7 +105,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) (leads, ok bool) 
 	} else {
 		c.waiting = append(c.waiting, a)
 	}
-	return false, true
+	return true
 }
 
 // leave takes a out of those who wait, and tells it who held the key. It is false when its turn has come: then it is
@@ -115,6 +119,12 @@ func (cs *cohorts) leave(a *acquisition) bool {
 		return false
 	}
 	c.waiting = slices.Delete(c.waiting, i, i+1)
+	c.show(a)
+	return true
+}
+
+// show tells a what the cohort knows of the holder; the cohorts' mutex is held.
+func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
 		a.sees(c.hold.holder())
@@ -124,22 +134,38 @@ func (cs *cohorts) leave(a *acquisition) bool {
 			h.Left = max(h.Left-time.Since(c.heard), 0)
 		}
 		a.sees(h)
+		a.current, a.failure = c.failure == nil, c.failure
 	}
-	return true
 }
 
 // busy is called when the leader was answered that somebody else holds the key.
 func (cs *cohorts) busy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	a.cohort.seen, a.cohort.holder, a.cohort.heard = true, a.holder, time.Now()
+	c := a.cohort
+	c.seen, c.holder, c.heard, c.failure = true, a.holder, time.Now(), nil
+}
+
+// failed is called when the leader was not answered.
+func (cs *cohorts) failed(a *acquisition) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	a.cohort.failure = a.failure
+}
+
+// hasWaiters says whether others wait for a to lead them.
+func (cs *cohorts) hasWaiters(a *acquisition) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return a.leads && len(a.cohort.waiting) > 0
 }
 
 // granted makes h what the cohort holds.
 func (cs *cohorts) granted(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	h.cohort.hold, h.cohort.seen, h.used = h, true, 1
+	c := h.cohort
+	c.hold, c.seen, c.failure, h.used = h, true, nil, 1
 }
 
 // release is called when the user of h gives it up. Either it was passed on, or it must go back to the server; then next,
@@ -178,8 +204,8 @@ func (cs *cohorts) lost(h *hold) {
 	}
 }
 
-// abdicate is called when a leader ends without a hold. When that is because the server cannot be asked, the others need
-// not each find that out one after the other.
+// abdicate is called when a leader ends without a hold. The next one leads, with its ticket if that waits in the queue.
+// When the server cannot be asked, the others need not each find that out one after the other.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -189,9 +215,15 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 		next.turn <- turn{err: err}
 		next = cs.newLeader(c)
 	}
-	if next != nil {
-		next.turn <- turn{seen: c.seen}
+	if next == nil {
+		return
 	}
+	t := turn{seen: c.seen}
+	c.show(next) // its wait may be over before it gets an answer of its own
+	if a.mayChangeHands() {
+		t.ticket = a.handOver()
+	}
+	next.turn <- t
 }
 
 // newLeader takes the first who waits as the leader, who must be told; without one the cohort is over. cs.mu is held.
@@ -200,7 +232,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	if len(c.waiting) == 0 {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
-			c.waiting, c.seen = c.waiting[:0], false
+			c.waiting, c.seen, c.failure = c.waiting[:0], false, nil
 			if len(cs.spare) < 64 {
 				cs.spare = append(cs.spare, c)
 			}

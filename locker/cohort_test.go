@@ -357,3 +357,226 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 		lost(t, second, locker.ErrRevoked)
 	})
 }
+
+// The time that a caller has waited in its process is no part of the time that its first question takes.
+func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
+	t.Run("after a hold was lost", func(t *testing.T) {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			l := lockertest.NewLocker(t, store)
+			_ = acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			<-time.After(3 * time.Second)
+			before := store.Calls(locker.OpAcquire)
+			store.Wipe() // the holder finds out at its next renewal
+			lease := w.granted(400 * time.Millisecond)
+			if n := store.Calls(locker.OpAcquire) - before; n != 1 {
+				t.Errorf("%d acquires for a free key", n)
+			}
+			if left := time.Until(lease.Expires()); left < 980*time.Millisecond {
+				t.Errorf("%v left of a lease of 1 s that was just granted", left)
+			}
+			release(t, lease)
+			nothingLeft(t, store)
+		})
+	})
+	t.Run("after a streak, where nobody tells of grants", func(t *testing.T) {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			store.FailOpen(errors.New("NOPERM"))
+			l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))
+			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			ws := crowd(t, l, locker.Rule{Key: "a", TTL: time.Second}, 2)
+			<-time.After(3 * time.Second)
+			before := store.Calls(locker.OpAcquire)
+			for _, w := range ws {
+				release(t, lease)
+				lease = w.granted(0)
+				if left := time.Until(lease.Expires()); left < 500*time.Millisecond {
+					t.Errorf("%v left of a lease of 1 s", left)
+				}
+			}
+			if n := store.Calls(locker.OpAcquire) - before; n > 1 {
+				t.Errorf("%d acquires for a free key", n)
+			}
+			release(t, lease)
+			nothingLeft(t, store)
+		})
+	})
+}
+
+// A caller that has waited must not be overtaken because another one of its process gives up.
+func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 3)
+		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
+		ours := crowd(t, ls[1], locker.Rule{Key: "a"}, 3)
+		theirs := waits(t, ls[2], locker.Rule{Key: "a"})
+		for _, w := range ours[:2] {
+			w.cancel()
+			<-w.done
+			wantErr(t, w.err, "a", context.Canceled, locker.ErrBusy)
+			synctest.Wait()
+			if n := store.Queued(); n != 2 {
+				t.Errorf("%d entries of two processes", n)
+			}
+		}
+		before := store.Calls(locker.OpAcquire)
+		release(t, lease)
+		lease = ours[2].granted(0)
+		theirs.waitsStill()
+		if n := store.Calls(locker.OpAcquire) - before; n != 0 {
+			t.Errorf("%d acquires after the release", n)
+		}
+		release(t, lease)
+		release(t, theirs.granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// The leader hears that the server cannot be asked, and so must those who wait behind it.
+func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		_ = acquire(t, ls[0], locker.Rule{Key: "a"})
+		ws := crowd(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second}, 3)
+		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+		for _, w := range ws {
+			<-w.done
+			wantErr(t, w.err, "a", locker.ErrUnavailable)
+			wantNot(t, w.err, locker.ErrBusy)
+		}
+	})
+}
+
+func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))
+		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
+		for _, l := range ls { // one where the holder is, one where only the leader has heard of it
+			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < 29*time.Second || e.RetryAfter > 30*time.Second {
+				t.Errorf("retry after %v, while the holder has 30 s", e.RetryAfter)
+			}
+			for _, w := range ws {
+				w.cancel()
+				<-w.done
+			}
+		}
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}
+
+// If the next one's process died, the key would be blocked for what the one before has asked for.
+func TestAnExtendedHoldIsNotPassedOn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		release(t, lease)
+		next := w.granted(0)
+		if i, err := l.Inspect(t.Context(), "a"); err != nil || i.Left > time.Second || i.Fence != next.Fence() {
+			t.Errorf("a lease of 1 s with fence %d: %+v %v", next.Fence(), i, err)
+		}
+		before := store.Calls(locker.OpRenew)
+		<-time.After(50 * time.Minute)
+		if n := store.Calls(locker.OpRenew) - before; n > 50*60*4 {
+			t.Errorf("%d renewals in 50 min", n)
+		}
+		release(t, next)
+		nothingLeft(t, store)
+	})
+}
+
+func TestAReleasedLeaseDoesNotLastAsLongAsTheNext(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		released := time.Now()
+		release(t, lease)
+		next := w.granted(0)
+		<-time.After(time.Minute)
+		if at := lease.Expires(); at.After(released) {
+			t.Errorf("it expires %v after its release", at.Sub(released))
+		}
+		if left := time.Until(next.Expires()); left < 500*time.Millisecond {
+			t.Errorf("%v left of the next one", left)
+		}
+		release(t, next)
+	})
+}
+
+// onHold is an Observer that does something when a hold begins.
+type onHold func()
+
+func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	if op == locker.OpHold {
+		f()
+	}
+	return ctx, nil
+}
+
+// The panic is its caller's. It must not take the key from everybody else.
+func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
+	for name, holds := range map[string]int{"of who asks the server": 1, "of who was passed the hold": 2} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				begun := 0
+				l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() {
+					if begun++; begun == holds {
+						panic("observer")
+					}
+				})))
+				recovered := make(chan any, 1)
+				panics := func() {
+					defer func() { recovered <- recover() }()
+					_, _ = l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Second})
+				}
+				if holds == 1 {
+					panics()
+				} else {
+					first := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+					go panics()
+					synctest.Wait()
+					release(t, first)
+				}
+				if <-recovered == nil {
+					t.Error("positive control: nothing panicked")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				lease, err := l.Acquire(ctx, locker.Rule{Key: "a", TTL: time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				release(t, lease)
+				<-time.After(time.Minute)
+				nothingLeft(t, store)
+			})
+		})
+	}
+}
+
+// A hold may be over before its cohort was told of it; who hears of both must not believe in it for ever. It is a matter of
+// scheduling, so it is tried often.
+func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
+	for range 200 {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			rule := locker.Rule{Key: "a", TTL: time.Second}
+			l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() { <-time.After(rule.TTL) })))
+			lease := acquire(t, l, rule)
+			<-lease.Context().Done()
+			_ = lease.Release(t.Context())
+			<-time.After(time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			if _, err := l.Acquire(ctx, rule); ctx.Err() != nil {
+				t.Fatalf("nobody holds the key, and it was not to be had for an hour: %v", err)
+			}
+		})
+	}
+}

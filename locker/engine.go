@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,7 +199,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	defer close(e.closed)
 	close(e.closing)
-	e.post.stop()
+	silent := e.post.stop()
 	e.acquires.close()
 	e.runs.close()
 	for _, l := range e.keeper.leases() {
@@ -218,6 +219,11 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.cut()
 	if idle := e.calls.stop(ctx); err == nil {
 		err = idle
+	}
+	select {
+	case <-silent:
+	case <-ctx.Done(): // a subscription that hangs ends when go-redis gives it up
+		err = cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
 		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; held keys run out by their TTL", err)}

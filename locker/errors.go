@@ -46,7 +46,9 @@ func (revoked) Is(target error) bool { return target == ErrLost }
 type Error struct {
 	Op  Op
 	Key string
-	// RetryAfter is when another try may succeed, at least 1 ms. Set with ErrBusy and ErrTooManyWaiters, 0 otherwise.
+	// RetryAfter is when another try may succeed, at least 1 ms: what the holder has left if it does not renew, or what those
+	// ahead need if they hold for as long as others of the same Rule.Name did, whichever is shorter. Set with ErrBusy and
+	// ErrTooManyWaiters, 0 otherwise.
 	RetryAfter time.Duration
 	Err        error
 }

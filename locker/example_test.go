@@ -46,6 +46,30 @@ func ExampleRule() {
 	_ = locker.Rule{Key: "export", Wait: time.Second, TTL: 10 * time.Second, AtMost: 10 * time.Second}
 }
 
+func ExampleNewSingle_options() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	apart := redis.NewClient(&redis.Options{Addr: "localhost:6379", PoolSize: 2})
+	l, err := locker.NewSingle(client,
+		locker.WithMaxWaiters(100),                            // for each key; then ErrTooManyWaiters, at once
+		locker.WithAdaptiveTTL(2*time.Second, 30*time.Second), // after a crash the next one waits for 2 s on a healthy network
+		locker.WithRenewClient(apart),                         // another client of the same server
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = l.Close(context.Background())
+}
+
+// While another library still polls for the same keys.
+func ExampleWithoutQueue() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	l, err := locker.NewSingle(client, locker.WithoutQueue())
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = l.Close(context.Background())
+}
+
 func ExampleEngine_Acquire() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

@@ -42,12 +42,16 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	if err := l.gone(); err != nil {
 		return err
 	}
-	if e.keeper.shorten(l.hold, ttl) {
+	if e.keeper.shorten(l, ttl) {
 		return nil
 	}
 	over := l.Context().Done()
 	for pause := range betweenRepeats {
-		claim, start := e.keeper.extension(l.hold, ttl)
+		claim, start, ok := e.keeper.extension(l, ttl)
+		if !ok { // a Release has come in between
+			<-over
+			return l.gone()
+		}
 		*calls++
 		select {
 		case r := <-ask(&e.calls, func() ([]Grant, error) { return e.store.Renew(ctx, []Claim{claim}) }):

@@ -23,13 +23,15 @@ var errNotQueued = errors.New("nothing was queued")
 // newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now. Where
 // it could not wait in the queue it asks by itself, and there is none.
 func newFollow(next *acquisition, now time.Time) *follow {
-	if next.enqueue(); !next.queues {
+	if next.prepare(); !next.claim.Queue {
+		next.forget()
 		next.turn <- turn{seen: true}
 		return nil
 	}
-	next.asked, next.first, next.sent = true, now, now
-	f := &follow{claim: next.claim(), there: make(chan struct{})}
-	next.turn <- turn{asked: f, seen: true}
+	next.known, next.first, next.sent = true, now, now
+	next.calls++
+	f := &follow{claim: next.claim, there: make(chan struct{})}
+	next.turn <- turn{follow: f, seen: true}
 	return f
 }
 

@@ -8,19 +8,16 @@ import (
 // hold is what the server knows as one lease: one token, from its grant to its release or loss. Mostly one [Lease] uses
 // it; a streak passes it through the Leases of several callers, each with a fence of its own out of the block.
 type hold struct {
-	engine   *Engine
-	key      string // with the prefix
-	mode     Mode
-	token    string
-	metadata string // as it lies in the server's lease
-	fence    uint64 // the first of the block
-	block    int
-	ttl      time.Duration // what was asked for
-	since    time.Time     // no later than the grant: deadlines and the streak count from here
-	granted  time.Time     // when we heard of it: AtLeast counts from here
-	atLeast  time.Duration // Rule.AtLeast; 0 where several callers share
-	unclear  bool          // an acquire of token is unanswered, so the release must undo it
-	posted   bool          // a message about token may still come
+	engine  *Engine
+	claim   Claim  // that it was granted to
+	fence   uint64 // the first of the block
+	block   int
+	ttl     time.Duration // what was asked for
+	since   time.Time     // no later than the grant: deadlines and the streak count from here
+	granted time.Time     // when we heard of it: AtLeast counts from here
+	atLeast time.Duration // Rule.AtLeast; 0 where several callers share
+	unclear bool          // an acquire of token is unanswered, so the release must undo it
+	posted  bool          // a message about token may still come
 
 	cohort *cohort // whose callers it may be passed to; nil: nobody's
 	used   int     // fences of the block that were given out; guarded by the cohorts' mutex
@@ -40,7 +37,7 @@ func (h *hold) lost(lease *Lease, why error, mayBeOurs bool) {
 		return // a Release has begun, and does the rest
 	}
 	h.engine.post.forget(h)
-	if mayBeOurs || h.unclear {
+	if mayBeOurs || h.unclear || h.claim.Queue { // if it was not confirmed yet, its entry is in the queue still
 		_, longest := h.engine.keeper.remove(h)
 		h.engine.cleaner.add(h.chore(longest))
 	}
@@ -49,7 +46,8 @@ func (h *hold) lost(lease *Lease, why error, mayBeOurs bool) {
 
 // chore is the release of this hold, as the cleaner would do it.
 func (h *hold) chore(longest time.Duration) chore {
-	ch := chore{claim: Claim{Key: h.key, Owner: h.token, Mode: h.mode, Undo: undoFor(h.unclear, h.ttl)}}
+	ch := chore{claim: h.claim}
+	ch.claim.Undo = undoFor(h.unclear, h.ttl)
 	ch.useless = time.Now().Add(max(longest, ch.claim.Undo))
 	if h.atLeast > 0 {
 		ch.keep = h.granted.Add(h.atLeast)
@@ -59,7 +57,7 @@ func (h *hold) chore(longest time.Duration) chore {
 
 // holder is what a caller who waits for this hold learns of it.
 func (h *hold) holder() Holder {
-	return Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.metadata}
+	return Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
 }
 
 // timeout says why a hold whose deadline has passed is over; the keeper's mutex is held.

@@ -31,6 +31,8 @@ type inbox struct {
 	pubsub  *redis.PubSub // what it reads, for Reset and stop to close
 	live    bool          // the server has confirmed it
 	trying  *attempt      // the subscription that is under way, or the last that was
+	refused error         // this user may not subscribe
+	asked   time.Time     // when the server said so
 }
 
 // subscriber is a Client that can subscribe: a *redis.Client is one.
@@ -49,6 +51,8 @@ const (
 	silentFor = 3 * time.Second
 	// steadyAfter is how long a subscription must have held for the next one to come without a pause.
 	steadyAfter = time.Second
+	// askAgainAfter is when a user who may not subscribe asks whether that has changed.
+	askAgainAfter = 10 * time.Second
 )
 
 // betweenSubscriptions are the pauses after subscriptions that failed or did not hold.
@@ -68,7 +72,8 @@ func newInbox(s subscriber) *inbox {
 	return b
 }
 
-// Listen makes tell hear of every event, from the goroutine that reads.
+// Listen makes tell hear of every event, from the goroutine that reads. stop waits for that; while it connects to a server
+// that hangs this may take the 5 s after which go-redis gives up.
 func (b *inbox) Listen(tell func(Event)) (stop func()) {
 	b.tell = tell
 	return b.stop
@@ -104,6 +109,10 @@ func (b *inbox) Open(ctx context.Context, _ string) (string, error) {
 	if b.stopped {
 		b.mu.Unlock()
 		return "", &Refusal{Err: ErrClosed}
+	}
+	if !b.running && b.refused != nil && time.Since(b.asked) < askAgainAfter {
+		b.mu.Unlock()
+		return "", b.refused
 	}
 	if !b.running {
 		b.running = true
@@ -172,6 +181,9 @@ func (b *inbox) subscribe() (*redis.PubSub, error) {
 	pubsub := b.client.Subscribe(ctx, b.channel)
 	b.mu.Lock()
 	b.pubsub = pubsub
+	if b.stopped { // too soon for stop to have closed it
+		pubsub.Close()
+	}
 	b.mu.Unlock()
 	answer, err := pubsub.ReceiveTimeout(ctx, silentFor)
 	if err != nil {
@@ -199,6 +211,10 @@ func (b *inbox) subscribed(pubsub *redis.PubSub, err error, first bool) (again b
 	pubsub.Close()
 	b.pubsub = nil
 	b.running = !first && !b.stopped
+	b.refused = nil
+	if no, ok := errors.AsType[*Refusal](refusal(err)); ok && !no.Temporary {
+		b.refused, b.asked = no, time.Now()
+	}
 	return b.running
 }
 

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,32 +220,53 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	if p.Inbox("any") != "" || len(subscribers(t, client)) != 0 {
 		t.Fatal("it seems to listen")
 	}
-	// Such a user can still lock, wait without an inbox, and hand on to who has one.
-	l := &line{t, client, locker.SingleStore(client), "narrow"}
-	wide := newLine(t, server)
-	ear := wide.listen()
-	holder := l.held()
-	first, second := l.waits(ear.name), l.waits("")
-	l.release(holder, locker.Released)
-	l.wantHolder(first)
-	ear.wantSilence() // the message is lost, and nothing else
-	l.release(first, locker.Released)
-	l.wantHolder(second)
+	eventually(t, "no connection is left of what failed", func() bool {
+		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
+	})
+	// Such a user can still lock, wait without an inbox, and hand on to who has one; so can who may not even count them.
+	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	blind := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "blind", "secret" })
+	for name, c := range map[string]*redis.Client{"narrow": client, "blind": blind} {
+		l := &line{t, c, locker.SingleStore(c), name}
+		ear := newLine(t, server).listen()
+		holder := l.held()
+		first, second := l.waits(ear.name), l.waits("")
+		l.release(holder, locker.Released)
+		l.wantHolder(first)
+		ear.wantSilence() // the message is lost, and nothing else
+		l.release(first, locker.Released)
+		l.wantHolder(second)
+	}
 }
 
 func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	p := newPost(t, server.Client(t))
+	var dials atomic.Int32
+	p := newPost(t, server.Client(t, func(o *redis.Options) {
+		o.Dialer = func(_ context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return net.Dial(network, addr)
+		}
+	}))
 	server.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if name, err := p.Open(ctx, "any"); name != "" || !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("%q %v", name, err)
+	start := time.Now()
+	if name, err := p.Open(ctx, "any"); name != "" || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Second {
+		t.Fatalf("%q %v after %v", name, err, time.Since(start))
 	}
 	server.Resume()
 	p.open() // the attempt went on
 	server.Kill()
+	eventually(t, "it names no inbox where it cannot hear", func() bool { return p.Inbox("any") == "" })
+	before := dials.Load()
+	eventually(t, "it tries again and again", func() bool { return dials.Load() > before+25 }) // go-redis dials several times
+	if name, err := p.Open(t.Context(), "any"); name != "" || err == nil {
+		t.Fatalf("%q %v", name, err)
+	}
 	q := newPost(t, redis.NewClient(&redis.Options{Addr: server.Addr()}))
 	if name, err := q.Open(t.Context(), "any"); name != "" || err == nil {
 		t.Fatalf("%q %v", name, err)
@@ -353,8 +375,12 @@ func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 	if _, err := p.Open(t.Context(), "any"); err != nil {
 		t.Fatal(err)
 	}
+	start := time.Now()
 	p.wantReopened()
 	p.wantReopened()
+	if d := time.Since(start); d > 2*time.Second {
+		t.Errorf("replaced after %v: not before it was silent for long", d)
+	}
 	p.stop()
 	if len(taken) < 2 {
 		t.Fatal("positive control: no subscription was taken away")
@@ -375,4 +401,42 @@ func takeAway(conn net.Conn, taken chan<- struct{}) {
 			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")
 		}
 	}
+}
+
+// A connection that says nothing must not keep Close, nor a subscription that is made meanwhile.
+func TestCloseKeepsToItsContextWhileSubscribing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // the system takes connections, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hole.Close()
+	var mute atomic.Bool
+	client := server.Client(t, func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if mute.Load() {
+				addr = hole.Addr().String()
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	})
+	l, err := locker.NewSingle(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := acquire(t, l, locker.Rule{Key: "a"})
+	mute.Store(true)
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond}) // opens the inbox
+	wantErr(t, err, "a", locker.ErrBusy)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("positive control: nothing kept Close: %v", err)
+	}
+	if d := time.Since(start); d > time.Second {
+		t.Errorf("Close took %v with a context of 100 ms", d)
+	}
+	wantErr(t, context.Cause(lease.Context()), "a", locker.ErrClosed)
 }

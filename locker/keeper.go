@@ -44,10 +44,8 @@ func (k *keeper) init(e *Engine) {
 func (k *keeper) add(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	select {
-	case <-k.engine.closing:
+	if k.engine.isClosing() {
 		return false
-	default:
 	}
 	h.lease = lease
 	k.plan(h, h.since, h.each)
@@ -71,18 +69,22 @@ func (k *keeper) pass(h *hold) bool {
 	if h.handed > 0 {
 		whole = h.handed
 	}
-	if h.index == 0 || h.failure != nil || time.Until(h.deadline) < whole/2 {
+	extended := h.longest > h.ttl && !h.adaptive
+	if h.index == 0 || h.failure != nil || extended || time.Until(h.deadline) < whole/2 {
 		return false
 	}
-	h.lease, h.each = nil, h.ttl
+	if h.lease = nil; !h.adaptive {
+		h.each = h.ttl
+	}
 	return true
 }
 
-// attach gives a hold that was passed on to the Lease that uses it now. It is false when the hold was lost meanwhile.
+// attach gives a hold that was passed on to the Lease that uses it now, unless the hold was lost meanwhile, or the Engine is
+// closing: then nobody would end that Lease.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.index == 0 {
+	if h.index == 0 || k.engine.isClosing() || !time.Now().Before(h.deadline) {
 		return false
 	}
 	h.lease = lease
@@ -157,13 +159,13 @@ func (k *keeper) eachOf(h *hold) time.Duration {
 	return h.each
 }
 
-// shorten makes the hold end sooner on this side, and is false when ttl is more than it has.
-func (k *keeper) shorten(h *hold, ttl time.Duration) bool {
+// shorten makes the hold of l end sooner on this side, and is false when ttl is more than it has.
+func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
+	h, now := l.hold, time.Now()
 	deadline := now.Add(ttl - drift(ttl))
-	if deadline.After(h.deadline) {
+	if h.lease != l || deadline.After(h.deadline) {
 		return false
 	}
 	h.each, h.deadline = ttl, deadline
@@ -172,21 +174,24 @@ func (k *keeper) shorten(h *hold, ttl time.Duration) bool {
 	return true
 }
 
-// extension returns what an extension of h by ttl asks for now, and the time from which its success counts. From then on
-// the server may keep the lease for that long.
-func (k *keeper) extension(h *hold, ttl time.Duration) (Claim, time.Time) {
+// extension returns what an extension of l by ttl asks for now, and the time from which its success counts. From then on
+// the server may keep the lease for that long, and it is not passed on. It is false when it was passed on already.
+func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h.longest = max(h.longest, ttl)
-	now := time.Now()
-	return h.renewalAt(now, ttl), now
+	h, now := l.hold, time.Now()
+	if h.lease != l {
+		return Claim{}, now, false
+	}
+	h.longest, h.adaptive = max(h.longest, ttl), false
+	return h.renewalAt(now, ttl), now, true
 }
 
 // extended makes renewals ask for ttl from now on.
 func (k *keeper) extended(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h.each, h.adaptive = ttl, false
+	h.each = ttl
 }
 
 // renewalAt is a renewal by ttl that is sent now, no further than AtMost; the keeper's mutex is held.
@@ -194,7 +199,7 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
 	if !h.until.IsZero() {
 		ttl = max(min(ttl, h.until.Sub(now)), time.Millisecond)
 	}
-	return Claim{Key: h.key, Owner: h.token, Mode: h.mode, TTL: ttl, Handed: h.handed > 0}
+	return Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Handed: h.handed > 0}
 }
 
 // answered applies a Store's answer to a renewal that was sent at start. An answer for a hold that has ended meanwhile
@@ -210,11 +215,12 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		if claim.Handed {
 			h.handed = 0
 		}
+		k.pace(h)
+		h.failure = nil
 		if deadline := start.Add(claim.TTL - drift(claim.TTL)); deadline.After(h.deadline) {
-			k.pace(h)
-			h.deadline, h.failure = deadline, nil
-			k.plan(h, start, claim.TTL)
+			h.deadline = deadline
 		}
+		k.plan(h, start, claim.TTL)
 		k.fix(h)
 		return true
 	case Revoked:

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A Lease is one hold of a lock, from its grant to its release or loss. It is safe for concurrent use; its zero value is
+// A Lease is one caller's hold of a lock, from its grant to its release or loss; that it may be passed on to the next caller
+// of this process instead of going back to the server, nobody notices. It is safe for concurrent use; its zero value is
 // not usable. Two things end separately: its context, which tells the work to stop, and the hold itself, which Close
 // keeps up until the work has stopped.
 type Lease struct {
@@ -24,6 +25,7 @@ type Lease struct {
 
 	mu      sync.Mutex
 	over    error                     // nil while held; then ErrReleased, or how it was lost
+	endedAt time.Time                 // when that was found
 	cause   error                     // nil while the contexts live
 	cancels []context.CancelCauseFunc // of the contexts derived from this lease
 	own     context.Context           // made by the first call of Context
@@ -52,14 +54,23 @@ func (l *Lease) Key() string { return l.rule.Key }
 // Mode returns the Rule's mode.
 func (l *Lease) Mode() Mode { return l.rule.Mode }
 
-// Fence returns a number that grows with every grant of the key. Hand it to whatever the lock protects and let that
-// refuse a smaller one than it has seen: then a holder that was paused past its lease can do no harm. It is 0 only
-// where the Store cannot mint one.
+// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process. Hand it to
+// whatever the lock protects and let that refuse a smaller one than it has seen: then a holder that was paused past its
+// lease can do no harm. It is 0 only where the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns when the lease ends unless it is renewed: a conservative bound on the local monotonic clock, before
 // the server would give the key to anybody else.
-func (l *Lease) Expires() time.Time { return l.engine.keeper.deadlineOf(l.hold) }
+// Of a lease that has ended it is when it ended.
+func (l *Lease) Expires() time.Time {
+	deadline := l.engine.keeper.deadlineOf(l.hold)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil && l.endedAt.Before(deadline) {
+		return l.endedAt
+	}
+	return deadline
+}
 
 // Context returns a context that carries the values of the one given to Acquire, but not its cancellation, and that ends
 // with the lease. context.Cause then says why: ErrReleased, or an [*Error] for ErrLost, ErrRevoked, ErrExpired or
@@ -98,7 +109,7 @@ func (l *Lease) end(why error) bool {
 		l.mu.Unlock()
 		return false
 	}
-	l.over = why
+	l.over, l.endedAt = why, time.Now()
 	l.mu.Unlock()
 	l.cancel(why)
 	return true

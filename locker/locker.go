@@ -51,7 +51,8 @@ type Rule struct {
 	// TTL is how long the server keeps the lock when nobody renews it: after a crash, the next holder waits this long.
 	// It is renewed while held. Default: the Locker's, 30 s.
 	TTL time.Duration
-	// Wait is the longest time to wait for the lock. 0: until ctx is done; NoWait: one attempt.
+	// Wait is the longest time to wait for the lock. 0: until ctx is done; NoWait: one attempt. A server that
+	// has given no answer yet is asked again for 1 s at most; then it is ErrUnavailable.
 	Wait time.Duration
 	// AtLeast keeps the key locked this long after the grant even if it is released sooner: it suppresses duplicates
 	// of a job that several schedulers start within their clocks' skew. Default: 0, released at once.

@@ -10,7 +10,7 @@ type Op uint8
 
 const (
 	OpAcquire    Op = iota + 1 // from the call to the grant or the refusal, the wait included
-	OpHold                     // from the grant to the release or the loss
+	OpHold                     // from the grant to the release or the loss, for each caller who shares a lease
 	OpRelease                  // Release and Complete
 	OpExtend                   // Extend
 	OpRenew                    // the renewals of the keeper; not observed one by one
@@ -81,16 +81,20 @@ type Outcome struct {
 	Err error
 	// Fence of the lease, 0 when there is none.
 	Fence uint64
-	// Calls is how many times the Store was asked. 0 for OpHold.
+	// Calls is how many times the Store was asked by this operation. 0 for OpHold, for a release that passed the lease on to
+	// another caller of this process, and for an acquire that got it so.
 	Calls int
-	// Waited is how long an acquire was held up by another holder, 0 when the first answer was the grant.
+	// Waited is how long an acquire was held up by another holder, of any process; 0 when the first answer was the grant.
 	Waited time.Duration
-	// Expected is how long a wait would take, estimated when it began from the place in the queue and how long leases of
-	// the same Rule.Name were held in this process; 0 when too few were.
+	// Expected is how long an acquire would have to wait, estimated at the first answer of busy from the place in the queue
+	// and from how long leases of the same Rule.Name were held in this process. 0 when fewer than 10 were, and for who waited
+	// behind others of this process and never asked.
 	Expected time.Duration
-	// TTL is what the lease was asked for, of which [WithAdaptiveTTL] makes something new as renewals become slower.
+	// TTL is what an acquire asked for; for OpHold and OpRelease what renewals ask for at the end, which [WithAdaptiveTTL] and
+	// Extend change; 0 for the others.
 	TTL time.Duration
-	// HolderMetadata is what the other holder's [WithMetadata] wrote into its lease, as last seen by an acquire.
+	// HolderMetadata is what the other holder's [WithMetadata] wrote into its lease, as last seen by an acquire. Callers of
+	// one process who share a lease find there what the first of them wrote.
 	HolderMetadata string
 }
 

@@ -88,8 +88,10 @@ func WithMaxTTL(d time.Duration) Option { return func(c *config) { c.maxTTL = d 
 // where other lock libraries see it.
 func WithPrefix(p string) Option { return func(c *config) { c.prefix = p } }
 
-// WithBackoff sets the pauses between attempts while a key is busy. Default: 5 ms, doubling up to 100 ms, jittered.
-// A pause is never longer than what the holder has left.
+// WithBackoff sets the pauses between attempts where nobody tells a waiter that its turn has come: behind a holder of
+// another library, without a subscription, with [WithoutQueue]; and after calls without an answer. A waiter in the queue
+// is told, and asks again by itself only in case that fails. Default: 5 ms, doubling up to 100 ms, jittered. While the
+// holder is known, a pause is no longer than what it has left, and 1 ms.
 func WithBackoff(b Backoff) Option { return func(c *config) { c.backoff = b } }
 
 // WithObserver makes o see every operation. Default: none, at no cost.
@@ -110,8 +112,8 @@ func WithAdaptiveBackoff(least, most time.Duration) Option {
 }
 
 // WithAdaptiveTTL chooses the time to live of leases whose Rule has none: as short as least while renewals are prompt, so
-// that a crash is noticed soon, and longer, up to most, as renewals are answered later. It takes effect with the next
-// renewal. Default: a fixed TTL, see [WithTTL]. Observers see it in [Outcome].
+// that a crash is noticed soon, and longer, up to most, as renewals are answered later. New leases get what was learnt at
+// once, held ones with their next renewal. Default: a fixed TTL, see [WithTTL]. Observers see it in [Outcome].
 func WithAdaptiveTTL(least, most time.Duration) Option {
 	return func(c *config) { c.adaptiveTTL = bounds{least, most} }
 }
@@ -126,16 +128,19 @@ func WithRenewClient(client Client) Option {
 const DefaultHandoffs = 32
 
 // WithHandoffs bounds a streak: how many callers of this process, one after the other, use one lease before it goes back
-// to the server, where other processes wait. Each of them has a fence of its own. A streak also ends after 10 ms. 1: none,
-// every caller queues at the server by itself. Default: [DefaultHandoffs].
+// to the server, where other processes wait. Each of them has a fence of its own. A streak also ends after 10 ms. Callers share
+// a lease if Key, Mode and TTL of their Rules are equal, they may wait, and neither AtLeast, AtMost nor Once is set. 1: none
+// do, every caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return func(c *config) { c.handoffs = n } }
 
-// WithFair grants strictly in the order in which callers of all processes began to wait: it is WithHandoffs(1). By default
-// a waiter is overtaken by at most one streak of each other process.
+// WithFair grants strictly in the order in which callers of all processes began to wait at the server: it is
+// WithHandoffs(1). By default processes take turns, a streak each, so a caller may be overtaken by callers of other processes
+// who began to wait later.
 func WithFair() Option { return WithHandoffs(1) }
 
 // WithoutQueue makes waiters ask again after the pauses of their Backoff, like other libraries, and leave the server's
-// queue alone: for the time of a migration, while others who only poll want the same keys. Order is not kept then.
+// queue alone: for the time of a migration, while others who only poll want the same keys. Order is not kept then, and no
+// lease is handed over inside the process. Use it in all processes that lock these keys: a queue that is there is served first.
 func WithoutQueue() Option { return func(c *config) { c.queue = false } }
 
 // maxMetadataBytes keeps a lease small; longer metadata is cut.

@@ -51,10 +51,18 @@ func (p *post) init(e *Engine) {
 	}
 }
 
-func (p *post) stop() {
-	if p.silence != nil {
-		p.silence()
+// stop ends what the Notifier tells, and returns a channel that is closed when it has ended.
+func (p *post) stop() <-chan struct{} {
+	silent := make(chan struct{})
+	if p.silence == nil {
+		close(silent)
+		return silent
 	}
+	go func() {
+		defer close(silent)
+		p.silence()
+	}()
+	return silent
 }
 
 // inbox names where this process is told about key; "" when it does not listen.
@@ -96,6 +104,7 @@ func (p *post) expect(token string, box *mailbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notifier != nil {
+		box.news, box.bell = news{}, make(chan struct{}, 1) // those of another token are none
 		p.boxes[token] = box
 	}
 }
@@ -119,7 +128,7 @@ func (p *post) dismiss(token string) {
 // forget is called when a hold has ended.
 func (p *post) forget(h *hold) {
 	if h.posted {
-		p.dismiss(h.token)
+		p.dismiss(h.claim.Owner)
 	}
 }
 
@@ -130,6 +139,14 @@ func (p *post) read(box *mailbox) news {
 	n := box.news
 	box.news = news{}
 	return n
+}
+
+// granted looks whether box holds a grant.
+func (p *post) granted(box *mailbox) (Event, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	box.ring() // for whoever reads it all
+	return box.news.grant, box.news.granted && !box.news.reopened
 }
 
 // deliver is what the Notifier calls.
@@ -163,16 +180,6 @@ func (p *post) deliver(e Event) {
 		default: // from a newer Store: whatever it means, asking again does no harm
 			box.news.maybe = true
 		}
-		box.ring()
-	}
-}
-
-// hang gives box a bell, which rings at once when there are news already.
-func (p *post) hang(box *mailbox) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	box.bell = make(chan struct{}, 1)
-	if box.news != (news{}) {
 		box.ring()
 	}
 }

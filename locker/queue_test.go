@@ -304,20 +304,25 @@ func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	})
 }
 
-// The cancel's release is lost as well: then it is the message that is answered with a release.
+// The cancel's release is lost as well, for longer than it is repeated. Then it is the message that is answered with a
+// release; without that the others would wait until the lease runs out that nobody uses.
 func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		ls, ps := processes(t, store, 3)
+		ls, _ := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
 		third := waits(t, ls[2], locker.Rule{Key: "a"})
-		ps[1].DelayEvents(20 * time.Millisecond)
 		store.Fail(locker.OpRelease, errors.New("down"))
 		second.cancel()
 		<-second.done
+		<-time.After(2 * time.Minute)
 		store.Fail(locker.OpRelease, nil)
+		if store.Queued() != 2 {
+			t.Fatalf("positive control: %d entries, want that of the one who gave up too", store.Queued())
+		}
 		release(t, first)
-		release(t, third.granted(100*time.Millisecond))
+		release(t, third.granted(0))
+		nothingLeft(t, store)
 	})
 }
 
@@ -587,4 +592,109 @@ func TestNobodyIsStuck(t *testing.T) {
 		<-time.After(2 * time.Minute)
 		nothingLeft(t, store)
 	})
+}
+
+// The queue remembers who waits for much longer than a lease may live that was asked for long ago.
+func TestAWaiterThatGivesUpLateLeavesTheQueue(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 3)
+		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
+		head := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := waits(t, ls[2], locker.Rule{Key: "a", TTL: time.Second})
+		<-time.After(8 * time.Second) // it last asked 7 s ago
+		if n := store.Queued(); n != 2 {
+			t.Errorf("%d entries for two waiters", n)
+		}
+		second.cancel()
+		<-second.done
+		synctest.Wait()
+		if n := store.Queued(); n != 1 {
+			t.Errorf("%d entries for one waiter", n)
+		}
+		release(t, lease)
+		release(t, head.granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// The answer came too late for a lease, but not for the server, which counts from a later time.
+func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Delay(locker.OpAcquire, 995*time.Millisecond) // a lease of 1 s counts for 988 ms
+		done := make(chan *locker.Lease, 1)
+		go func() { done <- acquire(t, l, locker.Rule{Key: "a", TTL: time.Second}) }()
+		<-time.After(900 * time.Millisecond)
+		store.Delay(locker.OpAcquire, 0)
+		<-time.After(95 * time.Millisecond)
+		start := time.Now()
+		release(t, <-done)
+		since(t, start, 0, 200*time.Millisecond)
+	})
+}
+
+// Whose question hangs when its wait is over has not been told that the key is busy now.
+func TestARecheckThatHangsIsNotBusy(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		_ = acquire(t, ls[0], locker.Rule{Key: "a"})
+		w := waits(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second})
+		store.Delay(locker.OpAcquire, time.Minute)
+		<-w.done
+		store.Delay(locker.OpAcquire, 0)
+		wantErr(t, w.err, "a", locker.ErrUnavailable)
+		wantNot(t, w.err, locker.ErrBusy)
+		since(t, w.since, 8*time.Second, 0)
+	})
+}
+
+// AtLeast outlives its holder, also one to whom the key was handed a moment ago.
+func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 3)
+		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
+		w := waits(t, ls[1], locker.Rule{Key: "a", AtLeast: time.Minute})
+		release(t, lease)
+		_ = w.granted(0)
+		ps[1].Die()
+		start := time.Now()
+		next := acquire(t, ls[2], locker.Rule{Key: "a"})
+		since(t, start, time.Minute, 2*time.Second)
+		release(t, next)
+	})
+}
+
+// What was told about a token is no news about the next one of the same caller. In real time, and several times: a timer and
+// a message must come together.
+func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
+	for range 12 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			store := lockertest.NewMemory()
+			var ls []*locker.Engine
+			for range 3 {
+				ls = append(ls, lockertest.NewLocker(t, store.NewProcess(), locker.WithFair(), locker.WithBackoff(locker.Constant(time.Nanosecond))))
+			}
+			first := acquire(t, ls[0], locker.Rule{Key: "a"})
+			start := time.Now()
+			at := func(ms time.Duration) { <-time.After(time.Until(start.Add(ms * time.Millisecond))) }
+			brief := asks(t, ls[1], locker.Rule{Key: "a", TTL: 50 * time.Millisecond, AtMost: 50 * time.Millisecond})
+			at(10)
+			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})
+			at(950)
+			store.Delay(locker.OpAcquire, 40*time.Millisecond)        // the first's re-check goes out at 1000 and runs at 1040;
+			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond) // its answer comes at 1060, later than its lease lives
+			at(1033)
+			release(t, first) // the first is told of its grant while its re-check is under way
+			at(1050)
+			store.Delay(locker.OpAcquire, 0)
+			store.DelayReplies(locker.OpAcquire, 0)
+			held := long.granted(2 * time.Second) // what came too late was given back
+			<-time.After(40 * time.Millisecond)
+			if brief.over() && brief.err == nil && brief.lease.Fence() < held.Fence() {
+				t.Errorf("fence %d was given back before %d was granted, and made a lease after that", brief.lease.Fence(), held.Fence())
+			}
+			release(t, held)
+		})
+	}
 }

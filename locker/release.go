@@ -13,10 +13,10 @@ const releaseWithin = 2 * time.Second
 // betweenRepeats are the pauses between repetitions of a release or an extension.
 var betweenRepeats = Jitter(Exponential(10*time.Millisecond, 500*time.Millisecond))
 
-// Release gives the lock up. Call it once the work is done, whatever became of ctx: only ctx's values are used, its
-// cancellation is not. Called again it returns what the first call returned: nil after a release. It takes at most 2 s;
-// when the server has not answered by then the release goes on in the background until it is confirmed or the lease has
-// run out.
+// Release gives the lock up: to the next caller of this process, or to the server, which hands it to whoever waits there.
+// Call it once the work is done, whatever became of ctx: only ctx's values are used, its cancellation is not. Called again
+// it returns what the first call returned: nil after a release. It takes at most 2 s; when the server has not answered by
+// then the release goes on in the background until it is confirmed or the lease has run out.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when there is no answer.
 func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false) }
@@ -35,7 +35,7 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	calls := 0
 	var err error
 	if l.end(ErrReleased) {
-		err = l.giveUp(ctx, complete && l.rule.Once > 0, &calls)
+		err = l.pass(ctx, complete && l.rule.Once > 0, &calls)
 	} else {
 		err = l.ended()
 	}
@@ -85,8 +85,8 @@ func (l *Lease) endRelease() {
 	}
 }
 
-// giveUp passes the hold on to the next caller of this process, or releases it at the server.
-func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) error {
+// pass passes the hold on to the next caller of this process, or releases it at the server.
+func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
 	now := time.Now()
 	e.times.held(l.rule.Name, now.Sub(l.began))
@@ -131,8 +131,6 @@ type releasing struct {
 	earlier bool  // an attempt within the lease is unclear
 	last    error // of the last attempt
 }
-
-var errNoAnswer = errors.New("no answer")
 
 func (r *releasing) run() error {
 	if answered, err := r.ask(); answered {

@@ -122,9 +122,15 @@ func TestAReplicaServesNobody(t *testing.T) {
 		"a waiter asks again":   func() error { _, err := l.store.Acquire(t.Context(), second); return err },
 		"the head asks again":   func() error { _, err := l.store.Acquire(t.Context(), third); return err },
 		"a confirmation":        func() error { _, err := l.store.Renew(t.Context(), []locker.Claim{first}); return err },
-		"a release":             func() error { _, err := l.store.Release(t.Context(), releasing); return err },
-		"a waiter gives up":     func() error { _, err := l.store.Release(t.Context(), second); return err },
-		"a stranger releases":   func() error { _, err := l.store.Release(t.Context(), freed); return err },
+		"a stranger confirms": func() error {
+			c := freed
+			c.Handed = true
+			_, err := l.store.Renew(t.Context(), []locker.Claim{c})
+			return err
+		},
+		"a release":           func() error { _, err := l.store.Release(t.Context(), releasing); return err },
+		"a waiter gives up":   func() error { _, err := l.store.Release(t.Context(), second); return err },
+		"a stranger releases": func() error { _, err := l.store.Release(t.Context(), freed); return err },
 		"a newcomer asks": func() error {
 			_, err := l.store.Acquire(t.Context(), locker.Claim{Key: third.Key, Owner: rand.Text(), TTL: time.Minute})
 			return err
@@ -239,7 +245,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 				t.Fatalf("%+v %v, want a refusal that is ErrInvalidKey", g, err)
 			}
 			if after := dump(l); fmt.Sprint(after) != fmt.Sprint(before) {
-				t.Fatalf("%v\nbecame\n%v", before, after)
+				t.Fatalf("%q\nbecame\n%q", before, after)
 			}
 		})
 	}

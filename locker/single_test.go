@@ -344,6 +344,8 @@ func TestForeignDataStays(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
+	client.Del(t.Context(), "foreign:list", "foreign:lock")
+	client.Del(t.Context(), "foreign:list") // of a run before this one
 	client.RPush(t.Context(), "foreign:list", 1, 2, 3)
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "foreign:list"})
 	wantErr(t, err, "foreign:list", locker.ErrInvalidKey)

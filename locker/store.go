@@ -7,7 +7,8 @@ import (
 )
 
 // A Store makes the atomic steps of one kind of lock. It never waits for a lock, and holds no state of a lease: tokens,
-// deadlines, waiting, renewal and undoing are the Engine's.
+// deadlines, waiting, renewal and undoing are the Engine's. It may keep a queue of who waits, on the server; then a step that
+// frees a key, or finds it free, hands it to the first of them.
 //
 // Each method is atomic per claim, idempotent per Owner (a repeated call gives the same answer and the same fence, and
 // changes nothing else), and is sent to the server at most once: only the Engine repeats calls, because only it knows
@@ -25,7 +26,8 @@ type Store interface {
 	Release(ctx context.Context, c Claim) (Grant, error)
 }
 
-// Claim is what the Engine asks of a Store for one hold. Which fields matter stands beside them.
+// Claim is what the Engine asks of a Store for one hold. Which fields matter stands beside them. What a queue may know of a
+// claim (Inbox, Hand, Mode, Block, Metadata, whether Once is asked for) is the same in all calls for one Owner.
 type Claim struct {
 	Key   string // with the Locker's prefix
 	Owner string // one hold's token: a secret, never reused, without ':'
@@ -38,13 +40,13 @@ type Claim struct {
 
 	Queue bool          // Acquire: if busy, wait in the server's queue. Release: Owner may be in it, and leaves it
 	Inbox string        // with Queue: where a grant is told; "": nowhere, the owner asks again from time to time
-	Hand  time.Duration // with Queue: how long the server keeps a lease that was handed over, until the first renewal
+	Hand  time.Duration // with Queue: how long the server keeps the lease if it hands it over, until the owner is heard of
 
 	Handed   bool          // Renew: the lease was handed over, and this is its confirmation
 	Keep     time.Duration // Release: keep the key this long, without an owner
 	Complete bool          // Release: set the done mark
 	Undo     time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
-	Next     *Claim        // Release: an Acquire of the same key in the same step, after everybody who waits
+	Next     *Claim        // Release: an Acquire of the same key in the same step, behind everybody who waits
 }
 
 // Format prints the claim without its Owner, which is a secret.
@@ -97,8 +99,8 @@ func (s State) String() string {
 }
 
 // A Notifier is a Store that tells waiters of this process when their turn comes, or when they should ask again. Events
-// may be lost, late or repeated: whatever is in doubt is asked again with Acquire. Without a Notifier, waiters ask again
-// after the pauses of their Backoff.
+// may be lost, late or repeated: whatever is in doubt is asked again with Acquire. While there is no Inbox, and for a Store
+// that is no Notifier, waiters ask again after the pauses of their Backoff.
 type Notifier interface {
 	// Listen makes the Store call tell with every event, until stop is called. tell does not block, and is not called by
 	// two goroutines at once. stop returns when tell will not be called any more. It is called once, before all else.

@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,7 +101,7 @@ func TestAdaptiveBackoffStaysWithinItsBounds(t *testing.T) {
 		before := store.Calls(locker.OpAcquire)
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Second})
 		wantErr(t, err, "a", locker.ErrBusy)
-		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1000 {
+		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1001 { // the first, and one a pause
 			t.Errorf("%d attempts in 100 s", n)
 		}
 	})
@@ -180,4 +181,42 @@ func TestAdaptiveTTLFindsACrashSooner(t *testing.T) {
 	if adaptive > 1100*time.Millisecond || fixed < 15*time.Second {
 		t.Errorf("taken over after %v with an adaptive TTL, after %v with the default", adaptive, fixed)
 	}
+}
+
+// A renewal that was answered at once is prompt, also when it asked for less than the hold has left.
+func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))
+		var leases []*locker.Lease
+		for i := range 64 { // then the renewals of some come while those of others are under way
+			leases = append(leases, acquire(t, l, locker.Rule{Key: fmt.Sprint("a", i)}))
+		}
+		probe := func() time.Duration {
+			lease := acquire(t, l, locker.Rule{Key: "probe"})
+			defer release(t, lease)
+			return time.Until(lease.Expires())
+		}
+		store.DelayReplies(locker.OpRenew, 200*time.Millisecond)
+		<-time.After(10 * time.Second)
+		if d := probe(); d < 1500*time.Millisecond {
+			t.Errorf("a lease of %v while renewals take 200 ms", d)
+		}
+		store.DelayReplies(locker.OpRenew, 0)
+		<-time.After(time.Minute)
+		worst := time.Duration(0)
+		before := store.Calls(locker.OpRenew)
+		for range 60 {
+			<-time.After(10 * time.Second)
+			worst = max(worst, probe())
+		}
+		if worst > time.Second {
+			t.Errorf("a lease of %v, long after the renewals became prompt", worst)
+		}
+		if n := store.Calls(locker.OpRenew) - before; n > 64*600*4 { // leases, seconds, times a second
+			t.Errorf("%d renewals of 64 leases in 10 min", n)
+		}
+		for _, lease := range leases {
+			release(t, lease)
+		}
+	})
 }

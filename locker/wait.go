@@ -29,71 +29,13 @@ func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	return c.local.Add(waited - slip), 2 * slip
 }
 
-// enqueue makes the next question queue at the server, if that is allowed and this process is told of grants; a Store
-// that tells nothing is asked again and again, but may keep the order.
-func (a *acquisition) enqueue() {
-	a.queues = false
-	if a.rule.Wait == NoWait || !a.engine.cfg.queue {
-		return
-	}
-	p := &a.engine.post
-	a.inbox = p.inbox(a.key())
-	if p.notifier != nil && a.inbox == "" {
-		return // the first question may not need it
-	}
-	a.queues = true
-	a.expect()
-}
-
-// expect makes the post know the token, before the server does.
-func (a *acquisition) expect() {
-	if a.inbox != "" {
-		a.box.key = a.key()
-		a.expected = true
-		a.engine.post.expect(a.token, &a.box)
-	}
-}
-
-// forgetToken is called when the token waits no more and holds nothing.
-func (a *acquisition) forgetToken() {
-	if a.expected {
-		a.expected = false
-		a.engine.post.dismiss(a.token)
-	}
-}
-
-// open begins to listen, once the first question has found the key busy.
-func (a *acquisition) open() error {
-	e := a.engine
-	ch := ask(&e.calls, func() (string, error) { return e.post.open(e.background, a.key()) })
-	timer := time.NewTimer(unansweredFor)
-	defer timer.Stop()
-	select {
-	case r := <-ch:
-		if r.err == nil {
-			a.inbox = r.value
-		}
-	case <-timer.C: // wait as if there was nobody to tell us
-	case <-a.caller.Done():
-		return a.giveUp(a.caller.Err())
-	case <-a.expiry:
-		return a.giveUp(errWaitOver)
-	case <-e.closing:
-		return a.giveUp(ErrClosed)
-	}
-	a.queues = true
-	a.expect()
-	return nil
-}
-
 // wait waits until there is a lease, or a reason to ask again, and asks.
 func (a *acquisition) wait() (*Lease, error) {
-	if !a.busySince.IsZero() && !a.admit() {
-		a.undo()
+	if !a.busySince.IsZero() && !a.admit() && !a.engine.cohorts.hasWaiters(a) { // who came later waits already
 		return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 	}
-	if !a.queues && a.hears && a.engine.cfg.queue {
-		if err := a.open(); err != nil {
+	if !a.claim.Queue && a.current && a.engine.cfg.queue {
+		if err := a.listen(); err != nil {
 			return nil, err
 		}
 		return a.ask()
@@ -101,9 +43,6 @@ func (a *acquisition) wait() (*Lease, error) {
 	d, ok := a.patience()
 	if !ok {
 		return nil, a.giveUp(errWaitOver)
-	}
-	if a.expected && a.box.bell == nil {
-		a.engine.post.hang(&a.box)
 	}
 	timer := a.engine.timers.start(d)
 	defer a.engine.timers.stop(timer)
@@ -134,8 +73,7 @@ func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err err
 	n := a.engine.post.read(&a.box)
 	switch {
 	case n.done:
-		a.queues = false // the server has taken us out
-		a.undo()
+		a.known = a.unclear // the server has taken us out of the queue
 		return nil, false, a.fail(ErrDone, 0)
 	case n.reopened: // what was told before may be from another server, with another clock
 		a.clock, a.first = anchor{}, time.Time{}
@@ -148,32 +86,42 @@ func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err err
 		timer.Reset(time.Until(n.free) + time.Millisecond)
 	}
 	// After an error or a late grant a hint does not count: it may come from our own undo, and we would spin.
-	return nil, n.maybe && a.hears, nil
+	return nil, n.maybe && a.current, nil
 }
 
 // handed takes a grant that was told by message, if it is certain when it happened; the server is not asked again. Otherwise
 // an acquire finds out what became of it.
-//
-// On our clock the grant happened no earlier than the call that tied the clocks was sent, plus what has passed since on the
-// server's clock. While no call was answered, it happened no earlier than the first was sent.
 func (a *acquisition) handed(e Event) (*Lease, error) {
-	since, off := a.first, time.Duration(0)
-	if !a.clock.server.IsZero() {
-		since, off = a.clock.at(e.At)
-	}
-	if since.IsZero() {
-		return nil, nil
-	}
-	if age := time.Since(since); age < 0 || age > freshGrant+off {
+	since, ok := a.happened(e)
+	if !ok {
 		return nil, nil
 	}
 	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At}, since, e.Hand)
 }
 
+// certain says whether handed would take the grant.
+func (a *acquisition) certain(e Event) bool {
+	_, ok := a.happened(e)
+	return ok
+}
+
+// happened is when, on our clock, the grant of a message happened at the earliest, and whether that is certain enough.
+//
+// It happened no earlier than the call that tied the clocks was sent, plus what has passed since on the server's clock.
+// While no call was answered, it happened no earlier than the first was sent.
+func (a *acquisition) happened(e Event) (since time.Time, ok bool) {
+	since, off := a.first, time.Duration(0)
+	if !a.clock.server.IsZero() {
+		since, off = a.clock.at(e.At)
+	}
+	age := time.Since(since)
+	return since, !since.IsZero() && age >= 0 && age <= freshGrant+off
+}
+
 // patience is how long to wait for news before asking again; false when the Backoff has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
-	if a.hears && a.place > 0 && a.inbox != "" && !a.deaf && (a.place > 1 || !a.holder.Foreign) {
+	if a.current && a.place > 0 && a.claim.Inbox != "" && !a.deaf && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++
 		switch {
 		case a.place == 1 && left >= 0:
@@ -186,10 +134,10 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 		return othersAsk, true
 	}
 	// Nobody tells: a foreign holder, an inbox that is not heard, a Store without messages, a call that failed.
-	if d, ok = a.pause(); a.hears && left >= 0 {
+	if d, ok = a.pause(); a.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}
-	a.polled = a.hears
+	a.polled = a.current
 	return d, ok
 }
 

@@ -98,6 +98,10 @@ func (c *Child) Send(line string) {
 // Pause stops the child with SIGSTOP and returns when it stands still.
 func (c *Child) Pause() { c.t.Helper(); c.report(c.process.Pause()) }
 
+// AwaitStop returns when the child stands still, which stops itself with SIGSTOP:
+// that hits a moment which no signal from outside would.
+func (c *Child) AwaitStop() { c.t.Helper(); c.report(c.process.awaitStop()) }
+
 // Resume lets a paused child run on, with SIGCONT.
 func (c *Child) Resume() { c.t.Helper(); c.report(c.process.Resume()) }
 

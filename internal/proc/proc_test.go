@@ -30,6 +30,15 @@ var (
 	})
 	panics = proc.Register("panics", func([]string) { panic("on purpose") })
 	silent = proc.Register("silent", func([]string) {})
+	races  = proc.Register("races", func([]string) {
+		fmt.Fprintln(os.Stderr, "WARNING: DATA RACE")
+		fmt.Println("raced")
+		proc.Listen()
+	})
+	stops = proc.Register("stops", func([]string) {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		fmt.Println("runs on")
+	})
 )
 
 func TestMain(m *testing.M) { os.Exit(proc.Main(m).Run()) }
@@ -114,6 +123,22 @@ func TestChild(t *testing.T) {
 		if !test.FailedWith("ended on its own") || !test.Logged("panic: on purpose") {
 			t.Errorf("the test had %v", test)
 		}
+	})
+
+	t.Run("fails its test when it has a data race, though it is killed before it can end", func(t *testing.T) {
+		t.Parallel()
+		test := faketest.Run(t, func(t testing.TB) { races.Start(t).Expect(t, "raced") })
+		if !test.FailedWith("DATA RACE") {
+			t.Errorf("the test had %v", test)
+		}
+	})
+
+	t.Run("may stop itself", func(t *testing.T) {
+		t.Parallel()
+		child := stops.Start(t)
+		child.AwaitStop()
+		child.Resume()
+		child.Expect(t, "runs on")
 	})
 
 	t.Run("fails its test when it ends before it said what is expected", func(t *testing.T) {

@@ -64,6 +64,11 @@ func (p *Process) Pause() error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pause process %d: %w", p.Pid(), err)
 	}
+	return p.awaitStop()
+}
+
+// awaitStop returns when all threads stand still.
+func (p *Process) awaitStop() error {
 	look := time.NewTicker(glance)
 	defer look.Stop()
 	deadline := time.After(patience)

@@ -9,7 +9,7 @@ import (
 )
 
 // NewLocker returns an Engine over s that is closed when the test ends, which then fails if something is still under
-// way after a minute. In a testing/synctest bubble call it, and make s, inside the bubble. A second Locker over the same
+// way after two minutes. In a testing/synctest bubble call it, and make s, inside the bubble. A second Locker over the same
 // [Memory] gets a [Process] of its own.
 func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engine {
 	t.Helper()
@@ -21,7 +21,7 @@ func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // longer than any undo is repeated
 		defer cancel()
 		if err := e.Close(ctx); err != nil {
 			t.Error(err)

@@ -35,11 +35,10 @@ local function tell(now, but, after, ms)
     local page = redis.call('ZRANGE', KEYS[2], from, from + 7, 'WITHSCORES')
     for i = 1, #page, 2 do
       local token, inbox = string.match(page[i], '^([^|]*)|([^|]*)|')
-      local ticket = tonumber(page[i + 1])
-      if ticket > now - after then
-        return
+      if tonumber(page[i + 1]) > now - after then
+        return -- nor have those behind
       end
-      if token and ticket >= 0 and inbox ~= '-' and inbox ~= but and
+      if token and inbox ~= '-' and inbox ~= but and
         redis.pcall('PUBLISH', inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then
         return
       end
@@ -72,7 +71,7 @@ local function hand(now, stamp, counter, own, head)
     elseif inbox ~= '-' and listeners(inbox) == 0 then
       forget(inbox, entry)
     else
-      redis.call('ZADD', KEYS[2], string.format('%.0f', -ticket), entry)
+      redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
       if inbox ~= '-' then -- a message that may not be sent is a lost one: the waiter asks again
         redis.pcall('PUBLISH', inbox,

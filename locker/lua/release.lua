@@ -16,7 +16,8 @@ local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[3]) -- unlike GET it is not offended by data that is no lock
 local lease, counter = found[1], found[2]
 local ours = lease and string.sub(lease, 1, #owner) == owner
-if ours and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' and redis.call('EXISTS', KEYS[2]) == 0 then
+local first = ours and redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES')
+if ours and not first[1] and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' then
   redis.call('DEL', KEYS[1]) -- mostly: nobody waits, and there is nothing else to do
   return 'released'
 end
@@ -32,8 +33,11 @@ if not ours then
   if undo > 0 and not revoked then
     redis.call('SET', KEYS[4], 'undone', 'PX', undo)
   end
-  if ARGV[5] ~= '' and redis.call('ZREM', KEYS[2], ARGV[5]) == 1 and not lease then
-    -- L has run out, and who might have been the one to find out goes away.
+  if ARGV[5] ~= '' then
+    redis.call('ZREM', KEYS[2], ARGV[5])
+  end
+  if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
+    -- L has run out, and who goes away now may be the one who would have found that out.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, counter or redis.call('GET', KEYS[3]), nil)
   end
@@ -47,7 +51,6 @@ if not ours then
 end
 
 -- What holds data of another type must refuse before the first write: what is half done would be told as not done.
-local first = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES')
 if not counter and (first[1] or ARGV[6] ~= '') then
   redis.call('GET', KEYS[3])
 end

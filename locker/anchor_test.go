@@ -1,0 +1,89 @@
+package locker_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// What ties the clocks of server and process together, and when it is void.
+
+// A subscription is lost and comes back, and the server has dropped the waiter, because nobody listened, and the key is free. Only who asks finds out; by itself a
+// waiter that is not the head would do so after 10 s.
+func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 3)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
+		<-time.After(3 * time.Second) // its first question was after one second, the next is seven away
+		ps[2].Deafen(true)
+		release(t, first)
+		release(t, second.granted(0))
+		third.waitsStill()
+		if store.Len() != 0 || store.Queued() != 0 {
+			t.Fatal("positive control: the server believes in the waiter")
+		}
+		ps[2].Deafen(false)
+		release(t, third.granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// The server that has come back has another clock. What tied the old one to ours is void, also when the question that
+// would tie the new one fails: a grant that is told then must be asked about, or its lease would end too late here.
+func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		store.Fail(locker.OpAcquire, errors.New("reset"))
+		ps[1].Deafen(true)
+		store.StepClock(60 * time.Millisecond)
+		ps[1].Deafen(false)
+		synctest.Wait()
+		ps[1].DelayEvents(80 * time.Millisecond) // by the old clock it is 20 ms old
+		release(t, first)
+		<-time.After(81 * time.Millisecond)
+		store.Fail(locker.OpAcquire, nil)
+		lease := second.granted(200 * time.Millisecond)
+		i, err := ls[0].Inspect(t.Context(), "a")
+		if err != nil || i.Fence != lease.Fence() {
+			t.Fatalf("%+v %v", i, err)
+		}
+		if here := time.Until(lease.Expires()); here > i.Left {
+			t.Errorf("the lease has %v left here, and %v on the server", here, i.Left)
+		}
+		release(t, lease)
+	})
+}
+
+// Slow is the answer that tied the clocks, and late the message, both by less than what makes a grant too old. Counted from
+// when the answer came, the grant would be younger than it is, and the lease end too late here.
+func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		store.DelayReplies(locker.OpAcquire, 80*time.Millisecond)
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		<-time.After(200 * time.Millisecond)
+		ps[1].DelayEvents(90 * time.Millisecond)
+		release(t, first)
+		calls := store.Calls(locker.OpAcquire)
+		lease := second.granted(90 * time.Millisecond)
+		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
+			t.Errorf("positive control: the server was asked %d times", n)
+		}
+		i, err := ls[0].Inspect(t.Context(), "a")
+		if err != nil || i.Fence != lease.Fence() {
+			t.Fatalf("%+v %v", i, err)
+		}
+		if here := time.Until(lease.Expires()); here > i.Left {
+			t.Errorf("the lease has %v left here, and %v on the server", here, i.Left)
+		}
+		release(t, lease)
+	})
+}

@@ -1,0 +1,168 @@
+package locker_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// inLine is how many entries the queue of a key has.
+func inLine(t *testing.T, c *redis.Client, key string) int {
+	t.Helper()
+	n, err := c.ZCard(t.Context(), locker.QueueOf(key)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
+func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
+	t.Parallel()
+	const (
+		processes = 8
+		waiters   = 500
+		key       = "order:fair"
+	)
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := newSingle(t, client)
+	first := acquire(t, l, locker.Rule{Key: key})
+	var children []*proc.Child
+	for i := range processes {
+		n := waiters / processes
+		if i < waiters%processes {
+			n++
+		}
+		children = append(children, workload{
+			Addr: server.Addr(), Name: fmt.Sprint("p", i), Fair: true, Keys: []string{key}, TTL: 30 * time.Second, Workers: n, Rounds: 1,
+		}.start(t))
+	}
+	for _, child := range children {
+		child.Send("go")
+	}
+	eventually(t, "all wait", func() bool { return inLine(t, client, key) == waiters })
+	var want []string
+	for _, entry := range client.ZRange(t.Context(), locker.QueueOf(key), 0, -1).Val() {
+		want = append(want, entry[strings.LastIndex(entry, "|")+1:])
+	}
+	start := time.Now()
+	release(t, first)
+	var h history
+	for _, child := range children {
+		h.add(t, child)
+	}
+	took := time.Since(start)
+	served := h.check(t)[key]
+	if len(served) != waiters {
+		t.Fatalf("%d of %d were served", len(served), waiters)
+	}
+	slices.SortFunc(served, func(a, b section) int { return cmp.Compare(a.Fence, b.Fence) })
+	strangers := 0
+	for i, s := range served {
+		if s.Worker != want[i] {
+			t.Fatalf("number %d was %s, and %s was before it in the queue", i, s.Worker, want[i])
+		}
+		if i > 0 && served[i-1].Process != s.Process {
+			strangers++
+		}
+	}
+	if strangers < processes {
+		t.Errorf("positive control: the key changed processes %d times", strangers)
+	}
+	t.Logf("%d waiters of %d processes within %v, the key changed processes %d times", waiters, processes, took, strangers)
+}
+
+// By default callers of one process share a lease, for a streak of so many or of 10 ms. When it is over, the release puts
+// the next leader of the same process behind everybody who queues, in the same step. So whoever still waits in process
+// P then sees each other process served for one streak at most before P is served again: a process that had its streak
+// queues behind P. That is the bound, and it needs no clock: it is checked between each two streaks of a process in the order of
+// fences, wherever P had callers waiting when the first of the two ended.
+//
+// Whoever waits is served within the first streaks of its process after it came: they are first come, first served.
+func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
+	t.Parallel()
+	const (
+		processes = 4
+		workers   = 16
+		rounds    = 40
+		key       = "order:streaks"
+	)
+	server := redistest.Start(t)
+	var children []*proc.Child
+	for i := range processes {
+		children = append(children, workload{
+			Addr: server.Addr(), Name: fmt.Sprint("p", i), Keys: []string{key}, TTL: 30 * time.Second, Workers: workers, Rounds: rounds,
+		}.start(t))
+	}
+	for _, child := range children {
+		child.Send("go")
+	}
+	var h history
+	for _, child := range children {
+		h.add(t, child)
+	}
+	all := h.check(t)[key]
+	if len(all) != processes*workers*rounds {
+		t.Fatalf("%d of %d were served", len(all), processes*workers*rounds)
+	}
+
+	var streaks [][]section // of consecutive fences
+	for i, s := range all {
+		if i > 0 && all[i-1].Process == s.Process && all[i-1].Fence+1 == s.Fence {
+			streaks[len(streaks)-1] = append(streaks[len(streaks)-1], s)
+		} else {
+			streaks = append(streaks, []section{s})
+		}
+	}
+	longest, compared := 0, 0
+	last := make(map[string]int) // of each process: its last streak
+	for i, streak := range streaks {
+		longest = max(longest, len(streak))
+		process := streak[0].Process
+		before, ok := last[process]
+		last[process] = i
+		if !ok || !waited(all, streaks[before]) {
+			continue
+		}
+		compared++
+		turns := make(map[string]int)
+		for _, between := range streaks[before+1 : i] {
+			turns[between[0].Process]++
+		}
+		for other, n := range turns {
+			if n > 1 {
+				t.Errorf("between two streaks of %s, with callers waiting, %s was served for %d", process, other, n)
+			}
+		}
+	}
+	if longest > locker.DefaultHandoffs {
+		t.Errorf("a streak of %d", longest)
+	}
+	if compared < processes || longest < 2 {
+		t.Errorf("positive control: %d pairs of streaks were compared, the longest streak was of %d", compared, longest)
+	}
+	t.Logf("%d leases in %d streaks, the longest of %d; %d pairs were compared; the longest wait was %v",
+		len(all), len(streaks), longest, compared, h.longestWait())
+}
+
+// waited says whether callers of the same process waited when the streak ended. One of them may have looked at the clock
+// and then been held up on its way into the queue of its process; not three.
+func waited(all, streak []section) bool {
+	n := 0
+	last := streak[len(streak)-1]
+	for _, s := range all {
+		if s.Process == last.Process && s.Fence > last.Fence && s.Asked < last.Start {
+			n++
+		}
+	}
+	return n >= 3
+}

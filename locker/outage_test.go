@@ -1,0 +1,128 @@
+package locker_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A full server refuses new leases, but those who wait are served: a grant that was told and could not be written would be
+// one that does not exist.
+func TestAFullServerHandsOver(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	const key, each = "full", 5
+	var ls []*locker.Engine
+	for i := range 4 {
+		var opts []locker.Option
+		if i%2 == 0 {
+			opts = append(opts, locker.WithFair())
+		}
+		ls = append(ls, newSingle(t, server.Client(t), opts...))
+	}
+	first := acquire(t, ls[0], locker.Rule{Key: key})
+	var mu sync.Mutex
+	var fences []uint64
+	var inside atomic.Int32
+	var wg sync.WaitGroup
+	for _, l := range ls {
+		for range each {
+			w := asks(t, l, locker.Rule{Key: key, Wait: stuckAfter})
+			wg.Go(func() {
+				if <-w.done; w.err != nil {
+					t.Error(w.err)
+					return
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d are inside", n)
+				}
+				mu.Lock()
+				fences = append(fences, w.lease.Fence())
+				mu.Unlock()
+				<-time.After(5 * time.Millisecond)
+				inside.Add(-1)
+				if err := w.lease.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	eventually(t, "all wait who wait at the server", func() bool { return inLine(t, client, key) == 2*each+2 })
+	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ls[1].Acquire(t.Context(), locker.Rule{Key: "more"})
+	wantErr(t, err, "more", locker.ErrUnavailable)
+	refused := client.Set(t.Context(), "control", 1, 0).Err()
+	if refused == nil || !strings.HasPrefix(refused.Error(), "OOM") {
+		t.Fatalf("positive control: the server is not full: %v", refused)
+	}
+	release(t, first)
+	wg.Wait()
+	if len(fences) != len(ls)*each || !slices.IsSorted(append([]uint64{first.Fence()}, fences...)) || len(slices.Compact(fences)) != len(ls)*each {
+		t.Errorf("%d fences, first %d, then %v", len(fences), first.Fence(), fences)
+	}
+	if err := client.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	release(t, acquire(t, ls[1], locker.Rule{Key: "more"}))
+	nothingLeftBut(t, client)
+}
+
+// A queue is gone with its server. Who waits finds that out, queues again, and is served, or its time is over and it says
+// so; the holder learns that its lease is forgotten; and the fences go on growing.
+func TestARestartedServerServesAllWhoWaited(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	var ls []*locker.Engine
+	for range 3 {
+		ls = append(ls, newSingle(t, server.Client(t)))
+	}
+	for n := range 2 {
+		key := fmt.Sprint("restart:", n)
+		holder := acquire(t, ls[0], locker.Rule{Key: key, TTL: 2 * time.Second})
+		var waiting []*pending
+		for i, l := range ls {
+			waiting = append(waiting,
+				queues(t, l, locker.Rule{Key: key, TTL: time.Duration(20+i) * time.Second}, client),
+				asks(t, l, locker.Rule{Key: key, TTL: time.Duration(20+i) * time.Second}),
+				queues(t, l, locker.Rule{Key: key, TTL: time.Duration(30+i) * time.Second, Wait: 300 * time.Millisecond}, client))
+		}
+		server.Restart()
+		lost(t, holder, locker.ErrLost)
+		fences := []uint64{holder.Fence()}
+		start := time.Now()
+		for len(waiting) > 0 {
+			eventually(t, "the next is served", func() bool { return slices.ContainsFunc(waiting, (*pending).over) })
+			i := slices.IndexFunc(waiting, (*pending).over)
+			w := waiting[i]
+			waiting = slices.Delete(waiting, i, i+1)
+			if w.err != nil {
+				if w.rule.Wait == 0 || !errors.Is(w.err, locker.ErrBusy) && !errors.Is(w.err, locker.ErrUnavailable) {
+					t.Error(w.err)
+				}
+				continue
+			}
+			if slices.ContainsFunc(waiting, func(p *pending) bool { return p.over() && p.err == nil }) {
+				t.Error("two hold the key")
+			}
+			fences = append(fences, w.lease.Fence())
+			release(t, w.lease)
+		}
+		if !slices.IsSorted(fences) || len(slices.Compact(fences)) != len(fences) || len(fences) < 7 {
+			t.Errorf("fences %v", fences)
+		}
+		t.Logf("all were served %v after the holder had learned of the loss", time.Since(start))
+	}
+	nothingLeftBut(t, server.Client(t), "latchkit:x:")
+}

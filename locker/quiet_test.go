@@ -1,0 +1,93 @@
+package locker_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// ourGoroutines are the stacks of all goroutines that are in this package, tests apart.
+func ourGoroutines() []string {
+	all := make([]byte, 8<<20)
+	stacks := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")
+	return slices.DeleteFunc(stacks, func(s string) bool { return !strings.Contains(s, "latchkit/locker.") })
+}
+
+// After all sorts of waits nothing is left: no key but the fence counters, no channel, no goroutine. Whoever gives up while
+// a call is under way leaves a tombstone, which goes by itself; nobody else does. Not parallel, because it looks at all
+// goroutines.
+func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	if left := ourGoroutines(); len(left) != 0 {
+		t.Fatalf("before it begins there are %d goroutines:\n%s", len(left), left[0])
+	}
+	var ls []*locker.Engine
+	for i := range 4 {
+		var opts []locker.Option
+		if i%2 == 0 {
+			opts = append(opts, locker.WithFair())
+		}
+		l, err := locker.NewSingle(server.Client(t), opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ls = append(ls, l)
+	}
+	keys := func(pattern string) int { return len(client.Keys(t.Context(), pattern).Val()) }
+	for round := range 12 {
+		key := fmt.Sprint("quiet:", round%3)
+		holder := acquire(t, ls[round%4], locker.Rule{Key: key})
+		var served, gone []*pending
+		for i, l := range ls {
+			// Each waiter of a process has terms of its own, so that all of them are in the queue.
+			served = append(served, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(20+i) * time.Second}, client))
+			if round < 6 {
+				continue
+			}
+			gone = append(gone, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(30+i) * time.Second, Wait: 100 * time.Millisecond}, client))
+			gone = append(gone, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(40+i) * time.Second}, client))
+			gone[len(gone)-1].cancel()
+			eventually(t, "they have left the queue", func() bool { return inLine(t, client, key) == i+1 })
+		}
+		for _, w := range gone {
+			if <-w.done; w.err == nil {
+				t.Error("it was served")
+			}
+		}
+		release(t, holder)
+		for _, w := range served {
+			release(t, w.granted(0))
+		}
+		if round < 6 {
+			nothingLeftBut(t, client)
+		}
+	}
+	nothingLeftBut(t, client, "latchkit:x:")
+	if n := keys("latchkit:f:*"); n == 0 || n > 3 {
+		t.Errorf("%d fence counters for three keys", n)
+	}
+	if n := len(client.PubSubChannels(t.Context(), "*").Val()); n != len(ls) {
+		t.Errorf("positive control: %d channels for %d processes", n, len(ls))
+	}
+	if len(ourGoroutines()) == 0 {
+		t.Error("positive control: no goroutine can be seen")
+	}
+	for _, l := range ls {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}
+	eventually(t, "the goroutines are gone", func() bool { return len(ourGoroutines()) == 0 })
+	eventually(t, "the channels are gone", func() bool { return len(client.PubSubChannels(t.Context(), "*").Val()) == 0 })
+	nothingLeftBut(t, client, "latchkit:x:")
+}

@@ -1,0 +1,290 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// peer is another process that waits for a key, holds it until it is told to give it back, and says all that happens:
+//
+//	granted fence
+//	lost true     its lease ended with ErrLost
+//	released      with an error, if there was one
+//
+// With "stop" it stops itself the moment it has the key, as if the kernel had not let it run for one step more.
+var peer = proc.Register("peer", func(args []string) {
+	addr, key, ttl, stop := args[0], args[1], args[2], args[3] == "stop"
+	d, err := time.ParseDuration(ttl)
+	if err != nil {
+		panic(err)
+	}
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: addr}))
+	if err != nil {
+		panic(err)
+	}
+	lease, err := l.Acquire(context.Background(), locker.Rule{Key: key, TTL: d})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("granted", lease.Fence())
+	if stop {
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGSTOP); err != nil {
+			panic(err)
+		}
+	}
+	told := make(chan struct{})
+	go func() {
+		proc.Listen()
+		close(told)
+		proc.Listen()
+	}()
+	select {
+	case <-lease.Context().Done():
+		fmt.Println("lost", errors.Is(context.Cause(lease.Context()), locker.ErrLost))
+		fmt.Println("released", errors.Is(lease.Release(context.Background()), locker.ErrLost))
+	case <-told:
+		fmt.Println("released", lease.Release(context.Background()))
+	}
+	select {} // whoever listens ends the process
+})
+
+// peers are processes around one key.
+type peers struct {
+	*testing.T
+	server *redistest.Server
+	client *redis.Client
+	here   *locker.Engine // a process that no signal hits
+	key    string
+}
+
+func newPeers(t *testing.T, key string) *peers {
+	t.Helper()
+	server := redistest.Start(t)
+	return &peers{t, server, server.Client(t), newSingle(t, server.Client(t)), key}
+}
+
+// waits starts a process that waits, and returns when it is in the queue.
+func (p *peers) waits(ttl time.Duration, stop string) *proc.Child {
+	p.Helper()
+	before := inLine(p.T, p.client, p.key)
+	child := peer.Start(p, p.server.Addr(), p.key, ttl.String(), stop)
+	eventually(p.T, "the process waits", func() bool { return inLine(p.T, p.client, p.key) == before+1 })
+	return child
+}
+
+// holds starts a process that holds the key.
+func (p *peers) holds(ttl time.Duration) (child *proc.Child, fence uint64) {
+	p.Helper()
+	child = peer.Start(p, p.server.Addr(), p.key, ttl.String(), "")
+	return child, p.granted(child)
+}
+
+func (p *peers) granted(child *proc.Child) (fence uint64) {
+	p.Helper()
+	if _, err := fmt.Sscan(child.Expect(p, "granted"), &fence); err != nil {
+		p.Fatal(err)
+	}
+	return fence
+}
+
+// left is what the holder has left.
+func (p *peers) left() time.Duration {
+	p.Helper()
+	i, err := p.here.Inspect(p.Context(), p.key)
+	if err != nil || !i.Held {
+		p.Fatalf("%+v %v", i, err)
+	}
+	return i.Left
+}
+
+func (p *peers) wantHolder(fence uint64) {
+	p.Helper()
+	if i, err := p.here.Inspect(p.Context(), p.key); err != nil || i.Fence != fence {
+		p.Fatalf("the server says %+v %v, want fence %d", i, err, fence)
+	}
+}
+
+// wantLost is what a process must say that has run on after somebody else got its key.
+func (p *peers) wantLost(child *proc.Child) {
+	p.Helper()
+	if got := child.Expect(p, "lost"); got != "true" {
+		p.Fatalf("its lease ended with ErrLost: %s", got)
+	}
+	if got := child.Expect(p, "released"); got != "true" {
+		p.Fatalf("its release said ErrLost: %s", got)
+	}
+}
+
+// gives makes a process give the key back, in the ordinary way.
+func (p *peers) gives(child *proc.Child) {
+	p.Helper()
+	child.Send("give")
+	if got := child.Expect(p, "released"); got != "<nil>" {
+		p.Fatalf("the release said %s", got)
+	}
+}
+
+// signals are what may hit a process. A stopped one runs on later: its connections live, so the server believes in it.
+var signals = map[string]func(*proc.Child){"killed": (*proc.Child).Kill, "stopped": (*proc.Child).Pause}
+
+// slack is how much later than promised a slow machine may be.
+const slack = 5 * time.Second
+
+// within measures something that must not take longer than the promise and the slack.
+func within(t *testing.T, promised time.Duration, what string, do func()) time.Duration {
+	t.Helper()
+	start := time.Now()
+	do()
+	took := time.Since(start)
+	if took > promised+slack {
+		t.Errorf("%s took %v, want %v and at most %v more", what, took, promised, slack)
+	}
+	t.Logf("%s took %v, promised are %v", what, took, promised)
+	return took
+}
+
+var strikes = flag.Int("strikes", 1, "how often each signal hits each role")
+
+// struck runs a test for each signal; each run is one fault.
+func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strike func(*proc.Child))) {
+	t.Parallel()
+	for name, strike := range signals {
+		for n := range *strikes {
+			t.Run(fmt.Sprint(name, "/", n), func(t *testing.T) {
+				t.Parallel()
+				p := newPeers(t, "signals")
+				faults := 0
+				test(t, p, name, func(c *proc.Child) { strike(c); faults++ })
+				if faults != 1 {
+					t.Errorf("positive control: %d faults", faults)
+				}
+			})
+		}
+	}
+}
+
+// The server sees that nobody listens for a waiter that was killed. For one that is stopped it keeps the key for two
+// seconds, and tells the next waiter, if that has waited for long, or it asks by itself within a second and a quarter.
+func TestASignalToTheHeadOfTheQueue(t *testing.T) {
+	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+		first := acquire(t, p.here, locker.Rule{Key: p.key})
+		head := p.waits(time.Minute, "")
+		next := p.waits(time.Minute, "")
+		listen := len(p.client.PubSubChannels(t.Context(), "latchkit:i:*").Val())
+		strike(head)
+		promised := 3250 * time.Millisecond
+		if signal == "killed" {
+			promised = 0
+			eventually(t, "the server has seen that it is gone", func() bool {
+				return len(p.client.PubSubChannels(t.Context(), "latchkit:i:*").Val()) == listen-1
+			})
+		}
+		release(t, first)
+		var fence uint64
+		took := within(t, promised, "the next grant", func() { fence = p.granted(next) })
+		if signal == "killed" && took > 1500*time.Millisecond {
+			t.Errorf("it took %v: as if the server had kept the key for the dead", took)
+		}
+		if fence <= first.Fence() {
+			t.Errorf("fence %d after %d", fence, first.Fence())
+		}
+		if signal == "stopped" { // it did not get the key, so it goes on waiting, and is served once
+			head.Resume()
+			eventually(t, "it waits again", func() bool { return inLine(t, p.client, p.key) == 1 })
+			p.wantHolder(fence)
+			p.gives(next)
+			if again := p.granted(head); again <= fence {
+				t.Errorf("fence %d after %d", again, fence)
+			}
+			next = head
+		}
+		p.gives(next)
+		nothingLeftBut(t, p.client)
+	})
+}
+
+// A holder's key is free when its lease has run out, not before, and the head of the queue asks then.
+func TestASignalToTheHolder(t *testing.T) {
+	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+		holder, first := p.holds(2 * time.Second)
+		next := p.waits(time.Minute, "")
+		strike(holder)
+		left := p.left()
+		var fence uint64
+		took := within(t, max(left, 1250*time.Millisecond)+time.Millisecond, "the next grant", func() { fence = p.granted(next) })
+		if took < left-100*time.Millisecond {
+			t.Errorf("granted after %v, and the holder had %v left", took, left)
+		}
+		if fence <= first {
+			t.Errorf("fence %d after %d", fence, first)
+		}
+		if signal == "stopped" {
+			holder.Resume()
+			p.wantLost(holder)
+			p.wantHolder(fence)
+		}
+		p.gives(next)
+		nothingLeftBut(t, p.client)
+	})
+}
+
+// Who was handed the key and does not live to confirm it costs the others two seconds, not its TTL of a minute.
+func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
+	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+		var first *locker.Lease
+		var winner, next *proc.Child
+		var second uint64
+		for renewed := true; renewed; {
+			first = acquire(t, p.here, locker.Rule{Key: p.key})
+			winner, next = p.waits(time.Minute, "stop"), p.waits(time.Minute, "")
+			release(t, first)
+			second = p.granted(winner)
+			winner.AwaitStop()
+			if renewed = p.left() > 2*time.Second; renewed { // a slow machine: it was struck a quarter of a second too late
+				winner.Kill()
+				next.Kill()
+				p.client.Del(t.Context(), p.key, locker.QueueOf(p.key))
+			}
+		}
+		strike(winner)
+		var fence uint64
+		within(t, 3250*time.Millisecond, "the next grant", func() { fence = p.granted(next) })
+		if first.Fence() >= second || second >= fence {
+			t.Errorf("fences %d, %d, %d", first.Fence(), second, fence)
+		}
+		if signal == "stopped" {
+			winner.Resume()
+			p.wantLost(winner)
+			p.wantHolder(fence)
+		}
+		p.gives(next)
+		nothingLeftBut(t, p.client)
+	})
+}
+
+// nothingLeftBut wants nothing on the server but fence counters, and notes that run out by themselves.
+func nothingLeftBut(t *testing.T, c *redis.Client, notes ...string) {
+	t.Helper()
+	for _, key := range c.Keys(t.Context(), "*").Val() {
+		left := c.PTTL(t.Context(), key).Val()
+		noted := false
+		for _, note := range notes {
+			noted = noted || strings.HasPrefix(key, note) && left > 0 && left <= time.Minute
+		}
+		if !noted && !strings.HasPrefix(key, "latchkit:f:") {
+			t.Errorf("%s is left, for %v", key, left)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package locker_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+var stormFor = flag.Duration("storm", 30*time.Second, "how long faults rain on a server")
+
+// storm is one fault, again and again, on a server of its own.
+type storm struct {
+	every time.Duration
+	fault func(ctx context.Context, c *redis.Client) (struck int, err error)
+	least int // faults per second that must have struck: fewer prove nothing
+}
+
+var storms = map[string]storm{
+	// Every process loses the messages that come while it subscribes again.
+	"subscriptions are killed": {50 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
+		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
+		return int(n), err
+	}, 4},
+	// A script that the server does not know is sent again, whole, and must run once.
+	"scripts are forgotten": {5 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
+		known, err := c.Info(ctx, "memory").Result()
+		if err != nil {
+			return 0, err
+		}
+		if n, err := strconv.Atoi(field(known, "number_of_cached_scripts")); n == 0 || err != nil {
+			return 0, err
+		}
+		return 1, c.ScriptFlush(ctx).Err()
+	}, 20},
+}
+
+// Whatever is lost, nobody is stuck, nobody hears an error, and nobody holds what somebody else holds. All storms rage at
+// once, each on a server of its own: they take their time, and little else.
+func TestNobodyIsStuckInAStorm(t *testing.T) {
+	t.Parallel()
+	type outcome struct {
+		history
+		rained
+	}
+	brewing := make(map[string]func() outcome)
+	for name, s := range storms {
+		server := redistest.Start(t)
+		work := workload{
+			Addr: server.Addr(), Keys: []string{"storm:{a}", "storm:b", "storm:c", "d"}, TTL: 20 * time.Second,
+			Workers: 8, For: *stormFor, Hold: time.Millisecond, Rest: 3 * time.Millisecond,
+		}
+		var children []*proc.Child
+		for i := range 2 {
+			work.Name = fmt.Sprint("child", i)
+			children = append(children, work.start(t))
+		}
+		ended := make(chan outcome, 1)
+		var here [2][]section
+		var working sync.WaitGroup
+		for i := range here {
+			work := work
+			work.Name = fmt.Sprint("engine", i)
+			l := newSingle(t, server.Client(t))
+			working.Go(func() { here[i] = work.run(l) })
+		}
+		for _, child := range children {
+			child.Send("go")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		raining := make(chan rained, 1)
+		client := server.Client(t)
+		go func() { raining <- s.rain(ctx, client) }()
+		go func() {
+			working.Wait()
+			cancel()
+			ended <- outcome{append(here[0], here[1]...), <-raining}
+		}()
+		brewing[name] = func() outcome {
+			var done outcome
+			select {
+			case done = <-ended:
+			case <-time.After(*stormFor + 2*stuckAfter):
+				t.Fatalf("%s: the workers are stuck", name)
+			}
+			for _, child := range children {
+				done.add(t, child)
+			}
+			nothingLeftBut(t, client, "latchkit:x:")
+			return done
+		}
+	}
+	for name, outcome := range brewing {
+		done := outcome()
+		done.check(t)
+		perWorker := make(map[string]int)
+		for _, s := range done.history {
+			perWorker[s.Worker]++
+		}
+		fewest := len(done.history)
+		for _, n := range perWorker {
+			fewest = min(fewest, n)
+		}
+		longest := done.longestWait()
+		t.Logf("%s: %d faults struck in %d attempts; %d leases, at least %d for each of %d workers; the longest wait was %v",
+			name, done.struck, done.attempts, len(done.history), fewest, len(perWorker), longest)
+		switch {
+		case done.err != nil:
+			t.Errorf("%s: %v", name, done.err)
+		case done.struck < storms[name].least*int(stormFor.Seconds()):
+			t.Errorf("positive control: %s: %d faults struck in %v", name, done.struck, *stormFor)
+		case longest > stuckAfter/2:
+			t.Errorf("%s: somebody waited for %v", name, longest)
+		}
+	}
+}
+
+// rained is what a storm did.
+type rained struct {
+	attempts, struck int
+	err              error
+}
+
+// rain makes the fault strike until ctx ends.
+func (s storm) rain(ctx context.Context, c *redis.Client) (r rained) {
+	tick := time.NewTicker(s.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return r
+		}
+		n, err := s.fault(context.WithoutCancel(ctx), c)
+		if err != nil {
+			r.err = err
+			return r
+		}
+		r.attempts++
+		r.struck += n
+	}
+}

@@ -1,0 +1,148 @@
+package locker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+)
+
+// ticket is one token on its way to a hold: what is asked of the Store with it, and what was last answered. It belongs to
+// one acquisition, and can change hands with its place in the server's queue, when a cohort's leader gives up.
+type ticket struct {
+	claim    Claim     // never changes once it was queued, because the queue finds an entry by all that it says
+	known    bool      // the server may know the token: a call went out, and no answer since says that it holds nothing
+	unclear  bool      // a call is unanswered
+	first    time.Time // when it was first sent; zero when events were lost since
+	sent     time.Time // when it was last sent
+	box      mailbox   // what was told
+	expected bool      // the post knows the token
+	clock    anchor    // of the last answer
+
+	current  bool // the last answer was busy, so what follows is true, and news of the key matter
+	holder   Holder
+	place    int
+	deaf     bool
+	rechecks int
+}
+
+// prepare makes the ticket ready for its first question: in the server's queue, if that is allowed and this process is
+// told of grants. A Store that tells nothing may keep the order all the same, and is asked again and again.
+func (a *acquisition) prepare() {
+	a.claim = Claim{
+		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), Block: 1,
+		Metadata: a.meta, Once: a.rule.Once,
+	}
+	if a.cohort != nil {
+		a.claim.Block = a.engine.cfg.handoffs
+	}
+	if a.rule.Wait == NoWait || !a.engine.cfg.queue {
+		return
+	}
+	p := &a.engine.post
+	if inbox := p.inbox(a.claim.Key); p.notifier == nil || inbox != "" {
+		a.join(inbox) // otherwise the first question may not need it
+	}
+}
+
+// join makes the ticket queue at the server, and the post expect its grant at inbox; "" is nowhere.
+func (a *acquisition) join(inbox string) {
+	c := &a.claim
+	c.Queue, c.Inbox, c.Hand = true, inbox, c.TTL
+	// A lease that is renewed is handed over for a short time at first. Not one with AtLeast, which must survive a crash.
+	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
+		c.Hand = min(c.TTL, longestHand)
+	}
+	if inbox != "" {
+		a.box.key, a.expected = c.Key, true
+		a.engine.post.expect(c.Owner, &a.box)
+	}
+}
+
+// listen begins to listen for grants, once the first question has found the key busy, and queues.
+func (a *acquisition) listen() error {
+	e, key := a.engine, a.claim.Key
+	ch := ask(&e.calls, func() (string, error) {
+		ctx, cancel := context.WithTimeout(e.background, callTimeout)
+		defer cancel()
+		return e.post.open(ctx, key)
+	})
+	timer := e.timers.start(unansweredFor)
+	defer e.timers.stop(timer)
+	inbox := ""
+	select {
+	case r := <-ch:
+		if r.err == nil {
+			inbox = r.value
+		}
+	case <-timer.C: // wait as if there was nobody to tell us
+	case <-a.caller.Done():
+		return a.giveUp(a.caller.Err())
+	case <-a.expiry:
+		return a.giveUp(errWaitOver)
+	case <-e.closing:
+		return a.giveUp(ErrClosed)
+	}
+	a.join(inbox)
+	return nil
+}
+
+// giveBack sees to it, in the background, that the token takes nothing any more, neither by an unanswered call nor from the
+// queue, and that what it may hold goes to the next.
+func (a *acquisition) giveBack() {
+	a.forget()
+	if !a.known {
+		return
+	}
+	claim := a.claim
+	claim.Undo = undoFor(a.unclear, claim.TTL)
+	lives := max(claim.TTL, claim.Undo)
+	if claim.Queue {
+		lives = max(lives, queueLife)
+	}
+	a.engine.cleaner.add(chore{claim: claim, useless: time.Now().Add(lives)})
+	a.known, a.unclear = false, false
+}
+
+// forget makes the post forget the token, which waits no more.
+func (a *acquisition) forget() {
+	if a.expected {
+		a.expected = false
+		a.engine.post.dismiss(a.claim.Owner)
+	}
+}
+
+// renewTicket goes on with another token: one token is one hold, and this one's time is over.
+func (a *acquisition) renewTicket() {
+	a.giveBack()
+	a.own = ticket{holder: a.holder}
+	a.ticket = &a.own
+	a.prepare()
+}
+
+// mayChangeHands says whether the ticket waits in the queue, and nothing about it is uncertain.
+func (t *ticket) mayChangeHands() bool { return t.known && !t.unclear && t.current && t.claim.Queue }
+
+// handOver takes the ticket away from a, which knows no more than what it has seen.
+func (a *acquisition) handOver() *ticket {
+	t := a.ticket
+	a.own.holder, a.own.place = t.holder, t.place
+	a.ticket = &ticket{holder: t.holder, place: t.place}
+	return t
+}
+
+// undoFor is how long a tombstone must stand: 0 when every acquire of the token was answered, otherwise longer than any
+// late execution could matter.
+func undoFor(unclear bool, lease time.Duration) time.Duration {
+	if !unclear {
+		return 0
+	}
+	return max(lease, time.Minute)
+}
+
+// queueLife is how long it is worth trying to take an entry out of a server's queue. After that it is gone, or is handed the
+// key, which is then released.
+const queueLife = 30 * time.Second
+
+// errNoAnswer: a call was abandoned.
+var errNoAnswer = errors.New("no answer")

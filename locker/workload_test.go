@@ -1,0 +1,236 @@
+package locker_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/proc/faketest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// workload is what the workers of one process do: take keys and give them back, again and again.
+type workload struct {
+	Addr    string
+	Name    string
+	Fair    bool
+	Keys    []string
+	TTL     time.Duration
+	Workers int
+	Rounds  int           // of each worker, or
+	For     time.Duration // how long they go on
+	Hold    time.Duration
+	Rest    time.Duration // between two rounds
+}
+
+// section is one stay of a worker inside a lock, on the machine's clock, which all processes share. It lies within the
+// lease: the worker looks at the clock after the grant and before the release.
+type section struct {
+	Process string
+	Worker  string
+	Key     string
+	Fence   uint64
+	Asked   int64 // in ns
+	Start   int64
+	End     int64
+	Failed  string // what went wrong, if anything did
+}
+
+// stuckAfter is how long nobody may wait, whatever happens.
+const stuckAfter = 25 * time.Second
+
+type worker struct{}
+
+// locker is the Engine of a workload. Workers write their names into their leases, and so into the queue.
+func (w workload) locker(client locker.Client) (*locker.Engine, error) {
+	options := []locker.Option{locker.WithMetadata(func(ctx context.Context) string {
+		name, _ := ctx.Value(worker{}).(string)
+		return name
+	})}
+	if w.Fair {
+		options = append(options, locker.WithFair())
+	}
+	return locker.NewSingle(client, options...)
+}
+
+// run does the work of all workers.
+func (w workload) run(l locker.Locker) []section {
+	all := make([][]section, w.Workers)
+	inside := make(map[string]*atomic.Int32)
+	for _, key := range w.Keys {
+		inside[key] = new(atomic.Int32)
+	}
+	until := time.Now().Add(w.For)
+	var wg sync.WaitGroup
+	for i := range w.Workers {
+		wg.Go(func() {
+			for n := 0; n < w.Rounds || time.Now().Before(until); n++ {
+				key := w.Keys[(i+n)%len(w.Keys)]
+				s := w.visit(l, fmt.Sprint(w.Name, "/", i), key, inside[key])
+				all[i] = append(all[i], s)
+				if s.Failed != "" {
+					return
+				}
+				if w.Rest > 0 {
+					<-time.After(w.Rest)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return slices.Concat(all...)
+}
+
+// visit is one stay.
+func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32) section {
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), worker{}, name), stuckAfter)
+	defer cancel()
+	s := section{Process: w.Name, Worker: name, Key: key, Asked: time.Now().UnixNano()}
+	lease, err := l.Acquire(ctx, locker.Rule{Key: key, TTL: w.TTL})
+	if err != nil {
+		s.Failed = err.Error()
+		return s
+	}
+	s.Fence, s.Start = lease.Fence(), time.Now().UnixNano()
+	if n := inside.Add(1); n != 1 {
+		s.Failed = fmt.Sprintf("%d of one process are inside at once", n)
+	}
+	if w.Hold > 0 {
+		<-time.After(w.Hold)
+	}
+	inside.Add(-1)
+	s.End = time.Now().UnixNano()
+	if err := lease.Release(ctx); err != nil {
+		s.Failed = err.Error()
+	}
+	return s
+}
+
+// workers is a process with a workload. It works when it is told to, and then says all that happened.
+var workers = proc.Register("workload", func(args []string) {
+	var w workload
+	if err := json.Unmarshal([]byte(args[0]), &w); err != nil {
+		panic(err)
+	}
+	client := redis.NewClient(&redis.Options{Addr: w.Addr})
+	l, err := w.locker(client)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	proc.Listen()
+	done := w.run(l)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		done = append(done, section{Process: w.Name, Failed: err.Error()})
+	}
+	text, err := json.Marshal(done)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("done %s\n", text)
+	proc.Listen()
+})
+
+// start makes a process with the workload.
+func (w workload) start(t *testing.T) *proc.Child {
+	t.Helper()
+	text, err := json.Marshal(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := workers.Start(t, string(text))
+	child.Expect(t, "ready")
+	return child
+}
+
+// history is what several processes did.
+type history []section
+
+// add takes what a process has to tell, and waits until it has; it ends the test when the process is stuck.
+func (h *history) add(t *testing.T, child *proc.Child) {
+	t.Helper()
+	var more []section
+	if err := json.Unmarshal([]byte(child.Expect(t, "done")), &more); err != nil {
+		t.Fatal(err)
+	}
+	*h = append(*h, more...)
+}
+
+// check looks for everything that must never be: an error, two inside at once, a fence that does not grow. It returns
+// the sections in the order of their fences, per key.
+func (h history) check(t testing.TB) map[string][]section {
+	t.Helper()
+	byKey := make(map[string][]section)
+	failures := 0
+	for _, s := range h {
+		if s.Failed != "" {
+			if failures++; failures <= 10 {
+				t.Errorf("%s at %s: %s", s.Worker, s.Key, s.Failed)
+			}
+			continue
+		}
+		byKey[s.Key] = append(byKey[s.Key], s)
+	}
+	for key, of := range byKey {
+		slices.SortFunc(of, func(a, b section) int { return cmp.Compare(a.Start, b.Start) })
+		for i, s := range of[1:] {
+			before := of[i]
+			if s.Start < before.End {
+				t.Errorf("%s: %s came in %v before %s had left", key, s.Worker, time.Duration(before.End-s.Start), before.Worker)
+			}
+			if s.Fence <= before.Fence {
+				t.Errorf("%s: fence %d of %s after %d of %s", key, s.Fence, s.Worker, before.Fence, before.Worker)
+			}
+			if t.Failed() {
+				break // what follows is no news
+			}
+		}
+	}
+	return byKey
+}
+
+// longestWait is between a question and its grant.
+func (h history) longestWait() (longest time.Duration) {
+	for _, s := range h {
+		longest = max(longest, time.Duration(s.Start-s.Asked))
+	}
+	return longest
+}
+
+// A checker that finds nothing proves nothing.
+func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
+	ok := section{Worker: "a", Key: "k", Fence: 1, Start: 10, End: 20}
+	for name, wrong := range map[string]section{
+		"overlap": {Worker: "b", Key: "k", Fence: 2, Start: 19, End: 30},
+		"fence":   {Worker: "b", Key: "k", Fence: 1, Start: 21, End: 30},
+		"error":   {Worker: "b", Key: "k", Failed: errors.ErrUnsupported.Error()},
+	} {
+		if !faketest.Run(t, func(t testing.TB) { history{ok, wrong}.check(t) }).Failed() {
+			t.Errorf("%s: it was not found", name)
+		}
+	}
+	history{ok, {Worker: "b", Key: "k", Fence: 2, Start: 21, End: 30}, {Worker: "c", Key: "other", Fence: 1, Start: 15, End: 16}}.check(t)
+}
+
+// field is one line of what INFO says.
+func field(info, name string) string {
+	for line := range strings.Lines(info) {
+		if is, value, _ := strings.Cut(strings.TrimSpace(line), ":"); is == name {
+			return value
+		}
+	}
+	return ""
+}
