@@ -33,8 +33,8 @@ type history struct {
 	owners    []string
 	of        map[string]int // owner's process
 	queues    map[string]bool
-	fences    map[string]uint64 // by owner that was granted the key
-	last      uint64
+	last      uint64 // the fence of the last hold,
+	holds     string // and whose it is; "": it is over
 }
 
 const blockOf = 4 // fences that every acquire reserves
@@ -43,7 +43,7 @@ const blockOf = 4 // fences that every acquire reserves
 func play(t *rapid.T, s subject, k kind) {
 	h := &history{
 		T: t, subject: s, model: newModel(k),
-		of: make(map[string]int), queues: make(map[string]bool), fences: make(map[string]uint64),
+		of: make(map[string]int), queues: make(map[string]bool),
 	}
 	for range 3 {
 		h.begin()
@@ -61,6 +61,7 @@ func play(t *rapid.T, s subject, k kind) {
 			h.Log("the lease ends")
 			h.model.expire()
 			s.expire()
+			h.holds = ""
 		},
 		"kill": func(t *rapid.T) {
 			h.T = t
@@ -120,6 +121,20 @@ func (h *history) holder() string {
 	return h.some("who")
 }
 
+// waiting is one of the owner's process that is in the queue already, if there is one.
+func (h *history) waiting(owner string) string {
+	var all []string
+	for _, p := range h.model.queue {
+		if p.owner != owner && p.process == h.of[owner] {
+			all = append(all, p.owner)
+		}
+	}
+	if len(all) == 0 || h.model.kind.novice {
+		return ""
+	}
+	return rapid.SampledFrom(all).Draw(h.T, "next")
+}
+
 // dead processes make no calls, though what they have sent may run late: that is a repetition like any other.
 func (h *history) acquire(owner string) {
 	want := h.model.acquire(h.of[owner], owner, h.queues[owner])
@@ -145,16 +160,21 @@ func (h *history) release(owner string) {
 	undo := rapid.IntRange(0, 3).Draw(h.T, "undo") == 0
 	next := ""
 	if h.model.holder == owner || rapid.Bool().Draw(h.T, "next although not held") {
-		switch rapid.IntRange(0, 3).Draw(h.T, "next") {
+		switch rapid.IntRange(0, 4).Draw(h.T, "next") {
 		case 0, 1:
 			next = h.newOwner()
 			h.of[next], h.queues[next] = h.of[owner], true
 		case 2:
+			next = h.waiting(owner)
+		case 3:
 			next = h.some("next")
-			if h.of[next] != h.of[owner] || !h.queues[next] || next == owner || h.model.kind.novice && h.model.index(next) >= 0 {
+			if h.of[next] != h.of[owner] || !h.queues[next] || next == owner || h.model.index(next) >= 0 {
 				next = ""
 			}
 		}
+	}
+	if h.model.holder == owner {
+		h.holds = ""
 	}
 	want := h.model.release(owner, undo, h.of[owner], next)
 	got := h.subject.release(h.of[owner], owner, undo, next)
@@ -194,16 +214,16 @@ func (h *history) mail() {
 	}
 }
 
-// granted wants each hold to have its own fences, which grow.
+// granted wants each hold to have its own fences, which grow, and to be told the same however often.
 func (h *history) granted(owner string, fence uint64) {
 	h.Helper()
-	if known, ok := h.fences[owner]; ok && fence == known && h.last <= known {
-		return
-	}
-	if fence <= h.last {
+	switch {
+	case owner == h.holds && fence != h.last:
+		h.Fatalf("%s has the key with fence %d, and is told %d", owner, h.last, fence)
+	case owner != h.holds && h.last > 0 && fence < h.last+blockOf:
 		h.Fatalf("%s is granted the key with fence %d after %d…%d", owner, fence, h.last, h.last+blockOf-1)
 	}
-	h.fences[owner], h.last = fence, fence
+	h.holds, h.last = owner, fence
 }
 
 func (a answer) String() string {
