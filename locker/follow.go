@@ -21,11 +21,9 @@ type follow struct {
 var errNotQueued = errors.New("nothing was queued")
 
 // newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now. Where
-// it could not wait in the queue it asks by itself, and there is none.
+// it could not wait in the queue there is none, and next is still to be told.
 func newFollow(next *acquisition, now time.Time) *follow {
 	if next.prepare(); !next.claim.Queue {
-		next.forget()
-		next.turn <- turn{seen: true}
 		return nil
 	}
 	next.known, next.first, next.sent = true, now, now

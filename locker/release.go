@@ -106,7 +106,11 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	if next != nil {
 		r.next = newFollow(next, now)
 	}
+	alone := next != nil && r.next == nil // it asks by itself, and not before the key is free
 	err := r.run()
+	if alone {
+		next.turn <- turn{seen: true}
+	}
 	*calls = r.calls
 	return err
 }
