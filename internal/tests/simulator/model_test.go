@@ -23,7 +23,6 @@ type kind struct {
 	pardon bool // who asks takes a free key, being the first, although it was handed the key before and let that lapse
 	novice bool // a release is never asked to queue who is in the queue already
 	quiet  bool // such a next token is not told by message that it has the key
-	eager  bool // every release that finds the key free hands it on, also of who was not in the queue
 }
 
 // place is one who waits. Handed: it was given the key by message, and gave no sign of life since.
@@ -139,11 +138,9 @@ func (m *model) release(owner string, undo bool, process int, next string) answe
 		m.undone[owner] = true
 	}
 	ours := m.holder == owner
-	left := m.leave(owner)
+	m.leave(owner)
 	if !ours {
-		if left || m.kind.eager {
-			m.hand("") // it may be free, and who leaves would have found that out
-		}
+		m.hand("") // it may be free, and who leaves would have found that out
 		return answer{State: locker.NotOurs}
 	}
 	m.holder = ""

@@ -157,7 +157,8 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	}
 	answer := reply{state: notOurs, at: s.time()}
 	if !ours {
-		if s.remove(r, t) && !s.held(r) {
+		s.remove(r, t)
+		if !s.held(r) {
 			s.hand(key, r, 0) // who leaves would have found out that it is free
 		}
 		return answer

@@ -29,7 +29,7 @@ func TestQueueInMemory(t *testing.T) {
 				return p, p.Die
 			},
 			end: func(key string) { m.Free(key) },
-		}), kind{pardon: true, eager: true, quiet: true})
+		}), kind{pardon: true, quiet: true})
 	})
 }
 
