@@ -616,12 +616,12 @@ func TestAWaiterThatGivesUpLateLeavesTheQueue(t *testing.T) {
 func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		store.Delay(locker.OpAcquire, 995*time.Millisecond) // a lease of 1 s counts for 988 ms
+		store.Delay(locker.OpAcquire, 510*time.Millisecond)
 		done := make(chan *locker.Lease, 1)
-		go func() { done <- acquire(t, l, locker.Rule{Key: "a", TTL: time.Second}) }()
-		<-time.After(900 * time.Millisecond)
+		go func() { done <- acquire(t, l, locker.Rule{Key: "a", TTL: 500 * time.Millisecond}) }()
+		<-time.After(500 * time.Millisecond)
 		store.Delay(locker.OpAcquire, 0)
-		<-time.After(95 * time.Millisecond)
+		<-time.After(10 * time.Millisecond) // now the server grants it for half a second
 		start := time.Now()
 		release(t, <-done)
 		since(t, start, 0, 200*time.Millisecond)
@@ -686,8 +686,8 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			store.DelayReplies(locker.OpAcquire, 0)
 			held := long.granted(2 * time.Second) // what came too late was given back
 			<-time.After(40 * time.Millisecond)
-			if brief.over() && brief.err == nil && brief.lease.Fence() < held.Fence() {
-				t.Errorf("fence %d was given back before %d was granted, and made a lease after that", brief.lease.Fence(), held.Fence())
+			if brief.over() && brief.err == nil && brief.lease.Fence() < held.Fence() && brief.lease.Expires().After(long.at) {
+				t.Errorf("fence %d counts %v into the lease with fence %d", brief.lease.Fence(), brief.lease.Expires().Sub(long.at), held.Fence())
 			}
 			release(t, held)
 		})
