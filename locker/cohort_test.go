@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -433,18 +434,22 @@ func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 }
 
 // The leader hears that the server cannot be asked, and so must those who wait behind it.
+//
+// All their waits end together, so who is behind may come to lead first: a matter of scheduling, so it is tried often.
 func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		ls, _ := processes(t, store, 2)
-		_ = acquire(t, ls[0], locker.Rule{Key: "a"})
-		ws := crowd(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second}, 3)
-		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
-		for _, w := range ws {
-			<-w.done
-			wantErr(t, w.err, "a", locker.ErrUnavailable)
-			wantNot(t, w.err, locker.ErrBusy)
-		}
-	})
+	for range 20 {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			ls, _ := processes(t, store, 2)
+			_ = acquire(t, ls[0], locker.Rule{Key: "a"})
+			ws := crowd(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second}, 5)
+			store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+			for _, w := range ws {
+				<-w.done
+				wantErr(t, w.err, "a", locker.ErrUnavailable)
+				wantNot(t, w.err, locker.ErrBusy)
+			}
+		})
+	}
 }
 
 func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
@@ -564,19 +569,47 @@ func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
 // A hold may be over before its cohort was told of it; who hears of both must not believe in it for ever. It is a matter of
 // scheduling, so it is tried often.
 func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
-	for range 200 {
+	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
-			rule := locker.Rule{Key: "a", TTL: time.Second}
-			l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() { <-time.After(rule.TTL) })))
-			lease := acquire(t, l, rule)
-			<-lease.Context().Done()
-			_ = lease.Release(t.Context())
-			<-time.After(time.Minute)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-			defer cancel()
-			if _, err := l.Acquire(ctx, rule); ctx.Err() != nil {
-				t.Fatalf("nobody holds the key, and it was not to be had for an hour: %v", err)
+			const ttl = time.Second
+			l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() { <-time.After(ttl) })))
+			var wg sync.WaitGroup
+			for i := range 50 { // all at once, so that they are in each other's way
+				wg.Go(func() {
+					rule := locker.Rule{Key: fmt.Sprint("a", i), TTL: ttl}
+					lease := acquire(t, l, rule)
+					<-lease.Context().Done()
+					_ = lease.Release(t.Context())
+					<-time.After(time.Minute)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+					defer cancel()
+					if _, err := l.Acquire(ctx, rule); ctx.Err() != nil {
+						t.Errorf("nobody holds the key, and it was not to be had for an hour: %v", err)
+					}
+				})
 			}
+			wg.Wait()
 		})
 	}
+}
+
+// What was seen of one key says nothing about the next one.
+func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		next := waits(t, l, locker.Rule{Key: "a"})
+		release(t, lease)
+		release(t, next.granted(0))
+		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+		start := time.Now()
+		leader := waits(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
+		<-time.After(900 * time.Millisecond)
+		follower := waits(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
+		for _, w := range []*waiting{leader, follower} {
+			<-w.done
+			wantErr(t, w.err, "b", locker.ErrUnavailable)
+		}
+		since(t, start, time.Second, 2*time.Second)
+	})
 }

@@ -204,3 +204,20 @@ func TestExtendWhileClosingSaysSo(t *testing.T) {
 		wantErr(t, lease.Extend(t.Context(), time.Hour), "a", locker.ErrClosed)
 	})
 }
+
+func TestAnExtensionOutlastsTheAdaptiveTTL(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		if err := lease.Extend(t.Context(), 20*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			time.Sleep(10 * time.Second)
+			if left := time.Until(lease.Expires()); left < 10*time.Second {
+				t.Fatalf("%v left: renewals ask for less than the extension", left)
+			}
+		}
+		release(t, lease)
+	})
+}

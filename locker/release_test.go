@@ -190,3 +190,17 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
 	})
 }
+
+// AtLeast counts from when its caller heard of the grant, not from when it asked.
+func TestAtLeastCountsFromTheGrant(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.DelayReplies(locker.OpAcquire, 900*time.Millisecond)
+		lease := acquire(t, l, locker.Rule{Key: "a", AtLeast: 10 * time.Second})
+		store.DelayReplies(locker.OpAcquire, 0)
+		start := time.Now()
+		release(t, lease)
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+		since(t, start, 10*time.Second, 100*time.Millisecond)
+	})
+}

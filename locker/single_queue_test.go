@@ -989,3 +989,37 @@ func TestWhatIsNoEntryIsDropped(t *testing.T) {
 	ear.wantGranted(c)
 	l.wantQueued("-" + c.Owner)
 }
+
+// What one call has lengthened no other one shortens: its holder counts on it.
+func TestARepeatedAcquireDoesNotShortenALease(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	holder := l.held()
+	longer := holder
+	longer.TTL = time.Hour
+	l.renew(longer, locker.Granted)
+	l.acquire(holder, locker.Granted)
+	if left := l.server.PTTL(t.Context(), l.key).Val(); left < 50*time.Minute {
+		t.Fatalf("%v left", left)
+	}
+}
+
+// Who was thrown out hears so however often it asks, also after it has undone what it did not hear of.
+func TestAnUndoDoesNotHideARevocation(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	c := l.held()
+	i, err := l.store.(locker.Inspector).Inspect(t.Context(), l.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, err := l.store.(locker.Breaker).Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+		t.Fatal(g, err)
+	}
+	c.Undo = time.Minute
+	for range 2 {
+		if g := l.release(c, locker.Revoked); g.Reason != "drill" {
+			t.Fatalf("%+v", g)
+		}
+	}
+}

@@ -44,6 +44,7 @@ func (a *acquisition) wait() (*Lease, error) {
 	if !ok {
 		return nil, a.giveUp(errWaitOver)
 	}
+	until := time.Now().Add(d)
 	timer := a.engine.timers.start(d)
 	defer a.engine.timers.stop(timer)
 	for {
@@ -51,7 +52,7 @@ func (a *acquisition) wait() (*Lease, error) {
 		case <-timer.C:
 			return a.ask()
 		case <-a.box.bell:
-			lease, again, err := a.told(timer)
+			lease, again, err := a.told(timer, until)
 			if lease != nil || err != nil {
 				return lease, err
 			}
@@ -68,8 +69,8 @@ func (a *acquisition) wait() (*Lease, error) {
 	}
 }
 
-// told acts on what the mailbox holds.
-func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err error) {
+// told acts on what the mailbox holds. The timer is for the next question, which is due at until.
+func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
 	n := a.engine.post.read(&a.box)
 	switch {
 	case n.done:
@@ -83,7 +84,9 @@ func (a *acquisition) told(timer *time.Timer) (lease *Lease, again bool, err err
 		return lease, lease == nil, err
 	case n.head:
 		a.place = 1
-		timer.Reset(time.Until(n.free) + time.Millisecond)
+		if n.free.Before(until) { // news bring the next question nearer, never further
+			timer.Reset(time.Until(n.free) + time.Millisecond)
+		}
 	}
 	// After an error or a late grant a hint does not count: it may come from our own undo, and we would spin.
 	return nil, n.maybe && a.current, nil

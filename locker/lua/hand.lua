@@ -63,11 +63,11 @@ local function hand(now, stamp, counter, own, head)
       string.match(entry, '^([^|]+)|([^|]+)|([1-9]%d*)|[^|]*|([1-9]%d*)|[^|]*|(.*)$')
     if not token then
       redis.call('ZREM', KEYS[2], entry) -- not written by us
-    elseif ticket < 0 then
-      forget(inbox, entry) -- it was handed the key, and let it lapse without a sign of life
     elseif token == own then
       redis.call('ZREM', KEYS[2], entry)
       return nil
+    elseif ticket < 0 then
+      forget(inbox, entry) -- it was handed the key, and let it lapse without a sign of life
     elseif inbox ~= '-' and listeners(inbox) == 0 then
       forget(inbox, entry)
     else

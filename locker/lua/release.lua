@@ -111,5 +111,11 @@ elseif once == '1' and redis.call('GET', KEYS[5]) then
 elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
+if string.sub(lease, 1, #token + 1) == token .. ':' then
+  -- It was in Q already, because it has asked by itself before this late release came, and has just been served.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
+  redis.call('PEXPIRE', KEYS[1], ARGV[7])
+  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease
+end
 local place, listening = queue(now, ARGV[6], inbox)
 return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease
