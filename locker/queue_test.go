@@ -304,20 +304,44 @@ func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	})
 }
 
-// The cancel's release is lost as well: then it is the message that is answered with a release.
+// The cancel's release is lost as well, for longer than it is repeated. Then it is the message that is answered with a
+// release; without that the others would wait until the lease runs out that nobody uses.
 func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		ls, ps := processes(t, store, 3)
+		ls, _ := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
 		third := waits(t, ls[2], locker.Rule{Key: "a"})
-		ps[1].DelayEvents(20 * time.Millisecond)
 		store.Fail(locker.OpRelease, errors.New("down"))
 		second.cancel()
 		<-second.done
+		<-time.After(2 * time.Minute)
 		store.Fail(locker.OpRelease, nil)
+		if store.Queued() != 2 {
+			t.Fatalf("positive control: %d entries, want that of the one who gave up too", store.Queued())
+		}
 		release(t, first)
-		release(t, third.granted(100*time.Millisecond))
+		release(t, third.granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// The server says that nobody listens for a waiter: it subscribes again, and is told of its turn as before.
+func TestWhoIsDeafSubscribesAgain(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		ps[1].Deafen(true)
+		<-time.After(2500 * time.Millisecond) // it asks every second
+		calls := store.Calls(locker.OpAcquire)
+		release(t, first)
+		lease := second.granted(0)
+		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
+			t.Errorf("it asked %d times: nobody told it", n)
+		}
+		release(t, lease)
+		nothingLeft(t, store)
 	})
 }
 
@@ -616,12 +640,12 @@ func TestAWaiterThatGivesUpLateLeavesTheQueue(t *testing.T) {
 func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		store.Delay(locker.OpAcquire, 510*time.Millisecond)
+		store.Delay(locker.OpAcquire, 995*time.Millisecond) // a lease of 1 s counts for 988 ms
 		done := make(chan *locker.Lease, 1)
-		go func() { done <- acquire(t, l, locker.Rule{Key: "a", TTL: 500 * time.Millisecond}) }()
-		<-time.After(500 * time.Millisecond)
+		go func() { done <- acquire(t, l, locker.Rule{Key: "a", TTL: time.Second}) }()
+		<-time.After(900 * time.Millisecond)
 		store.Delay(locker.OpAcquire, 0)
-		<-time.After(10 * time.Millisecond) // now the server grants it for half a second
+		<-time.After(95 * time.Millisecond)
 		start := time.Now()
 		release(t, <-done)
 		since(t, start, 0, 200*time.Millisecond)
@@ -672,7 +696,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			}
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
 			start := time.Now()
-			at := func(ms int) { <-time.After(time.Until(start.Add(time.Duration(ms) * time.Millisecond))) }
+			at := func(ms time.Duration) { <-time.After(time.Until(start.Add(ms * time.Millisecond))) }
 			brief := asks(t, ls[1], locker.Rule{Key: "a", TTL: 50 * time.Millisecond, AtMost: 50 * time.Millisecond})
 			at(10)
 			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})

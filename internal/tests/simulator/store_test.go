@@ -49,7 +49,7 @@ func TestQueueOnRedis(t *testing.T) {
 			deaf: func(channel string) bool {
 				return direct.PubSubNumSub(t.Context(), channel).Val()[channel] == 0
 			},
-		}), kind{novice: true})
+		}), kind{pardon: true})
 	})
 }
 
