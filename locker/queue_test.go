@@ -410,6 +410,23 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 	})
 }
 
+// Who is told that it is the head now, and to watch over who holds the key, does not wait for that one's time to end.
+func TestTheHeadGoesOnAsking(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 3)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, AtMost: time.Hour})
+		third := waits(t, ls[2], locker.Rule{Key: "a"})
+		<-time.After(2 * time.Second)
+		release(t, first) // the third is told: in an hour
+		lease := second.granted(0)
+		synctest.Wait()
+		ps[2].LoseEvents(1)
+		release(t, lease)
+		release(t, third.granted(1100*time.Millisecond))
+	})
+}
+
 func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 10)

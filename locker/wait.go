@@ -84,9 +84,8 @@ func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, ag
 		return lease, lease == nil, err
 	case n.head:
 		a.place = 1
-		if n.free.Before(until) { // news bring the next question nearer, never further
-			timer.Reset(time.Until(n.free) + time.Millisecond)
-		}
+		// News bring the next question nearer, never further.
+		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
 	// After an error or a late grant a hint does not count: it may come from our own undo, and we would spin.
 	return nil, n.maybe && a.current, nil
