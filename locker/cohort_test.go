@@ -49,7 +49,7 @@ func TestALeaseIsPassedOnWithoutACall(t *testing.T) {
 				t.Fatalf("fence %d lies outside of the block that begins at %d, %v", last, i.Fence, err)
 			}
 		}
-		if n := calls(store) - before; n != 3 { // a release with the next acquire for every 32
+		if n := calls(store) - before; n != 1 { // a release with the next acquire for every 64
 			t.Errorf("%d calls for 100 leases", n)
 		}
 		release(t, lease)

@@ -125,7 +125,7 @@ func WithRenewClient(client Client) Option {
 }
 
 // DefaultHandoffs is the longest streak when [WithHandoffs] does not say otherwise.
-const DefaultHandoffs = 32
+const DefaultHandoffs = 64
 
 // WithHandoffs bounds a streak: how many callers of this process, one after the other, use one lease before it goes back
 // to the server, where other processes wait. Each of them has a fence of its own. A streak also ends after 10 ms. Callers share

@@ -142,7 +142,7 @@ func undoFor(unclear bool, lease time.Duration) time.Duration {
 
 // queueLife is how long it is worth trying to take an entry out of a server's queue. After that it is gone, or is handed the
 // key, which is then released.
-const queueLife = 30 * time.Second
+const queueLife = 10 * time.Second
 
 // errNoAnswer: a call was abandoned.
 var errNoAnswer = errors.New("no answer")
