@@ -349,12 +349,16 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	}
 	f := new(first)
 	f.hold = hold{
-		engine: e, claim: a.claim, fence: g.Fence, block: g.Block, ttl: ttl, since: since, granted: now, atLeast: a.rule.AtLeast,
+		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.Block), ttl: ttl, since: since, //nolint:gosec // at most WithHandoffs
+
 		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
 		renewal: renewal{each: ttl, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {
 		f.hold.until = since.Add(a.rule.AtMost)
+	}
+	if a.rule.AtLeast != 0 {
+		f.hold.keep = now.Add(a.rule.AtLeast)
 	}
 	f.lease.init(a, &f.hold, g.Fence)
 	if a.expected {

@@ -11,16 +11,15 @@ type hold struct {
 	engine  *Engine
 	claim   Claim  // that it was granted to
 	fence   uint64 // the first of the block
-	block   int
+	block   int32
 	ttl     time.Duration // what was asked for
 	since   time.Time     // no later than the grant: deadlines and the streak count from here
-	granted time.Time     // when we heard of it: AtLeast counts from here
-	atLeast time.Duration // Rule.AtLeast; 0 where several callers share
+	keep    time.Time     // until when Rule.AtLeast keeps the key, from when we heard of the grant; zero: not at all
 	unclear bool          // an acquire of token is unanswered, so the release must undo it
 	posted  bool          // a message about token may still come
 
 	cohort *cohort // whose callers it may be passed to; nil: nobody's
-	used   int     // fences of the block that were given out; guarded by the cohorts' mutex
+	used   int32   // fences of the block that were given out; guarded by the cohorts' mutex
 
 	renewal // guarded by the keeper's mutex
 }
@@ -49,9 +48,7 @@ func (h *hold) chore(longest time.Duration) chore {
 	ch := chore{claim: h.claim}
 	ch.claim.Undo = undoFor(h.unclear, h.ttl)
 	ch.useless = time.Now().Add(max(longest, ch.claim.Undo))
-	if h.atLeast > 0 {
-		ch.keep = h.granted.Add(h.atLeast)
-	}
+	ch.keep = h.keep
 	return ch
 }
 

@@ -18,8 +18,9 @@ type keeper struct {
 
 	mu      sync.Mutex
 	due     schedule
-	pending []*hold // to be renewed, each once
-	senders int     // goroutines that renew what is pending
+	pending []*hold   // to be renewed, each once
+	senders int       // goroutines that renew what is pending
+	sent    time.Time // when the last of them took a batch
 	running bool
 	stopped bool
 	wake    chan struct{} // an earlier time than the one that run sleeps for
@@ -29,7 +30,8 @@ type keeper struct {
 
 const (
 	renewBatch  = 100                   // holds per call
-	renewCalls  = 8                     // calls under way
+	renewCalls  = 8                     // calls under way, at most
+	senderHangs = 20 * time.Millisecond // so long after the last call began, another one may
 	renewSlack  = 10 * time.Millisecond // what is due this soon goes into the same batch
 	callTimeout = 5 * time.Second       // of calls in the background
 )
@@ -102,7 +104,7 @@ func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 
 // rouse wakes run when the earliest time has come nearer; k.mu is held.
 func (k *keeper) rouse() {
-	if len(k.due) > 0 && (k.next.IsZero() || k.due[0].at().Before(k.next)) {
+	if len(k.due) > 0 && (k.next.IsZero() || k.due[0].at.Before(k.next)) {
 		select {
 		case k.wake <- struct{}{}:
 		default:
@@ -138,9 +140,9 @@ func (k *keeper) leases() []*Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var all []*Lease
-	for _, h := range k.due {
-		if h.lease != nil {
-			all = append(all, h.lease)
+	for _, e := range k.due {
+		if e.hold.lease != nil {
+			all = append(all, e.hold.lease)
 		}
 	}
 	return all
@@ -243,7 +245,7 @@ func (k *keeper) lose(h *hold, why error) {
 // fix puts h into its place after its times changed; k.mu is held.
 func (k *keeper) fix(h *hold) {
 	if h.index > 0 {
-		heap.Fix(&k.due, h.index-1)
+		k.due.fix(h)
 		k.rouse()
 	}
 }
@@ -284,7 +286,7 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 	defer k.mu.Unlock()
 	now := time.Now()
 	for len(k.due) > 0 {
-		h := k.due[0]
+		h := k.due[0].hold
 		if !now.Before(h.deadline) {
 			heap.Pop(&k.due)
 			over = append(over, ending{h, h.lease, h.timeout()})
@@ -300,11 +302,11 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 			k.pace(h)
 		}
 		h.renew = now.Add(retryAfter(h.each))
-		heap.Fix(&k.due, 0)
+		k.due.fix(h)
 	}
 	pause, k.next = time.Hour, now.Add(time.Hour)
 	if len(k.due) > 0 {
-		k.next = k.due[0].at()
+		k.next = k.due[0].at
 		pause = k.next.Sub(now)
 	}
 	return renewals, over, pause, k.stopped
@@ -331,7 +333,9 @@ func retryAfter(ttl time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }
 
-// enqueue hands holds to the senders. While all of them hang, what is due again is pending already: nothing piles up.
+// enqueue hands holds to the senders. One is enough while the server answers, and leaves it time for others; there is another
+// one when none of them has got ahead for a while. While all of them hang, what is due again is pending already: nothing
+// piles up.
 func (k *keeper) enqueue(holds []*hold) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -341,7 +345,7 @@ func (k *keeper) enqueue(holds []*hold) {
 			k.pending = append(k.pending, h)
 		}
 	}
-	for missing := (len(k.pending) + renewBatch - 1) / renewBatch; missing > 0 && k.senders < renewCalls; missing-- {
+	if len(k.pending) > 0 && k.senders < renewCalls && (k.senders == 0 || time.Since(k.sent) > senderHangs) {
 		k.senders++
 		ask(&k.engine.calls, func() (struct{}, error) { k.work(); return struct{}{}, nil })
 	}
@@ -374,7 +378,7 @@ func (k *keeper) batch() (holds []*hold, claims []Claim, start time.Time) {
 			claims = append(claims, h.renewalAt(now, h.next(now)))
 		}
 	}
-	if len(claims) == 0 {
+	if k.sent = now; len(claims) == 0 {
 		k.pending = nil
 		k.senders--
 	}

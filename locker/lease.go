@@ -25,7 +25,7 @@ type Lease struct {
 
 	mu      sync.Mutex
 	over    error                     // nil while held; then ErrReleased, or how it was lost
-	endedAt time.Time                 // when that was found
+	lasted  time.Duration             // from began until that was found
 	cause   error                     // nil while the contexts live
 	cancels []context.CancelCauseFunc // of the contexts derived from this lease
 	own     context.Context           // made by the first call of Context
@@ -66,8 +66,8 @@ func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over != nil && l.endedAt.Before(deadline) {
-		return l.endedAt
+	if ended := l.began.Add(l.lasted); l.over != nil && ended.Before(deadline) {
+		return ended
 	}
 	return deadline
 }
@@ -109,7 +109,7 @@ func (l *Lease) end(why error) bool {
 		l.mu.Unlock()
 		return false
 	}
-	l.over, l.endedAt = why, time.Now()
+	l.over, l.lasted = why, time.Since(l.began)
 	l.mu.Unlock()
 	l.cancel(why)
 	return true

@@ -1,6 +1,9 @@
 package locker
 
-import "time"
+import (
+	"container/heap"
+	"time"
+)
 
 // renewal is the part of a hold that its keeper's mutex guards.
 type renewal struct {
@@ -27,29 +30,41 @@ func (r *renewal) at() time.Time {
 	return r.deadline
 }
 
-// schedule is a heap of holds by the time at which each must be looked at.
-type schedule []*hold
+// schedule is a heap of holds by the time at which each must be looked at. The times stand in it, and not only in the holds,
+// because comparing them is most of the keeper's work when there are many.
+type schedule []entry
+
+type entry struct {
+	at   time.Time
+	hold *hold
+}
 
 func (s schedule) Len() int           { return len(s) }
-func (s schedule) Less(i, j int) bool { return s[i].at().Before(s[j].at()) }
+func (s schedule) Less(i, j int) bool { return s[i].at.Before(s[j].at) }
 func (s schedule) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].index, s[j].index = i+1, j+1
+	s[i].hold.index, s[j].hold.index = i+1, j+1
 }
 
 // Push is for container/heap.
 func (s *schedule) Push(x any) {
 	h := x.(*hold)
-	*s = append(*s, h)
+	*s = append(*s, entry{h.at(), h})
 	h.index = len(*s)
 }
 
 // Pop is for container/heap.
 func (s *schedule) Pop() any {
 	last := len(*s) - 1
-	h := (*s)[last]
-	(*s)[last] = nil
+	h := (*s)[last].hold
+	(*s)[last] = entry{}
 	*s = (*s)[:last]
 	h.index = 0
 	return h
+}
+
+// fix puts h into its place after its times changed.
+func (s *schedule) fix(h *hold) {
+	(*s)[h.index-1].at = h.at()
+	heap.Fix(s, h.index-1)
 }

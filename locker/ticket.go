@@ -24,6 +24,7 @@ type ticket struct {
 	place    int
 	deaf     bool
 	rechecks int
+	rushed   int // questions without a pause
 }
 
 // prepare makes the ticket ready for its first question: in the server's queue, if that is allowed and this process is

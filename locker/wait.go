@@ -16,6 +16,8 @@ const (
 	// A waiter in the queue asks again from time to time, in case a message was lost or a holder died: the head often,
 	// the others seldom.
 	headAsks, othersAsk = time.Second, 10 * time.Second
+	// When the time of the holder is nearly over, the head asks without a pause, so often at most: timers fire a millisecond late.
+	rushFrom, mostRushes = 2 * time.Millisecond, 20
 )
 
 // anchor ties the server's clock to ours: what happened at server on its clock, happened no earlier than local on ours.
@@ -125,9 +127,15 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
 	if a.current && a.place > 0 && a.claim.Inbox != "" && !a.deaf && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++
+		if left > rushFrom {
+			a.rushed = 0
+		}
 		switch {
+		case a.place == 1 && left >= 0 && left <= rushFrom && a.rushed < mostRushes:
+			a.rushed++
+			return 0, true
 		case a.place == 1 && left >= 0:
-			return min(headAsks, left+time.Millisecond), true
+			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
 		case a.place == 1 || a.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
 		case left >= 0:
