@@ -453,6 +453,7 @@ func canaries(t *testing.T, opts ...otellock.Option) (tel *telemetry, token stri
 	store.Free(rule.Key)
 	store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("canary-error: canary-key is odd")})
 	refused()
+	synctest.Wait() // what the Engine still does in the background is over
 	if tel.span(t, "break lock") == nil || len(tel.spans.Ended()) < 9 || len(store.owner) < 20 {
 		t.Fatalf("the canaries were not flown: %q", tel.told(t))
 	}
