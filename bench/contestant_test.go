@@ -27,8 +27,12 @@ func TestContestantsLock(t *testing.T) {
 			if err := held.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if n := on.witness.Exists(t.Context(), c.keyOnServer(key)).Val(); n != 0 {
-				t.Error("the key is still there after the release")
+			// A place in a queue that was given up just before may be handed the key, and give it back.
+			deadline := time.Now().Add(10 * time.Second)
+			for on.witness.Exists(t.Context(), c.keyOnServer(key)).Val() != 0 {
+				if time.Now().After(deadline) {
+					t.Fatal("the key is still there after the release")
+				}
 			}
 			if held, err = other.Lock(t.Context(), key); err != nil {
 				t.Fatal(err)
