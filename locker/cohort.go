@@ -21,6 +21,8 @@ const streakWithin = 10 * time.Millisecond
 //	the hold is lost             the next waiter leads, with a token of its own
 //	the leader gives up or fails the next waiter leads, with the leader's place in the server's queue where that is certain;
 //	                             when the server cannot be asked, waiters that are overdue fail with the leader
+//	the leader must wait, and    who came last is refused
+//	as many wait as may
 //	a waiter gives up            it leaves; when its turn had come meanwhile, it passes that on as its holder would
 type cohort struct {
 	terms   terms
@@ -47,7 +49,7 @@ type turn struct {
 	follow *follow // leader: its acquire has gone out with the release of the one before
 	ticket *ticket // leader: that of the leader before, in the server's queue
 	seen   bool    // leader: the key was held
-	err    error   // the leader could not ask the server; neither could you
+	err    error   // the leader could not ask the server, and neither could you; or there are too many of you
 }
 
 // cohorts are those of an Engine that have a leader or a holder.
@@ -153,11 +155,25 @@ func (cs *cohorts) failed(a *acquisition) {
 	a.cohort.failure = a.failure
 }
 
-// hasWaiters says whether others wait for a to lead them.
-func (cs *cohorts) hasWaiters(a *acquisition) bool {
+// makeRoom is called when a leader must wait although as many wait as may: meanwhile others were counted. Who came last
+// is refused; it is false when that is the leader itself.
+func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
+	if !a.leads {
+		return false
+	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return a.leads && len(a.cohort.waiting) > 0
+	c := a.cohort
+	n := len(c.waiting)
+	if n == 0 || c.waiting[n-1].began.Before(a.began) {
+		return false
+	}
+	last := c.waiting[n-1]
+	c.waiting = slices.Delete(c.waiting, n-1, n)
+	c.show(last)
+	a.admitted, last.admitted = true, false
+	last.turn <- turn{err: refused}
+	return true
 }
 
 // granted makes h what the cohort holds.

@@ -472,6 +472,42 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	})
 }
 
+// While the leader waits for its first answer it may not have to wait at all, and others are counted before it.
+func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
+		store.Occupy("a", time.Minute)
+		store.DelayReplies(locker.OpAcquire, 50*time.Millisecond)
+		var ws []*waiting
+		for range 3 {
+			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
+			<-time.After(time.Millisecond)
+		}
+		store.DelayReplies(locker.OpAcquire, 0)
+		<-ws[2].done
+		if e := wantErr(t, ws[2].err, "a", locker.ErrTooManyWaiters); e.RetryAfter < 59*time.Second || e.RetryAfter > time.Minute {
+			t.Errorf("retry after %v, while the holder has a minute", e.RetryAfter)
+		}
+		if waited := ws[2].at.Sub(ws[2].since); waited > 50*time.Millisecond {
+			t.Errorf("refused after %v; the leader was answered earlier", waited)
+		}
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+		wantErr(t, err, "a", locker.ErrTooManyWaiters)
+		store.Free("a")
+		for _, w := range ws[:2] {
+			<-w.done
+			release(t, w.lease)
+		}
+		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one has it: all are counted out
+		release(t, ws[0].lease)
+		for _, w := range ws[1:] {
+			<-w.done
+			release(t, w.lease)
+		}
+		nothingLeft(t, store)
+	})
+}
+
 // If the next one's process died, the key would be blocked for what the one before has asked for.
 func TestAnExtendedHoldIsNotPassedOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -33,8 +33,10 @@ func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 
 // wait waits until there is a lease, or a reason to ask again, and asks.
 func (a *acquisition) wait() (*Lease, error) {
-	if !a.busySince.IsZero() && !a.admit() && !a.engine.cohorts.hasWaiters(a) { // who came later waits already
-		return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
+	if !a.busySince.IsZero() && !a.admit() {
+		if refused := a.fail(ErrTooManyWaiters, a.retryAfter()); !a.engine.cohorts.makeRoom(a, refused) {
+			return nil, refused
+		}
 	}
 	if !a.claim.Queue && a.current && a.engine.cfg.queue {
 		if err := a.listen(); err != nil {
