@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql" // the driver "mysql"
+	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	_ "modernc.org/sqlite"             // the driver "sqlite"
 
@@ -23,7 +23,10 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-func TestMain(m *testing.M) { redistest.Main(sqltest.Main(proc.Main(m))) }
+func TestMain(m *testing.M) {
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // it would print each connection that a test cuts
+	redistest.Main(sqltest.Main(proc.Main(m)))
+}
 
 // patience bounds waits that only a failing test spends.
 const patience = 30 * time.Second

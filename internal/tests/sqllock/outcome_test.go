@@ -111,7 +111,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 			span: "Error(lost) attempts=1 error.type=lost" + common + " result=rolled_back",
 		},
 		"too little of the lease is left": {
-			do: func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10), sqllock.WithMargin(time.Hour)) },
+			do:   func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10), sqllock.WithMargin(time.Hour)) },
 			want: sqllock.ErrTooLate,
 			span: "Error(too_late) attempts=1 error.type=too_late" + common + " result=rolled_back",
 		},
