@@ -68,7 +68,7 @@ func postgresArgs(s *Server) []string {
 	args := []string{"-D", s.data(), "-p", strconv.Itoa(s.port)}
 	for _, setting := range []string{
 		"listen_addresses=" + loopback, "unix_socket_directories=", "max_connections=200", "shared_buffers=16MB",
-		"fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off",
+		"fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "deadlock_timeout=100ms",
 	} {
 		args = append(args, "-c", setting)
 	}
