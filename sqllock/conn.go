@@ -30,8 +30,8 @@ type Transaction interface {
 type Database[T Transaction] struct {
 	// Dialect is what the database speaks.
 	Dialect Dialect
-	// Begin begins a transaction. It is called once the lock is held. Like database/sql's, the transaction must not
-	// outlive ctx.
+	// Begin begins a transaction. It is called once the lock is held. ctx lasts until the transaction must end; if the library
+	// rolls back by itself then, as database/sql does, rows are free before the function returns. opts may be nil.
 	Begin func(ctx context.Context, opts *sql.TxOptions) (T, error)
 }
 
