@@ -194,10 +194,10 @@ func (d Dialect) passing(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) { // before COMMIT: the connection took the transaction with it
 		return true
 	}
-	switch n := d.number(err); d {
+	n := d.number(err)
+	switch d {
 	case Postgres:
-		s := state(err)
-		return s == "40001" || s == "40P01"
+		return slices.Contains([]string{"40001", "40P01"}, state(err))
 	case MySQL:
 		return n == mysqlDeadlock || n == mysqlLockWait || n == mysqlRecordChanged
 	default:
@@ -208,17 +208,16 @@ func (d Dialect) passing(err error) bool {
 // ended says whether a statement's error has ended the transaction without a word. What follows would be committed by
 // itself, one statement at a time and with no claim, so nothing may follow. PostgreSQL refuses that by itself.
 func (d Dialect) ended(err error) bool {
-	switch n := d.number(err); d {
+	n := d.number(err)
+	switch d {
 	case MySQL:
 		return n == mysqlDeadlock || n == mysqlRecordChanged
 	case SQLite:
-		switch n & 0xff {
-		case sqliteNoMemory, sqliteInterrupt, sqliteIO, sqliteFull:
-			return true
-		}
-		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) // it was interrupted
+		interrupted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+		return interrupted || slices.Contains([]int{sqliteNoMemory, sqliteInterrupt, sqliteIO, sqliteFull}, n&0xff)
+	default:
+		return false
 	}
-	return false
 }
 
 // refused says whether the error of a COMMIT proves that nothing was committed. Errors that a server gives while it goes
