@@ -1,5 +1,7 @@
 package locker
 
+import "time"
+
 // What the tests of package locker_test look at from inside.
 var (
 	Refused    = refusal
@@ -19,15 +21,30 @@ var (
 
 // SingleStore is the Store behind NewSingle.
 func SingleStore(c Client) Store {
-	s, _ := newSingleStore(c, config{}) // only WithAutoPipeline can fail
+	s, _ := newSingleStore(c, config{}) // only options can be wrong
 	return s
 }
 
+// AckedStore is the Store behind NewSingle with WithReplicaAck.
+func AckedStore(c Client, n int, within time.Duration) (Store, error) {
+	return newSingleStore(c, config{acks: acks{asked: true, replicas: n, within: within}})
+}
+
 // Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
-func Kill(s Store) (channel string) {
-	b := s.(listening).inbox
-	b.stop()
-	return b.channel
+func Kill(s Store) (channels []string) {
+	switch s := s.(type) {
+	case listening:
+		s.inbox.stop()
+		return []string{s.inbox.channel}
+	case listeningCluster:
+		s.shards.mu.Lock()
+		for _, sh := range s.shards.slots {
+			channels = append(channels, sh.name)
+		}
+		s.shards.mu.Unlock()
+		s.shards.stop()
+	}
+	return channels
 }
 
 // ScriptSHA is the name under which the server knows a script.
@@ -40,6 +57,9 @@ func TogetherStore(c Client) (Store, error) {
 		return nil, err
 	}
 	store := single{client: c, steps: p.together, renewals: c}
+	if cluster, ok := c.(clusterClient); ok {
+		return listeningCluster{clustered{store, cluster}, newShards(cluster)}, nil
+	}
 	if s, ok := c.(subscriber); ok {
 		return listening{store, newInbox(s)}, nil
 	}
