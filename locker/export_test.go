@@ -68,3 +68,6 @@ func TogetherStore(c Client) (Store, error) {
 	}
 	return store, nil
 }
+
+// DriftOf is the part of a lease of that length that is not used.
+func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }

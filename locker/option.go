@@ -127,7 +127,7 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 }
 
 // WithRenewClient sends renewals through a client of its own, so that they do not queue for connections behind the
-// service's other traffic. It must lead to the same server. Default: the Locker's client.
+// service's other traffic. It must lead to the same server, or the same cluster. Default: the Locker's client.
 func WithRenewClient(client Client) Option {
 	return func(c *config) { c.renewClient, c.renewApart = client, true }
 }
