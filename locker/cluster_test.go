@@ -154,13 +154,16 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 	live := func() {
 		t.Helper()
+		before := make(map[*locker.Lease]time.Time)
 		for _, l := range leases {
-			before := l.Expires()
+			before[l] = l.Expires()
+		}
+		for _, l := range leases {
 			eventually(t, "it is renewed", func() bool {
 				if l.Context().Err() != nil {
 					t.Fatal(context.Cause(l.Context()))
 				}
-				return l.Expires().After(before)
+				return l.Expires().After(before[l])
 			})
 		}
 	}
