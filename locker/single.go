@@ -63,6 +63,7 @@ type single struct {
 
 var _ interface {
 	Store
+	Several
 	Inspector
 	Breaker
 	Fencer
@@ -85,6 +86,32 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 		return g, nil
 	}
 	return Grant{}, odd("acquire")
+}
+
+// AcquireAll runs acquire_all.lua.
+func (s single) AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
+	keys := make([]string, 0, 5*len(cs))
+	args := make([]any, 0, 5*len(cs))
+	for _, c := range cs {
+		keys = append(keys, c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key))
+		args = append(args, c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata)
+	}
+	v, err := acquireAllScript.run(ctx, s.steps, keys, args...)
+	if err != nil {
+		return nil, err
+	}
+	r := reply{v}
+	grants := make([]Grant, len(cs))
+	for i := range grants {
+		text, ok := r.counted()
+		if !ok {
+			return nil, odd("acquire_all")
+		}
+		if grants[i], ok = grantOf(text); !ok {
+			return nil, odd("acquire_all")
+		}
+	}
+	return grants, nil
 }
 
 // waitsAs says how a claim waits; with the token before it and the metadata behind, it is the claim's entry in the queue.
@@ -124,6 +151,8 @@ func grantOf(text string) (g Grant, ok bool) {
 		g.State, g.Reason = Revoked, r.rest
 	case "done":
 		g.State = Done
+	case "not-ours":
+		g.State = NotOurs
 	}
 	return g, g.State != 0
 }

@@ -1,5 +1,7 @@
 package lockertest
 
+import "github.com/latchkit/latchkit/locker"
+
 // Capabilities are what a Store may be unable to do.
 type Capabilities struct {
 	Fence    bool // mints fences
@@ -31,9 +33,13 @@ func losesReplies(h Harness) bool { return h.LoseReply != nil }
 func queues(h Harness) bool       { return h.Can.Queue }
 func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
 func several(h Harness) bool      { return h.Another != nil }
-func kills(h Harness) bool        { return h.Another != nil && h.Kill != nil }
-func deafens(h Harness) bool      { return h.Deafen != nil }
-func counts(h Harness) bool       { return h.Queued != nil }
+func together(h Harness) bool {
+	_, ok := h.Store.(locker.Several)
+	return ok
+}
+func kills(h Harness) bool   { return h.Another != nil && h.Kill != nil }
+func deafens(h Harness) bool { return h.Deafen != nil }
+func counts(h Harness) bool  { return h.Queued != nil }
 
 // all is a law's need for several things.
 func all(needs ...func(Harness) bool) func(Harness) bool {
