@@ -1,5 +1,7 @@
 package locker
 
+import "github.com/bsm/redislock"
+
 // What the tests of package locker_test look at from inside.
 var (
 	Refused    = refusal
@@ -22,6 +24,9 @@ func SingleStore(c Client) Store {
 	s, _ := newSingleStore(c, config{}) // only WithAutoPipeline can fail
 	return s
 }
+
+// PollingStore is the Store behind NewPolling.
+func PollingStore(c *redislock.Client) Store { return newPollingStore(c) }
 
 // Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
 func Kill(s Store) (channel string) {

@@ -63,7 +63,6 @@ type single struct {
 
 var _ interface {
 	Store
-	Several
 	Inspector
 	Breaker
 	Fencer
@@ -88,8 +87,8 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	return Grant{}, odd("acquire")
 }
 
-// AcquireAll runs acquire_all.lua.
-func (s single) AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
+// acquireAll runs acquire_all.lua. It is the step of a Several: not of every Store that is made of a single.
+func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
 	keys := make([]string, 0, 5*len(cs))
 	args := make([]any, 0, 5*len(cs))
 	for _, c := range cs {

@@ -10,6 +10,7 @@ type Capabilities struct {
 	AtLeast  bool // keeps a released key
 	Break    bool // throws holders out; needs Inspect
 	Metadata bool // shows the holder's metadata to who is refused
+	Left     bool // says to who is refused how long the holder has, and whether another library holds the key
 	Raise    bool // raises the fence counter
 	Queue    bool // keeps a queue on the server
 	Notify   bool // is a Notifier that tells those in the queue when they are granted the key
@@ -17,7 +18,7 @@ type Capabilities struct {
 
 // All is what a Store on Redis with scripts can do.
 var All = Capabilities{
-	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Raise: true, Queue: true, Notify: true,
+	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true,
 }
 
 // What laws need.
@@ -27,6 +28,7 @@ func atLeast(h Harness) bool      { return h.Can.AtLeast }
 func once(h Harness) bool         { return h.Can.Once }
 func breaks(h Harness) bool       { return h.Can.Break && h.Can.Fence }
 func metadata(h Harness) bool     { return h.Can.Metadata }
+func left(h Harness) bool         { return h.Can.Left }
 func raises(h Harness) bool       { return h.Can.Raise }
 func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }
