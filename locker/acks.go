@@ -70,6 +70,8 @@ type witness struct {
 	short  error  // nil: enough replicas know what the last command has written
 }
 
+func (a acks) witness(c Client, key string) *witness { return &witness{acks: a, client: c, key: key} }
+
 // Process is what makes it a Client. It returns the command's error only.
 func (w *witness) Process(ctx context.Context, cmd redis.Cmder) error {
 	cluster, ok := w.client.(clusterClient)

@@ -25,6 +25,8 @@ type acquisition struct {
 	began    time.Time
 	expiry   <-chan time.Time // rule.Wait is over
 	meta     string
+	finish   func(Outcome) // tells the Observer that it has ended; nil without one
+	behind   string        // what its RunAll holds and sorts behind rule.Key, so that it must not wait; "": nothing
 
 	*ticket        // the token that is asked with
 	own     ticket // mostly it is this one
@@ -50,6 +52,24 @@ type question interface {
 	abandon()               // instead of answer: nobody waits for it any more
 }
 
+// observe tells the Observer that it begins.
+func (a *acquisition) observe() {
+	a.ctx, a.finish = a.engine.cfg.begin(a.ctx, OpAcquire, a.rule)
+}
+
+// end tells the Observer what came out, which it returns.
+func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
+	if end := a.finish; end != nil {
+		a.finish = nil
+		end(a.outcome(lease, err))
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.engine.examine.Do(func() { ask(&a.engine.calls, a.engine.warn) })
+	return lease, nil
+}
+
 func (a *acquisition) run() (lease *Lease, err error) {
 	a.ticket = &a.own
 	if err := a.caller.Err(); err != nil {
@@ -66,16 +86,21 @@ func (a *acquisition) run() (lease *Lease, err error) {
 		defer a.engine.timers.stop(timer)
 		a.expiry = timer.C
 	}
-	if f := a.engine.cfg.metadata; f != nil {
-		a.meta = f(a.ctx)
-		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
-	}
+	a.describe()
 	defer func() { a.close(lease, err) }() // also when an Observer or a Backoff panics
 	if t, ok := a.engine.cohorts.share(a.rule, a.adaptive); ok {
 		return a.among(t)
 	}
 	a.prepare()
 	return a.lead(nil)
+}
+
+// describe asks for the metadata, once.
+func (a *acquisition) describe() {
+	if f := a.engine.cfg.metadata; f != nil && a.meta == "" {
+		a.meta = f(a.ctx)
+		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
+	}
 }
 
 // close ends what the wait has set up.

@@ -512,3 +512,39 @@ func TestAUserForLocksOnACluster(t *testing.T) {
 	release(t, holder)
 	release(t, waiter.granted(5*time.Second))
 }
+
+func TestRunAllOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for name, opts := range map[string][]locker.Option{"": nil, "acknowledged": {locker.WithReplicaAck(1, 4*time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var seen answers
+			client := cluster.Client(t, seen.counted)
+			l := newSingle(t, client, opts...)
+			for _, keys := range [][]string{{"{all}" + name + ":1", "{all}" + name + ":2"}, {"one" + name, "two" + name, "three" + name, "four" + name}} {
+				var rules []locker.Rule
+				for _, key := range keys {
+					rules = append(rules, locker.Rule{Key: key})
+				}
+				err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
+					if n := len(locker.LeasesFromContext(ctx)); n != len(keys) {
+						t.Errorf("%d leases of %v", n, keys)
+					}
+					for _, key := range keys {
+						if client.Exists(ctx, key).Val() != 1 {
+							t.Errorf("%s is not held", key)
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if n := seen.of("CROSSSLOT"); n > 0 {
+				t.Errorf("%d scripts went across slots", n)
+			}
+		})
+	}
+}

@@ -76,30 +76,34 @@ var _ Locker = (*Engine)(nil)
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported, ErrInvalidKey,
 // ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside it where a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	a, err := e.begin(ctx, rule)
+	if err != nil {
+		return nil, err
+	}
+	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
+	a.observe()
+	return a.end(a.run())
+}
+
+// begin makes the acquisition of one call of Acquire, and counts it among those that are under way. Nothing was sent, and
+// nobody was told, when it fails.
+func (e *Engine) begin(ctx context.Context, rule Rule) (*acquisition, error) {
 	adaptive := e.pace != nil && rule.TTL == 0
 	if adaptive {
 		rule.TTL = e.pace.ttl()
 	}
 	rule, err := e.cfg.resolve(rule)
+	a := &acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx, ctx: ctx}
+	if err == nil {
+		err = a.mindOrder(ctx)
+	}
+	if err == nil && !e.acquires.enter() {
+		err = ErrClosed
+	}
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 	}
-	if !e.acquires.enter() {
-		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
-	}
-	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
-	a := acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx}
-	var end func(Outcome)
-	a.ctx, end = e.cfg.begin(ctx, OpAcquire, rule)
-	lease, err := a.run()
-	if end != nil {
-		end(a.outcome(lease, err))
-	}
-	if err != nil {
-		return nil, err
-	}
-	e.examine.Do(func() { ask(&e.calls, e.warn) })
-	return lease, nil
+	return a, nil
 }
 
 // Inspect says who holds key now. It is a look, not a lock: the answer may be old when it arrives.

@@ -1,6 +1,10 @@
 package locker
 
-import "time"
+import (
+	"time"
+
+	"github.com/bsm/redislock"
+)
 
 // What the tests of package locker_test look at from inside.
 var (
@@ -29,6 +33,9 @@ func SingleStore(c Client) Store {
 func AckedStore(c Client, n int, within time.Duration) (Store, error) {
 	return newSingleStore(c, config{acks: acks{asked: true, replicas: n, within: within}})
 }
+
+// PollingStore is the Store behind NewPolling.
+func PollingStore(c *redislock.Client) Store { return newPollingStore(c) }
 
 // Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
 func Kill(s Store) (channels []string) {

@@ -64,7 +64,15 @@ type listening struct {
 	*inbox
 }
 
-var _ Notifier = listening{}
+var _ interface {
+	Notifier
+	Several
+} = listening{}
+
+// AcquireAll runs acquire_all.lua: on one server any keys go together.
+func (s listening) AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
+	return s.acquireAll(ctx, cs)
+}
 
 func newInbox(s subscriber) *inbox {
 	b := &inbox{client: s, channel: inboxChannel + rand.Text(), tell: func(Event) {}}

@@ -22,6 +22,7 @@ type Lease struct {
 	base    context.Context // the caller's, with what the Observer added for the hold
 	endHold func(Outcome)
 	told    sync.Once // the Observer was told of the hold's end
+	part    *part     // nil unless it is one of several uses of a Lease that is not shown: see family
 
 	mu      sync.Mutex
 	over    error                     // nil while held; then ErrReleased, or how it was lost
@@ -64,6 +65,9 @@ func (l *Lease) Fence() uint64 { return l.fence }
 // Of a lease that has ended it is when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
+	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
+		deadline = l.part.until
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ended := l.began.Add(l.lasted); l.over != nil && ended.Before(deadline) {
@@ -100,6 +104,32 @@ func (l *Lease) derive(parent context.Context) context.Context {
 		l.cancels = append(l.cancels, cancel)
 	}
 	return ctx
+}
+
+// around is a context like parent that has the lease, and ends with it.
+func (l *Lease) around(parent context.Context) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.derive(parent)
+}
+
+// guard is a context like parent that ends with the lease too, but does not have it.
+func (l *Lease) guard(parent context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	l.onEnd(cancel)
+	return ctx
+}
+
+// onEnd has f called when the contexts end, with the cause; at once if they have ended.
+func (l *Lease) onEnd(f func(cause error)) {
+	l.mu.Lock()
+	if l.cause == nil {
+		l.cancels = append(l.cancels, f)
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
+	f(l.cause)
 }
 
 // end ends the Lease: the first to call it decides why, and is told so.

@@ -58,6 +58,7 @@ type Result string
 
 const (
 	ResultAcquired       Result = "acquired"         // acquire: granted
+	ResultNested         Result = "nested"           // acquire: the caller's context holds the key already, see NewReentrant
 	ResultBusy           Result = "busy"             // acquire: held by somebody else, and not waited for
 	ResultTimeout        Result = "timeout"          // acquire: held by somebody else until Wait, the deadline or the Backoff was over; extend: the deadline was over
 	ResultCanceled       Result = "canceled"         // acquire, extend: the caller gave up

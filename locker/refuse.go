@@ -63,6 +63,8 @@ func (a *acquisition) giveUp(reason error) error {
 		return a.fail(ErrClosed, 0)
 	case seen && reason == errWaitOver && !a.current && a.failure != nil: // what the holder does now, nobody knows
 		return a.fail(unavailable(a.failure), 0)
+	case seen && reason == errWaitOver && a.behind != "":
+		return a.fail(fmt.Errorf("%w, and it was not waited for: RunAll was called while %s is held, which sorts behind it, so whoever waits there could wait for ever; take all keys in one RunAll", ErrBusy, a.behind), a.retryAfter())
 	case seen && reason == errWaitOver:
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:

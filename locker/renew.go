@@ -95,7 +95,7 @@ func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 func (s single) renew(ctx context.Context, b *batch, grants []Grant) {
 	to, w := s.renewals, (*witness)(nil)
 	if s.acks.asked {
-		w = &witness{acks: s.acks, client: s.renewals, key: b.claims[0].Key}
+		w = s.acks.witness(s.renewals, b.claims[0].Key)
 		to = w
 	}
 	c := b.call()

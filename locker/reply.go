@@ -60,6 +60,16 @@ func (r *reply) word() string {
 	return word
 }
 
+// counted reads a part that has its length in bytes before it.
+func (r *reply) counted() (part string, ok bool) {
+	n := r.integer()
+	if n < 0 || n > int64(len(r.rest)) {
+		return "", false
+	}
+	part, r.rest = r.rest[:n], r.rest[n:]
+	return part, true
+}
+
 func (r *reply) integer() int64 {
 	n, err := strconv.ParseInt(r.word(), 10, 64)
 	if err != nil {

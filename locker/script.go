@@ -107,6 +107,8 @@ var (
 
 	//go:embed lua/acquire.lua
 	acquireLua string
+	//go:embed lua/acquire_all.lua
+	acquireAllLua string
 	//go:embed lua/renew.lua
 	renewLua string
 	//go:embed lua/confirm.lua
@@ -123,6 +125,7 @@ var (
 	raiseFenceLua string
 
 	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
+	acquireAllScript = newScript(acquireAllLua)
 	renewScript      = newScript(renewLua)
 	confirmScript    = newScript(confirmLua)
 	releaseScript    = newScript(grantLua + handLua + queueLua + releaseLua)

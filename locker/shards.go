@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -55,7 +56,20 @@ type listeningCluster struct {
 	*shards
 }
 
-var _ Notifier = listeningCluster{}
+var _ interface {
+	Notifier
+	Several
+} = listeningCluster{}
+
+// AcquireAll runs acquire_all.lua for keys of one slot. Those of several slots cannot be taken in one step.
+func (l listeningCluster) AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
+	for _, c := range cs {
+		if slot(tagOf(c.Key)) != slot(tagOf(cs[0].Key)) {
+			return nil, &Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that belong together a {hash tag}", ErrUnsupported, cs[0].Key, c.Key)}
+		}
+	}
+	return l.acquireAll(ctx, cs)
+}
 
 // Acquire is that of the Store; who asks again from the queue goes on using the channel.
 func (l listeningCluster) Acquire(ctx context.Context, c Claim) (Grant, error) {

@@ -92,7 +92,7 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	}
 	to, w := s.steps, (*witness)(nil)
 	if s.acks.asked {
-		w = &witness{acks: s.acks, client: s.client, key: c.Key}
+		w = s.acks.witness(s.client, c.Key)
 		to = w
 	}
 	v, err := acquireScript.run(ctx, to,
@@ -109,6 +109,40 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 		return Grant{}, w.short
 	}
 	return g, nil
+}
+
+// acquireAll runs acquire_all.lua. It is the step of a Several: not of every Store that is made of a single.
+func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
+	keys := make([]string, 0, 5*len(cs))
+	args := make([]any, 0, 5*len(cs))
+	for _, c := range cs {
+		keys = append(keys, c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key))
+		args = append(args, c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata)
+	}
+	to, w := s.steps, (*witness)(nil)
+	if s.acks.asked {
+		w = s.acks.witness(s.client, cs[0].Key)
+		to = w
+	}
+	v, err := acquireAllScript.run(ctx, to, keys, args...)
+	if err != nil {
+		return nil, err
+	}
+	r := reply{v}
+	grants := make([]Grant, len(cs))
+	for i := range grants {
+		text, ok := r.counted()
+		if !ok {
+			return nil, odd("acquire_all")
+		}
+		if grants[i], ok = grantOf(text); !ok {
+			return nil, odd("acquire_all")
+		}
+		if grants[i].State == Granted && w != nil && w.short != nil {
+			return nil, w.short
+		}
+	}
+	return grants, nil
 }
 
 // waitsAs says how a claim waits; with the token before it and the metadata behind, it is the claim's entry in the queue.
@@ -148,6 +182,8 @@ func grantOf(text string) (g Grant, ok bool) {
 		g.State, g.Reason = Revoked, r.rest
 	case "done":
 		g.State = Done
+	case "not-ours":
+		g.State = NotOurs
 	}
 	return g, g.State != 0
 }

@@ -100,6 +100,15 @@ func (s State) String() string {
 	return "unknown"
 }
 
+// Several is a Store that can take several keys in one step, for [RunAll].
+type Several interface {
+	// AcquireAll grants all claims or none. It answers Granted for each of them; or, with nothing taken, Busy, Done, Undone or
+	// Revoked for those in the way, and NotOurs for those that could have been granted. Nobody joins a queue or is overtaken: a
+	// free key for which somebody may be waiting is Busy, with no time Left of a Holder. An owner that holds its key already is
+	// Granted it as it stands, whatever becomes of the others. Keys that cannot be taken in one step are a [*Refusal].
+	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
+}
+
 // A Notifier is a Store that tells waiters of this process when their turn comes, or when they should ask again. Events
 // may be lost, late or repeated: whatever is in doubt is asked again with Acquire. While there is no Inbox, and for a Store
 // that is no Notifier, waiters ask again after the pauses of their Backoff.

@@ -11,6 +11,7 @@ import (
 
 var _ interface {
 	locker.Store
+	locker.Several
 	locker.Inspector
 	locker.Breaker
 	locker.Fencer
@@ -20,6 +21,11 @@ var _ interface {
 // Acquire is the Store's step.
 func (p *Process) Acquire(_ context.Context, c locker.Claim) (locker.Grant, error) {
 	return step(p, locker.OpAcquire, func(m *Memory) (locker.Grant, error) { return m.acquire(c), nil })
+}
+
+// AcquireAll is the Store's step. Its faults are those of OpAcquire.
+func (p *Process) AcquireAll(_ context.Context, cs []locker.Claim) ([]locker.Grant, error) {
+	return step(p, locker.OpAcquire, func(m *Memory) ([]locker.Grant, error) { return m.acquireAll(cs), nil })
 }
 
 // Renew is the Store's step.
@@ -78,6 +84,33 @@ func (m *Memory) acquire(c locker.Claim) locker.Grant {
 	}
 	m.leave(c.Key, c.Owner)
 	return m.granted(m.put(c.Key, c.Owner, c.Metadata, c.Block, c.TTL))
+}
+
+func (m *Memory) acquireAll(cs []locker.Claim) []locker.Grant {
+	grants, whole := make([]locker.Grant, len(cs)), true
+	for i, c := range cs {
+		l, held := m.lease(c.Key)
+		ours := held && l.owner == c.Owner
+		_, noted := m.noteFor(c.Key, c.Owner)
+		switch {
+		case noted, c.Once > 0 && m.isDone(c.Key), ours:
+			grants[i] = m.acquire(c)
+		case held:
+			c.Queue = false
+			grants[i] = m.busy(c)
+		case len(m.queue(c.Key)) > 0:
+			grants[i] = locker.Grant{State: locker.Busy, At: m.at(), Place: m.place(c.Key, c.Owner)}
+		default:
+			grants[i] = locker.Grant{State: locker.NotOurs, At: m.at()}
+		}
+		whole = whole && (ours || grants[i].State == locker.NotOurs)
+	}
+	for i, c := range cs {
+		if whole && grants[i].State == locker.NotOurs {
+			grants[i] = m.granted(m.put(c.Key, c.Owner, c.Metadata, c.Block, c.TTL))
+		}
+	}
+	return grants
 }
 
 // put makes owner hold a free key.
