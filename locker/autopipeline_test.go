@@ -20,7 +20,7 @@ func TestPipelinedObeysTheLaws(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			obeysTheLaws(t, func(c locker.Client) locker.Store {
 				return together(t, c.(*redis.Client)) //nolint:forcetypeassert // it is what through returns
-			}, func(o *redis.Options) { o.AutoPipelineOptions = ways[way].options })
+			}, lockertest.All, func(o *redis.Options) { o.AutoPipelineOptions = ways[way].options })
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 // [NewSingle], share it, and Close it when the service stops.
 type Engine struct {
 	store   Store
+	readers Downgrader // the same Store; nil: it has no readers
 	cfg     config
 	keeper  keeper
 	cleaner cleaner
@@ -56,6 +57,7 @@ func New(s Store, opts ...Option) (*Engine, error) {
 func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
 	e.calls.store = s
+	e.readers, _ = s.(Downgrader)
 	e.background, e.cut = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.pace = &pace{bounds: cfg.adaptiveTTL}

@@ -7,6 +7,7 @@ var (
 	CounterOf  = counterOf
 	Tombstone  = tombstoneOf
 	DoneMark   = doneOf
+	ReadersOf  = readersOf
 	QueueOf    = queueOf
 	EntryOf    = entryOf
 	EventOf    = eventOf
@@ -14,6 +15,9 @@ var (
 	ScriptText = map[string]string{
 		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
 		"break": breakScript.text, "inspect": inspectScript.text, "raise_fence": raiseFenceScript.text,
+
+		"rw_acquire": rwAcquireScript.text, "rw_renew": rwRenewScript.text, "rw_release": rwReleaseScript.text,
+		"rw_break": rwBreakScript.text, "rw_inspect": rwInspectScript.text, "rw_downgrade": rwDowngradeScript.text,
 	}
 )
 
@@ -23,9 +27,21 @@ func SingleStore(c Client) Store {
 	return s
 }
 
-// Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
+// ReadWriteStore is the Store behind NewReadWrite with one client.
+func ReadWriteStore(c Client) Store {
+	s, _ := newReadWriteStore(c, config{})
+	return s
+}
+
+// Kill makes a Store of SingleStore or ReadWriteStore deaf, as if its process had ended, and returns where it listened.
 func Kill(s Store) (channel string) {
-	b := s.(listening).inbox
+	var b *inbox
+	switch s := s.(type) {
+	case listening:
+		b = s.inbox
+	case phased:
+		b = s.inbox
+	}
 	b.stop()
 	return b.channel
 }

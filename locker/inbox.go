@@ -273,6 +273,8 @@ func (b *inbox) tryAgain() {
 // eventOf reads a message. The key comes last, because it may contain spaces:
 //
 //	granted server-µs fence block hand-ms token L
+//	admitted server-µs fence writers hand-ms token L
+//	writer token L
 //	head hand-ms token L
 //	done token L
 //
@@ -284,6 +286,12 @@ func eventOf(text string) (e Event, ok bool) {
 		at, fence := r.integer(), r.integer()
 		e = Event{Kind: EventGranted, At: time.UnixMicro(at), Fence: uint64(fence), Block: int(r.integer()), Hand: r.duration()}
 		ok = at > 0 && fence > 0 && e.Block > 0 && e.Hand > 0
+	case "admitted":
+		at, fence := r.integer(), r.integer()
+		e = Event{Kind: EventGranted, At: time.UnixMicro(at), Fence: uint64(fence), Block: 1, Writer: r.integer() > 0, Hand: r.duration()}
+		ok = at > 0 && fence > 0 && e.Hand > 0
+	case "writer":
+		e, ok = Event{Kind: EventWriter}, true
 	case "head":
 		e = Event{Kind: EventHead, Hand: r.duration()}
 		ok = e.Hand > 0

@@ -12,6 +12,7 @@ import (
 const (
 	reserved     = "latchkit:"
 	queueKey     = reserved + "q:{" // latchkit:q:{tag}:L, a sorted set of who waits
+	readersKey   = reserved + "r:{" // latchkit:r:{tag}:L, a sorted set of who reads
 	tombstoneKey = reserved + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
 	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
@@ -48,6 +49,7 @@ func tagOf(l string) string {
 }
 
 func queueOf(l string) string            { return queueKey + tagOf(l) + "}:" + l }
+func readersOf(l string) string          { return readersKey + tagOf(l) + "}:" + l }
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }

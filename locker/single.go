@@ -3,7 +3,6 @@ package locker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,12 +16,8 @@ import (
 //
 // Nothing is sent before the first lock. c must outlive the Locker.
 func NewSingle(c Client, opts ...Option) (*Engine, error) {
-	if isNil(c) {
-		return nil, errors.New("latchkit: NewSingle: the client is nil; give a *redis.Client or another go-redis v9 client")
-	}
-	switch c.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
+	if err := checkClient("NewSingle", c); err != nil {
+		return nil, err
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -33,6 +28,18 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 		return nil, err
 	}
 	return newEngine(store, cfg), nil
+}
+
+// checkClient refuses what is no client of one server.
+func checkClient(constructor string, c Client) error {
+	if isNil(c) {
+		return fmt.Errorf("latchkit: %s: the client is nil; give a *redis.Client or another go-redis v9 client", constructor)
+	}
+	switch c.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		return fmt.Errorf("latchkit: %s: %T spreads keys over several servers, and leases are renewed together; give a client of one server", constructor, c)
+	}
+	return nil
 }
 
 // newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
@@ -190,7 +197,11 @@ func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
 
 // revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same.
 func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
-	v, err := do(ctx, s.renewals, "get", tombstoneOf(c.Key, c.Owner))
+	return s.noted(ctx, tombstoneOf(c.Key, c.Owner))
+}
+
+func (s single) noted(ctx context.Context, note string) (reason string, ok bool) {
+	v, err := do(ctx, s.renewals, "get", note)
 	if err != nil {
 		return "", false
 	}
@@ -199,26 +210,42 @@ func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
 
 // Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
 func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
-	done := time.Duration(0)
-	if c.Complete {
-		done = c.Once
-	}
-	tombstone := tombstoneOf(c.Key, c.Owner)
-	entry, next, nextTombstone, nextTTL := "", "", tombstone, int64(0)
-	if c.Queue {
-		entry = entryOf(c)
-	}
-	if c.Next != nil {
-		next, nextTombstone, nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
-	}
+	r := releaseOf(c)
 	v, err := releaseScript.run(ctx, s.steps,
-		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstone, doneOf(c.Key), nextTombstone},
-		c.Owner, millis(c.Keep), millis(c.Undo), millis(done), entry, next, nextTTL)
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), r.tombstone, doneOf(c.Key), r.nextTombstone},
+		c.Owner, millis(c.Keep), millis(c.Undo), millis(r.done), r.entry, r.next, r.nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}
-	r := reply{v}
-	var g Grant
+	return releasedOf(v)
+}
+
+// releaseCall is what a release is told besides the claim's own times.
+type releaseCall struct {
+	done                     time.Duration
+	entry, next              string
+	tombstone, nextTombstone string
+	nextTTL                  int64
+}
+
+func releaseOf(c Claim) releaseCall {
+	r := releaseCall{tombstone: tombstoneOf(c.Key, c.Owner)}
+	r.nextTombstone = r.tombstone
+	if c.Complete {
+		r.done = c.Once
+	}
+	if c.Queue {
+		r.entry = entryOf(c)
+	}
+	if c.Next != nil {
+		r.next, r.nextTombstone, r.nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
+	}
+	return r
+}
+
+// releasedOf reads the answer to a release.
+func releasedOf(text string) (g Grant, err error) {
+	r := reply{text}
 	state := r.word()
 	if r.rest != "" {
 		g.At = r.time()
@@ -252,23 +279,31 @@ func (s single) Inspect(ctx context.Context, key string) (Info, error) {
 	return info, err
 }
 
-func (s single) look(ctx context.Context, key string) (info Info, holder leaseText, err error) {
+func (s single) look(ctx context.Context, key string) (Info, leaseText, error) {
 	v, err := inspectScript.run(ctx, s.client, []string{key, queueOf(key)})
 	if err != nil {
 		return Info{}, leaseText{}, err
 	}
 	r := reply{v}
 	now, left, waiters := r.time(), r.duration(), int(r.integer())
+	return infoOf(now, left, waiters, r.rest)
+}
+
+// infoOf says what lies in L.
+func infoOf(now time.Time, left time.Duration, waiters int, lease string) (Info, leaseText, error) {
 	if now.Equal(time.UnixMicro(0)) {
 		return Info{}, leaseText{}, odd("inspect")
 	}
 	if left == noKey {
 		return Info{Waiters: waiters}, leaseText{}, nil
 	}
-	h, ours := parseLease(r.rest)
-	info = Info{
+	h, ours := parseLease(lease)
+	info := Info{
 		Held: true, Foreign: !ours, Left: left, Waiters: waiters,
 		Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept,
+	}
+	if h.token == shared {
+		info.Mode = Shared
 	}
 	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(now) {
 		info.Since = at
@@ -280,17 +315,15 @@ func (s single) look(ctx context.Context, key string) (info Info, holder leaseTe
 // note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
 func (s single) Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error) {
 	info, holder, err := s.look(ctx, key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Grant{}, err
-	case info.Foreign:
-		return Grant{}, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
-	case !info.Held || fence < holder.fence || fence-holder.fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is one holder
-		return Grant{State: NotOurs}, nil
 	}
-	note := max(info.Left, time.Minute)
-	if info.Kept {
-		note = 0 // nobody is left to read it
+	if there, err := breakable(info, holder, fence); !there {
+		return Grant{State: NotOurs}, err
+	}
+	note := noteFor(info)
+	if info.Mode == Shared {
+		note = 0 // readers look for another one
 	}
 	v, err := breakScript.run(ctx, s.client,
 		[]string{key, queueOf(key), counterOf(key), tombstoneOf(key, holder.token)},
@@ -302,6 +335,22 @@ func (s single) Break(ctx context.Context, key string, fence uint64, reason stri
 		return Grant{State: NotOurs}, nil
 	}
 	return Grant{State: Released}, nil
+}
+
+// breakable says whether the holder with that fence is there.
+func breakable(info Info, holder leaseText, fence uint64) (bool, error) {
+	if info.Foreign {
+		return false, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
+	}
+	return info.Held && fence >= holder.fence && fence-holder.fence < uint64(max(holder.block, 1)), nil //nolint:gosec // a block is one holder
+}
+
+// noteFor is how long a note must stand for a holder that is thrown out.
+func noteFor(info Info) time.Duration {
+	if info.Kept {
+		return 0 // nobody is left to read it
+	}
+	return max(info.Left, time.Minute)
 }
 
 // largestFence leaves room below 2^53, where Lua's numbers stop being exact: until the year 2255 as a clock in µs.

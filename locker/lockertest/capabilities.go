@@ -10,12 +10,19 @@ type Capabilities struct {
 	Metadata bool // shows the holder's metadata to who is refused
 	Raise    bool // raises the fence counter
 	Queue    bool // keeps a queue on the server
+	Readers  bool // has readers: it is a Downgrader
 	Notify   bool // is a Notifier that tells those in the queue when they are granted the key
 }
 
-// All is what a Store on Redis with scripts can do.
+// All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
 	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Raise: true, Queue: true, Notify: true,
+}
+
+// WithReaders returns c and Readers.
+func (c Capabilities) WithReaders() Capabilities {
+	c.Readers = true
+	return c
 }
 
 // What laws need.
@@ -30,6 +37,7 @@ func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }
 func queues(h Harness) bool       { return h.Can.Queue }
 func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
+func readers(h Harness) bool      { return h.Can.Readers }
 func several(h Harness) bool      { return h.Another != nil }
 func kills(h Harness) bool        { return h.Another != nil && h.Kill != nil }
 func deafens(h Harness) bool      { return h.Deafen != nil }

@@ -13,7 +13,7 @@ func TestMemoryObeysTheLaws(t *testing.T) {
 		m := lockertest.NewMemory()
 		return lockertest.Harness{
 			Store:     m,
-			Can:       lockertest.All,
+			Can:       lockertest.All.WithReaders(),
 			LoseReply: func(_ testing.TB, op locker.Op, _ string) { m.LoseReplies(op, 1) },
 			Occupy:    func(_ testing.TB, key string, ttl time.Duration) { m.Occupy(key, ttl) },
 			Another:   func(testing.TB) locker.Store { return m.NewProcess() },
