@@ -37,11 +37,13 @@ var luaCommands = map[string]luaCommand{
 	"TIME":             {0, false, "the only clock of a script"},
 	"TYPE":             {1, false, "is it a lock at all? GETEX of anything else would end the renewal of a whole batch"},
 	"ZADD":             {1, true, "queues, and marks whoever was handed the key"},
+	"ZCARD":            {1, false, "how many read; and is it a sorted set at all? Another type is refused before anything is done"},
 	"ZCOUNT":           {1, false, "how many wait"},
 	"ZRANGE":           {1, false, "who is first"},
 	"ZRANK":            {1, false, "which place a waiter has"},
 	"ZREM":             {1, true, "takes a waiter out of the queue"},
-	"ZREMRANGEBYSCORE": {1, true, "takes whoever was handed the key out of the queue"},
+	"ZREMRANGEBYSCORE": {1, true, "takes whoever was handed the key out of the queue, and readers whose time is over"},
+	"ZSCORE":           {1, false, "does it read still?"},
 }
 
 const (
@@ -384,8 +386,9 @@ func TestLuaRefused(t *testing.T) {
 	t.Run("a command that nobody uses", func(t *testing.T) {
 		t.Parallel()
 		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
-			"no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCOUNT", "no script uses ZRANGE ",
-			"no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE")
+			"no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCARD", "no script uses ZCOUNT", "no script uses ZRANGE ",
+			"no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE",
+			"no script uses ZSCORE")
 	})
 
 	t.Run("fragments that call each other", func(t *testing.T) {

@@ -1,8 +1,8 @@
 -- rw_release.lua: give a lease up, or leave its readers, keep it without an owner, leave the queue, or make sure that a late
 -- acquire takes nothing; and hand the key to whoever's turn it is.
 --
--- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D · tombstone of the next token
---       tombstone of the phase, or again X
+-- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D · tombstone of the next token · tombstone
+--       of the phase, or again X
 -- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done mark for this long, in
 --       ms, 0: none · the token's entry in Q, "" when it is not there · the next token's entry in Q, which is for a writer who
 --       acquires in the same step, "" when nobody does · that one's ttl in ms · the token's entry in R
