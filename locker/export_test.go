@@ -1,5 +1,7 @@
 package locker
 
+import "time"
+
 // What the tests of package locker_test look at from inside.
 var (
 	Refused    = refusal
@@ -23,8 +25,13 @@ var (
 
 // SingleStore is the Store behind NewSingle.
 func SingleStore(c Client) Store {
-	s, _ := newSingleStore(c, config{}) // only WithAutoPipeline can fail
+	s, _ := newSingleStore(c, config{}) // only options can be wrong
 	return s
+}
+
+// AckedStore is the Store behind NewSingle with WithReplicaAck.
+func AckedStore(c Client, n int, within time.Duration) (Store, error) {
+	return newSingleStore(c, config{acks: acks{asked: true, replicas: n, within: within}})
 }
 
 // ReadWriteStore is the Store behind NewReadWrite with one client.
@@ -34,16 +41,33 @@ func ReadWriteStore(c Client) Store {
 }
 
 // Kill makes a Store of SingleStore or ReadWriteStore deaf, as if its process had ended, and returns where it listened.
-func Kill(s Store) (channel string) {
-	var b *inbox
+func Kill(s Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
-		b = s.inbox
-	case phased:
-		b = s.inbox
+		return s.inbox.end()
+	case listeningReadWrite:
+		return s.inbox.end()
+	case listeningCluster:
+		return s.shards.end()
+	case listeningReadWriteCluster:
+		return s.shards.end()
 	}
+	return nil
+}
+
+func (b *inbox) end() (channels []string) {
 	b.stop()
-	return b.channel
+	return []string{b.channel}
+}
+
+func (s *shards) end() (channels []string) {
+	s.mu.Lock()
+	for _, sh := range s.slots {
+		channels = append(channels, sh.name)
+	}
+	s.mu.Unlock()
+	s.stop()
+	return channels
 }
 
 // ScriptSHA is the name under which the server knows a script.
@@ -56,6 +80,9 @@ func TogetherStore(c Client) (Store, error) {
 		return nil, err
 	}
 	store := single{client: c, steps: p.together, renewals: c}
+	if cluster, ok := c.(clusterClient); ok {
+		return listeningCluster{clustered{store, cluster}, newShards(cluster)}, nil
+	}
 	if s, ok := c.(subscriber); ok {
 		return listening{store, newInbox(s)}, nil
 	}

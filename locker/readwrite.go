@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 )
 
-// NewReadWrite returns a Locker with readers: many may hold a key with [Shared], or one with [Exclusive]. Give one client, of one
-// Redis server (6.2 or newer), also one that Sentinel picks. Writers look like those of NewSingle, and while readers
+// NewReadWrite returns a Locker with readers: many may hold a key with [Shared], or one with [Exclusive]. Give one client: of one
+// Redis server (6.2 or newer), of one that Sentinel picks, or of a Redis Cluster. Writers look like those of NewSingle, and while readers
 // hold, the key is there too, so other libraries and Lockers that want it are excluded.
 //
 // Phases are fair: after a writer all readers who wait enter together, after them one writer. So a writer waits for the readers
@@ -26,23 +25,30 @@ func NewReadWrite(cs []Client, opts ...Option) (*Engine, error) {
 	if len(cs) != 1 {
 		return nil, fmt.Errorf("latchkit: NewReadWrite: %d clients; give one", len(cs))
 	}
-	if err := checkClient("NewReadWrite", cs[0]); err != nil {
+	c := cs[0]
+	if err := checkClient("NewReadWrite", c); err != nil {
 		return nil, err
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
-	store, err := newReadWriteStore(cs[0], cfg)
+	cfg.failsOver = cfg.failsOver || failsOver(c)
+	store, err := newReadWriteStore(c, cfg)
 	if err != nil {
 		return nil, err
 	}
 	return newEngine(store, cfg), nil
 }
 
-// readWrite is the Store of one server with readers. A writer's lease lies in L as that of single does. While readers hold, L
-// says so, with the fence of their phase, and the sorted set R beside it has an entry with an expiry for each of them.
-type readWrite struct{ single }
+// readWrite is the Store of one server, or of a cluster, with readers. A writer's lease lies in L as that of single does. While
+// readers hold, L says so, with the fence of their phase, and the sorted set R beside it has an entry with an expiry for each.
+//
+// While a slot of a cluster moves, all of its steps are refused: they name several keys. The Engine repeats them.
+type readWrite struct {
+	single
+	cluster clusterClient // nil: one server
+}
 
 var _ interface {
 	Store
@@ -53,22 +59,48 @@ var _ interface {
 	Downgrader
 } = readWrite{}
 
-// phased is a readWrite whose client can subscribe, and so a Notifier.
-type phased struct {
-	readWrite
-	*inbox
+// A readWrite whose client can subscribe is a Notifier too.
+type (
+	listeningReadWrite struct {
+		readWrite
+		*inbox
+	}
+	listeningReadWriteCluster struct {
+		readWrite
+		*shards
+	}
+)
+
+var _, _ Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
+
+// Acquire is that of the Store; who waits goes on using the channel.
+func (l listeningReadWriteCluster) Acquire(ctx context.Context, c Claim) (Grant, error) {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.readWrite.Acquire(ctx, c)
 }
 
-var _ Notifier = phased{}
+// Renew is that of the Store; who reads goes on using the channel, to hear of writers.
+func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
+	for _, c := range cs {
+		if c.Mode == Shared && c.Inbox != "" {
+			l.use(c.Key)
+		}
+	}
+	return l.readWrite.Renew(ctx, cs)
+}
 
 // newReadWriteStore is newSingleStore, with readers.
 func newReadWriteStore(c Client, cfg config) (Store, error) {
 	s, err := newSingleStore(c, cfg)
 	switch s := s.(type) {
 	case single:
-		return readWrite{s}, nil
+		return readWrite{single: s}, nil
 	case listening:
-		return phased{readWrite{s.single}, s.inbox}, nil
+		return listeningReadWrite{readWrite{single: s.single}, s.inbox}, nil
+	case listeningCluster:
+		return listeningReadWriteCluster{readWrite{s.single, s.clustered.cluster}, s.shards}, nil
 	}
 	return nil, err
 }
@@ -88,16 +120,18 @@ func (s readWrite) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if c.Mode == Shared {
 		member = memberOf(c)
 	}
-	v, err := rwAcquireScript.run(ctx, s.steps,
+	to, w := s.acked(c.Key)
+	v, err := rwAcquireScript.run(ctx, to,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), readersOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits, member)
 	if err != nil {
 		return Grant{}, err
 	}
-	if g, ok := phaseGrantOf(v); ok {
-		return g, nil
+	g, ok := phaseGrantOf(v)
+	if !ok {
+		return Grant{}, odd("acquire")
 	}
-	return Grant{}, odd("acquire")
+	return w.counts(g)
 }
 
 // phaseGrantOf reads the answer to an acquire.
@@ -115,44 +149,32 @@ func phaseGrantOf(text string) (Grant, bool) {
 	return g, ok
 }
 
-// Renew runs rw_renew.lua for all claims in one call. Whoever is not ours is looked up once: it may have been revoked.
+// Renew runs rw_renew.lua, on a cluster once for each slot.
 func (s readWrite) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
-	keys := make([]string, 0, 3*len(cs))
-	args := make([]any, 0, 4*len(cs))
-	for _, c := range cs {
+	grants := make([]Grant, len(cs))
+	renew := func(b *batch) {
+		b.readers = true
+		s.renew(ctx, b, grants)
+	}
+	if s.cluster != nil {
+		clustered{s.single, s.cluster}.each(batches(cs, func(key string) uint16 { return slot(tagOf(key)) }), renew)
+	} else {
+		for _, b := range batches(cs, func(string) uint16 { return 0 }) {
+			renew(b)
+		}
+	}
+	return s.renewed(ctx, cs, grants)
+}
+
+// readersCall is rw_renew.lua, for writers too: after a downgrade that was not answered, nobody knows who is one.
+func (b *batch) readersCall() *call {
+	keys := make([]string, 0, 3*len(b.claims))
+	args := make([]any, 0, 4*len(b.claims))
+	for _, c := range b.claims {
 		keys = append(keys, c.Key, queueOf(c.Key), readersOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL), memberOf(c), strconv.FormatUint(c.Fence, 10))
 	}
-	v, err := rwRenewScript.run(ctx, s.renewals, keys, args...)
-	if err != nil {
-		return nil, err
-	}
-	r := reply{v}
-	at := r.time()
-	if len(r.rest) != len(cs) {
-		return nil, odd("renew")
-	}
-	grants := make([]Grant, len(cs))
-	for i, c := range cs {
-		if r.rest[i] == '0' {
-			grants[i] = s.notOurs(ctx, c, at)
-		} else {
-			grants[i] = Grant{State: Granted, At: at, Writer: r.rest[i] == '2'}
-		}
-	}
-	return grants, nil
-}
-
-// notOurs says whether a lease that is gone was revoked: its token, or the whole phase.
-func (s readWrite) notOurs(ctx context.Context, c Claim, at time.Time) Grant {
-	reason, revoked := s.revoked(ctx, c)
-	if !revoked && c.Fence != 0 {
-		reason, revoked = s.noted(ctx, noteOf(c.Key, c.Fence))
-	}
-	if revoked {
-		return Grant{State: Revoked, At: at, Reason: reason}
-	}
-	return Grant{State: NotOurs, At: at}
+	return &call{script: rwRenewScript, keys: keys, args: args}
 }
 
 // Release runs rw_release.lua. Next is left out when the key is kept: nobody gets it before that is over.
@@ -173,7 +195,8 @@ func (s readWrite) Release(ctx context.Context, c Claim) (Grant, error) {
 
 // Downgrade runs rw_downgrade.lua.
 func (s readWrite) Downgrade(ctx context.Context, c Claim) (Grant, error) {
-	v, err := rwDowngradeScript.run(ctx, s.client,
+	to, w := s.acked(c.Key)
+	v, err := rwDowngradeScript.run(ctx, to,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), readersOf(c.Key)},
 		c.Owner, millis(c.TTL), memberOf(c), strconv.FormatUint(c.Fence, 10))
 	if err != nil {
@@ -182,9 +205,12 @@ func (s readWrite) Downgrade(ctx context.Context, c Claim) (Grant, error) {
 	r := reply{v}
 	switch ours, at := r.word(), r.time(); ours {
 	case "1":
-		return Grant{State: Granted, At: at, Fence: c.Fence, Block: 1, Writer: r.rest == "1"}, nil
+		return w.counts(Grant{State: Granted, At: at, Fence: c.Fence, Block: 1, Writer: r.rest == "1"})
 	case "0":
-		return s.notOurs(ctx, c, at), nil
+		if reason, ok := s.revoked(ctx, c); ok {
+			return Grant{State: Revoked, At: at, Reason: reason}, nil
+		}
+		return Grant{State: NotOurs, At: at}, nil
 	}
 	return Grant{}, odd("downgrade")
 }

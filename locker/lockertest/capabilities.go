@@ -19,12 +19,6 @@ var All = Capabilities{
 	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Raise: true, Queue: true, Notify: true,
 }
 
-// WithReaders returns c and Readers.
-func (c Capabilities) WithReaders() Capabilities {
-	c.Readers = true
-	return c
-}
-
 // What laws need.
 func fence(h Harness) bool        { return h.Can.Fence }
 func undo(h Harness) bool         { return h.Can.Undo }

@@ -14,12 +14,8 @@
 -- while L is shared the first in Q is a writer; readers who wait then, wait behind one.
 local function enter(now, member, ms)
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
-  if redis.call('PTTL', KEYS[1]) < tonumber(ms) then
-    redis.call('PEXPIRE', KEYS[1], ms)
-  end
-  if redis.call('PTTL', KEYS[4]) < tonumber(ms) then
-    redis.call('PEXPIRE', KEYS[4], ms)
-  end
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms)) -- always: a WAIT speaks of writes only
+  redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), ms))
 end
 
 -- queued reads Q: the first who waits, all readers, the first writer. Who does not live, by the rules of hand, leaves Q.
@@ -68,7 +64,7 @@ local function let_in(now, stamp, fence, readers, writer, own)
     redis.call('ZREM', KEYS[2], w.entry)
     enter(now, w.token .. '|' .. w.inbox, w.ms)
     if w.inbox ~= '-' and w.token ~= own then
-      redis.pcall('PUBLISH', w.inbox, string.format('admitted %s %s %s %s %s %s',
+      publish(w.inbox, string.format('admitted %s %s %s %s %s %s',
         stamp, fence, writer and '1' or '0', w.ms, w.token, KEYS[1]))
     end
   end
@@ -85,7 +81,7 @@ local function announce()
   for _, member in ipairs(redis.call('ZRANGE', KEYS[4], '0', '-1')) do
     local token, inbox = string.match(member, '^([^|]+)|([^|]+)$')
     if token and inbox ~= '-' then
-      redis.pcall('PUBLISH', inbox, 'writer ' .. token .. ' ' .. KEYS[1])
+      publish(inbox, 'writer ' .. token .. ' ' .. KEYS[1])
     end
   end
 end
@@ -115,7 +111,7 @@ local function serve(now, stamp, counter, own, turn)
   redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(writer.ticket, 1)), writer.entry)
   local lease, fence, reserved = grant(now, stamp, counter, writer.token, writer.ms, writer.block, writer.metadata)
   if writer.inbox ~= '-' then
-    redis.pcall('PUBLISH', writer.inbox, string.format('granted %s %s %s %s %s %s',
+    publish(writer.inbox, string.format('granted %s %s %s %s %s %s',
       stamp, fence, reserved, writer.ms, writer.token, KEYS[1]))
   end
   tell(now, writer.inbox, 500000, writer.ms)

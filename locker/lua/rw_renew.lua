@@ -29,14 +29,12 @@ for i = 1, #KEYS / 3 do
       if ends < now + ttl then
         redis.call('ZADD', KEYS[3 * i], string.format('%.0f', now + ttl), ARGV[4 * i - 1])
       end
-      if redis.call('PTTL', KEYS[3 * i]) < ttl then
-        redis.call('PEXPIRE', KEYS[3 * i], ARGV[4 * i - 2])
-      end
+      redis.call('PEXPIRE', KEYS[3 * i], math.max(redis.call('PTTL', KEYS[3 * i]), ttl))
       answer[i] = queue and '2' or '1'
     end
   end
-  if answer[i] ~= '0' and redis.call('PTTL', KEYS[3 * i - 2]) < ttl then
-    redis.call('PEXPIRE', KEYS[3 * i - 2], ARGV[4 * i - 2])
+  if answer[i] ~= '0' then
+    redis.call('PEXPIRE', KEYS[3 * i - 2], math.max(redis.call('PTTL', KEYS[3 * i - 2]), ttl)) -- always: a WAIT speaks of writes only
   end
 end
 return string.format('%.0f ', clock[1] * 1000000 + clock[2]) .. table.concat(answer)
