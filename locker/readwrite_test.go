@@ -226,6 +226,7 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	go func() {
 		proc.Listen()
 		close(told)
+		proc.Listen()
 	}()
 	select {
 	case <-lease.Context().Done():
@@ -233,7 +234,7 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	case <-told:
 		fmt.Println("released", lease.Release(context.Background()))
 	}
-	proc.Listen()
+	select {} // whoever listens ends the process
 })
 
 // A process that reads and is gone, or stands still, costs a writer what is left of its own lease, and other readers nothing.
