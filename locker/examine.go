@@ -2,24 +2,22 @@ package locker
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Examine looks at what the server does when its memory is full, at whether it is a part of a cluster that the client does not
-// know, and at its replicas if they matter. A server that does not say (a proxy, a substitute, an ACL) is taken as it is.
+// Examine looks at what the server does when its memory is full, and at whether it is a part of a cluster that the client does
+// not know. A server that does not say (a proxy, a substitute, an ACL) is taken as it is.
 func (s single) Examine(ctx context.Context) []Warning {
 	says, err := look(ctx, s.client)
 	if err != nil {
 		return nil
 	}
-	found := unsafe(says, s.acks)
+	found := unsafe(says)
 	if says["cluster_enabled"] == "1" {
 		found = append(found, Warning{
 			Code: "cluster-node",
@@ -40,7 +38,7 @@ func (s clustered) Examine(ctx context.Context) []Warning {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, w := range unsafe(says, s.acks) {
+		for _, w := range unsafe(says) {
 			found[w.Code] = w
 		}
 		return nil
@@ -62,18 +60,12 @@ func look(ctx context.Context, c Client) (says map[string]string, err error) {
 	return says, nil
 }
 
-func unsafe(says map[string]string, a acks) (found []Warning) {
+func unsafe(says map[string]string) (found []Warning) {
 	limit, policy := says["maxmemory"], says["maxmemory_policy"]
 	if limit != "" && limit != "0" && policy != "" && policy != "noeviction" {
 		found = append(found, Warning{
 			Code: "eviction-policy",
 			Text: "the server may drop locks when its memory is full (maxmemory-policy " + policy + "); give locks a server with noeviction",
-		})
-	}
-	if n, err := strconv.Atoi(says["connected_slaves"]); a.asked && err == nil && n < a.replicas {
-		found = append(found, Warning{
-			Code: "too-few-replicas",
-			Text: fmt.Sprintf("WithReplicaAck wants %d replicas to acknowledge each lease, and the server has %d; no lease is granted until there are more", a.replicas, n),
 		})
 	}
 	return found

@@ -170,14 +170,14 @@ func (l *line) overdue() bool {
 
 // sweep leaves channels that nobody uses any more.
 func (l *line) sweep() {
-	if time.Since(l.swept) < unusedAfter/2 {
+	if time.Since(l.swept) < l.of.leaves/2 {
 		return
 	}
 	l.swept = time.Now()
 	var names []string
 	l.of.mu.Lock()
 	for name, sh := range l.live {
-		if time.Since(sh.used) >= unusedAfter {
+		if time.Since(sh.used) >= l.of.leaves {
 			sh.line = nil
 			delete(l.of.slots, sh.slot)
 			names = append(names, name)

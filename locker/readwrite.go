@@ -174,7 +174,7 @@ func (b *batch) readersCall() *call {
 		keys = append(keys, c.Key, queueOf(c.Key), readersOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL), memberOf(c), strconv.FormatUint(c.Fence, 10))
 	}
-	return &call{script: rwRenewScript, keys: keys, args: args}
+	return rwRenewScript.call(keys, args...)
 }
 
 // Release runs rw_release.lua. Next is left out when the key is kept: nobody gets it before that is over.

@@ -38,18 +38,26 @@ func (b *batch) call() *call {
 	if b.readers {
 		return b.readersCall()
 	}
+	if b.handed {
+		return b.confirmation()
+	}
+	keys := make([]string, 0, len(b.claims))
+	args := make([]any, 0, 2*len(b.claims))
+	for _, c := range b.claims {
+		keys = append(keys, c.Key)
+		args = append(args, c.Owner, millis(c.TTL))
+	}
+	return renewScript.call(keys, args...)
+}
+
+func (b *batch) confirmation() *call {
 	keys := make([]string, 0, 2*len(b.claims))
 	args := make([]any, 0, 2*len(b.claims))
 	for _, c := range b.claims {
-		if keys = append(keys, c.Key); b.handed {
-			keys = append(keys, queueOf(c.Key))
-		}
+		keys = append(keys, c.Key, queueOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL))
 	}
-	if b.handed {
-		return &call{script: confirmScript, keys: keys, args: args}
-	}
-	return &call{script: renewScript, keys: keys, args: args}
+	return confirmScript.call(keys, args...)
 }
 
 // fill puts an answer into the grants of the batch. short is why it does not count for those that are still ours, if so.

@@ -19,6 +19,7 @@ import (
 type shards struct {
 	cluster clusterClient
 	random  string          // what makes our channels ours
+	leaves  time.Duration   // after so long without use, a channel
 	ctx     context.Context // of the goroutines
 	cut     context.CancelFunc
 	work    sync.WaitGroup
@@ -66,7 +67,7 @@ func (l listeningCluster) Acquire(ctx context.Context, c Claim) (Grant, error) {
 
 func newShards(c clusterClient) *shards {
 	s := &shards{
-		cluster: c, random: rand.Text(), tell: func(Event) {},
+		cluster: c, random: rand.Text(), leaves: unusedAfter, tell: func(Event) {},
 		slots: make(map[uint16]*shard), lines: make(map[string]*line),
 	}
 	s.ctx, s.cut = context.WithCancel(context.Background())
@@ -271,7 +272,7 @@ func (s *shards) again(all []*shard) (failed []*shard) {
 		switch {
 		case err == nil:
 			sh.trying.end(nil)
-		case s.stopped || time.Since(sh.used) > unusedAfter:
+		case s.stopped || time.Since(sh.used) > s.leaves:
 			delete(s.slots, sh.slot)
 			sh.trying.end(err)
 		default: // whoever asks is told how it stands, and comes again after a pause

@@ -24,23 +24,26 @@ func TestSingleObeysTheLaws(t *testing.T) {
 // obeysTheLaws runs the laws on one server.
 func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
 	t.Helper()
-	lawsHold(t, func(t *testing.T) site {
-		server := redistest.Shared(t)
-		return site{
-			direct: server.Client(t),
-			addrs:  []string{server.Addr()},
-			client: func(dial dialer) redis.UniversalClient {
-				o := &redis.Options{Addr: server.Addr(), Dialer: dial}
-				for _, set := range options {
-					set(o)
-				}
-				return redis.NewClient(o)
-			},
-			listeners: func(channel string) int64 {
-				return server.Client(t).PubSubNumSub(t.Context(), channel).Val()[channel]
-			},
-		}
-	}, store)
+	lawsHold(t, func(t *testing.T) site { return serverSite(t, redistest.Shared(t), options...) }, store)
+}
+
+func serverSite(t *testing.T, server *redistest.Server, options ...func(*redis.Options)) site {
+	t.Helper()
+	direct := server.Client(t)
+	return site{
+		direct: direct,
+		addrs:  []string{server.Addr()},
+		client: func(dial dialer) redis.UniversalClient {
+			o := &redis.Options{Addr: server.Addr(), Dialer: dial}
+			for _, set := range options {
+				set(o)
+			}
+			return redis.NewClient(o)
+		},
+		listeners: func(channel string) int64 {
+			return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
+		},
+	}
 }
 
 // site is where Stores have their data while a law is checked.

@@ -16,6 +16,11 @@ type call struct {
 	err  error
 }
 
+// call is what runs the script later.
+func (s script) call(keys []string, args ...any) *call {
+	return &call{script: s, keys: keys, args: args}
+}
+
 // together runs scripts in one pipeline, each once: those that a server does not know by name, by their text after that. Each
 // has an answer or an error of its own.
 func together(ctx context.Context, c pipeliner, calls []*call) {
