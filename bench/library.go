@@ -191,7 +191,7 @@ func (s shelf) take(ctx context.Context, on server, c contestant, length time.Du
 	specs := make([]library, s.processes)
 	for i := range specs {
 		specs[i] = library{
-			Contestant: c.name, Settings: settings{on.Addr(), lockTTL, i}, Readers: s.readers, Key: "wanted", Arena: arena, Turn: length,
+			Contestant: c.name, Settings: settings{Addr: on.Addr(), TTL: lockTTL, Process: i}, Readers: s.readers, Key: "wanted", Arena: arena, Turn: length,
 		}
 	}
 	specs[0].Writers = s.writers

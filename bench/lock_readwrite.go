@@ -26,7 +26,7 @@ func readWrites() []contestant {
 		return func(s settings) (locks, error) {
 			c := redis.NewClient(&redis.Options{Addr: s.Addr})
 			e, err := locker.NewReadWrite([]locker.Client{c}, append(options, locker.WithTTL(s.TTL))...)
-			return &readWriteLocks{latchkitLocks{engine: e, clients: []*redis.Client{c}}}, err
+			return &readWriteLocks{latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}}, err
 		}
 	}
 	return []contestant{
