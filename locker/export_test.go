@@ -1,5 +1,7 @@
 package locker
 
+import "context"
+
 // What the tests of package locker_test look at from inside.
 var (
 	Refused    = refusal
@@ -14,6 +16,8 @@ var (
 	ScriptText = map[string]string{
 		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
 		"break": breakScript.text, "inspect": inspectScript.text, "raise_fence": raiseFenceScript.text,
+		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
+		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
 	}
 )
 
@@ -45,3 +49,15 @@ func TogetherStore(c Client) (Store, error) {
 	}
 	return store, nil
 }
+
+// QuorumStore is the Store behind NewRedlock.
+func QuorumStore(cs []Client, opts ...Option) (Store, error) {
+	q, _, err := newRedlock("QuorumStore", cs, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.withInboxes(cs), nil
+}
+
+// Settle waits for what a Store of QuorumStore does after it has answered.
+func Settle(ctx context.Context, s Store) error { return s.(settler).settle(ctx) }

@@ -63,8 +63,12 @@ type Grant struct {
 	Holder Holder    // Busy: who holds the key
 	Place  int       // Busy: place in the server's queue, 1 is the head; what it would be, for who does not queue; 0: no queue
 	Deaf   bool      // Busy: nobody listens at Claim.Inbox on the server that answered
-	Reason string    // Revoked: what Break was told
-	Next   *Grant    // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
+	Rounds int       // round trips that a quorum needed; 0 where there is one server
+	// Busy: parts of the Store gave no answer and may hold the key for the owner, who must be released in the end although it
+	// does not wait in a queue.
+	Unsettled bool
+	Reason    string // Revoked: what Break was told
+	Next      *Grant // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
 }
 
 // Holder is what a Store knows of whoever holds a key.
