@@ -149,22 +149,20 @@ func (b *ballot) heard(i int, g Grant, err error) (fate afterwards) {
 	switch {
 	case err != nil && !refused:
 		b.loose = b.loose.with(i)
-	case err == nil && g.State == Granted:
+	case refused: // says nothing about what was before
+		if !(b.holds | b.loose | b.queued).has(i) {
+			b.knows = b.knows.without(i)
+		}
+	case g.State == Granted:
 		b.holds = b.holds.with(i)
 	default:
 		b.holds = b.holds.without(i)
-		if refused && !b.loose.has(i) && !b.queued.has(i) {
-			b.knows = b.knows.without(i)
-		}
-		if err == nil && b.claim.Queue {
+		if b.claim.Queue {
 			b.queued = b.queued.with(i)
 		}
 	}
-	mayHold := b.holds.has(i) || b.loose.has(i)
 	switch {
-	case !mayHold:
-		return leaveIt
-	case b.gone:
+	case b.gone && (b.holds | b.loose | b.queued).has(i):
 		return releaseIt
 	case b.rounds > 0 || b.won || b.keeps || !b.holds.has(i):
 		return leaveIt

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // node is one independent server of a quorum: what single is where there is one server. It gives votes.
@@ -36,10 +34,7 @@ type poll struct {
 }
 
 func newNode(c Client, i int, q *quorum) *node {
-	n := &node{single: single{client: c, steps: c, renewals: c}, index: i, quorum: q}
-	if o, ok := c.(interface{ Options() *redis.Options }); ok {
-		n.addr = o.Options().Addr
-	}
+	n := &node{single: single{client: c, steps: c, renewals: c}, index: i, addr: addressOf(c), quorum: q}
 	n.cleaner = cleaner{
 		calls: &q.calls, background: q.background, closing: q.closing,
 		release: func(ctx context.Context, c Claim) (Grant, error) { return n.release(ctx, c, true) },

@@ -130,6 +130,7 @@ func (q *quorum) agree(ctx context.Context, c Claim, t *tally) {
 // afterwards does with a late vote what must be done.
 func (q *quorum) afterwards(ctx context.Context, n *node, b *ballot, fate afterwards) {
 	switch fate {
+	case leaveIt:
 	case giveItBack:
 		q.giveBack(ctx, n, b)
 	case releaseIt:

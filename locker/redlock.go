@@ -116,18 +116,25 @@ func checkNodes(who string, cs []Client) error {
 				return fmt.Errorf("latchkit: %s: clients %d and %d are the same; each node has one vote, so give each server once", who, j, i)
 			}
 		}
-		if o, ok := c.(interface{ Options() *redis.Options }); ok && o.Options().Addr != failover {
-			if j, taken := addresses[o.Options().Addr]; taken {
-				return fmt.Errorf("latchkit: %s: clients %d and %d both lead to %s; each node has one vote, so give each server once", who, j, i, o.Options().Addr)
-			}
-			addresses[o.Options().Addr] = i
+		addr := addressOf(c)
+		if j, taken := addresses[addr]; taken && addr != "" && addr != failover {
+			return fmt.Errorf("latchkit: %s: clients %d and %d both lead to %s; each node has one vote, so give each server once", who, j, i, addr)
 		}
+		addresses[addr] = i
 	}
 	return nil
 }
 
 // failover is what go-redis calls the address of a client that asks Sentinel.
 const failover = "FailoverClient"
+
+// addressOf is where a client leads to, "" when it does not say.
+func addressOf(c Client) string {
+	if o, ok := c.(interface{ Options() *redis.Options }); ok {
+		return o.Options().Addr
+	}
+	return ""
+}
 
 func same(a, b Client) (equal bool) {
 	defer func() { _ = recover() }() // of types that cannot be compared

@@ -92,33 +92,6 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness
 	}
 }
 
-// startNodes starts servers of the test's own.
-func startNodes(t *testing.T, n int) []*redistest.Server {
-	t.Helper()
-	servers := make([]*redistest.Server, n)
-	for i := range servers {
-		servers[i] = redistest.Start(t)
-	}
-	return servers
-}
-
-func clientsOf(t testing.TB, servers []*redistest.Server) []*redis.Client {
-	t.Helper()
-	var cs []*redis.Client
-	for _, s := range servers {
-		cs = append(cs, s.Client(t))
-	}
-	return cs
-}
-
-func clients(cs []*redis.Client) []locker.Client {
-	var all []locker.Client
-	for _, c := range cs {
-		all = append(all, c)
-	}
-	return all
-}
-
 func newQuorumStore(t testing.TB, cs []*redis.Client) locker.Store {
 	t.Helper()
 	s, err := locker.QuorumStore(clients(cs))

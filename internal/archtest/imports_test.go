@@ -137,7 +137,7 @@ var onlyIn = []struct {
 			"single.go":       "the Store of one server",
 			"inbox.go":        "it subscribes to one server",
 			"autopipeline.go": "it lets the calls of a Store travel together",
-			"redlock.go":      "the Store of several servers",
+			"redlock.go":      "it looks at the clients of the Store of several servers",
 			"readwrite.go":    "the Store with readers",
 			"polling.go":      "the Store on bsm/redislock",
 			"scriptless.go":   "the Store without scripts",
