@@ -29,6 +29,7 @@ var parts = map[string]func(*stage) error{
 	"hoard":  hoardPart,
 	"holder": holderPart,
 	"heir":   heirPart,
+	"quorum": quorumPart,
 }
 
 // playPart belongs at the start of main: in a child it does not return.
