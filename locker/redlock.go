@@ -16,7 +16,7 @@ import (
 // vote until every lease of that time is over: as long as [WithMaxTTL], which is 1 minute by default. That holds for new
 // servers as well, unless [EnrollRedlock] has declared them new.
 //
-// The fence grows with every grant whatever the nodes' clocks, delays and losses of a minority; see docs/guarantees.md. Nothing is
+// The fence grows with every grant whatever the nodes' clocks and delays, as long as nodes that forget stay out. Nothing is
 // sent before the first lock. The clients must outlive the Locker.
 func NewRedlock(cs []Client, opts ...Option) (*Engine, error) {
 	q, cfg, err := newRedlock("NewRedlock", cs, opts)

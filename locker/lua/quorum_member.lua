@@ -13,6 +13,6 @@ end
 
 local function member(marker)
   local id, evicted = string.match(marker or '', '^(%x+):%d+:?(%d*)$')
-  return id and id == string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') and
+  return id and string.find(redis.call('INFO', 'replication'), 'master_replid:' .. id, 1, true) and
     (evicted == '' or evicted == evictions())
 end

@@ -13,9 +13,6 @@
 local owner = ARGV[1] .. ':'
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it is not offended by data that is no lock
 local keep, mark, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-
 if not lease or string.sub(lease, 1, #owner) ~= owner then
   local tombstone = redis.call('GETEX', KEYS[4])
   local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
@@ -23,7 +20,7 @@ if not lease or string.sub(lease, 1, #owner) ~= owner then
     redis.call('SET', KEYS[4], ARGV[4], 'PX', mark)
   end
   if ARGV[6] ~= '' and redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[7]) == 1 and not lease and ARGV[8] == '1' then
-    wake(now) -- who goes away now may be the one that was woken
+    wake() -- who goes away now may be the one that was woken
   end
   if revoked then
     return 'revoked ' .. string.sub(tombstone, 9)
@@ -67,6 +64,6 @@ end
 if keep > 0 then
   redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
 elseif waiting[1] and ARGV[8] == '1' then
-  wake(now)
+  wake()
 end
 return 'released'

@@ -1,6 +1,6 @@
 -- quorum_wake.lua: tell whoever has waited longest for one node's vote that it may have it.
 --
--- fragment: hearing(inbox) · wake(now)
+-- fragment: hearing(inbox) · wake()
 -- KEYS: lease L · queue Q · wake mark W
 -- returns: hearing: how many listen, 1 when it cannot be found out · wake: nothing
 -- idempotent: a second wake tells the same waiter again, who asks and finds out.
@@ -13,7 +13,9 @@ local function hearing(inbox)
   return found[2] or 1
 end
 
-local function wake(now)
+local function wake()
+  local clock = redis.call('TIME')
+  local long = clock[1] * 1000000 + clock[2] - 500000
   local from, woken = 0, nil
   while true do
     local page = redis.call('ZRANGE', KEYS[2], from, from + 7, 'WITHSCORES')
@@ -26,7 +28,7 @@ local function wake(now)
         woken = inbox
         redis.call('SET', KEYS[3], token, 'PX', '50')
         redis.pcall('PUBLISH', inbox, 'free ' .. KEYS[1])
-      elseif tonumber(page[i + 1]) > now - 500000 then
+      elseif tonumber(page[i + 1]) > long then
         return -- nor have those behind waited for long
       elseif inbox ~= woken then -- if the first does not react, somebody else must
         redis.pcall('PUBLISH', inbox, 'head 50 ' .. token .. ' ' .. KEYS[1])
