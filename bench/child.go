@@ -30,6 +30,7 @@ var parts = map[string]func(*stage) error{
 	"holder":  holderPart,
 	"heir":    heirPart,
 	"library": libraryPart,
+	"quorum":  quorumPart,
 }
 
 // playPart belongs at the start of main: in a child it does not return.

@@ -34,6 +34,7 @@ type acquisition struct {
 	leads  bool      // the cohort waits for this one to get a hold, or to abdicate
 
 	calls     int
+	rounds    int           // round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
 	expects   time.Duration // how long the wait should take
 	failure   error         // of the last call that gave no answer
@@ -308,12 +309,13 @@ func (a *acquisition) await(q question) (*Lease, error) {
 }
 
 func (a *acquisition) answered(g Grant) (*Lease, error) {
+	a.rounds += g.Rounds
 	if a.polled {
 		a.polled = false
 		a.engine.times.polled(a.rule.Name, g.State == Granted)
 	}
 	if g.State != Granted {
-		a.known = a.unclear || g.State == Busy && a.claim.Queue
+		a.known = a.unclear || g.State == Busy && (a.claim.Queue || g.Unsettled)
 	}
 	switch g.State {
 	case Granted:

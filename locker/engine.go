@@ -63,7 +63,8 @@ func newEngine(s Store, cfg config) *Engine {
 		e.pace = &pace{bounds: cfg.adaptiveTTL}
 	}
 	e.keeper.init(e)
-	e.cleaner.init(e)
+	e.cleaner = cleaner{calls: &e.calls, release: s.Release, background: e.background, closing: e.closing}
+	e.cleaner.init()
 	e.cohorts.init(e)
 	e.post.init(e)
 	return e
@@ -219,6 +220,11 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = cleaned
 	}
 	e.cut()
+	if s, ok := e.store.(settler); ok {
+		if settled := s.settle(ctx); err == nil {
+			err = settled
+		}
+	}
 	if idle := e.calls.stop(ctx); err == nil {
 		err = idle
 	}
@@ -232,6 +238,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	return e.closeErr
 }
+
+// settler is a Store that goes on by itself after it has answered. Close waits for that.
+type settler interface{ settle(context.Context) error }
 
 func (e *Engine) isClosing() bool {
 	select {

@@ -153,3 +153,21 @@ func Example_testingALoss() {
 	}
 	_ = test
 }
+
+func ExampleNewRedlock() {
+	one := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379"})
+	two := redis.NewClient(&redis.Options{Addr: "10.0.0.2:6379"})
+	three := redis.NewClient(&redis.Options{Addr: "10.0.0.3:6379"})
+	_ = func(ctx context.Context) error {
+		nodes := []locker.Client{one, two, three} // of independent servers, not of replicas
+		err := locker.EnrollRedlock(ctx, nodes)   // once, when they are installed
+		if err != nil {
+			return err
+		}
+		l, err := locker.NewRedlock(nodes)
+		if err != nil {
+			return err
+		}
+		return locker.Run(ctx, l, locker.Rule{Key: "order:42"}, func(context.Context) error { return nil })
+	}
+}

@@ -1,6 +1,9 @@
 package locker
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // What the tests of package locker_test look at from inside.
 var (
@@ -20,6 +23,8 @@ var (
 
 		"rw_acquire": rwAcquireScript.text, "rw_renew": rwRenewScript.text, "rw_release": rwReleaseScript.text,
 		"rw_break": rwBreakScript.text, "rw_inspect": rwInspectScript.text, "rw_downgrade": rwDowngradeScript.text,
+		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
+		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
 	}
 )
 
@@ -91,3 +96,15 @@ func TogetherStore(c Client) (Store, error) {
 	}
 	return store, nil
 }
+
+// QuorumStore is the Store behind NewRedlock.
+func QuorumStore(cs []Client, opts ...Option) (Store, error) {
+	q, _, err := newRedlock("QuorumStore", cs, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.withInboxes(cs), nil
+}
+
+// Settle waits for what a Store of QuorumStore does after it has answered.
+func Settle(ctx context.Context, s Store) error { return s.(settler).settle(ctx) }

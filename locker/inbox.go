@@ -67,7 +67,11 @@ type listening struct {
 var _ Notifier = listening{}
 
 func newInbox(s subscriber) *inbox {
-	b := &inbox{client: s, channel: inboxChannel + rand.Text(), tell: func(Event) {}}
+	return newInboxAt(s, inboxChannel+rand.Text())
+}
+
+func newInboxAt(s subscriber, channel string) *inbox {
+	b := &inbox{client: s, channel: channel, tell: func(Event) {}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	return b
 }
@@ -277,6 +281,7 @@ func (b *inbox) tryAgain() {
 //	writer token L
 //	head hand-ms token L
 //	done token L
+//	free L
 //
 // What does not look so was sent by somebody else.
 func eventOf(text string) (e Event, ok bool) {
@@ -297,6 +302,8 @@ func eventOf(text string) (e Event, ok bool) {
 		ok = e.Hand > 0
 	case "done":
 		e, ok = Event{Kind: EventDone}, true
+	case "free":
+		return Event{Kind: EventFree, Key: r.rest}, r.rest != ""
 	}
 	e.Owner, e.Key = r.word(), r.rest
 	return e, ok && e.Owner != "" && e.Key != ""

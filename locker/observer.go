@@ -86,6 +86,9 @@ type Outcome struct {
 	// Calls is how many times the Store was asked by this operation. 0 for OpHold, for a release that passed the lease on to
 	// another caller of this process, and for an acquire that got it so.
 	Calls int
+	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call where the nodes agreed at once, more where
+	// their fences had to be brought together or votes were split. 0 where there is one server.
+	Rounds int
 	// Waited is how long an acquire was held up by another holder, of any process; 0 when the first answer was the grant.
 	Waited time.Duration
 	// Expected is how long an acquire would have to wait, estimated at the first answer of busy from the place in the queue

@@ -228,9 +228,14 @@ func (s readWrite) look(ctx context.Context, key string) (Info, leaseText, error
 	}
 	r := reply{v}
 	now, left, waiters, readers := r.time(), r.duration(), int(r.integer()), int(r.integer())
-	info, holder, err := infoOf(now, left, waiters, r.rest)
+	info, text, err := infoOf(now, left, waiters, r.rest)
+	if err != nil || !info.Held {
+		return info, leaseText{}, err
+	}
+	h, ours := parseLease(text)
+	info.heldBy(h, ours)
 	info.Readers = readers
-	return info, holder, err
+	return info, h, nil
 }
 
 // Break looks the holder up, and throws it out if it has that fence, as single does; readers are thrown out together, because

@@ -139,6 +139,20 @@ var (
 	//go:embed lua/rw_inspect.lua
 	rwInspectLua string
 
+	//go:embed lua/quorum_wake.lua
+	quorumWakeLua string
+	//go:embed lua/quorum_member.lua
+	quorumMemberLua string
+
+	//go:embed lua/quorum_acquire.lua
+	quorumAcquireLua string
+	//go:embed lua/quorum_confirm.lua
+	quorumConfirmLua string
+	//go:embed lua/quorum_release.lua
+	quorumReleaseLua string
+	//go:embed lua/quorum_enroll.lua
+	quorumEnrollLua string
+
 	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
 	renewScript      = newScript(renewLua)
 	confirmScript    = newScript(confirmLua)
@@ -154,6 +168,11 @@ var (
 	rwDowngradeScript = newScript(grantLua + handLua + readersLua + rwDowngradeLua)
 	rwBreakScript     = newScript(grantLua + handLua + readersLua + rwBreakLua)
 	rwInspectScript   = newScript(rwInspectLua)
+
+	quorumAcquireScript = newScript(quorumWakeLua + quorumMemberLua + quorumAcquireLua)
+	quorumConfirmScript = newScript(quorumConfirmLua)
+	quorumReleaseScript = newScript(quorumWakeLua + quorumReleaseLua)
+	quorumEnrollScript  = newScript(quorumMemberLua + quorumEnrollLua)
 )
 
 // isNil finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far from its cause.

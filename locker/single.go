@@ -232,36 +232,49 @@ func (s single) Inspect(ctx context.Context, key string) (Info, error) {
 	return info, err
 }
 
-func (s single) look(ctx context.Context, key string) (Info, leaseText, error) {
+func (s single) look(ctx context.Context, key string) (info Info, holder leaseText, err error) {
+	info, text, err := s.read(ctx, key)
+	if err != nil || !info.Held {
+		return info, leaseText{}, err
+	}
+	h, ours := parseLease(text)
+	info.heldBy(h, ours)
+	return info, h, nil
+}
+
+// read runs inspect.lua: what lies in the key, and until when. Since is the server's clock until it is known better.
+func (s single) read(ctx context.Context, key string) (info Info, text string, err error) {
 	v, err := inspectScript.run(ctx, s.client, []string{key, queueOf(key)})
 	if err != nil {
-		return Info{}, leaseText{}, err
+		return Info{}, "", err
 	}
 	r := reply{v}
 	now, left, waiters := r.time(), r.duration(), int(r.integer())
 	return infoOf(now, left, waiters, r.rest)
 }
 
-// infoOf says what lies in L.
-func infoOf(now time.Time, left time.Duration, waiters int, lease string) (Info, leaseText, error) {
+// infoOf says what lies in L, as far as that needs no reading.
+func infoOf(now time.Time, left time.Duration, waiters int, lease string) (Info, string, error) {
 	if now.Equal(time.UnixMicro(0)) {
-		return Info{}, leaseText{}, odd("inspect")
+		return Info{}, "", odd("inspect")
 	}
 	if left == noKey {
-		return Info{Waiters: waiters}, leaseText{}, nil
+		return Info{Waiters: waiters}, "", nil
 	}
-	h, ours := parseLease(lease)
-	info := Info{
-		Held: true, Foreign: !ours, Left: left, Waiters: waiters,
-		Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept,
-	}
+	return Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
+}
+
+// heldBy fills in what the lease says.
+func (i *Info) heldBy(h leaseText, ours bool) {
+	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.fence, h.metadata, h.token == kept
 	if h.token == shared {
-		info.Mode = Shared
+		i.Mode = Shared
 	}
+	now := i.Since
+	i.Since = time.Time{}
 	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(now) {
-		info.Since = at
+		i.Since = at
 	}
-	return info, h, nil
 }
 
 // Break looks the holder up, and throws it out if it has that fence. Two steps, because the name of the

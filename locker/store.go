@@ -65,10 +65,14 @@ type Grant struct {
 	Holder Holder    // Busy: who holds the key
 	Place  int       // Busy: place in the server's queue, 1 is the head; what it would be, for who does not queue; 0: no queue
 	Deaf   bool      // Busy: nobody listens at Claim.Inbox on the server that answered
-	Reason string    // Revoked: what Break was told
-	Writer bool      // Granted to a reader, and of its renewal: a writer waits, so that no more callers should share the lease
-	Err    error     // Renew: why this claim has no answer while others have one; it is renewed again later
-	Next   *Grant    // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
+	Rounds int       // round trips that a quorum needed; 0 where there is one server
+	// Busy: parts of the Store gave no answer and may hold the key for the owner, who must be released in the end although it
+	// does not wait in a queue.
+	Unsettled bool
+	Writer    bool   // Granted to a reader, and of its renewal: a writer waits, so that no more callers should share the lease
+	Reason    string // Revoked: what Break was told
+	Err       error  // Renew: why this claim has no answer while others have one; it is renewed again later
+	Next      *Grant // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
 }
 
 // Holder is what a Store knows of whoever holds a key.
