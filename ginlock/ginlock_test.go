@@ -382,7 +382,7 @@ func traced(value string) gin.HandlerFunc {
 func TestContextsNestWithThoseOfOtherMiddlewares(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
-	lock := func(key string) gin.HandlerFunc { return ginlock.New(l, key) }
+	lock := func(k ginlock.Key) gin.HandlerFunc { return ginlock.New(l, k) }
 	free := func(when string, want any) gin.HandlerFunc {
 		return func(c *gin.Context) {
 			c.Next()
@@ -471,7 +471,7 @@ func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
 
 func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
 	for name, tc := range map[string]struct {
-		key  string
+		key  ginlock.Key
 		opts []ginlock.Option
 		want locker.Rule
 	}{
@@ -510,7 +510,7 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	for says, build := range map[string]func(){
 		"the Locker is nil; make one":             func() { ginlock.New(nil, "a") },
 		"the Locker is nil; make one with":        func() { ginlock.New(none, "a") },
-		"option 2 is nil; leave it out":           func() { ginlock.New(l, "a", ginlock.WithName("x"), nil) },
+		"an option is nil; leave it out":          func() { ginlock.New(l, "a", ginlock.WithName("x"), nil) },
 		"WithWait(0): a wait must have an end":    func() { ginlock.New(l, "a", ginlock.WithWait(0)) },
 		"WithWait(-1s): give a positive time":     func() { ginlock.New(l, "a", ginlock.WithWait(-time.Second)) },
 		"WithTTL(1µs): the smallest is 1ms":       func() { ginlock.New(l, "a", ginlock.WithTTL(time.Microsecond)) },
@@ -519,7 +519,7 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		"WithErrorHandler(nil); leave it out":     func() { ginlock.New(l, "a", ginlock.WithErrorHandler(nil)) },
 		"WithFilter(nil); leave it out":           func() { ginlock.New(l, "a", ginlock.WithFilter(nil)) },
 		"WithRule(nil); leave it out":             func() { ginlock.New(l, "a", ginlock.WithRule(nil)) },
-		"the key is empty; name what":             func() { ginlock.New(l, "") },
+		"the key \"\" is empty; name what":             func() { ginlock.New(l, "") },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, "ginlock: ") || !strings.Contains(got, says) {
 			t.Errorf("%q, want %q", got, says)
