@@ -225,7 +225,7 @@ var exchanges = map[string]exchange{
 	"a handler that panics": {
 		handle: func(context.Context, *stage, io.Writer) { panic("out of ink") },
 		status: 500,
-		spans: []string{acquired, held, released},
+		spans:  []string{acquired, held, released},
 	},
 }
 
@@ -364,7 +364,9 @@ func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, f
 }
 
 // byTheTest says that a span is of what the test itself did with the Locker.
-func byTheTest(span string) bool { return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "break ") }
+func byTheTest(span string) bool {
+	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "break ")
+}
 
 // ours leaves those out, and how often exactly a waiter has asked.
 func ours(lines []string) (kept []string) {
