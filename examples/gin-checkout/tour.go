@@ -123,10 +123,10 @@ func (v *visitor) send(r request) string {
 		return err.Error()
 	}
 	defer func() { _ = res.Body.Close() }()
-	line := res.Status
+	words := []string{res.Status}
 	for _, name := range []string{"Retry-After", "Idempotency-Replayed"} {
 		if value := res.Header.Get(name); value != "" {
-			line += "  " + name + ": " + value
+			words = append(words, name+": "+value)
 		}
 	}
 	body, err := io.ReadAll(res.Body)
@@ -135,9 +135,11 @@ func (v *visitor) send(r request) string {
 	}
 	var problem struct{ Code, Detail string }
 	if err := json.Unmarshal(body, &problem); err == nil && problem.Code != "" {
-		return line + "  " + problem.Code + ": " + problem.Detail
+		words = append(words, problem.Code+": "+problem.Detail)
+	} else if len(body) > 0 {
+		words = append(words, string(body))
 	}
-	return strings.TrimSpace(line + "  " + string(body))
+	return strings.Join(words, "  ")
 }
 
 // trace prints the locks of the first n requests, in the order in which these began.

@@ -198,7 +198,7 @@ func TestAHeldBackResponse(t *testing.T) {
 		"a status": {reply: func(w http.ResponseWriter) { w.WriteHeader(204) }, code: 204},
 		"nothing":  {reply: func(http.ResponseWriter) {}, code: 200},
 		"a failure": {reply: func(w http.ResponseWriter) {
-			http.Error(w, "no", 502)
+			http.Error(w, "no", http.StatusBadGateway)
 		}, code: 502, body: "no\n"},
 		"too long": {reply: func(w http.ResponseWriter) {
 			if _, err := io.WriteString(w, strings.Repeat("x", 11)); err == nil {

@@ -127,8 +127,8 @@ func (m *middleware) remember(ctx context.Context, h *held, r *http.Request, nex
 		return nil
 	}
 	m.call(ctx, h, r, next)
-	if lease.Context().Err() != nil || !m.storable(h.Status(), h.header) {
-		return nil // a lost lock is found by the release; somebody else may be at it, and saves what is to be repeated
+	if lost := lease.Context().Err() != nil; lost || !m.storable(h.Status(), h.header) {
+		return nil // the release finds the loss; somebody else may be at it, and saves what is to be repeated
 	}
 	rec = idempotency.Record{Fingerprint: fingerprint, Status: h.Status(), Partial: h.over}
 	if !h.over {

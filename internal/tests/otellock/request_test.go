@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -263,7 +264,7 @@ var adapters = map[string]func(x exchange, w *stage, tel *telemetry, see func(*h
 		return e
 	},
 	"httplock": func(x exchange, w *stage, tel *telemetry, see func(*httplock.Problem)) http.Handler {
-		opts := append(x.opts[:len(x.opts):len(x.opts)], httplock.WithObserve(func(r *http.Request, p *httplock.Problem) {
+		opts := append(slices.Clip(x.opts), httplock.WithObserve(func(r *http.Request, p *httplock.Problem) {
 			see(p)
 			if p.Failure() {
 				span := trace.SpanFromContext(r.Context())
