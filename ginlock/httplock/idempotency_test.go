@@ -339,6 +339,25 @@ func TestAStoreServesKeysOfItsOwn(t *testing.T) {
 	}
 }
 
+// many is a Locker that locks many keys as one, like locker.NewStriped.
+type many struct{ locker.Locker }
+
+func (m many) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
+	rule.Key = "stripe 1 of 1"
+	return m.Locker.Acquire(ctx, rule)
+}
+
+func TestResponsesAreToldApartWhereLocksAreShared(t *testing.T) {
+	var runs atomic.Int32
+	l := many{lockertest.NewLocker(t, lockertest.NewMemory())}
+	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))
+	for i, key := range []string{"k1", "k2"} {
+		if w := send(t.Context(), h, "POST", "/", "x", "Idempotency-Key", key); w.Body.String() != fmt.Sprintf("run %d of x", i+1) {
+			t.Errorf("%s: %d %s", key, w.Code, w.Body)
+		}
+	}
+}
+
 func TestMistakesOfIdempotency(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	store := idempotency.NewMemory()

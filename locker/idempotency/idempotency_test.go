@@ -79,6 +79,20 @@ func TestAResponseRunsOutOnRedis(t *testing.T) {
 	}
 }
 
+func TestServicesThatShareARedisKeepTheirResponsesApart(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	shop, bank := idempotency.NewRedis(client, idempotency.WithPrefix("shop:")), idempotency.NewRedis(client, idempotency.WithPrefix("bank:"))
+	if err := shop.Save(t.Context(), t.Name(), record("x"), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := client.Exists(t.Context(), "shop:response:"+t.Name()).Result(); n != 1 || err != nil {
+		t.Errorf("%d keys, %v", n, err)
+	}
+	if _, found, err := bank.Load(t.Context(), t.Name()); found || err != nil {
+		t.Errorf("found %v, %v", found, err)
+	}
+}
+
 func TestAResponseRunsOutInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := idempotency.NewMemory()
