@@ -64,9 +64,9 @@ type call struct {
 
 // guarded returns the call to be guarded; false: it runs without a lock.
 func (g *guard) guarded(ctx context.Context, fullMethod string, server any) (*call, bool) {
-	c := &call{name: fullMethod, method: g.rules.method(fullMethod)}
-	c.provider, _ = server.(KeyProvider)
-	if c.method == nil && c.provider == nil {
+	m := g.rules.method(fullMethod)
+	provider, _ := server.(KeyProvider)
+	if m == nil && provider == nil {
 		return nil, false
 	}
 	for _, applies := range g.filters {
@@ -74,7 +74,7 @@ func (g *guard) guarded(ctx context.Context, fullMethod string, server any) (*ca
 			return nil, false
 		}
 	}
-	return c, true
+	return &call{name: fullMethod, method: m, provider: provider}, true
 }
 
 // errFailed tells Run that the handler did not succeed, so that Rule.Once does not remember the work as done.
