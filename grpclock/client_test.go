@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/grpclock/internal/shop"
+	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )

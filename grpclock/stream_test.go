@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/grpclock/internal/shop"
+	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )

@@ -63,7 +63,7 @@ var mayImport = map[string]map[string]string{
 		"unsafe":                         "protoc-gen-go puts the descriptor into a string with it",
 		"google.golang.org/protobuf/...": "it is generated code",
 	},
-	"grpclock/internal/shop": {
+	"internal/shop": {
 		"./grpclock/lockpb":              "it is generated code, for tests, of an annotated service",
 		"google.golang.org/grpc/...":     "the same",
 		"google.golang.org/protobuf/...": "the same",

@@ -337,7 +337,7 @@ const file_shop_proto_rawDesc = "" +
 	"\x04Fill\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"\x1c\xca\xfd\x1b\x18\n" +
 	"\x14order:{req.order_id}\x1a\x00(\x01\x12\\\n" +
 	"\x04Talk\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"\x1c\xca\xfd\x1b\x18\n" +
-	"\x14talk:{meta.x-tenant}\x1a\x00(\x010\x01B5Z3github.com/latchkit/latchkit/grpclock/internal/shopb\x06proto3"
+	"\x14talk:{meta.x-tenant}\x1a\x00(\x010\x01B,Z*github.com/latchkit/latchkit/internal/shopb\x06proto3"
 
 var (
 	file_shop_proto_rawDescOnce sync.Once
