@@ -144,7 +144,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 		},
 		"the caller's deadline is over": {
 			before: occupied, rule: grpclock.Rule{Wait: time.Minute}, patient: 50 * time.Millisecond,
-			code: codes.DeadlineExceeded, reason: grpclock.ReasonCallerGone, spans: refused("Error(timeout)", "timeout", "timeout", -1),
+			code: codes.DeadlineExceeded, reason: grpclock.ReasonCallerGone, spans: refused("Error(deadline_exceeded)", "timeout", "deadline_exceeded", -1),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
