@@ -52,6 +52,8 @@
 //	LOCK_LOST           ABORTED             the lock ended before the handler did: what it did may have been overtaken. It is
 //	                                        not retried by itself: the trailer says -1
 //	LOCK_MISCONFIGURED  INTERNAL            the rule, or the Locker, cannot do that
+//	DELEGATION_INVALID  INVALID_ARGUMENT    a delegation came that cannot be read
+//	DELEGATION_REFUSED  FAILED_PRECONDITION a delegation came that does not hold, or not any more
 //	CALLER_GONE         CANCELLED, DEADLINE_EXCEEDED  the call ended while it waited
 //
 // None of these shows the key. Interceptors outside of this one get a [*Problem], which has the Locker's error inside.
@@ -60,4 +62,10 @@
 //
 // Chain tracing, recovery, authentication and limits before grpclock: then a panic finds the lock released, and nobody
 // waits who may not. An interceptor that has sent a header has made automatic retries impossible.
+//
+// # Leases across calls
+//
+// A handler that holds a lock and calls a service that wants the same one would wait for itself. With a delegation the called
+// service joins its caller's lease; see [WithDelegation], [WithDelegated] and package
+// [github.com/latchkit/latchkit/locker/delegate].
 package grpclock

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // UnaryServerInterceptor returns an interceptor that runs the handlers of unary calls under the locks that rules name.
@@ -34,8 +35,9 @@ func StreamServerInterceptor(l locker.Locker, rules *Rules, opts ...Option) (grp
 // guard is what the constructors make of their arguments.
 type guard struct {
 	config
-	rules *Rules
-	locks locker.Guard[*call]
+	rules    *Rules
+	receiver *delegate.Receiver // nil: delegations are not taken
+	locks    locker.Guard[*call]
 }
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
@@ -50,6 +52,12 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 		return nil, err
 	}
 	g := &guard{config: cfg, rules: rules}
+	if g.delegation {
+		if g.receiver, err = delegate.NewReceiver(l, g.delegated...); err != nil {
+			return nil, fmt.Errorf("grpclock: %s: WithDelegation: %w", what, err)
+		}
+		l = g.receiver
+	}
 	g.locks = locker.Guard[*call]{Locker: l, Rule: g.rule}
 	return g, nil
 }
@@ -90,6 +98,9 @@ var errUnguarded = errors.New("this call needs no lock")
 //	the handler did not run               the Problem that says why
 //	the handler panicked                  the panic goes on, after the release
 func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	if ctx, err = g.receive(ctx); err != nil {
+		return nil, g.refuse(ctx, nil, err)
+	}
 	c, guarded := g.guarded(ctx, info.FullMethod, info.Server)
 	if !guarded {
 		return handler(ctx, req)

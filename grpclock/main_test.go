@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 )
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // An Option sets up a server's interceptor.
@@ -22,6 +23,9 @@ type config struct {
 
 	filters []func(context.Context, string) bool
 	adjust  []func(context.Context, string, any, *locker.Rule)
+
+	delegation bool              // is taken
+	delegated  []delegate.Option // how
 }
 
 func newConfig(what string, opts []Option) (config, error) {
@@ -83,6 +87,13 @@ func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Optio
 // in order. What adjust puts into Key is not encoded.
 func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule *locker.Rule)) Option {
 	return func(c *config) { c.adjust = append(c.adjust, adjust) }
+}
+
+// WithDelegation lets calls join the lease of their caller, which shows a delegation of it: see package delegate, whose
+// options are those that the caller uses. Take this for services that only your own services can reach. Default: a delegation
+// that comes with a call is taken away from its metadata and has no effect.
+func WithDelegation(opts ...delegate.Option) Option {
+	return func(c *config) { c.delegation, c.delegated = true, opts }
 }
 
 // isNil finds a nil Locker also inside the interface: what a constructor returned with an error nobody looked at.

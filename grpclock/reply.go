@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -122,6 +123,10 @@ type reply struct {
 
 // replies are the answers to calls that were not run, by what the error is; the first that fits.
 var replies = []reply{
+	{is: delegate.ErrMalformed, code: codes.InvalidArgument, reason: ReasonDelegationInvalid,
+		message: "the delegation that came with the call cannot be read"},
+	{is: delegate.ErrRefused, code: codes.FailedPrecondition, reason: ReasonDelegationRefused,
+		message: "the delegation that came with the call does not hold: its lease is over, or it was made for something else"},
 	{is: locker.ErrDone, code: codes.AlreadyExists, reason: ReasonDone,
 		message: "an earlier call has done this, and it is not done again"},
 	{is: locker.ErrTooManyWaiters, code: codes.ResourceExhausted, reason: ReasonTooManyWaiters, retry: true,
@@ -158,13 +163,13 @@ func (g *guard) refuse(ctx context.Context, c *call, err error) error {
 	if d, ok := errors.AsType[*dictated](err); ok {
 		return d.error
 	}
-	p := g.problem(ctx, c, err)
+	p := problem(ctx, c, err, g.busy)
 	_ = grpc.SetTrailer(ctx, p.trailer()) // fails where no server calls: in tests of the interceptor alone
 	return p
 }
 
-// problem finds the answer to the error of a call that was not run.
-func (g *guard) problem(ctx context.Context, c *call, err error) *Problem {
+// problem finds the answer to the error of a call that was not run; busy is the code of one whose lock is.
+func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem {
 	// A Locker may fail with a context error of its own: only the end of the call's context says that nobody listens.
 	if over := ctx.Err(); over != nil && errors.Is(err, over) {
 		st := status.FromContextError(over)
@@ -180,7 +185,7 @@ func (g *guard) problem(ctx context.Context, c *call, err error) *Problem {
 	for _, r := range replies {
 		if errors.Is(err, r.is) {
 			if r.reason == ReasonBusy {
-				r.code = g.busy
+				r.code = busy
 			}
 			return r.problem(c, err)
 		}

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/grpclock/lockpb"
+	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 	"github.com/latchkit/latchkit/locker/lockertest"

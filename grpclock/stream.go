@@ -12,11 +12,18 @@ import (
 
 // stream is the interceptor. It ends as unary does.
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c, guarded := g.guarded(ss.Context(), info.FullMethod, server)
+	outer, err := g.receive(ss.Context())
+	if err != nil {
+		return g.refuse(outer, nil, err)
+	}
+	c, guarded := g.guarded(outer, info.FullMethod, server)
 	if !guarded {
+		if outer != ss.Context() {
+			ss = &stripped{ss, outer}
+		}
 		return handler(server, ss)
 	}
-	base, end := context.WithCancelCause(ss.Context())
+	base, end := context.WithCancelCause(outer)
 	defer end(nil)
 	s := &guardedStream{ServerStream: ss, guard: g, call: c, base: base, end: end, over: make(chan error, 1), released: make(chan error, 1)}
 	s.ctx = &streamContext{Context: base}

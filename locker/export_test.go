@@ -14,6 +14,7 @@ var (
 	ScriptText = map[string]string{
 		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
 		"break": breakScript.text, "inspect": inspectScript.text, "raise_fence": raiseFenceScript.text,
+		"delegate": delegateScript.text, "join": joinScript.text, "leave": leaveScript.text,
 	}
 )
 
