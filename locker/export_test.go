@@ -9,6 +9,7 @@ var (
 	DoneMark   = doneOf
 	QueueOf    = queueOf
 	EntryOf    = entryOf
+	JoinsOf    = joinsOf
 	EventOf    = eventOf
 	SlotCount  = slotCount
 	ScriptText = map[string]string{

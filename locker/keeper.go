@@ -230,14 +230,15 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		}
 		k.pace(h)
 		h.failure = nil
-		ttl := claim.TTL
+		ttl, next := claim.TTL, claim.TTL
 		if g.Left > 0 {
 			ttl = min(ttl, g.Left)
+			next = max(ttl, 6*renewSlack) // what runs out is not asked about without a pause
 		}
 		if deadline := start.Add(ttl - drift(ttl)); deadline.After(h.deadline) {
 			h.deadline = deadline
 		}
-		k.plan(h, start, ttl)
+		k.plan(h, start, next)
 		k.fix(h)
 		return true
 	case Revoked:
