@@ -226,6 +226,30 @@ func TestAHeldBackResponse(t *testing.T) {
 	}
 }
 
+// A lease that is passed on inside the process is not asked about at the server, so one that a held-back response depends on
+// is not passed on.
+func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("steal") {
+				synctest.Wait() // until the other one waits
+				store.Steal("order:42")
+				time.AfterFunc(time.Second, func() { store.Free("order:42") })
+			}
+			paid(w, r)
+		}))
+		first := make(chan *httptest.ResponseRecorder)
+		go func() { first <- send(t.Context(), h, "POST", "/orders/42?steal=1", "") }()
+		second := make(chan *httptest.ResponseRecorder)
+		go func() { second <- send(t.Context(), h, "POST", "/orders/42", "") }()
+		codes := map[int]int{(<-first).Code: 1, (<-second).Code: 2}
+		if codes[503] != 1 || codes[200] != 2 {
+			t.Errorf("%v", codes)
+		}
+	})
+}
+
 // released sees that nothing is sent while the lock is held.
 type released struct {
 	*httptest.ResponseRecorder
