@@ -81,7 +81,11 @@ type middleware struct {
 //	the handler did not run               the Problem that says why
 //	the handler panicked                  the panic goes on, after the release
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	came := r
 	r, err := m.receive(r)
+	if r != came {
+		defer carry(came, r)
+	}
 	if !m.applies(r) {
 		next.ServeHTTP(w, r)
 		return
@@ -133,7 +137,7 @@ func (m *middleware) rule(ctx context.Context, r *http.Request) (locker.Rule, er
 		return locker.Rule{}, err
 	}
 	if m.store != nil { // now, so that nobody holds the lock while a slow body comes in
-		if _, err := m.fingerprint(r); err != nil {
+		if _, err := m.whole(r); err != nil {
 			return locker.Rule{}, err
 		}
 	}
@@ -182,14 +186,16 @@ func (m *middleware) handle(ctx context.Context, out response, r *http.Request, 
 	return nil
 }
 
-// call hands what the handler has read and parsed back to the request that the middlewares outside know: the server removes
-// the files of a multipart form that it finds there.
 func (m *middleware) call(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	inner := r.WithContext(ctx)
-	defer func() {
-		r.Body, r.Form, r.PostForm, r.MultipartForm = inner.Body, inner.Form, inner.PostForm, inner.MultipartForm
-	}()
+	defer carry(r, inner)
 	next.ServeHTTP(w, inner)
+}
+
+// carry hands what the handler has read and parsed back to the request that the middlewares outside know: the server removes
+// the files of a multipart form that it finds there.
+func carry(to, from *http.Request) {
+	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }
 
 // FromContext returns the lease under which r is handled.
