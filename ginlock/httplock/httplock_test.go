@@ -309,6 +309,27 @@ func TestHandlersKeepWhatTheirWriterCan(t *testing.T) {
 	}
 }
 
+// taken is a connection that is not the server's any more.
+type taken struct{ *httptest.ResponseRecorder }
+
+func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _, _ = w.(http.Hijacker).Hijack()
+			store.Steal("order:42")
+			<-r.Context().Done()
+		}))
+		w := taken{httptest.NewRecorder()}
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody))
+		if w.Body.Len() > 0 || len(w.Header()) > 0 {
+			t.Errorf("%v %s", w.Header(), w.Body)
+		}
+	})
+}
+
 // The server removes the files of the request that it knows, and not of the copy that the handler has.
 func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
