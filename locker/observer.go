@@ -19,9 +19,11 @@ const (
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
 	OpDowngrade                // Downgrade
+	OpDelegate                 // Lease.Delegate; not observed
+	OpJoin                     // the Store's step of Engine.Join, which is observed as OpAcquire
 )
 
-var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "downgrade"}
+var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "downgrade", "delegate", "join"}
 
 // String returns the operation's name, such as "acquire".
 func (o Op) String() string {

@@ -38,9 +38,11 @@ var mayImport = map[string]map[string]string{
 	"ginlock": {
 		"./locker":                     "an adapter turns a request into a Rule and runs it",
 		"./locker/key":                 "all adapters share the grammar of keys",
+		"./locker/delegate":            "a lease may travel with a request",
 		"./locker/idempotency":         "a repeated request gets the stored response",
 		"./ginlock/httplock":           "gin speaks net/http: what is not gin's own is written there, once",
 		"github.com/gin-gonic/gin/...": "the framework",
+		"github.com/goccy/go-yaml":     "rules may stand in YAML; gin reads its YAML with it, so it is there already",
 		"net/http":                     "the framework's requests and replies are net/http's",
 	},
 	"ginlock/httplock": {
@@ -54,9 +56,19 @@ var mayImport = map[string]map[string]string{
 		"./locker":                       "an adapter turns a call into a Rule and runs it",
 		"./locker/key":                   "all adapters share the grammar of keys",
 		"./locker/delegate":              "a lease may travel with a call",
+		"./grpclock/lockpb":              "the annotation, as protoc made it",
 		"google.golang.org/grpc/...":     "the framework",
 		"google.golang.org/genproto/...": "a refusal carries RetryInfo and ErrorInfo",
 		"google.golang.org/protobuf/...": "rules stand in descriptors, and keys in messages",
+	},
+	"grpclock/lockpb": {
+		"unsafe":                         "protoc-gen-go puts the descriptor into a string with it",
+		"google.golang.org/protobuf/...": "it is generated code",
+	},
+	"internal/shop": {
+		"./grpclock/lockpb":              "it is generated code, for tests, of an annotated service",
+		"google.golang.org/grpc/...":     "the same",
+		"google.golang.org/protobuf/...": "the same",
 	},
 	"asynqlock": {
 		"./locker":                     "an adapter turns a task into a Rule and runs it",
