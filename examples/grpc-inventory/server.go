@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -59,8 +60,8 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 
 // stop ends the server, and then its locks.
 func (s *server) stop() {
-	for i := len(s.ends) - 1; i >= 0; i-- {
-		s.ends[i]()
+	for _, end := range slices.Backward(s.ends) {
+		end()
 	}
 }
 
