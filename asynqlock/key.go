@@ -179,6 +179,9 @@ func (c *config) bindPayload(path string) (read, error) {
 			return nil, errors.New("a name in it is empty; write {payload.tenant}, or {payload.user.id}")
 		}
 	}
+	if !c.notJSON {
+		return bindMember(steps)
+	}
 	return func(_ context.Context, m *message) (string, error) {
 		if m.members == nil {
 			if err := c.decode(m.task, &m.members); err != nil {
@@ -187,10 +190,7 @@ func (c *config) bindPayload(path string) (read, error) {
 		}
 		var value any = m.members
 		for _, s := range steps {
-			inside, ok := value.(map[string]any)
-			if !ok {
-				return "", nil
-			}
+			inside, _ := value.(map[string]any)
 			value = inside[s]
 		}
 		return key.Format(value)

@@ -46,7 +46,7 @@ var secret = []byte("0123456789abcdef")
 
 func TestKeysAreMadeOfTasks(t *testing.T) {
 	t.Parallel()
-	const text = `{"user":"a:b","inside":{"number":7,"from":"::1","paid":true},"total":12345678901234567890}`
+	const text = `{"user":"a:b","inside":{"number":7,"from":"::1","paid":true},"total":12345678901234567890,"name":"Zoë","-":"\u00e4 \""}`
 	task := asynq.NewTaskWithHeaders("mail", []byte(text), map[string]string{"tenant": "acme"})
 	reversed := asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
 		bytes, err := hex.DecodeString(string(t.Payload()))
@@ -61,6 +61,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 		"user:a%3Ab:7:%3A%3A1": asynqlock.Fields[payload]("user"),
 		"p:a%3Ab:7:%3A%3A1":    asynqlock.Fields[*payload]("p"),
 		"x:a%3Ab:7:true:acme":  asynqlock.Template("x:{payload.user}:{payload.inside.number}:{payload.inside.paid}:{header.tenant}"),
+		"Zo\u00eb:\u00e4 \"":   asynqlock.Template("{payload.Name}:{payload.-}"),
 		"12345678901234567890": asynqlock.Template(asynqlock.Payload("total")),
 		"mail:acme":            asynqlock.Template(asynqlock.Join(asynqlock.Type(), asynqlock.Header("tenant"))),
 		"nightly":              asynqlock.Template("nightly"),
@@ -98,7 +99,7 @@ func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 		{asynqlock.Template("order:{payload.order.id}"), `{"order":"secret"}`, `the request lacks the member of the payload "order.id"`},
 		{asynqlock.Template("order:{payload.order}"), `{"order":["secret"]}`, `the member of the payload "order" is not usable`},
 		{asynqlock.Template("order:{payload.order}"), `no JSON`, "the payload cannot be decoded"},
-		{asynqlock.Template("order:{payload.order}"), `{"order":1}{"order":2}`, "there is more after the JSON"},
+		{asynqlock.Template("order:{payload.order}"), `{"order":1}{"order":2}`, "after top-level value"},
 		{asynqlock.Template("order:{header.order}"), `{}`, `the request lacks the header "order"`},
 		{asynqlock.Template("order:{id}"), `{}`, `the request lacks the task ID`},
 		{asynqlock.Key(func(payload) string { return "" }), `{}`, "the function given to Key returned none"},
@@ -181,6 +182,7 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Keys{})}, "the Keys are empty"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{param.id}"))}, "write {header.NAME}, {id}, {payload.NAME}, {queue} or {type}"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a..b}"))}, "a name in it is empty"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a,b}"))}, "cannot be the name of a field"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template(asynqlock.HMAC("{payload.a}")))}, "there is no secret"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Key[payload](nil))}, "Key(nil)"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.KeyFunc(nil))}, "KeyFunc(nil)"},

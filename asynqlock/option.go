@@ -1,12 +1,10 @@
 package asynqlock
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 
 	"github.com/hibiken/asynq"
@@ -21,6 +19,7 @@ type Option func(*config)
 type config struct {
 	rules      rules
 	decode     Decoder
+	notJSON    bool // decode is the user's
 	secret     []byte
 	propagator Propagator
 
@@ -66,7 +65,9 @@ type Decoder func(t *asynq.Task, into any) error
 //	asynqlock.WithDecoder(func(t *asynq.Task, into any) error { return proto.Unmarshal(t.Payload(), into.(proto.Message)) })
 //
 // Default: JSON.
-func WithDecoder(decode Decoder) Option { return func(c *config) { c.decode = decode } }
+func WithDecoder(decode Decoder) Option {
+	return func(c *config) { c.decode, c.notJSON = decode, true }
+}
 
 // WithSecret sets the secret for parts like {payload.email|hmac}: at least 16 random bytes, the same in all processes.
 // Default: none, such parts are refused.
@@ -90,21 +91,8 @@ type Propagator interface {
 // WithPropagator lets a task's locks be part of the trace in which a [Client] enqueued it. Default: none.
 func WithPropagator(p Propagator) Option { return func(c *config) { c.propagator = p } }
 
-// decodeJSON is the default of WithDecoder. Numbers keep their digits.
-func decodeJSON(t *asynq.Task, into any) error {
-	if _, members := into.(*map[string]any); !members {
-		return json.Unmarshal(t.Payload(), into)
-	}
-	d := json.NewDecoder(bytes.NewReader(t.Payload()))
-	d.UseNumber()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more after the JSON")
-	}
-	return nil
-}
+// decodeJSON is the default of WithDecoder.
+func decodeJSON(t *asynq.Task, into any) error { return json.Unmarshal(t.Payload(), into) }
 
 // isNil finds a nil Locker also inside the interface: what a constructor returned with an error nobody looked at.
 func isNil(l locker.Locker) bool {

@@ -191,10 +191,15 @@ func derive(ctx context.Context, j *job) (locker.Rule, error) {
 	lock := j.rule.lock
 	lock.Key, lock.Wait = text, patience(ctx, j.wait)
 	if j.rule.adjust != nil {
-		j.rule.adjust(ctx, j.task, &lock)
+		lock = j.rule.adjusted(ctx, j.task, lock)
 	}
 	lock.Name = cmp.Or(lock.Name, j.task.Type())
 	return lock, nil
+}
+
+func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) locker.Rule {
+	r.adjust(ctx, t, &lock)
+	return lock
 }
 
 // itself is the lock of the task's own ID, whatever key the rule makes of it.
