@@ -53,7 +53,9 @@
 // # Order
 //
 // Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock: then a panic finds the lock released,
-// the wait shows up in the trace, and nobody waits who may not. A time-out outside bounds the wait as well.
+// the wait shows up in the trace, and nobody waits who may not. A time-out that ends the request's context bounds the wait as
+// well. gin-contrib/timeout does not end it: it answers, and leaves the handler running with a Gin context that may serve
+// another request by then.
 //
 // The wait is always bounded, by [WithWait], because net/http notices that a client is gone only once the request's body was
 // read. Where a part of the key is in the body, it was; and so it is where there is no body.

@@ -150,7 +150,7 @@ func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 
 func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 	redisServer := redistest.Start(t)
-	l := onRedis(t, redisServer.Client(t))
+	l := onRedis(t, redisServer.Client(t, func(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond }))
 	entered := make(chan struct{})
 	cause := make(chan error, 1)
 	key := ginlock.Key("order:{param.id}")

@@ -23,7 +23,8 @@ type Engine struct {
 	post    post
 	times   times
 	timers  timers
-	pace    *pace // nil: TTLs are fixed
+	pace    *pace   // nil: TTLs are fixed
+	joined  *Engine // of leases that were joined; nil where that cannot be
 
 	calls    callers
 	acquires tasks // calls of Acquire
@@ -64,6 +65,9 @@ func newEngine(s Store, cfg config) *Engine {
 	e.cleaner.init(e)
 	e.cohorts.init(e)
 	e.post.init(e)
+	if j, ok := s.(Joiner); ok {
+		e.joined = joinedEngine(j, cfg)
+	}
 	return e
 }
 
@@ -76,6 +80,11 @@ var _ Locker = (*Engine)(nil)
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported, ErrInvalidKey,
 // ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside it where a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	return e.acquire(ctx, rule, nil)
+}
+
+// acquire is Acquire, or with a pass Join.
+func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Pass) (*Lease, error) {
 	adaptive := e.pace != nil && rule.TTL == 0
 	if adaptive {
 		rule.TTL = e.pace.ttl()
@@ -88,7 +97,7 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
 	}
 	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
-	a := acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx}
+	a := acquisition{engine: e, rule: rule, adaptive: adaptive, pass: pass, began: time.Now(), caller: ctx}
 	var end func(Outcome)
 	a.ctx, end = e.cfg.begin(ctx, OpAcquire, rule)
 	lease, err := a.run()
@@ -205,7 +214,13 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, l := range e.keeper.leases() {
 		l.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
 	}
-	err := e.acquires.wait(ctx)
+	var err error
+	if e.joined != nil {
+		err = e.joined.Close(ctx)
+	}
+	if acquired := e.acquires.wait(ctx); err == nil {
+		err = acquired
+	}
 	if ran := e.runs.wait(ctx); err == nil {
 		err = ran
 	}

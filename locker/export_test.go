@@ -9,11 +9,13 @@ var (
 	DoneMark   = doneOf
 	QueueOf    = queueOf
 	EntryOf    = entryOf
+	JoinsOf    = joinsOf
 	EventOf    = eventOf
 	SlotCount  = slotCount
 	ScriptText = map[string]string{
 		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
 		"break": breakScript.text, "inspect": inspectScript.text, "raise_fence": raiseFenceScript.text,
+		"delegate": delegateScript.text, "join": joinScript.text, "leave": leaveScript.text,
 	}
 )
 

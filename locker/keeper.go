@@ -72,7 +72,7 @@ func (k *keeper) pass(h *hold) bool {
 		whole = h.handed
 	}
 	extended := h.longest > h.ttl && !h.adaptive
-	if h.index == 0 || h.failure != nil || extended || time.Until(h.deadline) < whole/2 {
+	if h.index == 0 || h.failure != nil || extended || h.joinable || time.Until(h.deadline) < whole/2 {
 		return false
 	}
 	if h.lease = nil; !h.adaptive {
@@ -189,6 +189,17 @@ func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time, bool)
 	return h.renewalAt(now, ttl), now, true
 }
 
+// delegated keeps the hold of l from being passed on. It is false when it was passed on already.
+func (k *keeper) delegated(l *Lease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.hold.lease != l || l.hold.index == 0 {
+		return false
+	}
+	l.hold.joinable = true
+	return true
+}
+
 // extended makes renewals ask for ttl from now on.
 func (k *keeper) extended(h *hold, ttl time.Duration) {
 	k.mu.Lock()
@@ -201,7 +212,7 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
 	if !h.until.IsZero() {
 		ttl = max(min(ttl, h.until.Sub(now)), time.Millisecond)
 	}
-	return Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Handed: h.handed > 0}
+	return Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Handed: h.handed > 0, Pass: h.claim.Pass}
 }
 
 // answered applies a Store's answer to a renewal that was sent at start. An answer for a hold that has ended meanwhile
@@ -219,10 +230,15 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		}
 		k.pace(h)
 		h.failure = nil
-		if deadline := start.Add(claim.TTL - drift(claim.TTL)); deadline.After(h.deadline) {
+		ttl, next := claim.TTL, claim.TTL
+		if g.Left > 0 {
+			ttl = min(ttl, g.Left)
+			next = max(ttl, 6*renewSlack) // what runs out is not asked about without a pause
+		}
+		if deadline := start.Add(ttl - drift(ttl)); deadline.After(h.deadline) {
 			h.deadline = deadline
 		}
-		k.plan(h, start, claim.TTL)
+		k.plan(h, start, next)
 		k.fix(h)
 		return true
 	case Revoked:

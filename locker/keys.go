@@ -14,6 +14,7 @@ const (
 	queueKey     = reserved + "q:{" // latchkit:q:{tag}:L, a sorted set of who waits
 	tombstoneKey = reserved + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
+	joinsKey     = reserved + "j:{" // latchkit:j:{tag}:L, a hash of who may join a lease, and who has
 	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
 	inboxChannel = reserved + "i:"  // latchkit:i:random, no key but a channel: where an Engine is told of its turn
 )
@@ -50,6 +51,7 @@ func tagOf(l string) string {
 func queueOf(l string) string            { return queueKey + tagOf(l) + "}:" + l }
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
+func joinsOf(l string) string            { return joinsKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }
 
 // slotCount is the number of slots of a Redis Cluster.

@@ -18,9 +18,11 @@ const (
 	OpBreak                    // Engine.Break
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
+	OpDelegate                 // Lease.Delegate; not observed
+	OpJoin                     // the Store's step of Engine.Join, which is observed as OpAcquire
 )
 
-var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close"}
+var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "delegate", "join"}
 
 // String returns the operation's name, such as "acquire".
 func (o Op) String() string {

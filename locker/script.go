@@ -120,6 +120,13 @@ var (
 	//go:embed lua/raise_fence.lua
 	raiseFenceLua string
 
+	//go:embed lua/delegate.lua
+	delegateLua string
+	//go:embed lua/join.lua
+	joinLua string
+	//go:embed lua/leave.lua
+	leaveLua string
+
 	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
 	renewScript      = newScript(renewLua)
 	confirmScript    = newScript(confirmLua)
@@ -127,6 +134,9 @@ var (
 	breakScript      = newScript(grantLua + handLua + breakLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)
+	delegateScript   = newScript(delegateLua)
+	joinScript       = newScript(joinLua)
+	leaveScript      = newScript(leaveLua)
 )
 
 // isNil finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far from its cause.

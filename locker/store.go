@@ -47,6 +47,8 @@ type Claim struct {
 	Complete bool          // Release: set the done mark
 	Undo     time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
 	Next     *Claim        // Release: an Acquire of the same key in the same step, behind everybody who waits
+
+	Pass *Pass // all steps of a Joiner: for which lease Owner was let in
 }
 
 // Format prints the claim without its Owner, which is a secret.
@@ -65,6 +67,8 @@ type Grant struct {
 	Deaf   bool      // Busy: nobody listens at Claim.Inbox on the server that answered
 	Reason string    // Revoked: what Break was told
 	Next   *Grant    // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
+
+	Left time.Duration // Granted by a Joiner: how long the lease that was joined lasts; otherwise 0, and it lasts for Claim.TTL
 }
 
 // Holder is what a Store knows of whoever holds a key.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -56,10 +57,8 @@ func contents(r *http.Request, most int64) ([]byte, error) {
 func (c *config) bindBody(path string) (read, error) {
 	most := c.maxBody
 	steps := strings.Split(path, ".")
-	for _, s := range steps {
-		if s == "" {
-			return nil, errors.New("a name in it is empty; write {body.sku}, or {body.items.0.sku}")
-		}
+	if slices.Contains(steps, "") {
+		return nil, errors.New("a name in it is empty; write {body.sku}, or {body.items.0.sku}")
 	}
 	return func(_ context.Context, r *http.Request) (string, error) {
 		data, err := contents(r, most)

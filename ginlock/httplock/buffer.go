@@ -125,7 +125,7 @@ func (m *middleware) buffered(ctx context.Context, out response, r *http.Request
 	if succeeded {
 		release = lease.Complete
 	}
-	if err := release(ctx); err != nil {
+	if err := release(r.Context()); err != nil { // as Run does, outside of the work
 		return err
 	}
 	h.send()

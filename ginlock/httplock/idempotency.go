@@ -104,11 +104,15 @@ func (m *middleware) remember(ctx context.Context, h *held, r *http.Request, nex
 	if err != nil {
 		return err
 	}
+	name, err := m.template.Key(ctx, r) // and not the lease's key, which may stand for many: see locker.NewStriped
+	if err != nil {
+		return notRun{err}
+	}
 	fingerprint, err := m.fingerprint(r)
 	if err != nil {
 		return notRun{err}
 	}
-	rec, found, err := m.store.Load(ctx, lease.Key())
+	rec, found, err := m.store.Load(ctx, name)
 	switch {
 	case err != nil && m.failOpen && ctx.Err() == nil:
 		m.tell(r, unavailable.problem(err))
@@ -127,14 +131,17 @@ func (m *middleware) remember(ctx context.Context, h *held, r *http.Request, nex
 		return nil
 	}
 	m.call(ctx, h, r, next)
-	if lease.Context().Err() != nil || !m.storable(h.Status(), h.header) {
-		return nil // a lost lock is found by the release; somebody else may be at it, and saves what is to be repeated
+	if lost := lease.Context().Err() != nil; lost || !m.storable(h.Status(), h.header) {
+		return nil // the release finds the loss; somebody else may be at it, and saves what is to be repeated
+	}
+	if !h.Written() && !m.succeeded(r, h.Status()) {
+		return nil // a middleware outside will write about the failure
 	}
 	rec = idempotency.Record{Fingerprint: fingerprint, Status: h.Status(), Partial: h.over}
 	if !h.over {
 		rec.Header, rec.Body = memorable(h.changed()), h.body.Bytes()
 	}
-	if err := m.store.Save(context.WithoutCancel(ctx), lease.Key(), rec, m.keep); err != nil {
+	if err := m.store.Save(context.WithoutCancel(ctx), name, rec, m.keep); err != nil {
 		m.tell(r, unavailable.problem(err)) // the work is done: to say anything else would have it done again
 	}
 	return nil

@@ -159,7 +159,7 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 	// A Locker may fail with a context error of its own: only the end of the request's context says that nobody listens.
 	if errors.Is(err, context.Canceled) && errors.Is(r.Context().Err(), context.Canceled) {
 		m.tell(r, gone.problem(err))
-		if !out.Written() {
+		if !begun(out) {
 			out.WriteHeader(StatusClientGone)
 		}
 		return
@@ -189,7 +189,7 @@ func (m *middleware) spoiled(out response, r *http.Request, err error) {
 func (m *middleware) answer(out response, r *http.Request, with reply, err error) {
 	p := with.problem(err)
 	m.tell(r, p)
-	if out.Written() {
+	if begun(out) {
 		return
 	}
 	h := out.Header()
@@ -201,7 +201,7 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
 	}
 	m.render(out, r, p)
-	if !out.Written() {
+	if !begun(out) {
 		out.WriteHeader(p.Status)
 	}
 }

@@ -24,6 +24,16 @@ func watch(w http.ResponseWriter) response {
 	return &watched{ResponseWriter: w}
 }
 
+// begun says whether the reply has begun, also of a writer such as gin-contrib/timeout's, which collects it and says that it
+// has not.
+func begun(out response) bool {
+	if out.Written() {
+		return true
+	}
+	sized, ok := out.(interface{ Size() int })
+	return ok && sized.Size() > 0
+}
+
 // watched is a ResponseWriter of net/http, or of a middleware, that is watched.
 type watched struct {
 	http.ResponseWriter

@@ -55,9 +55,19 @@ var mayImport = map[string]map[string]string{
 		"./locker":                       "an adapter turns a call into a Rule and runs it",
 		"./locker/key":                   "all adapters share the grammar of keys",
 		"./locker/delegate":              "a lease may travel with a call",
+		"./grpclock/lockpb":              "the annotation, as protoc made it",
 		"google.golang.org/grpc/...":     "the framework",
 		"google.golang.org/genproto/...": "a refusal carries RetryInfo and ErrorInfo",
 		"google.golang.org/protobuf/...": "rules stand in descriptors, and keys in messages",
+	},
+	"grpclock/lockpb": {
+		"unsafe":                         "protoc-gen-go puts the descriptor into a string with it",
+		"google.golang.org/protobuf/...": "it is generated code",
+	},
+	"internal/shop": {
+		"./grpclock/lockpb":              "it is generated code, for tests, of an annotated service",
+		"google.golang.org/grpc/...":     "the same",
+		"google.golang.org/protobuf/...": "the same",
 	},
 	"asynqlock": {
 		"./locker":                     "an adapter turns a task into a Rule and runs it",

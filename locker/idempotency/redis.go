@@ -16,17 +16,33 @@ type Client interface {
 	SetArgs(ctx context.Context, key string, value any, a redis.SetArgs) *redis.StatusCmd
 }
 
-// redisPrefix begins the names of Records, which lie beside the locks and must not be taken for them.
-const redisPrefix = "response:"
+// responses comes before the names of Records, which lie beside the locks and must not be taken for them.
+const responses = "response:"
 
 // within bounds a call. go-redis itself goes on for longer when a server hangs, whatever becomes of the context.
 const within = 2 * time.Second
 
-// NewRedis returns a Store that keeps each Record as a string, "response:" and the key, until it has run out. The server's
-// eviction policy must leave them alone, or requests run again. A call takes at most 2 s.
-func NewRedis(c Client) Store { return redisStore{c} }
+// An Option sets up the Store that [NewRedis] returns.
+type Option func(*redisStore)
 
-type redisStore struct{ client Client }
+// WithPrefix puts prefix before the names of Records: give services that share a Redis one each, as with locker.WithPrefix.
+// Default: none.
+func WithPrefix(prefix string) Option { return func(s *redisStore) { s.prefix = prefix + responses } }
+
+// NewRedis returns a Store that keeps each Record as a string, prefix + "response:" + key, until it has run out. The server's
+// eviction policy must leave them alone, or requests run again. A call takes at most 2 s.
+func NewRedis(c Client, opts ...Option) Store {
+	s := redisStore{c, responses}
+	for _, o := range opts {
+		o(&s)
+	}
+	return s
+}
+
+type redisStore struct {
+	client Client
+	prefix string
+}
 
 // wire is a Record as it is kept.
 type wire struct {
@@ -41,7 +57,7 @@ type wire struct {
 const wireVersion = 1
 
 func (s redisStore) Load(ctx context.Context, key string) (Record, bool, error) {
-	text, err := bounded(ctx, func(ctx context.Context) ([]byte, error) { return s.client.Get(ctx, redisPrefix+key).Bytes() })
+	text, err := bounded(ctx, func(ctx context.Context) ([]byte, error) { return s.client.Get(ctx, s.prefix+key).Bytes() })
 	if errors.Is(err, redis.Nil) {
 		return Record{}, false, nil
 	}
@@ -63,7 +79,7 @@ func (s redisStore) Save(ctx context.Context, key string, rec Record, lifetime t
 		return fmt.Errorf("idempotency: save: %w", err)
 	}
 	_, err = bounded(ctx, func(ctx context.Context) (string, error) {
-		return s.client.SetArgs(ctx, redisPrefix+key, text, redis.SetArgs{Mode: "NX", TTL: lifetime}).Result()
+		return s.client.SetArgs(ctx, s.prefix+key, text, redis.SetArgs{Mode: "NX", TTL: lifetime}).Result()
 	})
 	if err != nil && !errors.Is(err, redis.Nil) { // Nil: there is one already
 		return fmt.Errorf("idempotency: save: %w", err)

@@ -11,11 +11,12 @@ type Capabilities struct {
 	Raise    bool // raises the fence counter
 	Queue    bool // keeps a queue on the server
 	Notify   bool // is a Notifier that tells those in the queue when they are granted the key
+	Join     bool // is a Joiner: its leases can be joined by calls in other processes
 }
 
 // All is what a Store on Redis with scripts can do.
 var All = Capabilities{
-	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Raise: true, Queue: true, Notify: true,
+	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Raise: true, Queue: true, Notify: true, Join: true,
 }
 
 // What laws need.
@@ -25,6 +26,7 @@ func atLeast(h Harness) bool      { return h.Can.AtLeast }
 func once(h Harness) bool         { return h.Can.Once }
 func breaks(h Harness) bool       { return h.Can.Break && h.Can.Fence }
 func metadata(h Harness) bool     { return h.Can.Metadata }
+func joinable(h Harness) bool     { return h.Can.Join && h.Can.Fence }
 func raises(h Harness) bool       { return h.Can.Raise }
 func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }
