@@ -88,6 +88,7 @@ var mayImport = map[string]map[string]string{
 		"go.opentelemetry.io/otel/attribute":   "the API",
 		"go.opentelemetry.io/otel/codes":       "the API",
 		"go.opentelemetry.io/otel/metric/...":  "the API, with its no-op providers",
+		"go.opentelemetry.io/otel/propagation": "the API: a trace goes on in the process that takes a message out of a queue",
 		"go.opentelemetry.io/otel/trace/...":   "the API, with its no-op providers",
 		"go.opentelemetry.io/otel/semconv/...": "names that others agreed on",
 		"github.com/bsm/redislock":             "it names redislock's errors, and traces services that use it by itself",
