@@ -37,6 +37,8 @@ var (
 	ErrInvalidKey = errors.New("invalid key")
 	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits; the text says what is allowed.
 	ErrInvalidRule = errors.New("invalid rule")
+	// ErrUnguarded: something that works under a lease was called without one.
+	ErrUnguarded = errors.New("there is no lease in the context")
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("the Locker was closed")
 )

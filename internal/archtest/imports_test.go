@@ -101,6 +101,9 @@ var mayImport = map[string]map[string]string{
 		"./internal/proc":              "a server is a child process",
 		"github.com/redis/go-redis/v9": "it hands out clients of its servers",
 	},
+	"internal/sqltest": {
+		"./internal/proc": "a server is a child process",
+	},
 	"internal/chaos": {
 		"./internal/proc":      "a fault may be a signal",
 		"./internal/redistest": "a fault may hit a server",
