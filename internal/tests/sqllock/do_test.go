@@ -46,12 +46,12 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 			}
 			return errOnPurpose
 		})
-		if err != errOnPurpose { //nolint:errorlint // unchanged
+		if err != errOnPurpose {
 			t.Errorf("err = %v", err)
 		}
 		func() {
 			defer func() {
-				if r := recover(); r != errOnPurpose { //nolint:errorlint // unchanged
+				if r := recover(); r != errOnPurpose {
 					t.Errorf("recovered %v", r)
 				}
 			}()

@@ -298,7 +298,7 @@ func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
 					t.Error("the key is not unique")
 				}
 				return errOnPurpose
-			}); err != errOnPurpose { //nolint:errorlint // unchanged
+			}); err != errOnPurpose {
 				t.Errorf("err = %v", err)
 			}
 			func() {
