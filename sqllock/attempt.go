@@ -110,8 +110,12 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 	}
 }
 
-// because returns why ctx has ended instead of an error that only says that it has.
+// because says more than the error of one of our own statements: what to do, and why ctx has ended where the error only says
+// that it has.
 func (a *attempt) because(ctx context.Context, err error) error {
+	if a.dialect.missing(err) {
+		return fmt.Errorf("sqllock: a claim failed; have the tables been made, by sqllock.Migrate? %w", err)
+	}
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return context.Cause(ctx)
 	}

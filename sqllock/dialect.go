@@ -178,7 +178,9 @@ const (
 	mysqlRecordChanged = 1020 // MariaDB with innodb_snapshot_isolation
 	mysqlLockWait      = 1205 // rolls back the statement only
 	mysqlDeadlock      = 1213 // rolls back the transaction
+	mysqlNoTable       = 1146
 
+	sqliteError      = 1
 	sqliteBusy       = 5
 	sqliteLocked     = 6
 	sqliteNoMemory   = 7
@@ -217,6 +219,18 @@ func (d Dialect) ended(err error) bool {
 		return interrupted || slices.Contains([]int{sqliteNoMemory, sqliteInterrupt, sqliteIO, sqliteFull}, n&0xff)
 	default:
 		return false
+	}
+}
+
+// missing says whether a statement failed because its table is not there. SQLite has no code of its own for that.
+func (d Dialect) missing(err error) bool {
+	switch d {
+	case Postgres:
+		return state(err) == "42P01"
+	case MySQL:
+		return d.number(err) == mysqlNoTable
+	default:
+		return d.number(err) == sqliteError
 	}
 }
 

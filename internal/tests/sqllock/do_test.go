@@ -2,6 +2,7 @@ package sqllock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 
@@ -94,6 +95,41 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 			db.holds(t, 100)
 		}
 	})
+}
+
+// A library that does not end its transactions with their context, as pgx does not, is not committed either.
+func TestALostLeaseIsNeverCommittedByOtherLibraries(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		committed := false
+		err := sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
+			Dialect: db.dialect,
+			Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+				tx, err := db.BeginTx(context.WithoutCancel(ctx), opts)
+				return &keen{silent{Tx: tx, of: &silent{begun: 2}}, &committed}, err
+			},
+		}, account, func(ctx context.Context, tx *keen) error {
+			store.Steal(account.Key)
+			lease, _ := locker.FromContext(ctx)
+			_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL)
+			return write(context.WithoutCancel(ctx), tx.Tx, 1, 110)
+		})
+		if !errors.Is(err, locker.ErrLost) || committed {
+			t.Errorf("err = %v, committed %v", err, committed)
+		}
+		db.holds(t, 100)
+	})
+}
+
+// keen is a transaction that tells of its COMMIT.
+type keen struct {
+	silent
+	committed *bool
+}
+
+func (k *keen) Commit(ctx context.Context) error {
+	*k.committed = true
+	return k.silent.Commit(ctx)
 }
 
 func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
