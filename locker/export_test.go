@@ -53,13 +53,13 @@ func ReadWriteStore(c Client) Store {
 func Kill(s Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
-		return s.inbox.end()
+		return s.end()
 	case listeningReadWrite:
-		return s.inbox.end()
+		return s.end()
 	case listeningCluster:
-		return s.shards.end()
+		return s.end()
 	case listeningReadWriteCluster:
-		return s.shards.end()
+		return s.end()
 	}
 	return nil
 }

@@ -99,11 +99,6 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) loc
 	}
 }
 
-func newQuorumStore(t testing.TB, cs []*redis.Client) locker.Store {
-	t.Helper()
-	return openQuorum(t, cs, locker.QuorumStore)
-}
-
 type quorumOpener = func([]locker.Client, ...locker.Option) (locker.Store, error)
 
 func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
