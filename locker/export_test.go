@@ -1,6 +1,9 @@
 package locker
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // What the tests of package locker_test look at from inside.
 var (
@@ -23,16 +26,34 @@ var (
 
 // SingleStore is the Store behind NewSingle.
 func SingleStore(c Client) Store {
-	s, _ := newSingleStore(c, config{}) // only WithAutoPipeline can fail
+	s, _ := newSingleStore(c, config{}) // only options can be wrong
 	return s
 }
 
-// Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
-func Kill(s Store) (channel string) {
-	b := s.(listening).inbox
-	b.stop()
-	return b.channel
+// AckedStore is the Store behind NewSingle with WithReplicaAck.
+func AckedStore(c Client, n int, within time.Duration) (Store, error) {
+	return newSingleStore(c, config{acks: acks{asked: true, replicas: n, within: within}})
 }
+
+// Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
+func Kill(s Store) (channels []string) {
+	switch s := s.(type) {
+	case listening:
+		s.inbox.stop()
+		return []string{s.inbox.channel}
+	case listeningCluster:
+		s.shards.mu.Lock()
+		for _, sh := range s.shards.slots {
+			channels = append(channels, sh.name)
+		}
+		s.shards.mu.Unlock()
+		s.shards.stop()
+	}
+	return channels
+}
+
+// LeaveAfter makes an Engine on a cluster leave channels that nobody has used for that long. Call it before the first wait.
+func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).shards.leaves = d }
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }
@@ -44,11 +65,17 @@ func TogetherStore(c Client) (Store, error) {
 		return nil, err
 	}
 	store := single{client: c, steps: p.together, renewals: c}
+	if cluster, ok := c.(clusterClient); ok {
+		return listeningCluster{clustered{store, cluster}, newShards(cluster)}, nil
+	}
 	if s, ok := c.(subscriber); ok {
 		return listening{store, newInbox(s)}, nil
 	}
 	return store, nil
 }
+
+// DriftOf is the part of a lease of that length that is not used.
+func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
 
 // QuorumStore is the Store behind NewRedlock.
 func QuorumStore(cs []Client, opts ...Option) (Store, error) {
@@ -56,7 +83,7 @@ func QuorumStore(cs []Client, opts ...Option) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return q.withInboxes(cs), nil
+	return q.withEars(cs), nil
 }
 
 // Settle waits for what a Store of QuorumStore does after it has answered.

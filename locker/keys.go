@@ -19,6 +19,7 @@ const (
 	nodeKey      = reserved + "node"       // the marker of a quorum's node, for ever
 	outKey       = reserved + "quarantine" // there while such a node is left out
 	inboxChannel = reserved + "i:"         // latchkit:i:random, no key but a channel: where an Engine is told of its turn
+	shardChannel = reserved + "s:"         // latchkit:s:{tag of the slot}:random, the same on a cluster: a sharded channel
 )
 
 // maxKeyBytes bounds L. Longer keys should be hashed by whoever makes them.
@@ -55,6 +56,9 @@ func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:"
 func wakeOf(l string) string             { return wakeKey + tagOf(l) + "}:" + l }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }
+
+// tagOfSlot is a hash tag of a slot, in braces.
+func tagOfSlot(s uint16) string { return counters()[s][len(counterKey)-1:] }
 
 // slotCount is the number of slots of a Redis Cluster.
 const slotCount = 16384

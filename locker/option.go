@@ -23,7 +23,6 @@ type config struct {
 	queue      bool
 	handoffs   int
 
-	maxSkew     time.Duration
 	nodeTimeout time.Duration
 
 	adaptive     *adaptiveBackoff
@@ -31,6 +30,9 @@ type config struct {
 	renewClient  Client
 	renewApart   bool
 	autoPipeline bool
+	maxSkew      time.Duration
+	failsOver    bool // another server may take over, whose clock differs by maxSkew
+	acks         acks
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -40,9 +42,9 @@ func newConfig(opts []Option) (config, error) {
 		renewal:  true,
 		queue:    true,
 		handoffs: DefaultHandoffs,
+		maxSkew:  DefaultMaxSkew,
 
-		maxSkew:     500 * time.Millisecond,
-		nodeTimeout: 500 * time.Millisecond,
+		nodeTimeout: DefaultNodeTimeout,
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -76,12 +78,14 @@ func (c *config) validate() error {
 		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.handoffs < 1:
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
-	case c.maxSkew < time.Millisecond || c.maxSkew > time.Hour:
-		return fmt.Errorf("latchkit: WithMaxSkew(%v); give a time from 1ms to 1h by which the servers' clocks differ at most", c.maxSkew)
 	case c.nodeTimeout < time.Millisecond || c.nodeTimeout > longestTime:
 		return fmt.Errorf("latchkit: WithNodeTimeout(%v); from 1ms to 10 years are allowed, and in practice it is several round trips to the farthest node", c.nodeTimeout)
 	case c.maxWaiters < 0:
 		return fmt.Errorf("latchkit: WithMaxWaiters(%d); give a positive number, or leave it out for no limit", c.maxWaiters)
+	case c.maxSkew < 0 || c.maxSkew > longestTime:
+		return fmt.Errorf("latchkit: WithMaxSkew(%v); give how far the servers' clocks may differ, 0 when they cannot", c.maxSkew)
+	case c.acks != acks{} && !c.acks.sensible():
+		return fmt.Errorf("latchkit: WithReplicaAck(%d, %v); give at least one replica and at least 1ms, or leave the option out", c.acks.replicas, c.acks.within)
 	case len(c.prefix) > maxKeyBytes/2:
 		return fmt.Errorf("latchkit: WithPrefix: %d bytes leave no room for keys; at most %d are allowed", len(c.prefix), maxKeyBytes/2)
 	}
@@ -130,7 +134,7 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 }
 
 // WithRenewClient sends renewals through a client of its own, so that they do not queue for connections behind the
-// service's other traffic. It must lead to the same server. Default: the Locker's client.
+// service's other traffic. It must lead to the same server, or the same cluster. Default: the Locker's client.
 func WithRenewClient(client Client) Option {
 	return func(c *config) { c.renewClient, c.renewApart = client, true }
 }
@@ -144,12 +148,11 @@ const DefaultHandoffs = 64
 // do, every caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return func(c *config) { c.handoffs = n } }
 
-// WithMaxSkew is by how much the servers' clocks may differ. A node of a quorum whose clock is further than that from the others'
-// does not vote. Default: 500 ms.
-func WithMaxSkew(d time.Duration) Option { return func(c *config) { c.maxSkew = d } }
+// DefaultNodeTimeout is how long a quorum waits for a node when [WithNodeTimeout] does not say otherwise.
+const DefaultNodeTimeout = 500 * time.Millisecond
 
 // WithNodeTimeout is how long one step on a quorum waits for a node that does not answer, where the answers of the others do not
-// decide. It has nothing to do with the TTL. Default: 500 ms.
+// decide. It has nothing to do with the TTL. Default: [DefaultNodeTimeout].
 func WithNodeTimeout(d time.Duration) Option { return func(c *config) { c.nodeTimeout = d } }
 
 // WithFair grants strictly in the order in which callers of all processes began to wait at the server: it is

@@ -45,7 +45,7 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 			t.hear(n, Grant{}, errBehind)
 		}
 	}
-	f := send(q, tell, func(n *node) (Grant, error) {
+	f := fanOut(q, tell, func(n *node) (Grant, error) {
 		c := claim(n.index)
 		g, err := n.release(ctx, c, true)
 		if err != nil {
@@ -157,7 +157,7 @@ func (t *count) result(silent nodes) (Grant, error) {
 func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	ctx = lasting(ctx)
 	q.ballots.renewed(cs)
-	f := send(q, q.all(), func(n *node) ([]Grant, error) { return n.Renew(ctx, cs) })
+	f := fanOut(q, q.all(), func(n *node) ([]Grant, error) { return n.renew(ctx, cs) })
 	defer f.done()
 	counts := make([]count, len(cs))
 	open := len(cs)
@@ -176,6 +176,10 @@ func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 			t := &counts[i]
 			t.quorum = q
 			was := t.decided()
+			if g.Err != nil {
+				t.hear(n, Grant{}, g.Err)
+				continue
+			}
 			if g.State == Granted { // where a release takes, a renewal keeps
 				g.State = Released
 			}
@@ -192,11 +196,14 @@ func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	}
 	grants := make([]Grant, len(cs))
 	for i := range counts {
-		if t := &counts[i]; t.quorum != nil && t.decided() {
-			if grants[i], _ = t.result(0); grants[i].State == Released {
-				grants[i].State = Granted
-			}
+		t := &counts[i]
+		t.quorum, t.errs = q, append(t.errs, errs...)
+		g, err := t.result(f.open)
+		if g.State == Released {
+			g.State = Granted
 		}
+		g.Err = err
+		grants[i] = g
 	}
 	return grants, nil
 }
