@@ -50,8 +50,14 @@ func newNode(c Client, i int, q *quorum) *node {
 	return n
 }
 
-// error says which node an error is of.
-func (n *node) error(err error) error { return &NodeError{Node: n.index, Addr: n.addr, Err: err} }
+// error says which node an error is of. That this node refused says nothing of the others, so it is no Refusal any more: whoever
+// looks for one inside would take a step for not done that another node may have done.
+func (n *node) error(err error) error {
+	for no, ok := errors.AsType[*Refusal](err); ok; no, ok = errors.AsType[*Refusal](err) {
+		err = no.Err
+	}
+	return &NodeError{Node: n.index, Addr: n.addr, Err: err}
+}
 
 // acquire asks for the node's vote, if it may vote.
 func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll, error) {
