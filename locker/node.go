@@ -43,7 +43,7 @@ func newNode(c Client, i int, q *quorum) *node {
 	}
 	n.member.marker, n.member.out = nodeKey, outKey
 	n.cleaner = cleaner{
-		calls: &q.calls, background: q.background, closing: q.closing,
+		calls: &q.calls, background: q.background, closing: q.closing, one: true,
 		release: func(ctx context.Context, c Claim) (Grant, error) { return n.release(ctx, c, true) },
 	}
 	n.cleaner.init()
@@ -188,6 +188,14 @@ func (n *node) renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 		return n.cluster.Renew(ctx, cs)
 	}
 	return n.Renew(ctx, cs)
+}
+
+// examine finds out what is unsafe about the node.
+func (n *node) examine(ctx context.Context) []Warning {
+	if n.cluster != nil {
+		return n.cluster.Examine(ctx)
+	}
+	return n.Examine(ctx)
 }
 
 // clean makes the node's cleaner repeat a release until it is confirmed.

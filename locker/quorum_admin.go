@@ -173,7 +173,7 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 
 // Examine looks at every node.
 func (q *quorum) Examine(ctx context.Context) (all []Warning) {
-	f := fanOut(q, q.all(), func(n *node) ([]Warning, error) { return n.Examine(ctx), nil })
+	f := fanOut(q, q.all(), func(n *node) ([]Warning, error) { return n.examine(ctx), nil })
 	defer f.done()
 	for {
 		a, ok := f.next()

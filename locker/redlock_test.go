@@ -426,3 +426,23 @@ func (r *rounds) last() int {
 	defer r.mu.Unlock()
 	return r.all[len(r.all)-1]
 }
+
+// What a server that is down was not told, it has forgotten, or will find run out: Close does not wait for it.
+func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	l, err := locker.NewRedlock(clients(clientsOf(t, servers)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := acquire(t, l, locker.Rule{Key: "a"})
+	c := servers[0].Client(t)
+	eventually(t, "it has voted", func() bool { return c.Exists(t.Context(), "a").Val() == 1 })
+	servers[0].Kill()
+	release(t, lease)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
