@@ -2,7 +2,9 @@ package locker_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -132,49 +134,109 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-func TestALeaseIsRenewedWhileItsSlotMoves(t *testing.T) {
+// Some keys of a batch are here, and some there: the batch is refused, each alone is not.
+func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	var seen answers
 	client := cluster.Client(t, seen.counted)
 	l := newSingle(t, client)
-	const key = "renewed"
-	slot := int(locker.SlotOf(key))
+	slot := int(locker.SlotOf("{batch}"))
 	from, i := cluster.Owner(slot)
-	rule := locker.Rule{Key: key, TTL: 2 * time.Second}
-	lease, sibling := acquire(t, l, rule), acquire(t, l, locker.Rule{Key: "sibling{renewed}", TTL: rule.TTL})
-	holder := acquire(t, l, locker.Rule{Key: "handed{renewed}"})
-	handed := queues(t, newSingle(t, client), locker.Rule{Key: "handed{renewed}", TTL: 2 * time.Second}, client)
-	release(t, holder)
-	got := handed.granted(time.Second)
-
-	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
-	lives := func() {
-		t.Helper()
-		for _, l := range []*locker.Lease{lease, sibling, got} {
-			before := l.Expires()
-			eventually(t, "it is renewed", func() bool { return l.Expires().After(before) })
+	var leases []*locker.Lease
+	var half []string
+	for n := range 60 { // so many that some are due together
+		rule := locker.Rule{Key: fmt.Sprintf("{batch}:%d", n), TTL: 3 * time.Second}
+		leases = append(leases, acquire(t, l, rule))
+		if n%2 == 0 {
+			half = append(half, rule.Key)
 		}
 	}
-	lives()
-	if n := move.Carry(); n < 3 {
+	live := func() {
+		t.Helper()
+		for _, l := range leases {
+			before := l.Expires()
+			eventually(t, "it is renewed", func() bool {
+				if l.Context().Err() != nil {
+					t.Fatal(context.Cause(l.Context()))
+				}
+				return l.Expires().After(before)
+			})
+		}
+	}
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	live()
+	if n := move.Carry(half...); n != len(half) {
 		t.Fatalf("%d keys were carried", n)
 	}
-	before := seen.of("ASK")
-	lives()
-	if seen.of("ASK") == before {
-		t.Fatal("positive control: nobody was sent to the target")
-	}
-	if n := client.ZCard(t.Context(), locker.QueueOf("handed{renewed}")).Val(); n != 0 {
-		t.Errorf("%d entries of a lease that was confirmed are in the queue", n)
+	live()
+	live()
+	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+		t.Fatal("positive control: no batch was refused, or nobody was sent to the target")
 	}
 	move.Finish()
-	lives()
-	for _, l := range []*locker.Lease{lease, sibling, got} {
+	live()
+	for _, l := range leases {
 		release(t, l)
 	}
 	if n := seen.of("CROSSSLOT"); n > 0 {
 		t.Errorf("%d scripts went across slots", n)
+	}
+}
+
+func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	store := locker.SingleStore(client)
+	const key = "confirmed"
+	holder := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1}
+	winner := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1, Queue: true, Hand: time.Minute}
+	want := func(state locker.State, g locker.Grant, err error) {
+		t.Helper()
+		if err != nil || g.State != state {
+			t.Fatalf("%v %v, want %v", g.State, err, state)
+		}
+	}
+	g, err := store.Acquire(t.Context(), holder)
+	want(locker.Granted, g, err)
+	g, err = store.Acquire(t.Context(), winner)
+	want(locker.Busy, g, err)
+	g, err = store.Release(t.Context(), holder)
+	want(locker.Released, g, err)
+
+	slot := int(locker.SlotOf(key))
+	from, i := cluster.Owner(slot)
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	if move.Carry(key) != 1 {
+		t.Fatal("the lease was not carried, or the queue with it")
+	}
+	renewal := locker.Claim{Key: key, Owner: winner.Owner, TTL: 2 * time.Minute, Handed: true}
+	gs, err := store.Renew(t.Context(), []locker.Claim{renewal})
+	want(locker.Granted, gs[0], err)
+	if left := client.PTTL(t.Context(), key).Val(); left < 90*time.Second {
+		t.Errorf("%v are left", left)
+	}
+	if n := client.ZCard(t.Context(), locker.QueueOf(key)).Val(); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+
+	// The rest of what a release does, in steps of one key each.
+	waiter := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, Hand: time.Minute, Undo: time.Minute}
+	g, err = store.Release(t.Context(), waiter)
+	want(locker.NotOurs, g, err)
+	if client.Get(t.Context(), locker.Tombstone(key, waiter.Owner)).Val() != "undone" {
+		t.Error("there is no tombstone")
+	}
+	winner.Keep = time.Minute
+	g, err = store.Release(t.Context(), winner)
+	want(locker.Released, g, err)
+	if text := client.Get(t.Context(), key).Val(); !strings.HasPrefix(text, "kept:") {
+		t.Errorf("AtLeast keeps %q", text)
+	}
+	once := locker.Claim{Key: key, Owner: rand.Text(), Once: time.Minute, Complete: true}
+	if _, err := store.Release(t.Context(), once); !redis.IsTryAgainError(err) {
+		t.Errorf("a release that sets the mark ended with %v", err)
 	}
 }
 
@@ -406,4 +468,44 @@ func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	if w := whole.Examine(t.Context()); len(w) != 1 || w[0].Code != "eviction-policy" {
 		t.Errorf("%+v", w)
 	}
+}
+
+// What the README says that a user needs.
+func TestAUserForLocksOnACluster(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(readme), "ACL SETUSER locks ")
+	list, rest, _ := strings.Cut(rest, "```")
+	_, rest, _ = strings.Cut(rest, "On a Cluster add `")
+	more, _, ok := strings.Cut(rest, "`")
+	if !ok {
+		t.Fatal("the README has no such list")
+	}
+	words := []any{"acl", "setuser", "locks"}
+	for _, word := range strings.Fields(list + " " + more) {
+		words = append(words, word)
+	}
+	cluster := redistest.StartCluster(t)
+	for _, node := range append(cluster.Masters, cluster.Replicas...) {
+		if err := node.Client(t).Do(t.Context(), words...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	as := func(o *redis.ClusterOptions) { o.Username, o.Password = "locks", "secret" }
+	client := cluster.Client(t)
+	holder := acquire(t, newSingle(t, cluster.Client(t, as)), locker.Rule{Key: "order:1"})
+	waits := newSingle(t, cluster.Client(t, as))
+	waiter := queues(t, waits, locker.Rule{Key: "order:1"}, client)
+	node, i := cluster.Owner(int(locker.SlotOf("order:1")))
+	if n := listenersIn(t, node, "order:1"); n != 1 {
+		t.Errorf("%d listen", n)
+	}
+	to := cluster.Masters[(i+1)%3]
+	cluster.Migrate(t, int(locker.SlotOf("order:1")), node, to).Finish()
+	eventually(t, "the waiter follows its slot", func() bool { return listenersIn(t, to, "order:1") == 1 })
+	release(t, holder)
+	release(t, waiter.granted(5*time.Second))
 }

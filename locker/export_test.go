@@ -101,13 +101,16 @@ func TogetherStore(c Client) (Store, error) {
 	return store, nil
 }
 
+// DriftOf is the part of a lease of that length that is not used.
+func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
+
 // QuorumStore is the Store behind NewRedlock.
 func QuorumStore(cs []Client, opts ...Option) (Store, error) {
 	q, _, err := newRedlock("QuorumStore", cs, opts)
 	if err != nil {
 		return nil, err
 	}
-	return q.withInboxes(cs), nil
+	return q.withEars(cs), nil
 }
 
 // ReadWriteQuorumStore is the Store behind NewReadWrite with several clients.

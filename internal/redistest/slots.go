@@ -55,17 +55,20 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	return m
 }
 
-// Carry moves the keys that are in the slot now, and says how many.
-func (m *Move) Carry() int {
+// Carry moves these keys, or all that are in the slot now, and says how many.
+func (m *Move) Carry(keys ...string) int {
 	m.t.Helper()
 	carried := 0
 	err := m.from.once(func(ctx context.Context, c *redis.Client) error {
 		for {
-			keys, err := c.ClusterGetKeysInSlot(ctx, m.slot, 100).Result()
-			if err != nil || len(keys) == 0 {
+			batch, err := keys, error(nil)
+			if len(keys) == 0 {
+				batch, err = c.ClusterGetKeysInSlot(ctx, m.slot, 100).Result()
+			}
+			if err != nil || len(batch) == 0 {
 				return err
 			}
-			for _, key := range keys {
+			for _, key := range batch {
 				answer, err := c.Migrate(ctx, loopback, fmt.Sprint(m.to.port), key, 0, patience).Result()
 				if err != nil {
 					return err
@@ -73,6 +76,9 @@ func (m *Move) Carry() int {
 				if answer == "OK" { // otherwise it has run out
 					carried++
 				}
+			}
+			if len(keys) > 0 {
+				return nil
 			}
 		}
 	})
