@@ -60,13 +60,13 @@ func ReadWriteStore(c Client) Store {
 func Kill(s Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
-		return s.inbox.end()
+		return s.end()
 	case listeningReadWrite:
-		return s.inbox.end()
+		return s.end()
 	case listeningCluster:
-		return s.shards.end()
+		return s.end()
 	case listeningReadWriteCluster:
-		return s.shards.end()
+		return s.end()
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func QuorumStore(cs []Client, opts ...Option) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return q.withInboxes(cs), nil
+	return q.withEars(cs), nil
 }
 
 // ReadWriteQuorumStore is the Store behind NewReadWrite with several clients.

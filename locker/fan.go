@@ -30,8 +30,8 @@ type said[T any] struct {
 	err   error
 }
 
-// send calls some nodes. call is made on one goroutine for each.
-func send[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
+// fanOut calls some nodes. call is made on one goroutine for each.
+func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 	f := &fan[T]{quorum: q, open: to, answers: make(chan said[T], len(q.nodes)), fates: make([]atomic.Int32, len(q.nodes))}
 	q.active.Add(1)
 	for i, n := range q.nodes {

@@ -34,8 +34,7 @@ type quorum struct {
 	closing    chan struct{}
 	settled    sync.Once
 
-	mu  sync.Mutex
-	ids []string // of the nodes' data
+	mu sync.Mutex // so that no two nodes become members as the same server
 }
 
 var _ interface {
@@ -51,7 +50,7 @@ func newQuorum(cs []Client, cfg config) *quorum {
 	q := &quorum{
 		need: len(cs)/2 + 1, skew: cfg.maxSkew, patience: cfg.nodeTimeout,
 		longest: cfg.maxTTL, gate: max(cfg.maxTTL+cfg.drift(cfg.maxTTL), 4*cfg.maxSkew) + 100*time.Millisecond,
-		clocks: newClocks(len(cs)), closing: make(chan struct{}), ids: make([]string, len(cs)),
+		clocks: newClocks(len(cs)), closing: make(chan struct{}),
 	}
 	q.background, q.cut = context.WithCancel(context.Background())
 	for i, c := range cs {

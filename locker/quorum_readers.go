@@ -26,7 +26,7 @@ func newReadWriteQuorum(cs []Client, opts []Option) (*Engine, error) {
 // withReaders is the quorum as a Store with readers.
 func (q *quorum) withReaders(cs []Client) Store {
 	q.readers = true
-	if s, ok := q.withInboxes(cs).(hinted); ok {
+	if s, ok := q.withEars(cs).(hinted); ok {
 		return hintedReaders{s}
 	}
 	return quorumReaders{q}
@@ -61,7 +61,7 @@ func (q hintedReaders) Downgrade(ctx context.Context, c Claim) (Grant, error) {
 func (q *quorum) downgrade(ctx context.Context, c Claim) (Grant, error) {
 	ctx = lasting(ctx)
 	q.ballots.renewed([]Claim{c})
-	f := send(q, q.all(), func(n *node) (Grant, error) { return n.downgrade(ctx, c) })
+	f := fanOut(q, q.all(), func(n *node) (Grant, error) { return n.downgrade(ctx, c) })
 	defer f.done()
 	t := count{quorum: q}
 	for !t.decided() {
@@ -82,7 +82,7 @@ func (q *quorum) downgrade(ctx context.Context, c Claim) (Grant, error) {
 func (n *node) downgrade(ctx context.Context, c Claim) (Grant, error) {
 	v, err := quorumRWDowngradeScript.run(ctx, n.steps,
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), readersOf(c.Key), intentOf(c.Key)},
-		c.Owner, millis(c.TTL), memberOf(c), strconv.FormatUint(c.Fence, 10))
+		c.Owner, millis(c.TTL), n.memberOf(c), strconv.FormatUint(c.Fence, 10))
 	if err != nil {
 		return Grant{}, err
 	}
@@ -100,16 +100,16 @@ func (n *node) downgrade(ctx context.Context, c Claim) (Grant, error) {
 }
 
 // askReading runs quorum_rw_acquire.lua.
-func (n *node) askReading(ctx context.Context, c Claim, inbox string, hint, ticket uint64) (string, error) {
+func (n *node) askReading(ctx context.Context, c Claim, m *member, inbox string, hint, ticket uint64) (string, error) {
 	member, again := "", "0"
 	if c.Mode == Shared {
-		member = memberOf(c)
+		member = n.memberOf(c)
 	}
 	if c.Queue {
 		again = "1"
 	}
 	return quorumRWAcquireScript.run(ctx, n.steps,
-		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key), nodeKey, readersOf(c.Key), intentOf(c.Key)},
+		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key), m.marker, readersOf(c.Key), intentOf(c.Key)},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, inbox,
 		strconv.FormatUint(hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(ticket, 10), member, again)
 }
@@ -118,7 +118,7 @@ func (n *node) askReading(ctx context.Context, c Claim, inbox string, hint, tick
 func (n *node) confirmReading(ctx context.Context, c Claim, minted, fence uint64, block int) (bool, error) {
 	member := ""
 	if c.Mode == Shared {
-		member = memberOf(c)
+		member = n.memberOf(c)
 	}
 	v, err := quorumRWConfirmScript.run(ctx, n.steps, []string{c.Key, counterOf(c.Key), readersOf(c.Key)},
 		c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10), member) //nolint:gosec // ≥ 1
@@ -140,27 +140,41 @@ func (n *node) takeReading(ctx context.Context, c Claim, tombstone string, done 
 	}
 	return quorumRWReleaseScript.run(ctx, n.steps,
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), note, doneOf(c.Key), readersOf(c.Key), intentOf(c.Key), phase},
-		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), entry, wake, memberOf(c))
+		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), entry, wake, n.memberOf(c))
 }
 
-// Renew lengthens this node's votes, and readers' parts.
-func (n *node) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
-	if !n.quorum.readers {
-		return n.single.Renew(ctx, cs)
+// memberOf is a claim's entry in R at this node. It must not change while the token lives.
+func (n *node) memberOf(c Claim) string {
+	if c.Inbox != "" && n.ear != nil {
+		c.Inbox = n.ear.name(c.Key)
 	}
-	b := &batch{claims: cs}
-	keys := make([]string, 0, 3*len(cs))
-	args := make([]any, 0, 4*len(cs))
-	for i, c := range cs {
-		b.places = append(b.places, i)
+	return memberOf(c)
+}
+
+// renewReading runs quorum_rw_renew.lua, on a cluster for each slot by itself.
+func (n *node) renewReading(ctx context.Context, cs []Claim) ([]Grant, error) {
+	grants := make([]Grant, len(cs))
+	if n.cluster == nil {
+		for _, b := range batches(cs, func(string) uint16 { return 0 }) {
+			n.renewBatch(ctx, b, grants)
+		}
+	} else {
+		n.cluster.each(batches(cs, func(key string) uint16 { return slot(tagOf(key)) }), func(b *batch) { n.renewBatch(ctx, b, grants) })
+	}
+	return n.renewed(ctx, cs, grants)
+}
+
+func (n *node) renewBatch(ctx context.Context, b *batch, grants []Grant) {
+	keys := make([]string, 0, 3*len(b.claims))
+	args := make([]any, 0, 4*len(b.claims))
+	for _, c := range b.claims {
 		keys = append(keys, c.Key, readersOf(c.Key), intentOf(c.Key))
-		args = append(args, c.Owner, millis(c.TTL), memberOf(c), strconv.FormatUint(c.Fence, 10))
+		args = append(args, c.Owner, millis(c.TTL), n.memberOf(c), strconv.FormatUint(c.Fence, 10))
 	}
 	v, err := quorumRWRenewScript.run(ctx, n.renewals, keys, args...)
 	if err != nil {
-		return nil, err
+		b.fail(grants, err)
+		return
 	}
-	grants := make([]Grant, len(cs))
 	b.fill(grants, v, nil)
-	return n.renewed(ctx, cs, grants)
 }

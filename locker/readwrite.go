@@ -167,7 +167,7 @@ func (s readWrite) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 		s.renew(ctx, b, grants)
 	}
 	if s.cluster != nil {
-		clustered{s.single, s.cluster}.each(batches(cs, func(key string) uint16 { return slot(tagOf(key)) }), renew)
+		clustered(s).each(batches(cs, func(key string) uint16 { return slot(tagOf(key)) }), renew)
 	} else {
 		for _, b := range batches(cs, func(string) uint16 { return 0 }) {
 			renew(b)

@@ -42,7 +42,7 @@ func newReadWrite(t testing.TB, c locker.Client, opts ...locker.Option) *locker.
 func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
 	c := redis.NewClient(&redis.Options{})
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	for says, cs := range map[string][]locker.Client{
 		"0 clients": {}, "2 clients": {c, c}, "nil": {nil},
 	} {
@@ -51,7 +51,7 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 		}
 	}
 	ring := redis.NewRing(&redis.RingOptions{})
-	defer ring.Close()
+	defer func() { _ = ring.Close() }()
 	if _, err := locker.NewReadWrite([]locker.Client{ring}); err == nil || !strings.Contains(err.Error(), "Ring") {
 		t.Error(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -48,8 +47,6 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) loc
 		proxies = append(proxies, p)
 		through = append(through, s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() }))
 	}
-	var mu sync.Mutex
-	connections := make(map[locker.Store][]*redis.Client)
 	store, can := openQuorum(t, through, open), quorumCan
 	_, can.Readers = store.(locker.Downgrader)
 	return lockertest.Harness{
@@ -67,12 +64,7 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) loc
 			}
 		},
 		Another: func(t testing.TB) locker.Store {
-			cs := clientsOf(t, servers)
-			s := openQuorum(t, cs, open)
-			mu.Lock()
-			defer mu.Unlock()
-			connections[s] = cs
-			return s
+			return openQuorum(t, clientsOf(t, servers), open)
 		},
 		Occupy: func(t testing.TB, key string, ttl time.Duration) {
 			for _, c := range direct {
@@ -99,11 +91,6 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) loc
 	}
 }
 
-func newQuorumStore(t testing.TB, cs []*redis.Client) locker.Store {
-	t.Helper()
-	return openQuorum(t, cs, locker.QuorumStore)
-}
-
 type quorumOpener = func([]locker.Client, ...locker.Option) (locker.Store, error)
 
 func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
@@ -112,14 +99,19 @@ func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Stor
 	if err != nil {
 		t.Fatal(err)
 	}
+	settles(t, s)
+	return s
+}
+
+// settles fails the test if a Store does not come to rest when the test is over.
+func settles(t testing.TB, s locker.Store) {
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := locker.Settle(ctx, s); err != nil {
 			t.Errorf("settle: %v", err)
 		}
 	})
-	return s
 }
 
 // quorumCall matches the EVALSHA of one step of a quorum on one key, with readers or without.
@@ -133,4 +125,47 @@ func quorumCall(op locker.Op, key string) chaos.Match {
 			return strings.Contains(string(request), locker.ScriptSHA(name))
 		})
 	}
+}
+
+// A node may be a server, a Sentinel set or a Cluster, and they may be mixed.
+func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	server, set, cluster := redistest.Start(t), redistest.StartSentinel(t), redistest.StartCluster(t)
+	nodes := func(t testing.TB) []redis.UniversalClient {
+		return []redis.UniversalClient{server.Client(t), set.Client(t), cluster.Client(t)}
+	}
+	asClients := func(cs []redis.UniversalClient) (all []locker.Client) {
+		for _, c := range cs {
+			all = append(all, c)
+		}
+		return all
+	}
+	if err := locker.EnrollRedlock(t.Context(), asClients(nodes(t))); err != nil {
+		t.Fatal(err)
+	}
+	store := func(t testing.TB) locker.Store {
+		s, err := locker.QuorumStore(asClients(nodes(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		settles(t, s)
+		return s
+	}
+	t.Run("mixed", func(t *testing.T) {
+		lockertest.Run(t, func(t *testing.T) lockertest.Harness {
+			direct := nodes(t)
+			return lockertest.Harness{
+				Store:   store(t),
+				Can:     quorumCan,
+				Another: store,
+				Occupy: func(t testing.TB, key string, ttl time.Duration) {
+					for _, c := range direct {
+						if err := c.Set(t.Context(), key, "somebody else", ttl).Err(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				},
+			}
+		})
+	})
 }
