@@ -41,21 +41,21 @@ func PollingStore(c *redislock.Client) Store { return newPollingStore(c) }
 func Kill(s Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
-		s.inbox.stop()
-		return []string{s.inbox.channel}
+		s.stop()
+		return []string{s.channel}
 	case listeningCluster:
-		s.shards.mu.Lock()
-		for _, sh := range s.shards.slots {
+		s.mu.Lock()
+		for _, sh := range s.slots {
 			channels = append(channels, sh.name)
 		}
-		s.shards.mu.Unlock()
-		s.shards.stop()
+		s.mu.Unlock()
+		s.stop()
 	}
 	return channels
 }
 
 // LeaveAfter makes an Engine on a cluster leave channels that nobody has used for that long. Call it before the first wait.
-func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).shards.leaves = d }
+func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).leaves = d }
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }
