@@ -54,10 +54,9 @@ func (a *acquisition) nested() (within *Lease, err error) {
 	if !readers {
 		return nil, nil
 	}
-	h, _ := a.caller.Value(leaseKey{}).(*held)
-	for ; h != nil; h = h.outer {
+	for h := heldIn(a.caller); h != nil; h = h.outer {
 		l := h.lease
-		if l.engine != a.engine || l.rule.Key != a.rule.Key || l.Mode() != Shared || l.ended() != nil {
+		if l == nil || l.engine != a.engine || l.rule.Key != a.rule.Key || l.Mode() != Shared || l.ended() != nil {
 			continue
 		}
 		if a.rule.Mode == Exclusive {

@@ -127,7 +127,7 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 func (r *reentrant) found(root *Lease, key string) *Lease {
 	f := &family{of: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
-		engine: root.engine, hold: root.hold, rule: root.rule, fence: root.fence, began: root.began, base: root.base,
+		engine: root.engine, hold: root.hold, rule: root.rule, mode: root.Mode(), fence: root.fence, began: root.began, base: root.base,
 		part: &part{family: f, cfg: root.config()},
 	}
 	l.rule.Key = key // what it is known by here, whatever the Locker inside makes of it
