@@ -85,7 +85,7 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 				holds := []*locker.Lease{first, second, inside(t, l, second, locker.Rule{Key: "a"})}
 				stranger := waits(t, e, locker.Rule{Key: "a"})
 				for n, i := range order {
-					time.Sleep(10 * time.Second) // it is renewed
+					<-time.After(10 * time.Second) // it is renewed
 					stranger.waitsStill()
 					release(t, holds[i])
 					release(t, holds[i]) // again
@@ -212,7 +212,7 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 			return nil
 		})
 		stranger := waits(t, e, locker.Rule{Key: "a"})
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		stranger.waitsStill()
 		close(out)
 		<-end
@@ -296,7 +296,7 @@ func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 			t.Error("the Store was asked")
 		}
 		release(t, lease)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 	})
 }
 
@@ -326,7 +326,7 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 		outer = acquire(t, l, locker.Rule{Key: "a", AtMost: time.Second})
 		inner = inside(t, l, outer, locker.Rule{Key: "a"})
 		lost(t, inner, locker.ErrExpired)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 	})
 }
 
@@ -381,7 +381,7 @@ func TestExtendOfANestedHold(t *testing.T) {
 		if left := time.Until(outer.Expires()); left > time.Second {
 			t.Errorf("%v left, and nobody else is there", left)
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		release(t, outer)
 	})
 }
@@ -527,7 +527,7 @@ func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 			ctx := context.WithoutCancel(outer.Context())
 			var wg sync.WaitGroup
 			store.Steal("a")
-			time.Sleep(outer.Expires().Sub(time.Now()) / 3) // about when the renewal is due
+			<-time.After(time.Until(outer.Expires()) / 3) // about when the renewal is due
 			for range 8 {
 				wg.Go(func() {
 					for ctx.Err() == nil {
@@ -536,7 +536,7 @@ func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 							wantErr(t, err, "a", locker.ErrLost)
 							return
 						}
-						time.Sleep(time.Millisecond)
+						<-time.After(time.Millisecond)
 						if err := lease.Release(t.Context()); err != nil {
 							wantErr(t, err, "a", locker.ErrLost)
 						}

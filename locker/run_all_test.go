@@ -180,7 +180,7 @@ func TestRunAllWaitsForAllTogether(t *testing.T) {
 				start := time.Now()
 				wantErr(t, locker.RunAll(t.Context(), wrap(e), rules, never(t)), "c", locker.ErrBusy)
 				since(t, start, 5*time.Second, 10*time.Millisecond)
-				time.Sleep(2 * time.Hour)
+				<-time.After(2 * time.Hour)
 			})
 		})
 	}
@@ -213,7 +213,7 @@ func TestRunAllEndsWithTheFirstLeaseThatIsLost(t *testing.T) {
 				err := locker.RunAll(t.Context(), l, rulesOf("a", "b", "c"), func(ctx context.Context) error {
 					store.Steal("a")
 					store.Steal("c")
-					time.Sleep(time.Minute)
+					<-time.After(time.Minute)
 					return nil
 				})
 				for _, key := range []string{"a", "c"} {
@@ -293,7 +293,7 @@ func TestAReleaseThatFailsLeavesNoOtherKeyHeld(t *testing.T) {
 		}
 		since(t, start, 2*time.Second, 10*time.Millisecond) // for all of them, not for each
 		store.Fail(locker.OpRelease, nil)
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if store.Len() != 0 {
 			t.Fatal("not released")
 		}
@@ -326,7 +326,7 @@ func TestAnUnansweredStepForAllIsUndone(t *testing.T) {
 		defer cancel()
 		err = locker.RunAll(ctx, l, rulesOf("a", "b"), never(t))
 		wantErr(t, err, "a", context.DeadlineExceeded, locker.ErrUnavailable)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if store.Len() != 0 {
 			t.Fatal("the late execution has taken something")
 		}
@@ -384,7 +384,7 @@ func TestAKeyGivenTwiceCountsOnce(t *testing.T) {
 				t.Errorf("%v", all)
 			}
 			wantErr(t, locker.RunAll(context.Background(), l, rules, never(t)), "a", locker.ErrBusy) // the shorter Wait
-			time.Sleep(2 * time.Hour)
+			<-time.After(2 * time.Hour)
 			wantErr(t, context.Cause(ctx), "a", locker.ErrExpired)
 			return nil
 		}); !errors.Is(err, locker.ErrExpired) {
@@ -464,7 +464,7 @@ func TestCloseEndsRunAll(t *testing.T) {
 						if !errors.Is(context.Cause(ctx), locker.ErrClosed) {
 							t.Errorf("cause %v", context.Cause(ctx))
 						}
-						time.Sleep(time.Minute) // Close waits
+						<-time.After(time.Minute) // Close waits
 						return nil
 					}); err != nil {
 						t.Error(err)
