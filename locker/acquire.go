@@ -363,7 +363,7 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	if handed > 0 {
 		life = handed
 	}
-	deadline := since.Add(life - drift(life))
+	deadline := since.Add(life - e.cfg.drift(life))
 	if gone := a.caller.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
 	}

@@ -47,8 +47,8 @@ func New(s Store, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.renewClient != nil || cfg.autoPipeline {
-		return nil, errors.New("latchkit: New: WithRenewClient and WithAutoPipeline are for constructors that take a Redis client; set your Store up by itself")
+	if cfg.renewClient != nil || cfg.autoPipeline || cfg.acks.asked {
+		return nil, errors.New("latchkit: New: WithRenewClient, WithAutoPipeline and WithReplicaAck are for constructors that take a Redis client; set your Store up by itself")
 	}
 	return newEngine(s, cfg), nil
 }
@@ -261,7 +261,3 @@ func (e *Engine) warn() (struct{}, error) {
 	}
 	return struct{}{}, nil
 }
-
-// drift is the part of a lease that is not used: the clocks of client and server may run at rates that differ by 1 %,
-// and the server expires keys within a millisecond or two.
-func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }

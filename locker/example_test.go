@@ -60,6 +60,19 @@ func ExampleNewSingle_options() {
 	_ = l.Close(context.Background())
 }
 
+// On Sentinel, and only with leases that a replica knows.
+func ExampleNewSingle_sentinel() {
+	sentinels := []string{"localhost:26379", "localhost:26380", "localhost:26381"}
+	l, err := locker.NewSingle(
+		redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "locks", SentinelAddrs: sentinels}),
+		locker.WithReplicaAck(1, 500*time.Millisecond),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = l.Close(context.Background())
+}
+
 // While another library still polls for the same keys.
 func ExampleWithoutQueue() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})

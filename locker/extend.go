@@ -57,7 +57,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 		case r := <-ask(&e.calls, func() ([]Grant, error) { return e.store.Renew(ctx, []Claim{claim}) }):
 			var no *Refusal
 			switch {
-			case r.err == nil && len(r.value) == 1:
+			case r.err == nil && len(r.value) == 1 && r.value[0].Err == nil:
 				if e.keeper.answered(l.hold, r.value[0], claim, start) {
 					e.keeper.extended(l.hold, ttl)
 					return l.gone()

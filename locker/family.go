@@ -155,7 +155,7 @@ func (l *Lease) config() *config {
 func (l *Lease) shorten(ttl time.Duration) bool {
 	k := &l.engine.keeper
 	if l.part != nil && !l.part.family.isLast() {
-		return !time.Now().Add(ttl - drift(ttl)).After(k.deadlineOf(l.hold))
+		return !time.Now().Add(ttl - l.engine.cfg.drift(ttl)).After(k.deadlineOf(l.hold))
 	}
 	return k.shorten(l.root(), ttl)
 }

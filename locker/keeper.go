@@ -166,7 +166,7 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	deadline := now.Add(ttl - drift(ttl))
+	deadline := now.Add(ttl - k.engine.cfg.drift(ttl))
 	if h.lease != l || deadline.After(h.deadline) {
 		return false
 	}
@@ -219,7 +219,7 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		}
 		k.pace(h)
 		h.failure = nil
-		if deadline := start.Add(claim.TTL - drift(claim.TTL)); deadline.After(h.deadline) {
+		if deadline := start.Add(claim.TTL - k.engine.cfg.drift(claim.TTL)); deadline.After(h.deadline) {
 			h.deadline = deadline
 		}
 		k.plan(h, start, claim.TTL)
@@ -229,7 +229,8 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		k.lose(h, revokedBecause(g.Reason))
 	case NotOurs:
 		k.lose(h, fmt.Errorf("%w: the server says it is not ours", ErrLost))
-	default: // no answer to a renewal: as good as none
+	default: // no answer to a renewal
+		k.failed([]*hold{h}, g.Err)
 		return true
 	}
 	return false

@@ -16,6 +16,7 @@ const (
 	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
 	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
 	inboxChannel = reserved + "i:"  // latchkit:i:random, no key but a channel: where an Engine is told of its turn
+	shardChannel = reserved + "s:"  // latchkit:s:{tag of the slot}:random, the same on a cluster: a sharded channel
 )
 
 // maxKeyBytes bounds L. Longer keys should be hashed by whoever makes them.
@@ -51,6 +52,9 @@ func queueOf(l string) string            { return queueKey + tagOf(l) + "}:" + l
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }
+
+// tagOfSlot is a hash tag of a slot, in braces.
+func tagOfSlot(s uint16) string { return counters()[s][len(counterKey)-1:] }
 
 // slotCount is the number of slots of a Redis Cluster.
 const slotCount = 16384

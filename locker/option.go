@@ -28,6 +28,9 @@ type config struct {
 	renewClient  Client
 	renewApart   bool
 	autoPipeline bool
+	maxSkew      time.Duration
+	failsOver    bool // another server may take over, whose clock differs by maxSkew
+	acks         acks
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -37,6 +40,7 @@ func newConfig(opts []Option) (config, error) {
 		renewal:  true,
 		queue:    true,
 		handoffs: DefaultHandoffs,
+		maxSkew:  DefaultMaxSkew,
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -72,6 +76,10 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
 	case c.maxWaiters < 0:
 		return fmt.Errorf("latchkit: WithMaxWaiters(%d); give a positive number, or leave it out for no limit", c.maxWaiters)
+	case c.maxSkew < 0 || c.maxSkew > longestTime:
+		return fmt.Errorf("latchkit: WithMaxSkew(%v); give how far the servers' clocks may differ, 0 when they cannot", c.maxSkew)
+	case c.acks != acks{} && !c.acks.sensible():
+		return fmt.Errorf("latchkit: WithReplicaAck(%d, %v); give at least one replica and at least 1ms, or leave the option out", c.acks.replicas, c.acks.within)
 	case len(c.prefix) > maxKeyBytes/2:
 		return fmt.Errorf("latchkit: WithPrefix: %d bytes leave no room for keys; at most %d are allowed", len(c.prefix), maxKeyBytes/2)
 	}
@@ -119,7 +127,7 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 }
 
 // WithRenewClient sends renewals through a client of its own, so that they do not queue for connections behind the
-// service's other traffic. It must lead to the same server. Default: the Locker's client.
+// service's other traffic. It must lead to the same server, or the same cluster. Default: the Locker's client.
 func WithRenewClient(client Client) Option {
 	return func(c *config) { c.renewClient, c.renewApart = client, true }
 }

@@ -30,8 +30,8 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.renewClient != nil || cfg.autoPipeline {
-		return nil, errors.New("latchkit: NewPolling: WithRenewClient and WithAutoPipeline are for constructors that take a Redis client; set redislock's client up by itself")
+	if cfg.renewClient != nil || cfg.autoPipeline || cfg.acks.asked {
+		return nil, errors.New("latchkit: NewPolling: WithRenewClient, WithAutoPipeline and WithReplicaAck are for constructors that take a Redis client; set redislock's client up by itself")
 	}
 	return newEngine(newPollingStore(c), cfg), nil
 }

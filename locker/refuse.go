@@ -17,6 +17,9 @@ var errWaitOver = errors.New("the wait is over")
 func (a *acquisition) failed(err error) error {
 	var no *Refusal
 	switch {
+	case errors.Is(err, errFewAcks): // written, so it must be undone
+		a.unclear, a.known = true, true
+		return a.fail(err, 0)
 	case !errors.As(err, &no):
 		a.unclear, a.known = true, true
 	case !no.Temporary:
@@ -31,7 +34,7 @@ func (a *acquisition) unanswered(err error) error {
 	if a.cohort != nil {
 		a.engine.cohorts.failed(a)
 	}
-	if a.busySince.IsZero() && a.overdue() || a.rule.Wait == NoWait {
+	if a.busySince.IsZero() && a.overdue() && !movesSlots(err) || a.rule.Wait == NoWait {
 		return a.fail(unavailable(err), 0)
 	}
 	return nil

@@ -113,6 +113,8 @@ var (
 	renewLua string
 	//go:embed lua/confirm.lua
 	confirmLua string
+	//go:embed lua/free.lua
+	freeLua string
 	//go:embed lua/release.lua
 	releaseLua string
 	//go:embed lua/break.lua
@@ -127,6 +129,7 @@ var (
 	renewScript      = newScript(renewLua)
 	confirmScript    = newScript(confirmLua)
 	releaseScript    = newScript(grantLua + handLua + queueLua + releaseLua)
+	freeScript       = newScript(freeLua)
 	breakScript      = newScript(grantLua + handLua + breakLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)

@@ -6,28 +6,30 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// NewSingle returns a Locker on one Redis server (6.2 or newer), also one that Sentinel picks. A lock is
-// one string key, prefix+key, so other libraries that SET NX the same key exclude it and are excluded.
+// NewSingle returns a Locker on one Redis server (6.2 or newer), on one that Sentinel picks, or on a Redis Cluster: give a
+// *redis.Client, one of redis.NewFailoverClient, or a *redis.ClusterClient. A lock is one string key, prefix+key, so other
+// libraries that SET NX the same key exclude it and are excluded. On a Cluster a lock lies at one node, and locks are spread
+// over all of them.
 //
-// Nothing is sent before the first lock. c must outlive the Locker.
+// Where another server may take over, leases that it has not heard of are lost: see [WithReplicaAck], and let the data check
+// the fence. Nothing is sent before the first lock. c must outlive the Locker.
 func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	if isNil(c) {
 		return nil, errors.New("latchkit: NewSingle: the client is nil; give a *redis.Client or another go-redis v9 client")
 	}
-	switch c.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
+	if _, ok := c.(*redis.Ring); ok {
+		return nil, errors.New("latchkit: NewSingle: a *redis.Ring moves keys to other servers when one is gone, where their locks are unknown; give a client of one server or a *redis.ClusterClient")
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
+	cfg.failsOver = cfg.failsOver || failsOver(c)
 	store, err := newSingleStore(c, cfg)
 	if err != nil {
 		return nil, err
@@ -35,11 +37,20 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	return newEngine(store, cfg), nil
 }
 
-// newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
+// newSingleStore is the Store of one server or of a cluster, and a Notifier too when the client can subscribe.
 func newSingleStore(c Client, cfg config) (Store, error) {
-	store := single{client: c, steps: c, renewals: c}
+	store := single{client: c, steps: c, renewals: c, acks: cfg.acks}
 	if cfg.renewClient != nil {
 		store.renewals = cfg.renewClient
+	}
+	cluster, isCluster := c.(clusterClient)
+	if _, ok := store.renewals.(clusterClient); ok != isCluster {
+		return nil, fmt.Errorf("latchkit: WithRenewClient: a %T beside a %T leads elsewhere; give two clients of one server, or two of one cluster", store.renewals, c)
+	}
+	for _, c := range []Client{c, store.renewals} {
+		if err := cfg.acks.suit(c); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.autoPipeline {
 		p, err := newPipelined(c)
@@ -47,6 +58,9 @@ func newSingleStore(c Client, cfg config) (Store, error) {
 			return nil, err
 		}
 		store.steps = p
+	}
+	if isCluster {
+		return listeningCluster{clustered{store, cluster}, newShards(cluster)}, nil
 	}
 	if s, ok := c.(subscriber); ok {
 		return listening{store, newInbox(s)}, nil
@@ -59,6 +73,7 @@ type single struct {
 	client   Client
 	steps    Client // of acquires and releases: another way with WithAutoPipeline
 	renewals Client // of renewals: another pool with WithRenewClient
+	acks     acks   // that leases need
 }
 
 var _ interface {
@@ -75,16 +90,25 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if c.Queue {
 		waits = waitsAs(c)
 	}
-	v, err := acquireScript.run(ctx, s.steps,
+	to, w := s.steps, (*witness)(nil)
+	if s.acks.asked {
+		w = s.acks.witness(s.client, c.Key)
+		to = w
+	}
+	v, err := acquireScript.run(ctx, to,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
 	if err != nil {
 		return Grant{}, err
 	}
-	if g, ok := grantOf(v); ok {
-		return g, nil
+	g, ok := grantOf(v)
+	switch {
+	case !ok:
+		return Grant{}, odd("acquire")
+	case g.State == Granted && w != nil && w.short != nil:
+		return Grant{}, w.short
 	}
-	return Grant{}, odd("acquire")
+	return g, nil
 }
 
 // acquireAll runs acquire_all.lua. It is the step of a Several: not of every Store that is made of a single.
@@ -95,7 +119,12 @@ func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
 		keys = append(keys, c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata)
 	}
-	v, err := acquireAllScript.run(ctx, s.steps, keys, args...)
+	to, w := s.steps, (*witness)(nil)
+	if s.acks.asked {
+		w = s.acks.witness(s.client, cs[0].Key)
+		to = w
+	}
+	v, err := acquireAllScript.run(ctx, to, keys, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +137,9 @@ func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
 		}
 		if grants[i], ok = grantOf(text); !ok {
 			return nil, odd("acquire_all")
+		}
+		if grants[i].State == Granted && w != nil && w.short != nil {
+			return nil, w.short
 		}
 	}
 	return grants, nil
@@ -154,75 +186,6 @@ func grantOf(text string) (g Grant, ok bool) {
 		g.State = NotOurs
 	}
 	return g, g.State != 0
-}
-
-// Renew runs renew.lua for all claims in one call, and confirm.lua in another one for those that were handed over, if
-// there are any. Whoever is not ours is looked up once: it may have been revoked.
-func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
-	grants := make([]Grant, len(cs))
-	for _, step := range []struct {
-		handed bool
-		run    func(context.Context, []Claim) (string, error)
-	}{{false, s.renew}, {true, s.confirm}} {
-		var of []int // places in cs
-		var some []Claim
-		for i, c := range cs {
-			if c.Handed == step.handed {
-				of, some = append(of, i), append(some, c)
-			}
-		}
-		if len(some) == 0 {
-			continue
-		}
-		v, err := step.run(ctx, some)
-		if err != nil {
-			return nil, err
-		}
-		r := reply{v}
-		at := r.time()
-		if len(r.rest) != len(some) {
-			return nil, odd("renew")
-		}
-		for n, i := range of {
-			grants[i] = Grant{State: Granted, At: at}
-			if r.rest[n] != '1' {
-				grants[i].State = NotOurs
-				if reason, ok := s.revoked(ctx, cs[i]); ok {
-					grants[i].State, grants[i].Reason = Revoked, reason
-				}
-			}
-		}
-	}
-	return grants, nil
-}
-
-func (s single) renew(ctx context.Context, cs []Claim) (string, error) {
-	keys := make([]string, len(cs))
-	args := make([]any, 0, 2*len(cs))
-	for i, c := range cs {
-		keys[i] = c.Key
-		args = append(args, c.Owner, millis(c.TTL))
-	}
-	return renewScript.run(ctx, s.renewals, keys, args...)
-}
-
-func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
-	keys := make([]string, 0, 2*len(cs))
-	args := make([]any, 0, 2*len(cs))
-	for _, c := range cs {
-		keys = append(keys, c.Key, queueOf(c.Key))
-		args = append(args, c.Owner, millis(c.TTL))
-	}
-	return confirmScript.run(ctx, s.renewals, keys, args...)
-}
-
-// revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same.
-func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
-	v, err := do(ctx, s.renewals, "get", tombstoneOf(c.Key, c.Owner))
-	if err != nil {
-		return "", false
-	}
-	return strings.CutPrefix(v, "revoked:")
 }
 
 // Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
@@ -342,30 +305,4 @@ func (s single) RaiseFence(ctx context.Context, key string, atLeast uint64) erro
 	}
 	_, err := raiseFenceScript.run(ctx, s.client, []string{counterOf(key)}, strconv.FormatUint(atLeast, 10))
 	return err
-}
-
-// Examine looks at what the server does when its memory is full. A server that does not say (a proxy, a substitute, an
-// ACL) is taken as it is.
-func (s single) Examine(ctx context.Context) []Warning {
-	text, err := do(ctx, s.client, "info", "memory")
-	if err != nil {
-		return nil
-	}
-	limit, policy := "0", "noeviction"
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		switch name {
-		case "maxmemory":
-			limit = value
-		case "maxmemory_policy":
-			policy = value
-		}
-	}
-	if limit == "0" || policy == "noeviction" {
-		return nil
-	}
-	return []Warning{{
-		Code: "eviction-policy",
-		Text: "the server may drop locks when its memory is full (maxmemory-policy " + policy + "); give locks a server with noeviction",
-	}}
 }

@@ -19,7 +19,8 @@ type Store interface {
 	// Acquire answers Granted, Busy, Undone, Revoked or Done.
 	Acquire(ctx context.Context, c Claim) (Grant, error)
 	// Renew makes leases last at least c.TTL from now, never shortens one, never creates one. It answers Granted, NotOurs
-	// or Revoked for each claim, in order. At most 100 claims are given.
+	// or Revoked for each claim, in order, or Grant.Err for one that has no answer while others have. At most 100 claims are
+	// given.
 	Renew(ctx context.Context, cs []Claim) ([]Grant, error)
 	// Release frees the lease (or keeps it without an owner for c.Keep). It answers Released, NotOurs
 	// or Revoked, and Done when the lease is not the owner's but c.Complete was asked for and the mark is there.
@@ -64,6 +65,7 @@ type Grant struct {
 	Place  int       // Busy: place in the server's queue, 1 is the head; what it would be, for who does not queue; 0: no queue
 	Deaf   bool      // Busy: nobody listens at Claim.Inbox on the server that answered
 	Reason string    // Revoked: what Break was told
+	Err    error     // Renew: why this claim has no answer while others have one; it is renewed again later
 	Next   *Grant    // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
 }
 

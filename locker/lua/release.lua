@@ -84,7 +84,7 @@ if done > 0 then
     if once == '1' then
       redis.call('ZREM', KEYS[2], entry)
       if inbox ~= '-' then
-        redis.pcall('PUBLISH', inbox, 'done ' .. token .. ' ' .. KEYS[1])
+        publish(inbox, 'done ' .. token .. ' ' .. KEYS[1])
       end
     end
   end
