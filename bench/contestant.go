@@ -71,7 +71,7 @@ type fenced interface {
 }
 
 // contestants are all there are; rows pick theirs by name.
-var contestants = append(latchkits(),
+var contestants = append(append(latchkits(), readWrites()...),
 	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,

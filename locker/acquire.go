@@ -36,6 +36,7 @@ type acquisition struct {
 	leads  bool      // the cohort waits for this one to get a hold, or to abdicate
 
 	calls     int
+	rounds    int           // round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
 	expects   time.Duration // how long the wait should take
 	failure   error         // of the last call that gave no answer
@@ -78,8 +79,9 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if a.engine.isClosing() {
 		return nil, a.fail(ErrClosed, 0)
 	}
-	if a.rule.Mode == Shared {
-		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers", ErrUnsupported), 0)
+	within, err := a.nested()
+	if err != nil {
+		return nil, err
 	}
 	if a.rule.Wait > 0 {
 		timer := a.engine.timers.start(a.rule.Wait)
@@ -88,8 +90,27 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	}
 	a.describe()
 	defer func() { a.close(lease, err) }() // also when an Observer or a Backoff panics
-	if t, ok := a.engine.cohorts.share(a.rule, a.adaptive); ok {
+	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
+	switch {
+	case ok && within != nil:
+		if l := a.readAlong(within); l != nil {
+			return l, nil
+		}
+		fallthrough // it was lost in between
+	case ok:
 		return a.among(t)
+	case a.rule.Mode == Shared:
+		a.cohort = &cohort{terms: t} // its own
+	}
+	return a.begin()
+}
+
+// begin asks for the first time.
+func (a *acquisition) begin() (*Lease, error) {
+	if a.rule.Mode == Shared {
+		if err := a.hear(); err != nil {
+			return nil, err
+		}
 	}
 	a.prepare()
 	return a.lead(nil)
@@ -122,12 +143,16 @@ func (a *acquisition) close(lease *Lease, err error) {
 // among waits with the callers of this process that want the key on the same terms.
 func (a *acquisition) among(t terms) (*Lease, error) {
 	for inFront := false; ; inFront = true {
+		if t.mode == Shared {
+			if l := a.read(t); l != nil {
+				return l, nil
+			}
+		}
 		if !a.engine.cohorts.join(a, t, inFront) {
 			return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 		}
-		if a.leads {
-			a.prepare()
-			return a.lead(nil)
+		if a.leads || a.rule.Wait == NoWait {
+			return a.begin()
 		}
 		if a.engine.cfg.queue {
 			a.engine.post.warm(a.key())
@@ -141,6 +166,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		case turn.hold == nil:
 			return a.succeed(turn)
 		}
+		a.busySince = a.began
 		if l := a.takeOver(turn); l != nil {
 			return l, nil
 		}
@@ -170,10 +196,9 @@ func (a *acquisition) turnComes() (turn, error) {
 	return turn{}, a.giveUp(reason)
 }
 
-// takeOver makes a Lease of a hold that another caller gave up. It is nil when the hold was lost in between, or the Engine
+// takeOver makes a Lease of a hold that another caller gave up, or shares. It is nil when the hold was lost in between, or the Engine
 // is closing.
 func (a *acquisition) takeOver(t turn) *Lease {
-	a.busySince = a.began
 	taken := false
 	defer func() {
 		if !taken { // or an Observer has panicked
@@ -206,8 +231,7 @@ func (a *acquisition) succeed(t turn) (*Lease, error) {
 	case t.follow != nil: // its release has asked for us
 		return a.lead(t.follow)
 	}
-	a.prepare()
-	return a.lead(nil)
+	return a.begin()
 }
 
 // passUp does with a turn what must be done when nobody is there to take it.
@@ -253,7 +277,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	if a.calls > 1 || a.turn != nil { // it has waited
+	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // it has waited, or may have subscribed
 		a.sent = time.Now()
 	}
 	if !a.known {
@@ -310,12 +334,13 @@ func (a *acquisition) await(q question) (*Lease, error) {
 }
 
 func (a *acquisition) answered(g Grant) (*Lease, error) {
+	a.rounds += g.Rounds
 	if a.polled {
 		a.polled = false
 		a.engine.times.polled(a.rule.Name, g.State == Granted)
 	}
 	if g.State != Granted {
-		a.known = a.unclear || g.State == Busy && a.claim.Queue
+		a.known = a.unclear || g.State == Busy && (a.claim.Queue || g.Unsettled)
 	}
 	switch g.State {
 	case Granted:
@@ -385,16 +410,23 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	if a.rule.AtLeast != 0 {
 		f.hold.keep = now.Add(a.rule.AtLeast)
 	}
-	f.lease.init(a, &f.hold, g.Fence)
-	if a.expected {
-		e.post.ignore(a.claim.Owner)
+	if a.rule.Mode == Shared {
+		f.hold.claim.Fence = g.Fence
 	}
+	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
 		e.cohorts.granted(&f.hold) // before the keeper can find it lost, and tell the cohort so
+	}
+	writer := g.Writer
+	if a.expected {
+		writer = e.post.ignore(a.claim.Owner) || writer
 	}
 	if !e.keeper.add(&f.hold, &f.lease) {
 		f.lease.tell(ErrClosed)
 		return nil, a.fail(ErrClosed, 0)
+	}
+	if a.rule.Mode == Shared {
+		e.cohorts.admit(&f.hold, writer)
 	}
 	return &f.lease, nil
 }

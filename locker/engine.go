@@ -15,6 +15,7 @@ import (
 // [NewSingle], share it, and Close it when the service stops.
 type Engine struct {
 	store   Store
+	readers Downgrader // the same Store; nil: it has no readers
 	cfg     config
 	keeper  keeper
 	cleaner cleaner
@@ -56,12 +57,14 @@ func New(s Store, opts ...Option) (*Engine, error) {
 func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
 	e.calls.store = s
+	e.readers, _ = s.(Downgrader)
 	e.background, e.cut = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.pace = &pace{bounds: cfg.adaptiveTTL}
 	}
 	e.keeper.init(e)
-	e.cleaner.init(e)
+	e.cleaner = cleaner{calls: &e.calls, release: s.Release, background: e.background, closing: e.closing}
+	e.cleaner.init()
 	e.cohorts.init(e)
 	e.post.init(e)
 	return e
@@ -221,6 +224,11 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = cleaned
 	}
 	e.cut()
+	if s, ok := e.store.(settler); ok {
+		if settled := s.settle(ctx); err == nil {
+			err = settled
+		}
+	}
 	if idle := e.calls.stop(ctx); err == nil {
 		err = idle
 	}
@@ -234,6 +242,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	return e.closeErr
 }
+
+// settler is a Store that goes on by itself after it has answered. Close waits for that.
+type settler interface{ settle(context.Context) error }
 
 func (e *Engine) isClosing() bool {
 	select {

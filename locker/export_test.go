@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"context"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -13,6 +14,7 @@ var (
 	CounterOf  = counterOf
 	Tombstone  = tombstoneOf
 	DoneMark   = doneOf
+	ReadersOf  = readersOf
 	QueueOf    = queueOf
 	EntryOf    = entryOf
 	EventOf    = eventOf
@@ -20,6 +22,15 @@ var (
 	ScriptText = map[string]string{
 		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
 		"break": breakScript.text, "inspect": inspectScript.text, "raise_fence": raiseFenceScript.text,
+
+		"rw_acquire": rwAcquireScript.text, "rw_renew": rwRenewScript.text, "rw_release": rwReleaseScript.text,
+		"rw_break": rwBreakScript.text, "rw_inspect": rwInspectScript.text, "rw_downgrade": rwDowngradeScript.text,
+		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
+		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
+
+		"quorum_rw_acquire": quorumRWAcquireScript.text, "quorum_rw_confirm": quorumRWConfirmScript.text,
+		"quorum_rw_renew": quorumRWRenewScript.text, "quorum_rw_release": quorumRWReleaseScript.text,
+		"quorum_rw_downgrade": quorumRWDowngradeScript.text,
 	}
 )
 
@@ -37,20 +48,39 @@ func AckedStore(c Client, n int, within time.Duration) (Store, error) {
 // PollingStore is the Store behind NewPolling.
 func PollingStore(c *redislock.Client) Store { return newPollingStore(c) }
 
-// Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
+// ReadWriteStore is the Store behind NewReadWrite with one client.
+func ReadWriteStore(c Client) Store {
+	s, _ := newReadWriteStore(c, config{})
+	return s
+}
+
+// Kill makes a Store of SingleStore or ReadWriteStore deaf, as if its process had ended, and returns where it listened.
 func Kill(s Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
-		s.stop()
-		return []string{s.channel}
+		return s.inbox.end()
+	case listeningReadWrite:
+		return s.inbox.end()
 	case listeningCluster:
-		s.mu.Lock()
-		for _, sh := range s.slots {
-			channels = append(channels, sh.name)
-		}
-		s.mu.Unlock()
-		s.stop()
+		return s.shards.end()
+	case listeningReadWriteCluster:
+		return s.shards.end()
 	}
+	return nil
+}
+
+func (b *inbox) end() (channels []string) {
+	b.stop()
+	return []string{b.channel}
+}
+
+func (s *shards) end() (channels []string) {
+	s.mu.Lock()
+	for _, sh := range s.slots {
+		channels = append(channels, sh.name)
+	}
+	s.mu.Unlock()
+	s.stop()
 	return channels
 }
 
@@ -78,3 +108,24 @@ func TogetherStore(c Client) (Store, error) {
 
 // DriftOf is the part of a lease of that length that is not used.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
+
+// QuorumStore is the Store behind NewRedlock.
+func QuorumStore(cs []Client, opts ...Option) (Store, error) {
+	q, _, err := newRedlock("QuorumStore", cs, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.withInboxes(cs), nil
+}
+
+// ReadWriteQuorumStore is the Store behind NewReadWrite with several clients.
+func ReadWriteQuorumStore(cs []Client, opts ...Option) (Store, error) {
+	q, _, err := newRedlock("ReadWriteQuorumStore", cs, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.withReaders(cs), nil
+}
+
+// Settle waits for what a Store of QuorumStore does after it has answered.
+func Settle(ctx context.Context, s Store) error { return s.(settler).settle(ctx) }

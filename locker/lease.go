@@ -25,6 +25,7 @@ type Lease struct {
 	part    *part     // nil unless it is one of several uses of a Lease that is not shown: see family
 
 	mu      sync.Mutex
+	mode    Mode                      // Shared after Downgrade, too
 	over    error                     // nil while held; then ErrReleased, or how it was lost
 	lasted  time.Duration             // from began until that was found
 	cause   error                     // nil while the contexts live
@@ -39,7 +40,7 @@ type Lease struct {
 
 // init makes l the Lease of the caller a, over h with one of its fences.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
-	l.engine, l.hold, l.rule, l.fence, l.began = a.engine, h, a.rule, fence, time.Now()
+	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
 	l.base, l.endHold = a.engine.cfg.begin(a.caller, OpHold, a.rule)
 }
 
@@ -52,10 +53,15 @@ func (l *Lease) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, l.String(
 // Key returns the key as the Rule gave it.
 func (l *Lease) Key() string { return l.rule.Key }
 
-// Mode returns the Rule's mode.
-func (l *Lease) Mode() Mode { return l.rule.Mode }
+// Mode returns the Rule's mode, and Shared after Downgrade.
+func (l *Lease) Mode() Mode {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mode
+}
 
-// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process. Hand it to
+// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process; all who share
+// the key in one phase of readers have the same. Hand it to
 // whatever the lock protects and let that refuse a smaller one than it has seen: then a holder that was paused past its
 // lease can do no harm. It is 0 only where the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }

@@ -18,9 +18,10 @@ const (
 	OpBreak                    // Engine.Break
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
+	OpDowngrade                // Downgrade
 )
 
-var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close"}
+var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "downgrade"}
 
 // String returns the operation's name, such as "acquire".
 func (o Op) String() string {
@@ -37,7 +38,7 @@ type Observer interface {
 	// into it becomes the parent of the operation's calls, and with OpHold of the work under the lock. The function
 	// that it returns is called once, at the end; it may be nil.
 	//
-	// OpAcquire, OpHold, OpRelease, OpExtend and OpBreak are observed. The rule is complete: defaults are filled in.
+	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpBreak are observed. The rule is complete: defaults are filled in.
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
@@ -70,6 +71,7 @@ const (
 	ResultRevoked        Result = "revoked"          // hold, release, extend: ErrRevoked
 	ResultExpired        Result = "expired"          // hold, release, extend: ErrExpired
 	ResultExtended       Result = "extended"         // extend: the lease lives longer
+	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultBroken         Result = "broken"           // break: the holder was thrown out
 	ResultGone           Result = "gone"             // break: ErrGone
 	ResultError          Result = "error"            // any: everything else
@@ -85,6 +87,9 @@ type Outcome struct {
 	// Calls is how many times the Store was asked by this operation. 0 for OpHold, for a release that passed the lease on to
 	// another caller of this process, and for an acquire that got it so.
 	Calls int
+	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call where the nodes agreed at once, more where
+	// their fences had to be brought together or votes were split. 0 where there is one server.
+	Rounds int
 	// Waited is how long an acquire was held up by another holder, of any process; 0 when the first answer was the grant.
 	Waited time.Duration
 	// Expected is how long an acquire would have to wait, estimated at the first answer of busy from the place in the queue

@@ -275,6 +275,46 @@ func TestModesOfNestedHolds(t *testing.T) {
 	})
 }
 
+func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a", Mode: locker.Shared})
+		inner := inside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
+		if inner.Fence() != outer.Fence() {
+			t.Errorf("fence %d inside %d", inner.Fence(), outer.Fence())
+		}
+		before, start := calls(store), time.Now()
+		for _, holder := range []*locker.Lease{outer, inner} {
+			_, err := l.Acquire(holder.Context(), locker.Rule{Key: "a"})
+			wantErr(t, err, "a", locker.ErrUnsupported)
+			wantErr(t, locker.RunAll(holder.Context(), l, rulesOf("a", "b"), never(t)), "a", locker.ErrUnsupported)
+		}
+		since(t, start, 0, 0)
+		if calls(store) != before {
+			t.Error("the Store was asked")
+		}
+		release(t, outer)
+		release(t, inner)
+	})
+}
+
+func TestOnlyWhoHoldsAloneDowngrades(t *testing.T) {
+	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a"})
+		inner := inside(t, l, outer, locker.Rule{Key: "a"})
+		wantErr(t, outer.Downgrade(t.Context()), "a", locker.ErrUnsupported)
+		release(t, outer)
+		if err := inner.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared, Wait: locker.NoWait})
+		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
+		wantErr(t, err, "a", locker.ErrUnsupported)
+		release(t, inside(t, l, inner, locker.Rule{Key: "a", Mode: locker.Shared}))
+		release(t, reader)
+		release(t, inner)
+	})
+}
+
 func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		lease := acquire(t, l, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Minute})

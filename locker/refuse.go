@@ -98,7 +98,7 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 // outcome tells the Observer how the acquire ended.
 func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	o := Outcome{
-		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, HolderMetadata: a.holder.Metadata,
+		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: a.holder.Metadata,
 		TTL: a.rule.lease(), Expected: a.expects,
 	}
 	if l != nil {

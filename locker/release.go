@@ -99,6 +99,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e.times.held(l.rule.Name, now.Sub(l.began))
 	passed, next := e.cohorts.release(h)
 	if passed {
+		e.keeper.leave(h, l)
 		return nil
 	}
 	deadline, longest := e.keeper.remove(h)

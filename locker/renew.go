@@ -7,9 +7,10 @@ import (
 
 // batch is those claims of a renewal that go out in one script, and where they stand among all.
 type batch struct {
-	handed bool // they were handed over, and this confirms them
-	claims []Claim
-	places []int
+	handed  bool // they were handed over, and this confirms them
+	readers bool // the Store has readers
+	claims  []Claim
+	places  []int
 }
 
 // batches sorts claims by what they have in common: whether they were handed over, and their group.
@@ -34,6 +35,9 @@ func batches(cs []Claim, group func(key string) uint16) []*batch {
 
 // call is the script that renews the batch: renew.lua, or confirm.lua for those that were handed over.
 func (b *batch) call() *call {
+	if b.readers {
+		return b.readersCall()
+	}
 	if b.handed {
 		return b.confirmation()
 	}
@@ -64,12 +68,12 @@ func (b *batch) fill(grants []Grant, text string, short error) {
 		switch {
 		case len(r.rest) != len(b.places):
 			grants[i] = Grant{Err: odd("renew")}
-		case r.rest[n] != '1':
+		case r.rest[n] == '0':
 			grants[i] = Grant{State: NotOurs, At: at}
 		case short != nil:
 			grants[i] = Grant{Err: short}
 		default:
-			grants[i] = Grant{State: Granted, At: at}
+			grants[i] = Grant{State: Granted, At: at, Writer: r.rest[n] == '2'}
 		}
 	}
 }
@@ -132,7 +136,15 @@ func (s single) renewed(ctx context.Context, cs []Claim, grants []Grant) ([]Gran
 // revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same. GETEX, because a
 // client may send what only reads to a replica, which may lag.
 func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
-	v, err := do(ctx, s.renewals, "getex", tombstoneOf(c.Key, c.Owner))
+	reason, ok = s.noted(ctx, tombstoneOf(c.Key, c.Owner))
+	if !ok && c.Fence != 0 {
+		return s.noted(ctx, noteOf(c.Key, c.Fence))
+	}
+	return reason, ok
+}
+
+func (s single) noted(ctx context.Context, note string) (reason string, ok bool) {
+	v, err := do(ctx, s.renewals, "getex", note)
 	if err != nil {
 		return "", false
 	}

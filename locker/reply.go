@@ -10,10 +10,13 @@ import (
 // kept stands in the token's place while Rule.AtLeast keeps a released key.
 const kept = "kept"
 
+// shared stands in the token's place while readers hold the key.
+const shared = "shared"
+
 // tokenBytes is the length of rand.Text, which makes the tokens.
 const tokenBytes = 26
 
-// leaseText is what lies in L: token:fence:block[:metadata], or kept:fence.
+// leaseText is what lies in L: token:fence:block[:metadata], where token may be shared, or kept:fence.
 type leaseText struct {
 	token    string
 	fence    uint64
@@ -34,7 +37,7 @@ func parseLease(text string) (leaseText, bool) {
 	}
 	blockText, metadata, _ := strings.Cut(rest, ":")
 	block, err := strconv.Atoi(blockText)
-	if err != nil || len(token) != tokenBytes {
+	if err != nil || len(token) != tokenBytes && token != shared {
 		return leaseText{}, false
 	}
 	return leaseText{token, fence, block, metadata}, true

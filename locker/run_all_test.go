@@ -448,6 +448,35 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 	}
 }
 
+func TestRunAllReadsSomeAndWritesOthers(t *testing.T) {
+	for name, wrap := range wraps {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				l := wrap(e)
+				rules := []locker.Rule{{Key: "a", Mode: locker.Shared}, {Key: "b"}, {Key: "c", Mode: locker.Shared}}
+				reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared})
+				err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
+					release(t, acquire(t, e, locker.Rule{Key: "c", Mode: locker.Shared, Wait: locker.NoWait}))
+					for _, key := range []string{"a", "b", "c"} {
+						_, err := e.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+						wantErr(t, err, key, locker.ErrBusy)
+					}
+					// It reads along what its caller reads.
+					return locker.RunAll(ctx, l, []locker.Rule{{Key: "a", Mode: locker.Shared}, {Key: "d"}}, nothing)
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				release(t, reader)
+				if store.Len() != 0 {
+					t.Error("something is held")
+				}
+			})
+		})
+	}
+}
+
 func TestCloseEndsRunAll(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {

@@ -104,6 +104,10 @@ var (
 	handLua string
 	//go:embed lua/queue.lua
 	queueLua string
+	//go:embed lua/once.lua
+	onceLua string
+	//go:embed lua/readers.lua
+	readersLua string
 
 	//go:embed lua/acquire.lua
 	acquireLua string
@@ -124,15 +128,73 @@ var (
 	//go:embed lua/raise_fence.lua
 	raiseFenceLua string
 
+	//go:embed lua/rw_acquire.lua
+	rwAcquireLua string
+	//go:embed lua/rw_renew.lua
+	rwRenewLua string
+	//go:embed lua/rw_release.lua
+	rwReleaseLua string
+	//go:embed lua/rw_downgrade.lua
+	rwDowngradeLua string
+	//go:embed lua/rw_break.lua
+	rwBreakLua string
+	//go:embed lua/rw_inspect.lua
+	rwInspectLua string
+
+	//go:embed lua/quorum_wake.lua
+	quorumWakeLua string
+	//go:embed lua/quorum_member.lua
+	quorumMemberLua string
+
+	//go:embed lua/quorum_acquire.lua
+	quorumAcquireLua string
+	//go:embed lua/quorum_confirm.lua
+	quorumConfirmLua string
+	//go:embed lua/quorum_release.lua
+	quorumReleaseLua string
+	//go:embed lua/quorum_enroll.lua
+	quorumEnrollLua string
+
 	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
 	acquireAllScript = newScript(acquireAllLua)
 	renewScript      = newScript(renewLua)
 	confirmScript    = newScript(confirmLua)
-	releaseScript    = newScript(grantLua + handLua + queueLua + releaseLua)
+	releaseScript    = newScript(grantLua + handLua + queueLua + onceLua + releaseLua)
 	freeScript       = newScript(freeLua)
 	breakScript      = newScript(grantLua + handLua + breakLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)
+
+	rwAcquireScript   = newScript(grantLua + handLua + queueLua + readersLua + rwAcquireLua)
+	rwRenewScript     = newScript(rwRenewLua)
+	rwReleaseScript   = newScript(grantLua + handLua + queueLua + onceLua + readersLua + rwReleaseLua)
+	rwDowngradeScript = newScript(grantLua + handLua + readersLua + rwDowngradeLua)
+	rwBreakScript     = newScript(grantLua + handLua + readersLua + rwBreakLua)
+	rwInspectScript   = newScript(rwInspectLua)
+
+	//go:embed lua/quorum_rouse.lua
+	quorumRouseLua string
+	//go:embed lua/quorum_rw_acquire.lua
+	quorumRWAcquireLua string
+	//go:embed lua/quorum_rw_confirm.lua
+	quorumRWConfirmLua string
+	//go:embed lua/quorum_rw_renew.lua
+	quorumRWRenewLua string
+	//go:embed lua/quorum_rw_release.lua
+	quorumRWReleaseLua string
+	//go:embed lua/quorum_rw_downgrade.lua
+	quorumRWDowngradeLua string
+
+	quorumAcquireScript = newScript(quorumWakeLua + quorumMemberLua + quorumAcquireLua)
+	quorumConfirmScript = newScript(quorumConfirmLua)
+	quorumReleaseScript = newScript(quorumWakeLua + quorumReleaseLua)
+	quorumEnrollScript  = newScript(quorumMemberLua + quorumEnrollLua)
+
+	quorumRWAcquireScript   = newScript(quorumWakeLua + quorumMemberLua + quorumRWAcquireLua)
+	quorumRWConfirmScript   = newScript(quorumRWConfirmLua)
+	quorumRWRenewScript     = newScript(quorumRWRenewLua)
+	quorumRWReleaseScript   = newScript(quorumWakeLua + quorumRouseLua + quorumRWReleaseLua)
+	quorumRWDowngradeScript = newScript(quorumWakeLua + quorumRouseLua + quorumRWDowngradeLua)
 )
 
 // isNil finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far from its cause.

@@ -3,7 +3,6 @@ package locker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -19,11 +18,8 @@ import (
 // Where another server may take over, leases that it has not heard of are lost: see [WithReplicaAck], and let the data check
 // the fence. Nothing is sent before the first lock. c must outlive the Locker.
 func NewSingle(c Client, opts ...Option) (*Engine, error) {
-	if isNil(c) {
-		return nil, errors.New("latchkit: NewSingle: the client is nil; give a *redis.Client or another go-redis v9 client")
-	}
-	if _, ok := c.(*redis.Ring); ok {
-		return nil, errors.New("latchkit: NewSingle: a *redis.Ring moves keys to other servers when one is gone, where their locks are unknown; give a client of one server or a *redis.ClusterClient")
+	if err := checkClient("NewSingle", c); err != nil {
+		return nil, err
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -35,6 +31,17 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 		return nil, err
 	}
 	return newEngine(store, cfg), nil
+}
+
+// checkClient refuses what leads to no server, or to changing ones.
+func checkClient(constructor string, c Client) error {
+	if isNil(c) {
+		return fmt.Errorf("latchkit: %s: the client is nil; give a *redis.Client or another go-redis v9 client", constructor)
+	}
+	if _, ok := c.(*redis.Ring); ok {
+		return fmt.Errorf("latchkit: %s: a *redis.Ring moves keys to other servers when one is gone, where their locks are unknown; give a client of one server or a *redis.ClusterClient", constructor)
+	}
+	return nil
 }
 
 // newSingleStore is the Store of one server or of a cluster, and a Notifier too when the client can subscribe.
@@ -90,11 +97,7 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if c.Queue {
 		waits = waitsAs(c)
 	}
-	to, w := s.steps, (*witness)(nil)
-	if s.acks.asked {
-		w = s.acks.witness(s.client, c.Key)
-		to = w
-	}
+	to, w := s.acked(c.Key)
 	v, err := acquireScript.run(ctx, to,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
@@ -102,13 +105,19 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 		return Grant{}, err
 	}
 	g, ok := grantOf(v)
-	switch {
-	case !ok:
+	if !ok {
 		return Grant{}, odd("acquire")
-	case g.State == Granted && w != nil && w.short != nil:
-		return Grant{}, w.short
 	}
-	return g, nil
+	return w.counts(g)
+}
+
+// acked is the way of an acquire: if replicas must acknowledge the lease, with a witness.
+func (s single) acked(key string) (Client, *witness) {
+	if !s.acks.asked {
+		return s.steps, nil
+	}
+	w := &witness{acks: s.acks, client: s.client, key: key}
+	return w, w
 }
 
 // acquireAll runs acquire_all.lua. It is the step of a Several: not of every Store that is made of a single.
@@ -119,11 +128,7 @@ func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
 		keys = append(keys, c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata)
 	}
-	to, w := s.steps, (*witness)(nil)
-	if s.acks.asked {
-		w = s.acks.witness(s.client, cs[0].Key)
-		to = w
-	}
+	to, w := s.acked(cs[0].Key)
 	v, err := acquireAllScript.run(ctx, to, keys, args...)
 	if err != nil {
 		return nil, err
@@ -138,8 +143,8 @@ func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
 		if grants[i], ok = grantOf(text); !ok {
 			return nil, odd("acquire_all")
 		}
-		if grants[i].State == Granted && w != nil && w.short != nil {
-			return nil, w.short
+		if grants[i], err = w.counts(grants[i]); err != nil {
+			return nil, err
 		}
 	}
 	return grants, nil
@@ -190,26 +195,42 @@ func grantOf(text string) (g Grant, ok bool) {
 
 // Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
 func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
-	done := time.Duration(0)
-	if c.Complete {
-		done = c.Once
-	}
-	tombstone := tombstoneOf(c.Key, c.Owner)
-	entry, next, nextTombstone, nextTTL := "", "", tombstone, int64(0)
-	if c.Queue {
-		entry = entryOf(c)
-	}
-	if c.Next != nil {
-		next, nextTombstone, nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
-	}
+	r := releaseOf(c)
 	v, err := releaseScript.run(ctx, s.steps,
-		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstone, doneOf(c.Key), nextTombstone},
-		c.Owner, millis(c.Keep), millis(c.Undo), millis(done), entry, next, nextTTL)
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), r.tombstone, doneOf(c.Key), r.nextTombstone},
+		c.Owner, millis(c.Keep), millis(c.Undo), millis(r.done), r.entry, r.next, r.nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}
-	r := reply{v}
-	var g Grant
+	return releasedOf(v)
+}
+
+// releaseCall is what a release is told besides the claim's own times.
+type releaseCall struct {
+	done                     time.Duration
+	entry, next              string
+	tombstone, nextTombstone string
+	nextTTL                  int64
+}
+
+func releaseOf(c Claim) releaseCall {
+	r := releaseCall{tombstone: tombstoneOf(c.Key, c.Owner)}
+	r.nextTombstone = r.tombstone
+	if c.Complete {
+		r.done = c.Once
+	}
+	if c.Queue {
+		r.entry = entryOf(c)
+	}
+	if c.Next != nil {
+		r.next, r.nextTombstone, r.nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
+	}
+	return r
+}
+
+// releasedOf reads the answer to a release.
+func releasedOf(text string) (g Grant, err error) {
+	r := reply{text}
 	state := r.word()
 	if r.rest != "" {
 		g.At = r.time()
@@ -244,44 +265,63 @@ func (s single) Inspect(ctx context.Context, key string) (Info, error) {
 }
 
 func (s single) look(ctx context.Context, key string) (info Info, holder leaseText, err error) {
+	info, text, err := s.read(ctx, key)
+	if err != nil || !info.Held {
+		return info, leaseText{}, err
+	}
+	h, ours := parseLease(text)
+	info.heldBy(h, ours)
+	return info, h, nil
+}
+
+// read runs inspect.lua: what lies in the key, and until when. Since is the server's clock until it is known better.
+func (s single) read(ctx context.Context, key string) (info Info, text string, err error) {
 	v, err := inspectScript.run(ctx, s.client, []string{key, queueOf(key)})
 	if err != nil {
-		return Info{}, leaseText{}, err
+		return Info{}, "", err
 	}
 	r := reply{v}
 	now, left, waiters := r.time(), r.duration(), int(r.integer())
+	return infoOf(now, left, waiters, r.rest)
+}
+
+// infoOf says what lies in L, as far as that needs no reading.
+func infoOf(now time.Time, left time.Duration, waiters int, lease string) (Info, string, error) {
 	if now.Equal(time.UnixMicro(0)) {
-		return Info{}, leaseText{}, odd("inspect")
+		return Info{}, "", odd("inspect")
 	}
 	if left == noKey {
-		return Info{Waiters: waiters}, leaseText{}, nil
+		return Info{Waiters: waiters}, "", nil
 	}
-	h, ours := parseLease(r.rest)
-	info = Info{
-		Held: true, Foreign: !ours, Left: left, Waiters: waiters,
-		Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept,
+	return Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
+}
+
+// heldBy fills in what the lease says.
+func (i *Info) heldBy(h leaseText, ours bool) {
+	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.fence, h.metadata, h.token == kept
+	if h.token == shared {
+		i.Mode = Shared
 	}
+	now := i.Since
+	i.Since = time.Time{}
 	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(now) {
-		info.Since = at
+		i.Since = at
 	}
-	return info, h, nil
 }
 
 // Break looks the holder up, and throws it out if it has that fence. Two steps, because the name of the
 // note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
 func (s single) Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error) {
 	info, holder, err := s.look(ctx, key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Grant{}, err
-	case info.Foreign:
-		return Grant{}, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
-	case !info.Held || fence < holder.fence || fence-holder.fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is one holder
-		return Grant{State: NotOurs}, nil
 	}
-	note := max(info.Left, time.Minute)
-	if info.Kept {
-		note = 0 // nobody is left to read it
+	if there, err := breakable(info, holder, fence); !there {
+		return Grant{State: NotOurs}, err
+	}
+	note := noteFor(info)
+	if info.Mode == Shared {
+		note = 0 // readers look for another one
 	}
 	v, err := breakScript.run(ctx, s.client,
 		[]string{key, queueOf(key), counterOf(key), tombstoneOf(key, holder.token)},
@@ -293,6 +333,22 @@ func (s single) Break(ctx context.Context, key string, fence uint64, reason stri
 		return Grant{State: NotOurs}, nil
 	}
 	return Grant{State: Released}, nil
+}
+
+// breakable says whether the holder with that fence is there.
+func breakable(info Info, holder leaseText, fence uint64) (bool, error) {
+	if info.Foreign {
+		return false, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
+	}
+	return info.Held && fence >= holder.fence && fence-holder.fence < uint64(max(holder.block, 1)), nil //nolint:gosec // a block is one holder
+}
+
+// noteFor is how long a note must stand for a holder that is thrown out.
+func noteFor(info Info) time.Duration {
+	if info.Kept {
+		return 0 // nobody is left to read it
+	}
+	return max(info.Left, time.Minute)
 }
 
 // largestFence leaves room below 2^53, where Lua's numbers stop being exact: until the year 2255 as a clock in µs.

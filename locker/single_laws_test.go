@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,9 +70,11 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, store func(c locker.C
 		}
 		client := connect(t, dial)
 		clients := make(map[locker.Store]redis.UniversalClient)
+		under, can := store(client), lockertest.All
+		_, can.Readers = under.(locker.Downgrader)
 		return lockertest.Harness{
-			Store: store(client),
-			Can:   lockertest.All,
+			Store: under,
+			Can:   can,
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadScripts(t, client)
 				var lost []*chaos.Fault
@@ -156,12 +159,16 @@ func scriptsRun(t *testing.T, c *redis.Client) int {
 	return n
 }
 
-// scriptCall matches the EVALSHA of one step on one key.
+// scriptCall matches the EVALSHA of one step on one key, of a Locker with readers or without.
 func scriptCall(op locker.Op, key string) chaos.Match {
-	name := map[locker.Op]string{locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release"}[op]
-	sha := locker.ScriptSHA(name)
+	name := map[locker.Op]string{
+		locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release", locker.OpDowngrade: "downgrade",
+	}[op]
+	shas := []string{locker.ScriptSHA(name), locker.ScriptSHA("rw_" + name)}
 	return func(request []byte) bool {
-		return strings.Contains(string(request), sha) && strings.Contains(string(request), key)
+		return strings.Contains(string(request), key) && slices.ContainsFunc(shas, func(sha string) bool {
+			return strings.Contains(string(request), sha)
+		})
 	}
 }
 

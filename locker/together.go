@@ -24,14 +24,14 @@ func (s script) call(keys []string, args ...any) *call {
 // together runs scripts in one pipeline, each once: those that a server does not know by name, by their text after that. Each
 // has an answer or an error of its own.
 func together(ctx context.Context, c pipeliner, calls []*call) {
-	unknown := send(ctx, c, calls, func(words []any, _ script) {})
+	unknown := pipeline(ctx, c, calls, func(words []any, _ script) {})
 	if len(unknown) > 0 {
-		send(ctx, c, unknown, func(words []any, s script) { words[0], words[1] = "eval", s.text })
+		pipeline(ctx, c, unknown, func(words []any, s script) { words[0], words[1] = "eval", s.text })
 	}
 }
 
-// send runs scripts in one pipeline, and returns those that a server did not know.
-func send(ctx context.Context, c pipeliner, calls []*call, edit func(words []any, s script)) (unknown []*call) {
+// pipeline runs scripts in one pipeline, and returns those that a server did not know.
+func pipeline(ctx context.Context, c pipeliner, calls []*call, edit func(words []any, s script)) (unknown []*call) {
 	p := c.Pipeline()
 	sent := make([]once, len(calls))
 	for i, call := range calls {

@@ -35,8 +35,9 @@ func TestClusterObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	for name, store := range map[string]func(c locker.Client) locker.Store{
-		"one by one": locker.SingleStore,
-		"pipelined":  func(c locker.Client) locker.Store { return together(t, c) },
+		"one by one":   locker.SingleStore,
+		"with readers": locker.ReadWriteStore,
+		"pipelined":    func(c locker.Client) locker.Store { return together(t, c) },
 	} {
 		t.Run(name, func(t *testing.T) { clusterLaws(t, cluster, store) })
 	}

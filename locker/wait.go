@@ -102,7 +102,7 @@ func (a *acquisition) handed(e Event) (*Lease, error) {
 	if !ok {
 		return nil, nil
 	}
-	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At}, since, e.Hand)
+	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At, Writer: e.Writer}, since, e.Hand)
 }
 
 // certain says whether handed would take the grant.

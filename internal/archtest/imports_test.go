@@ -144,7 +144,7 @@ var onlyIn = []struct {
 			"examine.go":      "it asks all masters of a cluster",
 			"skew.go":         "it looks whether a client follows a failover",
 			"autopipeline.go": "it lets the calls of a Store travel together",
-			"redlock.go":      "the Store of several servers",
+			"redlock.go":      "it looks at the clients of the Store of several servers",
 			"readwrite.go":    "the Store with readers",
 			"polling.go":      "the Store on bsm/redislock",
 			"scriptless.go":   "the Store without scripts",

@@ -28,6 +28,7 @@ var luaCommands = map[string]luaCommand{
 	"EXISTS":           {all, false, "does anybody wait?"},
 	"GET":              {1, false, "looks at a counter, a tombstone, a mark, and at data that is no lock, which it refuses"},
 	"GETEX":            {1, true, "looks, and is refused by a replica: see docs/adr/0001-first-write.md"},
+	"INFO":             {0, false, "replication, stats, memory: is a quorum's node still the server that it was?"},
 	"MGET":             {all, false, "looks at a lease, its counter and its tombstone at once; data of another type is no error to it"},
 	"PEXPIRE":          {1, true, "renews a lease, or keeps it"},
 	"PTTL":             {1, false, "how long is left of a lease"},
@@ -38,11 +39,13 @@ var luaCommands = map[string]luaCommand{
 	"TIME":             {0, false, "the only clock of a script"},
 	"TYPE":             {1, false, "is it a lock at all? GETEX of anything else would end the renewal of a whole batch"},
 	"ZADD":             {1, true, "queues, and marks whoever was handed the key"},
+	"ZCARD":            {1, false, "how many read; and is it a sorted set at all? Another type is refused before anything is done"},
 	"ZCOUNT":           {1, false, "how many wait"},
 	"ZRANGE":           {1, false, "who is first"},
 	"ZRANK":            {1, false, "which place a waiter has"},
 	"ZREM":             {1, true, "takes a waiter out of the queue"},
-	"ZREMRANGEBYSCORE": {1, true, "takes whoever was handed the key out of the queue"},
+	"ZREMRANGEBYSCORE": {1, true, "takes whoever was handed the key out of the queue, and readers whose time is over"},
+	"ZSCORE":           {1, false, "does it read still?"},
 }
 
 const (
@@ -387,9 +390,10 @@ func TestLuaRefused(t *testing.T) {
 
 	t.Run("a command that nobody uses", func(t *testing.T) {
 		t.Parallel()
-		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB", "no script uses SPUBLISH",
-			"no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCOUNT", "no script uses ZRANGE ",
-			"no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE")
+		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses INFO", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB", "no script uses SPUBLISH",
+			"no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCARD", "no script uses ZCOUNT", "no script uses ZRANGE ",
+			"no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE",
+			"no script uses ZSCORE")
 	})
 
 	t.Run("fragments that call each other", func(t *testing.T) {

@@ -13,10 +13,11 @@ type Capabilities struct {
 	Left     bool // says to who is refused how long the holder has, and whether another library holds the key
 	Raise    bool // raises the fence counter
 	Queue    bool // keeps a queue on the server
+	Readers  bool // has readers: it is a Downgrader
 	Notify   bool // is a Notifier that tells those in the queue when they are granted the key
 }
 
-// All is what a Store on Redis with scripts can do.
+// All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
 	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true,
 }
@@ -34,6 +35,7 @@ func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }
 func queues(h Harness) bool       { return h.Can.Queue }
 func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
+func readers(h Harness) bool      { return h.Can.Readers }
 func several(h Harness) bool      { return h.Another != nil }
 func together(h Harness) bool {
 	_, ok := h.Store.(locker.Several)

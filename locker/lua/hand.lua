@@ -1,10 +1,10 @@
 -- hand.lua: give a free key to whoever has waited longest and still lives.
 --
--- fragment: listeners(inbox) · publish(inbox, message) · tell(now, but, after, ms) · hand(now, stamp, counter, own, head)
+-- fragment: listeners(inbox) · publish(inbox, message) · forget(inbox, entry) · tell(now, but, after, ms) · hand(now, stamp, counter, own, head)
 -- KEYS: lease L · queue Q
 -- returns: hand: what lies in L now and for how many ms, or nil when L stays free, because nobody is left in Q or own,
 --          which has left Q then, is first · listeners: how many, 1 when it cannot be found out · publish: how many have
---          heard it, or an error · tell: nothing
+--          heard it, or an error · forget, tell: nothing
 -- idempotent: no; for scripts that a second execution does not bring here. L is free, and what can be of another type was
 --   looked at: nothing here must fail half-way. Something that memory cannot refuse was written before.
 -- first write: ZREM of the dead, ZADD of the one that is served: in place, so it needs no memory, and passes anyhow.
