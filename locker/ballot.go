@@ -235,5 +235,5 @@ func (b *ballot) farewell(i int) Claim {
 func (b *ballot) lost() Claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL}
+	return Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}
 }

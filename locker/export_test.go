@@ -27,6 +27,10 @@ var (
 		"rw_break": rwBreakScript.text, "rw_inspect": rwInspectScript.text, "rw_downgrade": rwDowngradeScript.text,
 		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
 		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
+
+		"quorum_rw_acquire": quorumRWAcquireScript.text, "quorum_rw_confirm": quorumRWConfirmScript.text,
+		"quorum_rw_renew": quorumRWRenewScript.text, "quorum_rw_release": quorumRWReleaseScript.text,
+		"quorum_rw_downgrade": quorumRWDowngradeScript.text,
 	}
 )
 
@@ -112,6 +116,15 @@ func QuorumStore(cs []Client, opts ...Option) (Store, error) {
 		return nil, err
 	}
 	return q.withInboxes(cs), nil
+}
+
+// ReadWriteQuorumStore is the Store behind NewReadWrite with several clients.
+func ReadWriteQuorumStore(cs []Client, opts ...Option) (Store, error) {
+	q, _, err := newRedlock("ReadWriteQuorumStore", cs, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.withReaders(cs), nil
 }
 
 // Settle waits for what a Store of QuorumStore does after it has answered.

@@ -65,19 +65,32 @@ func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll,
 var errForgot = errors.New("it may have forgotten leases")
 
 func (n *node) vote(ctx context.Context, c Claim, hint, ticket uint64) (poll, error) {
+	sent := time.Now()
+	v, err := n.ask(ctx, c, hint, ticket)
+	if err != nil {
+		return poll{}, err
+	}
+	return n.pollOf(v, sent)
+}
+
+// ask runs quorum_acquire.lua.
+func (n *node) ask(ctx context.Context, c Claim, hint, ticket uint64) (string, error) {
 	inbox := ""
 	if c.Queue {
 		inbox = c.Inbox
 	}
-	sent := time.Now()
-	v, err := quorumAcquireScript.run(ctx, n.steps,
+	if n.quorum.readers {
+		return n.askReading(ctx, c, inbox, hint, ticket)
+	}
+	return quorumAcquireScript.run(ctx, n.steps,
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key), nodeKey},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, inbox,
 		strconv.FormatUint(hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(ticket, 10))
-	if err != nil {
-		return poll{}, err
-	}
-	r := reply{v}
+}
+
+// pollOf reads the answer to an acquire that was sent at that time.
+func (n *node) pollOf(text string, sent time.Time) (poll, error) {
+	r := reply{text}
 	state := r.word()
 	at := r.time()
 	n.quorum.clocks.note(n.index, at, sent)
@@ -85,8 +98,11 @@ func (n *node) vote(ctx context.Context, c Claim, hint, ticket uint64) (poll, er
 	switch state {
 	case "forgot":
 		return poll{}, errForgot
-	case "granted":
+	case "granted", "entered":
 		_ = r.word()
+		if state == "entered" {
+			p.Writer = r.word() == "1"
+		}
 		h, minted, ok := parseVote(r.rest)
 		if !ok {
 			return poll{}, odd("acquire")
@@ -128,6 +144,9 @@ func parseVote(text string) (h leaseText, minted uint64, ok bool) {
 
 // confirm raises the node's vote to the fence that the quorum agreed on. It is false when it is not the owner's any more.
 func (n *node) confirm(ctx context.Context, c Claim, minted, fence uint64, block int) (bool, error) {
+	if n.quorum.readers {
+		return n.confirmReading(ctx, c, minted, fence, block)
+	}
 	v, err := quorumConfirmScript.run(ctx, n.steps, []string{c.Key, counterOf(c.Key)},
 		c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10)) //nolint:gosec // ≥ 1
 	return v == "1", err
@@ -150,13 +169,22 @@ func (n *node) take(ctx context.Context, c Claim, tombstone string, wakes bool) 
 	if wakes {
 		wake = "1"
 	}
+	if n.quorum.readers {
+		v, err := n.takeReading(ctx, c, tombstone, done, inbox, wake)
+		return takenOf(v, err)
+	}
 	v, err := quorumReleaseScript.run(ctx, n.steps,
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), inbox, asksOnce(c), wake)
+	return takenOf(v, err)
+}
+
+// takenOf reads the answer to a release.
+func takenOf(text string, err error) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	r := reply{v}
+	r := reply{text}
 	switch r.word() {
 	case "released":
 		return Grant{State: Released}, nil

@@ -16,7 +16,8 @@ import (
 // Only what the quorum could not decide is the Engine's to repeat.
 type quorum struct {
 	nodes    []*node
-	need     int           // nodes that must agree
+	need     int // nodes that must agree
+	readers  bool
 	skew     time.Duration // between the nodes' clocks
 	patience time.Duration // with a node that does not answer
 	longest  time.Duration // TTL

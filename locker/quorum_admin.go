@@ -16,7 +16,11 @@ type seen struct {
 
 // view reads L as a quorum writes it.
 func (n *node) view(ctx context.Context, key string) (seen, error) {
-	info, text, err := n.read(ctx, key)
+	look := n.read
+	if n.quorum.readers {
+		look = n.readReaders
+	}
+	info, text, err := look(ctx, key)
 	if err != nil || !info.Held {
 		return seen{Info: info}, err
 	}
@@ -98,6 +102,11 @@ func (q *quorum) describe(views []*seen, holder string) (s seen) {
 			s = *v
 		}
 	}
+	for _, v := range views {
+		if v != nil && v.id == holder {
+			s.Readers = max(s.Readers, v.Readers)
+		}
+	}
 	s.Left = runsOut(lefts, len(lefts)-q.need+1)
 	return s
 }
@@ -117,6 +126,9 @@ func (q *quorum) Break(ctx context.Context, key string, fence uint64, reason str
 	c := Claim{Key: key, Owner: holder.id, TTL: holder.Left, Undo: max(holder.Left, time.Minute)}
 	if holder.Kept {
 		c.Owner, c.Undo = kept, 0 // nobody is left to read a note
+	}
+	if holder.Mode == Shared {
+		c.Owner, c.Fence = shared, holder.Fence
 	}
 	f := send(q, q.all(), func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, true) })
 	defer f.done()

@@ -109,6 +109,7 @@ type count struct {
 	revoked  bool
 	reason   string
 	done     bool
+	writer   bool // waits, says a node
 	errs     []error
 }
 
@@ -119,6 +120,7 @@ func (t *count) hear(n *node, g Grant, err error) {
 		return
 	case g.State == Released:
 		t.released++
+		t.writer = t.writer || g.Writer
 		return
 	case g.State == Revoked:
 		t.revoked, t.reason = true, g.Reason
@@ -194,7 +196,7 @@ func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	for i := range counts {
 		if t := &counts[i]; t.quorum != nil && t.decided() {
 			if grants[i], _ = t.result(0); grants[i].State == Released {
-				grants[i].State = Granted
+				grants[i].State, grants[i].Writer = Granted, t.writer
 			}
 		}
 	}

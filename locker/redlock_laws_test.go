@@ -2,6 +2,7 @@ package locker_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +35,11 @@ func TestRedlockObeysTheLaws(t *testing.T) {
 }
 
 func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness {
+	return harnessOf(t, servers, locker.QuorumStore)
+}
+
+// harnessOf is for the Stores that a constructor makes on several servers.
+func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) lockertest.Harness {
 	direct := clientsOf(t, servers)
 	var proxies []*chaos.Proxy
 	var through []*redis.Client
@@ -44,10 +50,11 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness
 	}
 	var mu sync.Mutex
 	connections := make(map[locker.Store][]*redis.Client)
-	store := newQuorumStore(t, through)
+	store, can := openQuorum(t, through, open), quorumCan
+	_, can.Readers = store.(locker.Downgrader)
 	return lockertest.Harness{
 		Store: store,
-		Can:   quorumCan,
+		Can:   can,
 		LoseReply: func(t testing.TB, op locker.Op, key string) {
 			for i, p := range proxies {
 				loadScripts(t, through[i])
@@ -61,7 +68,7 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness
 		},
 		Another: func(t testing.TB) locker.Store {
 			cs := clientsOf(t, servers)
-			s := newQuorumStore(t, cs)
+			s := openQuorum(t, cs, open)
 			mu.Lock()
 			defer mu.Unlock()
 			connections[s] = cs
@@ -94,7 +101,14 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness
 
 func newQuorumStore(t testing.TB, cs []*redis.Client) locker.Store {
 	t.Helper()
-	s, err := locker.QuorumStore(clients(cs))
+	return openQuorum(t, cs, locker.QuorumStore)
+}
+
+type quorumOpener = func([]locker.Client, ...locker.Option) (locker.Store, error)
+
+func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
+	t.Helper()
+	s, err := open(clients(cs))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,11 +122,15 @@ func newQuorumStore(t testing.TB, cs []*redis.Client) locker.Store {
 	return s
 }
 
-// quorumCall matches the EVALSHA of one step of a quorum on one key.
+// quorumCall matches the EVALSHA of one step of a quorum on one key, with readers or without.
 func quorumCall(op locker.Op, key string) chaos.Match {
-	name := map[locker.Op]string{locker.OpAcquire: "quorum_acquire", locker.OpRenew: "renew", locker.OpRelease: "quorum_release"}[op]
-	sha := locker.ScriptSHA(name)
+	names := map[locker.Op][]string{
+		locker.OpAcquire: {"quorum_acquire", "quorum_rw_acquire"}, locker.OpRenew: {"renew", "quorum_rw_renew"},
+		locker.OpRelease: {"quorum_release", "quorum_rw_release"},
+	}[op]
 	return func(request []byte) bool {
-		return strings.Contains(string(request), sha) && strings.Contains(string(request), key)
+		return strings.Contains(string(request), key) && slices.ContainsFunc(names, func(name string) bool {
+			return strings.Contains(string(request), locker.ScriptSHA(name))
+		})
 	}
 }

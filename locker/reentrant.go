@@ -21,7 +21,8 @@ import (
 // themselves where they must.
 //
 // A nested hold is what the first one is. Shared inside Exclusive joins it; Exclusive inside Shared is refused at once
-// with ErrUnsupported, because two who try that would wait for each other. Of the nested Rule:
+// with ErrUnsupported, because two who try that would wait for each other. [Lease.Downgrade] is for who holds the lock alone.
+// Of the nested Rule:
 //
 //	TTL      does not matter: the lease goes on being renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
