@@ -87,7 +87,7 @@ func (s *shards) end() (channels []string) {
 }
 
 // LeaveAfter makes an Engine on a cluster leave channels that nobody has used for that long. Call it before the first wait.
-func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).shards.leaves = d }
+func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).leaves = d }
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }

@@ -95,7 +95,7 @@ func TestAPlannedSentinelFailoverLosesNoWaiter(t *testing.T) {
 	holder := acquire(t, a, locker.Rule{Key: "a"})
 	waiter := queues(t, b, locker.Rule{Key: "a"}, client)
 	sentinel := redis.NewSentinelClient(&redis.Options{Addr: set.Addrs()[0]})
-	t.Cleanup(func() { sentinel.Close() })
+	t.Cleanup(func() { _ = sentinel.Close() })
 	if err := sentinel.Failover(t.Context(), redistest.SentinelName).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,17 +129,17 @@ func TestASubscriptionThatStaysOnTheOldMasterIsNoticed(t *testing.T) {
 		c := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, addr.Load().(string))
 		}})
-		t.Cleanup(func() { c.Close() })
+		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
 	holder := acquire(t, newSingle(t, client()), locker.Rule{Key: "a"})
 	waiter := queues(t, newSingle(t, client()), locker.Rule{Key: "a"}, then)
 
 	addr.Store(after.Addr())
-	if err := now.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+	if err := now.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := then.SlaveOf(t.Context(), host, strings.TrimPrefix(after.Addr(), host+":")).Err(); err != nil {
+	if err := then.ReplicaOf(t.Context(), host, strings.TrimPrefix(after.Addr(), host+":")).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(then.PubSubChannels(t.Context(), "latchkit:i:*").Val()); n != 1 {
