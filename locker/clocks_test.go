@@ -7,7 +7,6 @@ import (
 )
 
 func TestOfClocksTheMedianIsBelieved(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newClocks(3)
 		start := time.Now()
