@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,7 +83,9 @@ func (q *quorum) settle(ctx context.Context) (err error) {
 	q.settled.Do(func() {
 		close(q.closing)
 		for _, n := range q.nodes {
-			err = errors.Join(err, n.cleaner.stop(ctx))
+			if stopped := n.cleaner.stop(ctx); err == nil {
+				err = stopped
+			}
 		}
 		q.cut()
 		if stopped := q.calls.stop(ctx); err == nil {

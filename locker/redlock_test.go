@@ -446,3 +446,35 @@ func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// One call that hangs says little of a server; of all servers it must not be believed.
+func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	cs := clientsOf(t, servers)
+	var faults []*chaos.Fault
+	for i, s := range servers {
+		proxy := chaos.NewProxy(t, s.Addr())
+		cs[i] = s.Client(t, func(o *redis.Options) { o.Addr, o.ReadTimeout = proxy.Addr(), time.Minute })
+		loadScripts(t, cs[i])
+		faults = append(faults, proxy.SwallowReplies(1, quorumCall(locker.OpAcquire, "hangs")))
+	}
+	l := newRedlock(t, clients(cs), locker.WithNodeTimeout(time.Second))
+	p := asks(t, l, locker.Rule{Key: "hangs", Wait: 10 * time.Second})
+	for _, f := range faults {
+		f.Await(t, 1)
+	}
+	<-time.After(1500 * time.Millisecond) // until they are late
+	for i := range 20 {
+		lease, err := l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("k", i), Wait: locker.NoWait})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, lease)
+	}
+	p.cancel()
+	<-p.done
+	for i := range cs {
+		cs[i].Close() // and with it what hangs
+	}
+}

@@ -33,7 +33,6 @@ func tallyOf(answers ...string) *tally {
 }
 
 func TestWhatAnswersComeTo(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		answers []string
 		result  State // 0: ErrQuorum
@@ -74,7 +73,6 @@ func TestWhatAnswersComeTo(t *testing.T) {
 }
 
 func TestWhenAnswersDecide(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		decided bool
 		answers []string
@@ -98,7 +96,6 @@ func TestWhenAnswersDecide(t *testing.T) {
 // The shortest block of those that count; the time when the others are no quorum any more; a refusal only where nothing
 // can have been granted.
 func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
-	t.Parallel()
 	if g, _ := tallyOf("g5", "g6", "g5").result(); g.Fence != 5 || g.Block != 8 {
 		t.Errorf("fence %d block %d", g.Fence, g.Block)
 	}
