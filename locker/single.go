@@ -116,7 +116,7 @@ func (s single) acked(key string) (Client, *witness) {
 	if !s.acks.asked {
 		return s.steps, nil
 	}
-	w := &witness{acks: s.acks, client: s.client, key: key}
+	w := s.acks.witness(s.client, key)
 	return w, w
 }
 
