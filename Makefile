@@ -33,7 +33,7 @@ test: tools ## run all tests, in all modules, on real servers
 	done
 
 .PHONY: check
-check: format vet lint tidy arch ## everything else that CI wants to be so
+check: format vet lint tidy arch generated ## everything else that CI wants to be so
 
 .PHONY: format
 format: ## is all code as gofmt writes it?
@@ -64,6 +64,14 @@ tidy: ## does each go.mod name what is used, and nothing else?
 .PHONY: arch
 arch: ## who imports what, the public API, the scripts, the README
 	$(alone) go test ./internal/archtest
+
+.PHONY: generate
+generate: tools ## write anew what protoc makes of the .proto files
+	.ci/generate
+
+.PHONY: generated
+generated: tools ## is that what is committed?
+	.ci/generate -check
 
 .PHONY: bench
 bench: tools ## what locks cost, beside the floor and the peers: some 8 minutes on an idle machine

@@ -27,6 +27,7 @@ type acquisition struct {
 	meta     string
 	finish   func(Outcome) // tells the Observer that it has ended; nil without one
 	behind   string        // what its RunAll holds and sorts behind rule.Key, so that it must not wait; "": nothing
+	pass     *Pass         // of who joins a lease
 
 	*ticket        // the token that is asked with
 	own     ticket // mostly it is this one
@@ -388,6 +389,11 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	if handed > 0 {
 		life = handed
 	}
+	each := ttl
+	if g.Left > 0 {
+		life = min(life, g.Left)
+		each = life
+	}
 	deadline := since.Add(life - e.cfg.drift(life))
 	if gone := a.caller.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
@@ -402,7 +408,7 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.Block), ttl: ttl, since: since, //nolint:gosec // at most WithHandoffs
 
 		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
-		renewal: renewal{each: ttl, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
+		renewal: renewal{each: each, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {
 		f.hold.until = since.Add(a.rule.AtMost)

@@ -24,7 +24,8 @@ type Engine struct {
 	post    post
 	times   times
 	timers  timers
-	pace    *pace // nil: TTLs are fixed
+	pace    *pace   // nil: TTLs are fixed
+	joined  *Engine // of leases that were joined; nil where that cannot be
 
 	calls    callers
 	acquires tasks // calls of Acquire
@@ -67,6 +68,9 @@ func newEngine(s Store, cfg config) *Engine {
 	e.cleaner.init()
 	e.cohorts.init(e)
 	e.post.init(e)
+	if j, ok := s.(Joiner); ok {
+		e.joined = joinedEngine(j, cfg)
+	}
 	return e
 }
 
@@ -79,11 +83,17 @@ var _ Locker = (*Engine)(nil)
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported, ErrInvalidKey,
 // ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside it where a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	return e.acquire(ctx, rule, nil)
+}
+
+// acquire is Acquire, or with a pass Join.
+func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Pass) (*Lease, error) {
 	a, err := e.begin(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
 	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
+	a.pass = pass
 	a.observe()
 	return a.end(a.run())
 }
@@ -212,7 +222,13 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, l := range e.keeper.leases() {
 		l.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
 	}
-	err := e.acquires.wait(ctx)
+	var err error
+	if e.joined != nil {
+		err = e.joined.Close(ctx)
+	}
+	if acquired := e.acquires.wait(ctx); err == nil {
+		err = acquired
+	}
 	if ran := e.runs.wait(ctx); err == nil {
 		err = ran
 	}

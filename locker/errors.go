@@ -31,10 +31,14 @@ var (
 	ErrUnsupported = errors.New("this Locker cannot do that")
 	// ErrGone: Break found that the holder it was told to break does not hold any more.
 	ErrGone = errors.New("that holder does not hold the lock any more")
+	// ErrRefused: Join was shown a Pass that lets nobody in: the lease is over, or it was never made for this key.
+	ErrRefused = errors.New("the lease cannot be joined: it is over, or was not delegated")
 	// ErrInvalidKey: the key cannot be locked; the text says what is allowed.
 	ErrInvalidKey = errors.New("invalid key")
 	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits; the text says what is allowed.
 	ErrInvalidRule = errors.New("invalid rule")
+	// ErrUnguarded: something that works under a lease was called without one.
+	ErrUnguarded = errors.New("there is no lease in the context")
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("the Locker was closed")
 )

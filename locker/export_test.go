@@ -17,6 +17,7 @@ var (
 	ReadersOf  = readersOf
 	QueueOf    = queueOf
 	EntryOf    = entryOf
+	JoinsOf    = joinsOf
 	EventOf    = eventOf
 	SlotCount  = slotCount
 	ScriptText = map[string]string{
@@ -27,6 +28,7 @@ var (
 		"rw_break": rwBreakScript.text, "rw_inspect": rwInspectScript.text, "rw_downgrade": rwDowngradeScript.text,
 		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
 		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
+		"delegate": delegateScript.text, "join": joinScript.text, "leave": leaveScript.text,
 
 		"quorum_rw_acquire": quorumRWAcquireScript.text, "quorum_rw_confirm": quorumRWConfirmScript.text,
 		"quorum_rw_renew": quorumRWRenewScript.text, "quorum_rw_release": quorumRWReleaseScript.text,

@@ -67,7 +67,7 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 func (k *keeper) pass(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !h.sound() || h.claim.Fence != 0 { // it is being downgraded
+	if !h.sound() || h.joinable || h.claim.Fence != 0 { // it was delegated, or is being downgraded
 		return false
 	}
 	if h.lease = nil; !h.adaptive {
@@ -205,6 +205,17 @@ func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time, bool)
 	return h.renewalAt(now, ttl), now, true
 }
 
+// delegated keeps the hold of l from being passed on. It is false when it was passed on already.
+func (k *keeper) delegated(l *Lease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.hold.lease != l || l.hold.index == 0 {
+		return false
+	}
+	l.hold.joinable = true
+	return true
+}
+
 // extended makes renewals ask for ttl from now on.
 func (k *keeper) extended(h *hold, ttl time.Duration) {
 	k.mu.Lock()
@@ -221,7 +232,7 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
 	}
 	return Claim{
 		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
-		Handed: h.handed > 0,
+		Handed: h.handed > 0, Pass: h.claim.Pass,
 	}
 }
 
@@ -243,10 +254,15 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		}
 		k.pace(h)
 		h.failure = nil
-		if deadline := start.Add(claim.TTL - k.engine.cfg.drift(claim.TTL)); deadline.After(h.deadline) {
+		ttl, next := claim.TTL, claim.TTL
+		if g.Left > 0 {
+			ttl = min(ttl, g.Left)
+			next = max(ttl, 6*renewSlack) // what runs out is not asked about without a pause
+		}
+		if deadline := start.Add(ttl - k.engine.cfg.drift(ttl)); deadline.After(h.deadline) {
 			h.deadline = deadline
 		}
-		k.plan(h, start, claim.TTL)
+		k.plan(h, start, next)
 		k.fix(h)
 		return true
 	case Revoked:

@@ -15,6 +15,7 @@ const (
 	readersKey   = reserved + "r:{"        // latchkit:r:{tag}:L, a sorted set of who reads
 	tombstoneKey = reserved + "x:{"        // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	doneKey      = reserved + "d:{"        // latchkit:d:{tag}:L, there while Rule.Once holds
+	joinsKey     = reserved + "j:{"        // latchkit:j:{tag}:L, a hash of who may join a lease, and who has
 	counterKey   = reserved + "f:{"        // latchkit:f:{tag of the slot}, the fence counter, for ever
 	wakeKey      = reserved + "w:{"        // latchkit:w:{tag}:L, for whom a node of a quorum keeps its vote
 	intentKey    = reserved + "t:{"        // latchkit:t:{tag}:L, which writer waits at a node of a quorum that has readers
@@ -59,6 +60,7 @@ func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:"
 func intentOf(l string) string           { return intentKey + tagOf(l) + "}:" + l }
 func wakeOf(l string) string             { return wakeKey + tagOf(l) + "}:" + l }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
+func joinsOf(l string) string            { return joinsKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }
 
 // tagOfSlot is a hash tag of a slot, in braces.

@@ -205,6 +205,17 @@ func (l *Lease) wrap(op Op, err error) error {
 	return &Error{Op: op, Key: l.rule.Key, Err: err}
 }
 
+// Observe tells the Locker's Observer that op begins under this lease, as the Locker tells it of its own operations. It
+// returns what the Observer made of ctx, and what must be called once when op has ended, without the Fence, which is
+// filled in. It is for adapters, such as package sqllock.
+func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outcome)) {
+	ctx, end := l.engine.cfg.begin(ctx, op, l.rule)
+	return ctx, func(o Outcome) {
+		o.Fence = l.fence
+		finish(end, o)
+	}
+}
+
 func (l *Lease) outcome(op Op, err error) Outcome {
 	return Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, TTL: l.engine.keeper.eachOf(l.hold)}
 }

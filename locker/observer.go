@@ -19,9 +19,15 @@ const (
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
 	OpDowngrade                // Downgrade
+	OpDelegate                 // Lease.Delegate; not observed
+	OpJoin                     // the Store's step of Engine.Join, which is observed as OpAcquire
+	OpTransact                 // a database transaction under the lease, its repetitions included: package sqllock
 )
 
-var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "downgrade"}
+var opNames = [...]string{
+	"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "downgrade", "delegate", "join",
+	"transact",
+}
 
 // String returns the operation's name, such as "acquire".
 func (o Op) String() string {
@@ -38,7 +44,8 @@ type Observer interface {
 	// into it becomes the parent of the operation's calls, and with OpHold of the work under the lock. The function
 	// that it returns is called once, at the end; it may be nil.
 	//
-	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpBreak are observed. The rule is complete: defaults are filled in.
+	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpBreak are observed, and what adapters tell with
+	// [Lease.Observe]. The rule is complete: defaults are filled in.
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
@@ -74,6 +81,11 @@ const (
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultBroken         Result = "broken"           // break: the holder was thrown out
 	ResultGone           Result = "gone"             // break: ErrGone
+	ResultCommitted      Result = "committed"        // transact: the transaction is there
+	ResultRolledBack     Result = "rolled_back"      // transact: it is not, because of its work, its database or its lease
+	ResultStaleFence     Result = "stale_fence"      // transact: it is not, because a newer holder has claimed the resource
+	ResultFenceRegressed Result = "fence_regressed"  // transact: it is not, because the fence is older than the database's
+	ResultCommitUnknown  Result = "commit_unknown"   // transact: nobody knows yet
 	ResultError          Result = "error"            // any: everything else
 )
 
@@ -85,7 +97,7 @@ type Outcome struct {
 	// Fence of the lease, 0 when there is none.
 	Fence uint64
 	// Calls is how many times the Store was asked by this operation. 0 for OpHold, for a release that passed the lease on to
-	// another caller of this process, and for an acquire that got it so.
+	// another caller of this process, and for an acquire that got it so. For OpTransact how often the transaction was begun.
 	Calls int
 	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call where the nodes agreed at once, more where
 	// their fences had to be brought together or votes were split. 0 where there is one server.

@@ -115,7 +115,7 @@ func (a *acquisition) outcome(l *Lease, err error) Outcome {
 
 // unavailable wraps an error of a Store in the sentinel, unless it has a more telling one already.
 func unavailable(err error) error {
-	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported} {
+	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported, ErrRefused} {
 		if errors.Is(err, known) {
 			return err
 		}

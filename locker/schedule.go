@@ -23,6 +23,7 @@ type renewal struct {
 	failure  error           // of the last renewal attempt
 	pending  bool            // for a sender
 	adaptive bool            // each is the Engine's to choose
+	joinable bool            // it was delegated, so it is not passed on
 }
 
 // use makes l a user of the hold.

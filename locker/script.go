@@ -155,6 +155,13 @@ var (
 	//go:embed lua/quorum_enroll.lua
 	quorumEnrollLua string
 
+	//go:embed lua/delegate.lua
+	delegateLua string
+	//go:embed lua/join.lua
+	joinLua string
+	//go:embed lua/leave.lua
+	leaveLua string
+
 	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
 	acquireAllScript = newScript(acquireAllLua)
 	renewScript      = newScript(renewLua)
@@ -164,6 +171,9 @@ var (
 	breakScript      = newScript(grantLua + handLua + breakLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)
+	delegateScript   = newScript(delegateLua)
+	joinScript       = newScript(joinLua)
+	leaveScript      = newScript(leaveLua)
 
 	rwAcquireScript   = newScript(grantLua + handLua + queueLua + readersLua + rwAcquireLua)
 	rwRenewScript     = newScript(rwRenewLua)

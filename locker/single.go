@@ -143,7 +143,7 @@ func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
 		if grants[i], ok = grantOf(text); !ok {
 			return nil, odd("acquire_all")
 		}
-		if grants[i], err = w.counts(grants[i]); err != nil {
+		if _, err := w.counts(grants[i]); err != nil {
 			return nil, err
 		}
 	}

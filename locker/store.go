@@ -49,6 +49,8 @@ type Claim struct {
 	Complete bool          // Release: set the done mark
 	Undo     time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
 	Next     *Claim        // Release: an Acquire of the same key in the same step, behind everybody who waits
+
+	Pass *Pass // all steps of a Joiner: for which lease Owner was let in
 }
 
 // Format prints the claim without its Owner, which is a secret.
@@ -73,6 +75,8 @@ type Grant struct {
 	Reason    string // Revoked: what Break was told
 	Err       error  // Renew: why this claim has no answer while others have one; it is renewed again later
 	Next      *Grant // Released with Claim.Next: the answer to that: Granted or Busy, Undone when it was refused
+
+	Left time.Duration // Granted by a Joiner: how long the lease that was joined lasts; otherwise 0, and it lasts for Claim.TTL
 }
 
 // Holder is what a Store knows of whoever holds a key.

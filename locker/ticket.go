@@ -32,7 +32,7 @@ type ticket struct {
 func (a *acquisition) prepare() {
 	a.claim = Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), Block: 1,
-		Metadata: a.meta, Once: a.rule.Once,
+		Metadata: a.meta, Once: a.rule.Once, Pass: a.pass,
 	}
 	if a.cohort != nil && a.rule.Mode == Exclusive {
 		a.claim.Block = a.engine.cfg.handoffs

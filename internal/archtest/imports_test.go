@@ -25,6 +25,7 @@ var mayImport = map[string]map[string]string{
 	"locker/key": {},
 	"locker/delegate": {
 		"./locker": "it hands a lease of it to a call in another process",
+		"net/http": "it is a RoundTripper for clients, and reads the header that it has sent",
 	},
 	"locker/idempotency": {
 		"./locker":                     "a response is stored under a lease",
@@ -38,9 +39,11 @@ var mayImport = map[string]map[string]string{
 	"ginlock": {
 		"./locker":                     "an adapter turns a request into a Rule and runs it",
 		"./locker/key":                 "all adapters share the grammar of keys",
+		"./locker/delegate":            "a lease may travel with a request",
 		"./locker/idempotency":         "a repeated request gets the stored response",
 		"./ginlock/httplock":           "gin speaks net/http: what is not gin's own is written there, once",
 		"github.com/gin-gonic/gin/...": "the framework",
+		"github.com/goccy/go-yaml":     "rules may stand in YAML; gin reads its YAML with it, so it is there already",
 		"net/http":                     "the framework's requests and replies are net/http's",
 	},
 	"ginlock/httplock": {
@@ -54,9 +57,19 @@ var mayImport = map[string]map[string]string{
 		"./locker":                       "an adapter turns a call into a Rule and runs it",
 		"./locker/key":                   "all adapters share the grammar of keys",
 		"./locker/delegate":              "a lease may travel with a call",
+		"./grpclock/lockpb":              "the annotation, as protoc made it",
 		"google.golang.org/grpc/...":     "the framework",
 		"google.golang.org/genproto/...": "a refusal carries RetryInfo and ErrorInfo",
 		"google.golang.org/protobuf/...": "rules stand in descriptors, and keys in messages",
+	},
+	"grpclock/lockpb": {
+		"unsafe":                         "protoc-gen-go puts the descriptor into a string with it",
+		"google.golang.org/protobuf/...": "it is generated code",
+	},
+	"internal/shop": {
+		"./grpclock/lockpb":              "it is generated code, for tests, of an annotated service",
+		"google.golang.org/grpc/...":     "the same",
+		"google.golang.org/protobuf/...": "the same",
 	},
 	"asynqlock": {
 		"./locker":                     "an adapter turns a task into a Rule and runs it",
@@ -75,6 +88,7 @@ var mayImport = map[string]map[string]string{
 		"go.opentelemetry.io/otel/attribute":   "the API",
 		"go.opentelemetry.io/otel/codes":       "the API",
 		"go.opentelemetry.io/otel/metric/...":  "the API, with its no-op providers",
+		"go.opentelemetry.io/otel/propagation": "the API: a trace goes on in the process that takes a message out of a queue",
 		"go.opentelemetry.io/otel/trace/...":   "the API, with its no-op providers",
 		"go.opentelemetry.io/otel/semconv/...": "names that others agreed on",
 		"github.com/bsm/redislock":             "it names redislock's errors, and traces services that use it by itself",
@@ -86,6 +100,9 @@ var mayImport = map[string]map[string]string{
 	"internal/redistest": {
 		"./internal/proc":              "a server is a child process",
 		"github.com/redis/go-redis/v9": "it hands out clients of its servers",
+	},
+	"internal/sqltest": {
+		"./internal/proc": "a server is a child process",
 	},
 	"internal/chaos": {
 		"./internal/proc":      "a fault may be a signal",

@@ -15,15 +15,20 @@ import (
 
 // mayRequire are the modules that the root's go.mod may require directly: they
 // are in the go.sum of everybody who uses latchkit, whatever part of it. Later
-// adapters bring their frameworks (grpc with genproto and protobuf, asynq), each
-// with a row here.
+// adapters bring their frameworks (asynq), each with a row here.
 var mayRequire = map[string]string{
 	"github.com/redis/go-redis/v9":    "the client that users have already",
 	"github.com/bsm/redislock":        "NewPolling, and otel's view of services that use it by themselves",
 	"github.com/gin-gonic/gin":        "ginlock's framework",
+	"github.com/hibiken/asynq":        "asynqlock's framework",
+	"github.com/goccy/go-yaml":        "ginlock's rules in YAML; gin requires it anyway, at the same version",
 	"go.opentelemetry.io/otel":        "otel's API: attributes, codes, the global providers",
 	"go.opentelemetry.io/otel/metric": "otel's API: the histogram",
 	"go.opentelemetry.io/otel/trace":  "otel's API: spans",
+
+	"google.golang.org/grpc":                    "grpclock's framework",
+	"google.golang.org/protobuf":                "grpclock: rules stand in descriptors, keys in messages",
+	"google.golang.org/genproto/googleapis/rpc": "grpclock: ErrorInfo, RetryInfo and BadRequest, which clients of all languages know",
 }
 
 // notInWorkspace are the nested modules that go.work leaves out.

@@ -3,6 +3,8 @@ package lockertest
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"errors"
 	"testing"
 	"time"
 
@@ -155,3 +157,53 @@ func (b *bench) owns(c locker.Claim, when string) {
 
 // pass lets d pass on the server's clock.
 func (b *bench) pass(d time.Duration) { <-time.After(d + d/10) }
+
+// delegate registers a secret.
+func (b *bench) delegate(c locker.Claim, p locker.Pass, within time.Duration) locker.Grant {
+	b.Helper()
+	g, err := b.Store.(locker.Joiner).Delegate(b.Context(), c, p, within) //nolint:forcetypeassert // the Harness says Join
+	if err != nil {
+		b.Fatalf("delegate: %v", err)
+	}
+	return g
+}
+
+// delegatedFor registers a secret, and returns what who knows it can show.
+func (b *bench) delegatedFor(c locker.Claim, p locker.Pass, secret string, within time.Duration) locker.Pass {
+	b.Helper()
+	p.Secret = sha256.Sum256([]byte(secret))
+	b.want(b.delegate(c, p, within), locker.Granted, "delegation by the holder")
+	return locker.Pass{Secret: p.Secret}
+}
+
+func (b *bench) delegated(c locker.Claim, p locker.Pass, secret string) locker.Pass {
+	b.Helper()
+	return b.delegatedFor(c, p, secret, ttl)
+}
+
+// joiner is a new owner that shows p.
+func (b *bench) joiner(p locker.Pass) locker.Claim {
+	c := b.claim(owner())
+	c.Pass = &p
+	return c
+}
+
+func (b *bench) join(c locker.Claim) locker.Grant {
+	b.Helper()
+	g, err := b.Store.(locker.Joiner).Join(b.Context(), c) //nolint:forcetypeassert // the Harness says Join
+	if err != nil {
+		b.Fatalf("join: %v", err)
+	}
+	return g
+}
+
+func (b *bench) leave(c locker.Claim) locker.Grant {
+	b.Helper()
+	g, err := b.Store.(locker.Joiner).Leave(b.Context(), c) //nolint:forcetypeassert // the Harness says Join
+	if err != nil {
+		b.Fatalf("leave: %v", err)
+	}
+	return g
+}
+
+func endedAsLost(err error) bool { return errors.Is(err, locker.ErrLost) }

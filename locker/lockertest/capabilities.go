@@ -15,11 +15,12 @@ type Capabilities struct {
 	Queue    bool // keeps a queue on the server
 	Readers  bool // has readers: it is a Downgrader
 	Notify   bool // is a Notifier that tells those in the queue when they are granted the key
+	Join     bool // is a Joiner: its leases can be joined by calls in other processes
 }
 
 // All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
-	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true,
+	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true,
 }
 
 // What laws need.
@@ -30,6 +31,7 @@ func once(h Harness) bool         { return h.Can.Once }
 func breaks(h Harness) bool       { return h.Can.Break && h.Can.Fence }
 func metadata(h Harness) bool     { return h.Can.Metadata }
 func left(h Harness) bool         { return h.Can.Left }
+func joinable(h Harness) bool     { return h.Can.Join && h.Can.Fence }
 func raises(h Harness) bool       { return h.Can.Raise }
 func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }

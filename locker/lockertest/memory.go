@@ -21,6 +21,7 @@ type Memory struct {
 	queues    map[string]queue
 	notes     map[owned]note       // tombstones
 	done      map[string]time.Time // done marks, until when
+	joins     map[string]joins     // of leases that were delegated
 	counter   uint64               // the last fence
 	ahead     time.Duration        // of the server's clock
 	faults    map[locker.Op]fault
@@ -63,6 +64,7 @@ func NewMemory() *Memory {
 func (m *Memory) forget() {
 	m.leases, m.queues = make(map[string]lease), make(map[string]queue)
 	m.notes, m.done = make(map[owned]note), make(map[string]time.Time)
+	m.joins = make(map[string]joins)
 }
 
 // now is the server's clock; m.mu is held.

@@ -16,6 +16,7 @@ var _ interface {
 	locker.Breaker
 	locker.Fencer
 	locker.Notifier
+	locker.Joiner
 } = (*Process)(nil)
 
 // Acquire is the Store's step.

@@ -1,0 +1,222 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func job(account string) *asynq.Task {
+	return asynq.NewTask("job", []byte(`{"account":"`+account+`"}`))
+}
+
+func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
+	t.Parallel()
+	q, w := newQueue(t), newWork()
+	g := guardOf(t, q.locker(),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Unique()),
+		asynqlock.On("job:other", asynqlock.Template("account:{payload.account}"), asynqlock.Unique()))
+	c := g.Client(q.client, q.inspector)
+	enqueue := func(task *asynq.Task, opts ...asynq.Option) (string, error) {
+		info, err := c.EnqueueContext(t.Context(), task, append(opts, asynq.Queue(q.name))...)
+		if err != nil {
+			return "", err
+		}
+		return info.ID, nil
+	}
+	want := func(says string, _ string, err error) {
+		t.Helper()
+		if says == "" && err != nil || says != "" && (!errors.Is(err, asynq.ErrDuplicateTask) || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	refused := func(says string, opts ...asynq.Option) {
+		t.Helper()
+		_, err := enqueue(job("42"), opts...)
+		want(says, "", err)
+	}
+	id, err := enqueue(job("42"), asynq.ProcessIn(time.Hour), asynq.MaxRetry(0))
+	want("", id, err)
+	refused("is scheduled")
+	_, err = enqueue(job("43"))
+	want("", "", err)
+	_, err = enqueue(asynq.NewTask("job:other", []byte(`{"account":"42"}`)))
+	want("", "", err)
+
+	// While it waits, runs, and is kept in the archive.
+	if err := q.inspector.RunTask(q.name, id); err != nil {
+		t.Fatal(err)
+	}
+	refused("is pending")
+	fail := asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		_ = w.ProcessTask(ctx, task)
+		return errors.New("it fails")
+	})
+	q.serve(g, asynq.Config{}, fail)
+	for next(t, w) != id {
+		w.end <- struct{}{}
+	}
+	refused("is active")
+	for range 3 {
+		w.end <- struct{}{}
+	}
+	await(t, "it is archived", func() bool { return strings.HasPrefix(q.state(id), "archived") })
+	second, err := enqueue(job("42"), asynq.ProcessIn(time.Hour))
+	want("", second, err)
+	if second == id || !strings.HasPrefix(second, id) {
+		t.Errorf("after %s came %s", id, second)
+	}
+	refused("is scheduled")
+	if _, err := g.Client(q.client, nil).EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name)); !errors.Is(err, asynq.ErrDuplicateTask) {
+		t.Errorf("%v; who cannot look into the archive must take it for a duplicate", err)
+	}
+}
+
+// asynq's own Unique sets its lock before it finds the ID taken, and leaves it behind: for its whole time no such task can be
+// enqueued, though none is there.
+func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	other := asynq.NewTask("job", []byte(`{"account":"7"}`))
+	q.enqueue("job", `{"account":"42"}`, asynq.TaskID("taken"))
+	if _, err := q.client.Enqueue(other, asynq.Queue(q.name), asynq.TaskID("taken"), asynq.Unique(time.Hour)); !errors.Is(err, asynq.ErrTaskIDConflict) {
+		t.Fatal(err)
+	}
+	if _, err := q.client.Enqueue(other, asynq.Queue(q.name), asynq.Unique(time.Hour)); !errors.Is(err, asynq.ErrDuplicateTask) {
+		t.Errorf("%v; asynq has mended it: the refusal of asynq.Unique beside Unique can go", err)
+	}
+
+	g := guard(t, q.locker(), asynqlock.Unique())
+	c := g.Client(q.client, q.inspector)
+	for range 2 {
+		info, err := c.EnqueueContext(t.Context(), job("8"), asynq.Queue(q.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.EnqueueContext(t.Context(), job("8"), asynq.Queue(q.name)); !errors.Is(err, asynq.ErrDuplicateTask) {
+			t.Errorf("%v, want a duplicate", err)
+		}
+		if err := q.inspector.DeleteTask(q.name, info.ID); err != nil { // then there is none
+			t.Fatal(err)
+		}
+	}
+	if keys, err := q.redis.Keys(t.Context(), q.name+":*").Result(); err != nil || len(keys) > 0 {
+		t.Errorf("%v, %v: uniqueness is that of the task, and nothing beside it", keys, err)
+	}
+}
+
+func TestOfManyWhoEnqueueAUniqueTaskOneDoes(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	c := guard(t, q.locker(), asynqlock.Unique()).Client(q.client, q.inspector)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	done, refused := 0, 0
+	for range 20 {
+		all.Go(func() {
+			_, err := c.EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				done++
+			case errors.Is(err, asynq.ErrDuplicateTask):
+				refused++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if done != 1 || refused != 19 {
+		t.Errorf("%d enqueued it, %d were refused", done, refused)
+	}
+}
+
+func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	c := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.Unique()).Client(q.client, q.inspector)
+	for says, enqueue := range map[string]func() (*asynq.TaskInfo, error){
+		"the task is nil": func() (*asynq.TaskInfo, error) { return c.EnqueueContext(t.Context(), nil) },
+		"give them to EnqueueContext": func() (*asynq.TaskInfo, error) {
+			return c.EnqueueContext(t.Context(), asynq.NewTask("job", nil, asynq.MaxRetry(1)))
+		},
+		"leave the latter out": func() (*asynq.TaskInfo, error) {
+			return c.EnqueueContext(t.Context(), job("42"), asynq.Unique(time.Hour))
+		},
+		"leave asynq.TaskID out": func() (*asynq.TaskInfo, error) {
+			return c.EnqueueContext(t.Context(), job("42"), asynq.TaskID("mine"))
+		},
+		"has no key": func() (*asynq.TaskInfo, error) { return c.EnqueueContext(t.Context(), asynq.NewTask("job", nil)) },
+	} {
+		if _, err := enqueue(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}
+
+// shout is a Propagator of one value.
+type shout struct{}
+
+type shoutKey struct{}
+
+func (shout) Inject(ctx context.Context, headers map[string]string) {
+	headers["shout"], _ = ctx.Value(shoutKey{}).(string)
+}
+
+func (shout) Extract(ctx context.Context, headers map[string]string) context.Context {
+	return context.WithValue(ctx, shoutKey{}, headers["shout"])
+}
+
+// What was enqueued under a lease says under which, and in which trace.
+func TestFencesAndTraceTravelWithATask(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	l := q.locker()
+	g := guardOf(t, l, asynqlock.On("other", asynqlock.ByTaskID()), asynqlock.WithPropagator(shout{}))
+	c := g.Client(q.client, nil)
+	type arrival struct {
+		fences []asynqlock.Fence
+		own    string
+		shout  any
+	}
+	arrived := make(chan arrival, 1)
+	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		arrived <- arrival{asynqlock.Fences(t), t.Headers()["own"], ctx.Value(shoutKey{})}
+		return nil
+	}))
+	var want []asynqlock.Fence
+	own := map[string]string{"own": "header"}
+	err := locker.Run(context.WithValue(t.Context(), shoutKey{}, "ho"), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+		return locker.Run(ctx, l, locker.Rule{Key: "item:7"}, func(ctx context.Context) error {
+			for _, lease := range locker.LeasesFromContext(ctx) {
+				want = append(want, asynqlock.Fence{Key: lease.Key(), Fence: lease.Fence()})
+			}
+			_, err := c.EnqueueContext(ctx, asynq.NewTaskWithHeaders("job", nil, own), asynq.Queue(q.name))
+			return err
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := <-arrived
+	if len(got.fences) != 2 || got.fences[0] != want[0] || got.fences[1] != want[1] || got.fences[0].Key != "item:7" || got.fences[0].Fence == 0 {
+		t.Errorf("%v, want %v", got.fences, want)
+	}
+	if got.own != "header" || got.shout != "ho" || len(own) != 1 {
+		t.Errorf("%+v; the caller's headers are now %v", got, own)
+	}
+	if f := asynqlock.Fences(asynq.NewTaskWithHeaders("job", nil, map[string]string{"latchkit-fences": "nonsense"})); f != nil {
+		t.Errorf("%v", f)
+	}
+}

@@ -1,0 +1,125 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// Welcome is the payload of a task.
+type Welcome struct {
+	UserID string `json:"user_id"`
+}
+
+func sendWelcome(context.Context, *asynq.Task) error { return nil }
+func makeReport(context.Context, *asynq.Task) error  { return nil }
+
+// One welcome for each user, one report of a tenant at a time, and no other task beside itself.
+func ExampleNew() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	g, err := asynqlock.New(l,
+		asynqlock.On("email:welcome", asynqlock.Key(func(p Welcome) string { return "user:" + p.UserID }),
+			asynqlock.Once(24*time.Hour), asynqlock.Drop()),
+		asynqlock.On("report:*", asynqlock.Template("report:{payload.tenant}"), asynqlock.Snooze(10*time.Second)),
+		asynqlock.On("*", asynqlock.ByTaskID()),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	mux.HandleFunc("email:welcome", sendWelcome)
+	mux.HandleFunc("report:", makeReport)
+	server := asynq.NewServer(asynq.RedisClientOpt{Addr: "localhost:6379"}, g.Configure(asynq.Config{Concurrency: 10}))
+	if err := server.Run(mux); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A middleware outside of the Guard sees what became of a task.
+func ExampleProblem() {
+	store := lockertest.NewMemory()
+	store.Occupy("user:42", 0) // another task is at it
+	l, err := locker.New(store)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+	g, err := asynqlock.New(l, asynqlock.On("email:", asynqlock.Template("user:{payload.user_id}"), asynqlock.Drop()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	guarded := g.Middleware(asynq.HandlerFunc(sendWelcome))
+	err = guarded.ProcessTask(context.Background(), asynq.NewTask("email:welcome", []byte(`{"user_id":42}`)))
+	if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
+		fmt.Println(p.Code, p.Verdict, errors.Is(err, locker.ErrBusy), errors.Is(err, asynq.RevokeTask))
+	}
+	// Output: lock-busy dropped true true
+}
+
+// Several processes run the same schedule; one of them enqueues.
+func ExampleRunScheduler() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = asynqlock.RunScheduler(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+		s := asynq.NewScheduler(asynq.RedisClientOpt{Addr: "localhost:6379"}, opts)
+		_, err := s.Register("0 * * * *", asynq.NewTask("report:hourly", nil))
+		return s, err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Tasks that are there once, by the key that guards their runs.
+func ExampleGuard_Client() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	g, err := asynqlock.New(l, asynqlock.On("email:welcome", asynqlock.Template("user:{payload.user_id}"), asynqlock.Unique()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn := asynq.RedisClientOpt{Addr: "localhost:6379"}
+	client := g.Client(asynq.NewClient(conn), asynq.NewInspector(conn))
+	_, err = client.EnqueueContext(context.Background(), asynq.NewTask("email:welcome", []byte(`{"user_id":42}`)), asynq.MaxRetry(5))
+	if errors.Is(err, asynq.ErrDuplicateTask) {
+		log.Print("it is on its way")
+	}
+}
+
+// Messages of protobuf, or of anything else.
+func ExampleWithDecoder() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	type message interface{ Unmarshal([]byte) error } // as proto.Message has proto.Unmarshal
+	_, err = asynqlock.New(l,
+		asynqlock.On("email:welcome", asynqlock.Key(func(p *Welcome) string { return "user:" + p.UserID })),
+		asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
+			m, ok := into.(message)
+			if !ok {
+				return fmt.Errorf("%T is no message", into)
+			}
+			return m.Unmarshal(t.Payload())
+		}))
+	if err != nil {
+		log.Fatal(err)
+	}
+}

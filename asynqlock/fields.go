@@ -1,0 +1,147 @@
+package asynqlock
+
+import (
+	"context"
+	"encoding"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// Fields makes the key of prefix and of those fields of the payload, a struct T, whose tag is `lock:"key"`, in their order and
+// also inside other structs: with
+//
+//	type Welcome struct {
+//		UserID string `json:"user_id" lock:"key"`
+//		Text   string `json:"text"`
+//	}
+//
+// Fields[Welcome]("user") makes "user:42". `lock:"key,hmac"` replaces a field by its HMAC, see [WithSecret]. The fields are
+// texts, numbers, booleans or have a text (encoding.TextMarshaler, fmt.Stringer), or pointers to these. An empty one is refused.
+func Fields[T any](prefix string) Keys {
+	return Keys{compile: func(c *config) (keyOf, error) {
+		typ := reflect.TypeFor[T]()
+		for typ.Kind() == reflect.Pointer {
+			typ = typ.Elem()
+		}
+		parts := []key.Key{key.Key(prefix)}
+		if err := tagged(typ, nil, &parts); err != nil {
+			return nil, err
+		}
+		if len(parts) == 1 {
+			return nil, fmt.Errorf("%v has no field with the tag `lock:\"key\"`", typ)
+		}
+		if prefix == "" || strings.ContainsAny(prefix, "{}") {
+			return nil, fmt.Errorf("Fields(%q): give what comes before the fields, such as \"user\", without braces", prefix)
+		}
+		t, err := key.Grammar[reflect.Value]{Secret: c.secret, Sources: map[string]key.Source[reflect.Value]{
+			"field": {Noun: "field", Bind: func(path string) (key.Read[reflect.Value], error) { return bindField(typ, path) }},
+		}}.Compile(Join(parts...))
+		if err != nil {
+			return nil, err
+		}
+		decode := decoderOf[T](c.decode)
+		return func(ctx context.Context, m *message) (string, error) {
+			payload, err := decode(m.task)
+			if err != nil {
+				return "", err
+			}
+			return t.Key(ctx, reflect.ValueOf(&payload).Elem())
+		}, nil
+	}}
+}
+
+// tagged appends a part for each field of typ, a struct, that is tagged. path leads to typ.
+func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
+	if typ.Kind() != reflect.Struct {
+		return fmt.Errorf("%v is no struct, so it has no tags; use Key", typ)
+	}
+	for f := range typ.Fields() {
+		name := strings.Join(append(path, f.Name), ".")
+		tag, has := f.Tag.Lookup("lock")
+		p := part("field", name)
+		switch {
+		case has && !f.IsExported():
+			return fmt.Errorf("the field %s of %v has a tag and is not exported, so no decoder fills it", name, typ)
+		case has && tag == "key,hmac":
+			p = HMAC(p)
+			fallthrough
+		case has && tag == "key":
+			if _, err := formatOf(f.Type); err != nil {
+				return fmt.Errorf("the field %s of %v %w", name, typ, err)
+			}
+			*parts = append(*parts, p)
+		case has:
+			return fmt.Errorf("the field %s of %v has the tag `lock:%q`; write `lock:\"key\"` or `lock:\"key,hmac\"`", name, typ, tag)
+		case f.IsExported() && f.Type.Kind() == reflect.Struct:
+			if err := tagged(f.Type, append(path, f.Name), parts); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// bindField returns how the field of typ is read that path leads to.
+func bindField(typ reflect.Type, path string) (key.Read[reflect.Value], error) {
+	var index []int
+	for name := range strings.SplitSeq(path, ".") {
+		f, ok := typ.FieldByName(name)
+		if !ok {
+			return nil, fmt.Errorf("%v has no field %s", typ, name)
+		}
+		index, typ = append(index, f.Index...), f.Type
+	}
+	format, err := formatOf(typ)
+	if err != nil {
+		return nil, err
+	}
+	return func(_ context.Context, v reflect.Value) (string, error) {
+		for v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		return format(v.FieldByIndex(index))
+	}, nil
+}
+
+// formatOf returns how a value of typ becomes text: by what it is, before by what it says of itself.
+func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
+	switch typ.Kind() {
+	case reflect.String:
+		return func(v reflect.Value) (string, error) { return v.String(), nil }, nil
+	case reflect.Pointer:
+		inside, err := formatOf(typ.Elem())
+		if err != nil {
+			return nil, err
+		}
+		return func(v reflect.Value) (string, error) {
+			if v.IsNil() {
+				return "", nil
+			}
+			return inside(v.Elem())
+		}, nil
+	}
+	switch {
+	case typ.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+		return func(v reflect.Value) (string, error) {
+			text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
+			return string(text), err
+		}, nil
+	case typ.Implements(reflect.TypeFor[fmt.Stringer]()):
+		return func(v reflect.Value) (string, error) { return v.Interface().(fmt.Stringer).String(), nil }, nil
+	}
+	switch typ.Kind() {
+	case reflect.Bool:
+		return func(v reflect.Value) (string, error) { return key.Format(v.Bool()) }, nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return func(v reflect.Value) (string, error) { return key.Format(v.Int()) }, nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return func(v reflect.Value) (string, error) { return key.Format(v.Uint()) }, nil
+	case reflect.Float32, reflect.Float64:
+		return func(v reflect.Value) (string, error) { return key.Format(v.Float()) }, nil
+	default:
+		return nil, fmt.Errorf("is a %v, which has no single text; tag what is inside, or use Key", typ)
+	}
+}

@@ -1,0 +1,223 @@
+package asynqlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// Keys makes the keys of a rule's tasks. [Key], [Fields], [Template], [KeyFunc] and [ByTaskID] return one.
+type Keys struct {
+	compile func(*config) (keyOf, error)
+	ofTask  bool // every task has a key of its own
+}
+
+// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors: nothing will come of that task.
+type keyOf func(ctx context.Context, m *message) (string, error)
+
+// Key makes the key by a function of the payload, which is decoded into a T by the [WithDecoder], as JSON by default. What it
+// returns is the key as it is, so values that could have a ':' in them may meet other keys; [Fields] and [Template] see to
+// that. "" is refused.
+func Key[T any](of func(payload T) string) Keys {
+	return Keys{compile: func(c *config) (keyOf, error) {
+		if of == nil {
+			return nil, errors.New("Key(nil); give a function that returns the key of a payload")
+		}
+		decode := decoderOf[T](c.decode)
+		return func(_ context.Context, m *message) (string, error) {
+			payload, err := decode(m.task)
+			if err != nil {
+				return "", err
+			}
+			if text := of(payload); text != "" {
+				return text, nil
+			}
+			return "", fmt.Errorf("%w: the function given to Key returned none for this payload", locker.ErrInvalidKey)
+		}, nil
+	}}
+}
+
+// KeyFunc makes the key by a function of the task, as it is. "" is refused. An error is the task's fault, which is archived; what
+// may pass should be repeated by of itself.
+func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
+	return Keys{compile: func(*config) (keyOf, error) {
+		if of == nil {
+			return nil, errors.New("KeyFunc(nil); give a function that returns the key of a task")
+		}
+		return func(ctx context.Context, m *message) (string, error) {
+			text, err := of(ctx, m.task)
+			if err != nil {
+				return "", &invalid{err}
+			}
+			if text == "" {
+				return "", fmt.Errorf("%w: the function given to KeyFunc returned none for this task", locker.ErrInvalidKey)
+			}
+			return text, nil
+		}, nil
+	}}
+}
+
+// Template makes the key by a template of literal text and of parts of the task, as package
+// [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The parts are {payload.NAME}, a
+// member of the payload, also inside others, {payload.user.id}; {header.NAME}; {queue}; {type}; and {id}, the task's ID, of a
+// clone that of the task it is a clone of. [Payload] and its like make the same text with the compiler's help.
+func Template(text key.Key) Keys {
+	id := key.Key(part("id", ""))
+	return Keys{ofTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
+		t, err := key.Grammar[*message]{Sources: c.sources(), Secret: c.secret}.Compile(text)
+		if err != nil {
+			return nil, err
+		}
+		return t.Key, nil
+	}}
+}
+
+// ByTaskID makes the task's ID the key, so that no task runs twice at a time, and nothing else is excluded.
+func ByTaskID() Keys {
+	return Keys{ofTask: true, compile: func(*config) (keyOf, error) { return ownID.Key, nil }}
+}
+
+// Join puts a ':' between parts: Join("report", Payload("tenant")) is "report:{payload.tenant}".
+func Join(parts ...key.Key) key.Key { return key.Join(parts...) }
+
+// Payload is the member of the payload that path leads to: "tenant", or "user.id".
+func Payload(path string) key.Key { return part("payload", path) }
+
+// Header is a header of the task.
+func Header(name string) key.Key { return part("header", name) }
+
+// Queue is the name of the queue that the task came from.
+func Queue() key.Key { return part("queue", "") }
+
+// Type is the task's type.
+func Type() key.Key { return part("type", "") }
+
+// TaskID is the task's ID.
+func TaskID() key.Key { return part("id", "") }
+
+// HMAC is part, seen in Redis only as its HMAC under [WithSecret].
+func HMAC(part key.Key) key.Key { return key.HMAC(part) }
+
+func part(source, name string) key.Key { return key.Part(source, name) }
+
+// message is a task, and what asynq says of its delivery.
+type message struct {
+	task  *asynq.Task
+	known bool // asynq delivered it: what follows is set
+	id    string
+	queue string
+
+	retried, most int // retries used, and allowed
+
+	members map[string]any // of the payload, once a template has asked for one
+}
+
+func (m *message) read(ctx context.Context, t *asynq.Task) {
+	m.task = t
+	if m.id, m.known = asynq.GetTaskID(ctx); !m.known {
+		return
+	}
+	if first := t.Headers()[headerID]; first != "" {
+		m.id = first
+	}
+	m.queue, _ = asynq.GetQueueName(ctx)
+	m.retried, _ = asynq.GetRetryCount(ctx)
+	m.most, _ = asynq.GetMaxRetry(ctx)
+}
+
+type (
+	source = key.Source[*message]
+	read   = key.Read[*message]
+)
+
+// outside are the parts that need no payload.
+var outside = map[string]source{
+	"header": {Noun: "header", Bind: func(name string) (read, error) {
+		return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil
+	}},
+	"queue": {Noun: "queue", Alone: true, Bind: func(string) (read, error) {
+		return func(_ context.Context, m *message) (string, error) { return m.queue, nil }, nil
+	}},
+	"type": {Noun: "type", Alone: true, Bind: func(string) (read, error) {
+		return func(_ context.Context, m *message) (string, error) { return m.task.Type(), nil }, nil
+	}},
+	"id": {Noun: "task ID", Alone: true, Bind: func(string) (read, error) {
+		return func(_ context.Context, m *message) (string, error) { return m.id, nil }, nil
+	}},
+}
+
+// ownID is the key of a task's own ID.
+var ownID = func() *key.Template[*message] {
+	t, err := key.Grammar[*message]{Sources: outside}.Compile(Join("asynq-task", Queue(), TaskID()))
+	if err != nil {
+		panic(err)
+	}
+	return t
+}()
+
+// sources are the parts of a task.
+func (c *config) sources() map[string]source {
+	sources := map[string]source{"payload": {Noun: "member of the payload", Bind: c.bindPayload}}
+	for word, s := range outside {
+		sources[word] = s
+	}
+	return sources
+}
+
+func (c *config) bindPayload(path string) (read, error) {
+	steps := strings.Split(path, ".")
+	for _, s := range steps {
+		if s == "" {
+			return nil, errors.New("a name in it is empty; write {payload.tenant}, or {payload.user.id}")
+		}
+	}
+	if !c.notJSON {
+		return bindMember(steps)
+	}
+	return func(_ context.Context, m *message) (string, error) {
+		if m.members == nil {
+			if err := c.decode(m.task, &m.members); err != nil {
+				return "", fmt.Errorf("the payload cannot be decoded: %w", err)
+			}
+		}
+		var value any = m.members
+		for _, s := range steps {
+			inside, _ := value.(map[string]any)
+			value = inside[s]
+		}
+		return key.Format(value)
+	}, nil
+}
+
+// decoderOf returns what makes a T of a payload. Where T is a pointer, as messages of protobuf are, the decoder is given a new
+// one of these, and else a pointer to a T.
+func decoderOf[T any](decode Decoder) func(*asynq.Task) (T, error) {
+	made := reflect.TypeFor[T]()
+	return func(t *asynq.Task) (payload T, err error) {
+		if made.Kind() == reflect.Pointer {
+			payload, _ = reflect.New(made.Elem()).Interface().(T)
+			err = decode(t, payload)
+		} else {
+			err = decode(t, &payload)
+		}
+		if err != nil {
+			return payload, &invalid{fmt.Errorf("the payload cannot be decoded: %w", err)}
+		}
+		return payload, nil
+	}
+}
+
+// invalid is an error of a task of which no key can be made.
+type invalid struct{ error }
+
+func (i *invalid) Unwrap() error { return i.error }
+
+// Is makes it an ErrInvalidKey.
+func (i *invalid) Is(target error) bool { return target == locker.ErrInvalidKey }

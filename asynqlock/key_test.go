@@ -1,0 +1,217 @@
+package asynqlock_test
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/key"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+type userID string
+
+type payload struct {
+	User   userID `json:"user" lock:"key"`
+	Text   string `json:"text"`
+	Inside struct {
+		Number *int       `json:"number" lock:"key"`
+		From   netip.Addr `json:"from" lock:"key"`
+		Paid   bool       `json:"paid"`
+	} `json:"inside"`
+}
+
+// keyOf runs a task under a rule and returns the key that was locked.
+func keyOf(t *testing.T, keys asynqlock.Keys, task *asynq.Task, opts ...asynqlock.Option) (string, error) {
+	t.Helper()
+	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), append(opts, asynqlock.On("*", keys))...)
+	locked := ""
+	err := g.Middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		lease, _ := locker.FromContext(ctx)
+		locked = lease.Key()
+		return nil
+	})).ProcessTask(t.Context(), task)
+	return locked, err
+}
+
+var secret = []byte("0123456789abcdef")
+
+func TestKeysAreMadeOfTasks(t *testing.T) {
+	t.Parallel()
+	const text = `{"user":"a:b","inside":{"number":7,"from":"::1","paid":true},"total":12345678901234567890,"name":"Zoë","-":"\u00e4 \""}`
+	task := asynq.NewTaskWithHeaders("mail", []byte(text), map[string]string{"tenant": "acme"})
+	reversed := asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
+		bytes, err := hex.DecodeString(string(t.Payload()))
+		if p, ok := into.(*payload); ok { // as it would be a message of protobuf
+			p.User = userID(bytes)
+		}
+		return err
+	})
+	for want, keys := range map[string]asynqlock.Keys{
+		"user:a:b":             asynqlock.Key(func(p payload) string { return "user:" + string(p.User) }),
+		"pointer:a:b":          asynqlock.Key(func(p *payload) string { return "pointer:" + string(p.User) }),
+		"user:a%3Ab:7:%3A%3A1": asynqlock.Fields[payload]("user"),
+		"p:a%3Ab:7:%3A%3A1":    asynqlock.Fields[*payload]("p"),
+		"x:a%3Ab:7:true:acme":  asynqlock.Template("x:{payload.user}:{payload.inside.number}:{payload.inside.paid}:{header.tenant}"),
+		"Zo\u00eb:\u00e4 \"":   asynqlock.Template("{payload.Name}:{payload.-}"),
+		"12345678901234567890": asynqlock.Template(asynqlock.Payload("total")),
+		"mail:acme":            asynqlock.Template(asynqlock.Join(asynqlock.Type(), asynqlock.Header("tenant"))),
+		"nightly":              asynqlock.Template("nightly"),
+		"own:" + text[:8]:      asynqlock.KeyFunc(func(_ context.Context, t *asynq.Task) (string, error) { return "own:" + string(t.Payload()[:8]), nil }),
+	} {
+		if got, err := keyOf(t, keys, task); err != nil || got != want {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
+	}
+	hexed := asynq.NewTask("mail", []byte(hex.EncodeToString([]byte("ann"))))
+	if got, err := keyOf(t, asynqlock.Key(func(p *payload) string { return string(p.User) }), hexed, reversed); err != nil || got != "ann" {
+		t.Errorf("%q, %v, want the decoder's", got, err)
+	}
+	private := asynqlock.Template(asynqlock.Join("user", asynqlock.HMAC(asynqlock.Payload("user"))))
+	if got, err := keyOf(t, private, task, asynqlock.WithSecret(secret)); err != nil || !strings.HasPrefix(got, "user:~") || strings.Contains(got, "a%3Ab") {
+		t.Errorf("%q, %v, want an HMAC", got, err)
+	}
+	type hidden struct {
+		Mail string `json:"user" lock:"key,hmac"`
+	}
+	if got, err := keyOf(t, asynqlock.Fields[hidden]("user"), task, asynqlock.WithSecret(secret)); err != nil || !strings.HasPrefix(got, "user:~") {
+		t.Errorf("%q, %v, want an HMAC", got, err)
+	}
+}
+
+// Nothing will come of such a task, however often it is tried.
+func TestATaskWithoutAKeyIsArchived(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		keys    asynqlock.Keys
+		payload string
+		says    string
+	}{
+		{asynqlock.Template("order:{payload.order}"), `{"other":1}`, `the request lacks the member of the payload "order"`},
+		{asynqlock.Template("order:{payload.order.id}"), `{"order":"secret"}`, `the request lacks the member of the payload "order.id"`},
+		{asynqlock.Template("order:{payload.order}"), `{"order":["secret"]}`, `the member of the payload "order" is not usable`},
+		{asynqlock.Template("order:{payload.order}"), `no JSON`, "the payload cannot be decoded"},
+		{asynqlock.Template("order:{payload.order}"), `{"order":1}{"order":2}`, "after top-level value"},
+		{asynqlock.Template("order:{header.order}"), `{}`, `the request lacks the header "order"`},
+		{asynqlock.Template("order:{id}"), `{}`, `the request lacks the task ID`},
+		{asynqlock.Key(func(payload) string { return "" }), `{}`, "the function given to Key returned none"},
+		{asynqlock.Key(func(payload) string { return "x" }), `[]`, "the payload cannot be decoded"},
+		{asynqlock.Key(func(payload) string { return "latchkit:x" }), `{}`, "invalid key"},
+		{asynqlock.Fields[payload]("user"), `{"user":"ann"}`, `the request lacks the field "Inside.Number"`},
+		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "", nil }), `{}`, "the function given to KeyFunc returned none"},
+		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "", errors.New("the page is torn") }), `{}`, "the page is torn"},
+	} {
+		_, err := keyOf(t, tc.keys, asynq.NewTask("mail", []byte(tc.payload)))
+		p, ok := errors.AsType[*asynqlock.Problem](err)
+		if !ok || p.Code != asynqlock.CodeInvalidKey || p.Verdict != asynqlock.Archived || !errors.Is(err, asynq.SkipRetry) {
+			t.Errorf("%v", err)
+		}
+		if !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v, want %q", err, tc.says)
+		}
+	}
+}
+
+func TestTheLongestPatternCounts(t *testing.T) {
+	t.Parallel()
+	named := func(name string) (asynqlock.Keys, asynqlock.Policy) {
+		return asynqlock.Template(key.Key(name)), asynqlock.Name(name)
+	}
+	var opts []asynqlock.Option
+	for _, pattern := range []string{"report:*", "mail", "report:monthly", "mail:welcome*"} {
+		keys, name := named(strings.TrimSuffix(pattern, "*"))
+		opts = append(opts, asynqlock.On(pattern, keys, name))
+	}
+	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), opts...)
+	mux := asynq.NewServeMux() // whose choice must be the same
+	mux.Use(g.Middleware)
+	for _, pattern := range []string{"report:", "mail", "report:monthly", "mail:welcome", "other"} {
+		mux.HandleFunc(pattern, func(ctx context.Context, t *asynq.Task) error {
+			locked := "no lock"
+			if lease, ok := locker.FromContext(ctx); ok {
+				locked = lease.Key()
+			}
+			if pattern != locked && pattern != "other" {
+				return errors.New(t.Type() + " is handled by " + pattern + ", under " + locked)
+			}
+			return nil
+		})
+	}
+	for _, typename := range []string{"report:daily", "report:monthly", "report:monthly:late", "mail", "mail:bye", "mail:welcome", "mail:welcome:back", "other"} {
+		if err := mux.ProcessTask(t.Context(), asynq.NewTask(typename, nil)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
+	t.Parallel()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	keys := asynqlock.Template("account:{payload.account}")
+	on := func(policies ...asynqlock.Policy) asynqlock.Option { return asynqlock.On("job", keys, policies...) }
+	type slices struct {
+		IDs []string `lock:"key"`
+	}
+	type unexported struct {
+		id string `lock:"key"` //nolint:unused // it is refused
+	}
+	type misspelt struct {
+		ID string `lock:"kye"`
+	}
+	type none struct{ ID string }
+	for _, tc := range []struct {
+		opts []asynqlock.Option
+		says string
+	}{
+		{nil, "there is no rule"},
+		{[]asynqlock.Option{nil}, "option 1 is nil"},
+		{[]asynqlock.Option{on(), asynqlock.WithDecoder(nil)}, "WithDecoder(nil)"},
+		{[]asynqlock.Option{on(), asynqlock.WithClones(nil, nil)}, "WithClones: the client or the inspector is nil"},
+		{[]asynqlock.Option{on(), on()}, `two rules for "job"`},
+		{[]asynqlock.Option{on(), asynqlock.On("job*", keys)}, `two rules for "job`},
+		{[]asynqlock.Option{asynqlock.On("", keys)}, "write a task's type"},
+		{[]asynqlock.Option{asynqlock.On("a*b", keys)}, "write a task's type"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Keys{})}, "the Keys are empty"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{param.id}"))}, "write {header.NAME}, {id}, {payload.NAME}, {queue} or {type}"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a..b}"))}, "a name in it is empty"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a,b}"))}, "cannot be the name of a field"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template(asynqlock.HMAC("{payload.a}")))}, "there is no secret"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Key[payload](nil))}, "Key(nil)"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.KeyFunc(nil))}, "KeyFunc(nil)"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[string]("x"))}, "string is no struct"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[none]("x"))}, "has no field with the tag"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[slices]("x"))}, "is a []string, which has no single text"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[unexported]("x"))}, "is not exported"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[misspelt]("x"))}, "write `lock:\"key\"`"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[payload](""))}, "give what comes before the fields"},
+		{[]asynqlock.Option{on(nil)}, "policy 1 is nil"},
+		{[]asynqlock.Option{on(asynqlock.Drop(), asynqlock.Archive())}, "Drop and Archive say different things"},
+		{[]asynqlock.Option{on(asynqlock.Snooze(time.Millisecond))}, "Snooze(1ms); give at least 1s"},
+		{[]asynqlock.Option{on(asynqlock.Wait(0))}, "Wait(0s); give at least 1ms"},
+		{[]asynqlock.Option{on(asynqlock.Once(-1))}, "Once(-1ns)"},
+		{[]asynqlock.Option{on(asynqlock.AtLeast(1))}, "AtLeast(1ns)"},
+		{[]asynqlock.Option{on(asynqlock.TTL(1))}, "TTL(1ns)"},
+		{[]asynqlock.Option{on(asynqlock.Adjust(nil))}, "Adjust(nil)"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID(), asynqlock.Drop())}, "no task is a duplicate of its own ID"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("x:{id}"), asynqlock.Archive())}, "no task is a duplicate of its own ID"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID(), asynqlock.Unique())}, "Unique would never find two"},
+	} {
+		if _, err := asynqlock.New(l, tc.opts...); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%v, want %q", err, tc.says)
+		}
+	}
+	var nobody *locker.Engine
+	for _, l := range []locker.Locker{nil, nobody} {
+		if _, err := asynqlock.New(l, on()); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
+
+// quiet is a Logger for servers whose complaints are what a test wants.
+type quiet struct{}
+
+func (quiet) Debug(...any) {}
+func (quiet) Info(...any)  {}
+func (quiet) Warn(...any)  {}
+func (quiet) Error(...any) {}
+func (quiet) Fatal(...any) {}
+
+// prompt makes a server look for tasks often, and retry at once.
+func prompt(cfg asynq.Config, queue string) asynq.Config {
+	cfg.Concurrency = 4
+	cfg.Queues = map[string]int{queue: 1}
+	cfg.Logger = quiet{}
+	cfg.TaskCheckInterval = 10 * time.Millisecond
+	cfg.DelayedTaskCheckInterval = 20 * time.Millisecond
+	cfg.ShutdownTimeout = time.Second
+	if cfg.RetryDelayFunc == nil {
+		cfg.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 0 }
+	}
+	return cfg
+}
+
+// queue is a queue of a test's own, on a Redis that is shared.
+type queue struct {
+	t         *testing.T
+	name      string
+	redis     *redis.Client
+	client    *asynq.Client
+	inspector *asynq.Inspector
+}
+
+func newQueue(t *testing.T) *queue {
+	t.Helper()
+	c := redistest.Shared(t).Client(t)
+	name := strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())
+	return &queue{t, name, c, asynq.NewClientFromRedisClient(c), asynq.NewInspectorFromRedisClient(c)}
+}
+
+// locker returns a Locker on the test's Redis, as another process would have one.
+func (q *queue) locker(opts ...locker.Option) *locker.Engine {
+	q.t.Helper()
+	l, err := locker.NewSingle(q.redis, append([]locker.Option{locker.WithPrefix(q.name + ":")}, opts...)...)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	q.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			q.t.Error(err)
+		}
+	})
+	return l
+}
+
+func (q *queue) enqueue(typename, payload string, opts ...asynq.Option) *asynq.TaskInfo {
+	q.t.Helper()
+	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask(typename, []byte(payload)), append(opts, asynq.Queue(q.name))...)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	return info
+}
+
+// state is that of a task, with the retries it has used; "gone" when it was deleted.
+func (q *queue) state(id string) string {
+	q.t.Helper()
+	info, err := q.inspector.GetTaskInfo(q.name, id)
+	if errors.Is(err, asynq.ErrTaskNotFound) {
+		return "gone"
+	}
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	return fmt.Sprintf("%v after %d retries", info.State, info.Retried)
+}
+
+// serve runs a server until the test ends. Without a Guard it is a server like any other.
+func (q *queue) serve(g *asynqlock.Guard, cfg asynq.Config, handler asynq.Handler) *seen {
+	q.t.Helper()
+	see := &seen{}
+	mux := asynq.NewServeMux()
+	mux.Use(see.middleware)
+	cfg = prompt(cfg, q.name)
+	if g != nil {
+		mux.Use(g.Middleware)
+		cfg = g.Configure(cfg)
+	}
+	q.run(mux, cfg, handler)
+	return see
+}
+
+func (q *queue) run(mux *asynq.ServeMux, cfg asynq.Config, handler asynq.Handler) {
+	q.t.Helper()
+	mux.Handle("job", handler)
+	s := asynq.NewServerFromRedisClient(q.redis, cfg)
+	if err := s.Start(mux); err != nil {
+		q.t.Fatal(err)
+	}
+	q.t.Cleanup(s.Shutdown)
+}
+
+// seen is what a middleware outside of the Guard sees.
+type seen struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (s *seen) middleware(next asynq.Handler) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		err := next.ProcessTask(ctx, t)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.errs = append(s.errs, err)
+		return err
+	})
+}
+
+// problems are the codes and verdicts of what was seen, successes and other errors left out.
+func (s *seen) problems() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, err := range s.errs {
+		if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
+			all = append(all, p.Code+" "+string(p.Verdict))
+		}
+	}
+	return all
+}
+
+// work is a handler that says when it begins, and ends when it is told to, whatever becomes of its context.
+type work struct {
+	begun chan string // the ID of each task that begins
+	end   chan struct{}
+
+	mu      sync.Mutex
+	now     int
+	most    int // at a time
+	runs    int
+	retried []int
+}
+
+func newWork() *work { return &work{begun: make(chan string, 100), end: make(chan struct{}, 100)} }
+
+func (w *work) ProcessTask(ctx context.Context, _ *asynq.Task) error {
+	id, _ := asynq.GetTaskID(ctx)
+	n, _ := asynq.GetRetryCount(ctx)
+	w.mu.Lock()
+	w.now++
+	w.runs++
+	w.most = max(w.most, w.now)
+	w.retried = append(w.retried, n)
+	w.mu.Unlock()
+	w.begun <- id
+	<-w.end
+	w.mu.Lock()
+	w.now--
+	w.mu.Unlock()
+	return nil
+}
+
+// counts returns how often the work was begun, and how many were at it at a time.
+func (w *work) counts() (runs, most int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs, w.most
+}
+
+// next returns the ID of the next task that begins.
+func next(t *testing.T, w *work) string {
+	t.Helper()
+	select {
+	case id := <-w.begun:
+		return id
+	case <-time.After(patience):
+		t.Fatal("no task begins")
+		return ""
+	}
+}
+
+const patience = 30 * time.Second
+
+// await returns once what is said is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	deadline := time.After(patience)
+	for !so() {
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatalf("after %v still not: %s", patience, what)
+		}
+	}
+}
+
+// guard returns a Guard whose only rule is for "job".
+func guard(t testing.TB, l locker.Locker, policies ...asynqlock.Policy) *asynqlock.Guard {
+	t.Helper()
+	return guardOf(t, l, asynqlock.On("job", asynqlock.Template("account:{payload.account}"), policies...))
+}
+
+func guardOf(t testing.TB, l locker.Locker, opts ...asynqlock.Option) *asynqlock.Guard {
+	t.Helper()
+	g, err := asynqlock.New(l, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}

@@ -1,0 +1,194 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// asynq cancels the context of a task whose time is over and starts it again. It does not wait for the handler.
+func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
+	t.Parallel()
+	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, w := newQueue(t), newWork()
+			var g *asynqlock.Guard
+			if guarded {
+				g = guard(t, q.locker(), asynqlock.Snooze(time.Second))
+			}
+			see := q.serve(g, asynq.Config{}, w)
+			q.enqueue("job", `{"account":"42"}`, asynq.Timeout(time.Second))
+			next(t, w)
+			if !guarded {
+				next(t, w)
+				if _, most := w.counts(); most != 2 {
+					t.Errorf("%d runs at a time, want 2: without that there is nothing to guard against", most)
+				}
+				w.end <- struct{}{}
+				w.end <- struct{}{}
+				return
+			}
+			await(t, "asynq delivers it again", func() bool { return len(see.problems()) > 0 })
+			if runs, _ := w.counts(); runs != 1 {
+				t.Errorf("%d runs before the first has returned", runs)
+			}
+			w.end <- struct{}{}
+			next(t, w)
+			w.end <- struct{}{}
+			if runs, most := w.counts(); runs != 2 || most != 1 {
+				t.Errorf("%d runs, %d at a time; want 2, one after the other", runs, most)
+			}
+		})
+	}
+}
+
+// asynq gives a task to another server when the first did not prolong its lease of 30 s in time, and that one's handler works on.
+func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
+	t.Parallel()
+	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, w := newQueue(t), newWork()
+			fresh := func() *asynqlock.Guard {
+				if !guarded {
+					return nil
+				}
+				return guard(t, q.locker(), asynqlock.Once(time.Hour), asynqlock.Drop(), asynqlock.Snooze(time.Second))
+			}
+			q.serve(fresh(), asynq.Config{}, w)
+			id := q.enqueue("job", `{"account":"42"}`).ID
+			next(t, w)
+			age(t, q.redis, q.name, id)
+			see := q.serve(fresh(), asynq.Config{}, w)
+			if !guarded {
+				next(t, w)
+				if _, most := w.counts(); most != 2 {
+					t.Errorf("%d runs at a time, want 2: without that there is nothing to guard against", most)
+				}
+				w.end <- struct{}{}
+				w.end <- struct{}{}
+				return
+			}
+			await(t, "asynq delivers it to the other server, which puts it off", func() bool { return len(see.problems()) > 0 })
+			if got := see.problems()[0]; got != "already-running snoozed" {
+				t.Errorf("%s, want it to be put off: it is not to be dropped while its only run may still fail", got)
+			}
+			w.end <- struct{}{}
+			await(t, "it is found to be done", func() bool {
+				all := see.problems()
+				return all[len(all)-1] == "already-done dropped"
+			})
+			if runs, most := w.counts(); runs != 1 || most != 1 {
+				t.Errorf("%d runs, %d at a time, want one", runs, most)
+			}
+		})
+	}
+}
+
+// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30 s ago, when they start and then
+// once a minute.
+func age(t testing.TB, c *redis.Client, queue, id string) {
+	t.Helper()
+	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
+	if n, err := c.ZAddArgs(t.Context(), "asynq:{"+queue+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
+		t.Fatalf("asynq keeps no lease of the task %s (%v): look for where it does", id, err)
+	}
+}
+
+// worker is a server in a process of its own. Its handler says when it runs, and works when it is told to, without a look at its
+// context.
+var worker = proc.Register("asynq worker", func(args []string) {
+	addr, queue, way := args[0], args[1], args[2]
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	l, err := locker.NewSingle(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
+	if err != nil {
+		panic(err)
+	}
+	mux, cfg := asynq.NewServeMux(), prompt(asynq.Config{}, queue)
+	if way == "guarded" {
+		g, err := asynqlock.New(l, asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
+		if err != nil {
+			panic(err)
+		}
+		mux.Use(g.Middleware)
+		cfg = g.Configure(cfg)
+	}
+	mux.HandleFunc("job", func(ctx context.Context, _ *asynq.Task) error {
+		fence := uint64(0)
+		if lease, ok := locker.FromContext(ctx); ok {
+			fence = lease.Fence()
+		}
+		fmt.Println("run", fence)
+		proc.Listen()
+		booked, err := book.Run(context.Background(), c, []string{queue + ":booked"}, fence).Int()
+		fmt.Println("booked", booked, err)
+		if fence != 0 {
+			<-ctx.Done() // nothing else tells it so soon: asynq gives it 30 s
+		}
+		fmt.Println("lost", errors.Is(context.Cause(ctx), locker.ErrLost))
+		return ctx.Err()
+	})
+	if err := asynq.NewServerFromRedisClient(c, cfg).Start(mux); err != nil {
+		panic(err)
+	}
+	select {}
+})
+
+// book is what the lock protects: an account that is booked once more, unless a newer holder has been here.
+var book = redis.NewScript(`
+local newest = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
+if tonumber(ARGV[1]) < newest then return 0 end
+redis.call('HSET', KEYS[1], 'fence', ARGV[1])
+redis.call('HINCRBY', KEYS[1], 'times', 1)
+return 1`)
+
+// A worker that is stopped for longer than its lease cannot be kept from being overtaken. When it runs on, its context says so, and
+// what it writes with its fence is refused.
+func TestAWorkerThatWasStoppedIsOvertakenAndItsWriteRefused(t *testing.T) {
+	t.Parallel()
+	for way, times := range map[string]string{"guarded": "1", "not guarded": "2"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			addr := redistest.Shared(t).Addr()
+			first := worker.Start(t, addr, q.name, way)
+			id := q.enqueue("job", `{"account":"42"}`).ID
+			before := first.Expect(t, "run")
+			first.Pause()
+			age(t, q.redis, q.name, id)
+			second := worker.Start(t, addr, q.name, way)
+			after := second.Expect(t, "run")
+			second.Send("go")
+			if got := second.Expect(t, "booked"); got != "1 <nil>" {
+				t.Errorf("the one who took over booked %s", got)
+			}
+			first.Resume()
+			first.Send("go")
+			booked, lost := first.Expect(t, "booked"), first.Expect(t, "lost")
+			switch way {
+			case "guarded":
+				if booked != "0 <nil>" || lost != "true" || before >= after {
+					t.Errorf("the one who was stopped booked %s, its context says that it lost the lock: %s; fence %s before %s", booked, lost, before, after)
+				}
+			default:
+				if booked != "1 <nil>" || lost != "false" {
+					t.Errorf("the one who was stopped booked %s; without a double there is nothing to guard against", booked)
+				}
+			}
+			if got := q.redis.HGet(t.Context(), q.name+":booked", "times").Val(); got != times {
+				t.Errorf("booked %s times, want %s", got, times)
+			}
+		})
+	}
+}

@@ -1,0 +1,235 @@
+package asynqlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A Policy says how the tasks of a rule are run, and what becomes of one whose key is busy: [Snooze], which is the default,
+// [Drop] or [Archive]. [Wait] and the others can be added to any of them.
+type Policy func(*rule)
+
+// Snooze puts a task off for d, and up to a quarter longer, so that tasks that were put off together do not come back
+// together. No retry is used: see [Guard.Configure]. asynq keeps such times in whole seconds and looks every
+// Config.DelayedTaskCheckInterval, 5 s unless set otherwise. Beside [Drop] or [Archive] it is for the tasks that these put off.
+// Default: as long as the Locker expects the holder to need, from 1 s to 10 s.
+func Snooze(d time.Duration) Policy {
+	return func(r *rule) { r.snooze = r.atLeast("Snooze", d, time.Second) }
+}
+
+// Drop throws a task away whose key is busy: what it asks for is being done. A task that has run before is put off instead:
+// a retry, or one that asynq delivers again while its earlier run is still at work. For that, a task with Drop or [Archive]
+// holds a second lock, on its own ID.
+func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
+
+// Archive moves a task whose key is busy to the archive, where somebody may look at it and run it by hand. Like with [Drop],
+// one that has run before is put off instead.
+func Archive() Policy { return func(r *rule) { r.whenBusy(Archived) } }
+
+// Wait lets a task wait for its key for at most d, in a worker of the server, before it is busy. It ends before the task's
+// own time does, as asynq would count that against the task's retries. Default: no wait.
+func Wait(d time.Duration) Policy {
+	return func(r *rule) { r.wait = r.atLeast("Wait", d, time.Millisecond) }
+}
+
+// Once drops tasks whose key was worked on successfully less than ttl ago: duplicates, and the task itself when asynq
+// delivers it again because nobody had noted its success. Success is remembered by the step that gives the lock up.
+func Once(ttl time.Duration) Policy {
+	return func(r *rule) { r.lock.Once = r.atLeast("Once", ttl, time.Millisecond) }
+}
+
+// AtLeast keeps the key busy for d from the start of a run, however soon that ends: two tasks of one cron tick, enqueued by
+// schedulers whose clocks differ, are one. Add [Drop].
+func AtLeast(d time.Duration) Policy {
+	return func(r *rule) { r.lock.AtLeast = r.atLeast("AtLeast", d, time.Millisecond) }
+}
+
+// TTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30 s.
+func TTL(d time.Duration) Policy {
+	return func(r *rule) { r.lock.TTL = r.atLeast("TTL", d, time.Millisecond) }
+}
+
+// Name sets the name of the lock in traces and metrics. Default: the task's type, so set it where types have identifiers in
+// them.
+func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
+
+// Shared lets tasks with Shared run together, and no other task of the same key. It needs a Locker with readers.
+func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
+
+// Unique refuses to enqueue a task of the same type and key while one is queued, put off, running or kept as completed: see
+// [Client].
+func Unique() Policy { return func(r *rule) { r.unique = true } }
+
+// Adjust lets change alter the Rule of a task. A Name that it leaves empty becomes the task's type again, and what it puts into
+// Key is not encoded. With AtMost a lock may end before its handler does, which is cancelled then and may be overtaken.
+func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
+	return func(r *rule) {
+		if change == nil {
+			r.refuse("Adjust(nil); leave it out instead")
+		}
+		r.adjust = change
+	}
+}
+
+// rule is what On was given.
+type rule struct {
+	pattern string
+	keys    Keys
+	key     keyOf // compiled
+
+	busy   Verdict // what becomes of a task whose key is busy
+	snooze time.Duration
+	wait   time.Duration
+	lock   locker.Rule // but for Key and Wait
+	adjust func(context.Context, *asynq.Task, *locker.Rule)
+	unique bool
+
+	err error // the first thing wrong with it
+}
+
+func newRule(pattern string, keys Keys, policies []Policy) *rule {
+	r := &rule{pattern: pattern, keys: keys, busy: Snoozed, wait: locker.NoWait}
+	for i, p := range policies {
+		if p == nil {
+			r.refuse("policy %d is nil; leave it out instead", i+1)
+			continue
+		}
+		p(r)
+	}
+	return r
+}
+
+// refuse notes what is wrong; the first counts.
+func (r *rule) refuse(format string, args ...any) {
+	r.err = cmp.Or(r.err, fmt.Errorf("asynqlock: On(%q): %s", r.pattern, fmt.Sprintf(format, args...)))
+}
+
+func (r *rule) whenBusy(v Verdict) {
+	if r.busy != Snoozed && r.busy != v {
+		r.refuse("Drop and Archive say different things of a busy key; give one of them")
+	}
+	r.busy = v
+}
+
+func (r *rule) atLeast(policy string, d, least time.Duration) time.Duration {
+	if d < least {
+		r.refuse("%s(%v); give at least %v, or leave it out", policy, d, least)
+	}
+	return d
+}
+
+// compile finds what is wrong with r, and makes its keys.
+func (r *rule) compile(c *config) (err error) {
+	switch {
+	case r.err != nil:
+		return r.err
+	case strings.TrimSpace(r.pattern) == "" || strings.Contains(r.begins(), "*"):
+		return fmt.Errorf("asynqlock: On(%q): write a task's type, or the beginning of some types and a '*'", r.pattern)
+	case r.keys.compile == nil:
+		return fmt.Errorf("asynqlock: On(%q): the Keys are empty; make them with Key, Fields, Template, KeyFunc or ByTaskID", r.pattern)
+	case r.keys.ofTask && r.busy != Snoozed:
+		return fmt.Errorf("asynqlock: On(%q): no task is a duplicate of its own ID, so Drop and Archive would throw away the only one; leave them out", r.pattern)
+	case r.keys.ofTask && r.unique:
+		return fmt.Errorf("asynqlock: On(%q): every task has an ID of its own, so Unique would never find two; leave it out", r.pattern)
+	}
+	if r.key, err = r.keys.compile(c); err != nil {
+		return fmt.Errorf("asynqlock: On(%q): %w", r.pattern, err)
+	}
+	return nil
+}
+
+// begins is how the types begin that r is for.
+func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
+
+// rules are sorted by pattern, the longest first.
+type rules []*rule
+
+// match finds the rule of a type as asynq.ServeMux finds its handler: that of the very type, else that of its longest
+// beginning.
+func (rs rules) match(typename string) *rule {
+	for _, r := range rs {
+		if strings.HasPrefix(typename, r.begins()) {
+			return r
+		}
+	}
+	return nil
+}
+
+func (rs rules) compile(c *config) error {
+	slices.SortStableFunc(rs, func(a, b *rule) int { return cmp.Compare(len(b.begins()), len(a.begins())) })
+	seen := make(map[string]bool)
+	for _, r := range rs {
+		if err := r.compile(c); err != nil {
+			return err
+		}
+		if seen[r.begins()] {
+			return fmt.Errorf("asynqlock: there are two rules for %q; a pattern is a beginning of types, with or without '*'", r.pattern)
+		}
+		seen[r.begins()] = true
+	}
+	if len(rs) == 0 {
+		return errors.New("asynqlock: New: there is no rule, so nothing would be guarded; say what is with On")
+	}
+	return nil
+}
+
+// derive says what to guard for a task.
+func derive(ctx context.Context, j *job) (locker.Rule, error) {
+	text, err := j.rule.key(ctx, &j.message)
+	if err != nil {
+		return locker.Rule{}, err
+	}
+	lock := j.rule.lock
+	lock.Key, lock.Wait = text, patience(ctx, j.wait)
+	if j.rule.adjust != nil {
+		lock = j.rule.adjusted(ctx, j.task, lock)
+	}
+	lock.Name = cmp.Or(lock.Name, j.task.Type())
+	return lock, nil
+}
+
+func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) locker.Rule {
+	r.adjust(ctx, t, &lock)
+	return lock
+}
+
+// itself is the lock of the task's own ID, whatever key the rule makes of it.
+func (j *job) itself(ctx context.Context) (locker.Rule, error) {
+	text, err := ownID.Key(ctx, &j.message)
+	if err != nil {
+		return locker.Rule{}, err
+	}
+	wait := locker.NoWait
+	if j.wait == 0 {
+		wait = patience(ctx, 0) // it stays: see stay
+	}
+	return locker.Rule{Key: text, Name: ownID.Name(), TTL: j.rule.lock.TTL, Wait: wait}, nil
+}
+
+// patience bounds a wait so that it ends before ctx does, by a tenth or a second: when ctx ends, asynq counts it against the
+// task's retries. A wait of 0 is one without a bound of its own.
+func patience(ctx context.Context, wait time.Duration) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok || wait == locker.NoWait {
+		return wait
+	}
+	left := time.Until(deadline)
+	left -= min(left/10, time.Second)
+	switch {
+	case left < time.Millisecond:
+		return locker.NoWait
+	case wait == 0:
+		return left
+	default:
+		return min(wait, left)
+	}
+}

@@ -1,0 +1,257 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// replica is one of several processes that run the same schedule, a tick in each second. It says when it enqueued which.
+var replica = proc.Register("scheduler", func(args []string) {
+	addr, queue, way := args[0], args[1], args[2]
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))
+	if err != nil {
+		panic(err)
+	}
+	base := asynq.SchedulerOpts{Logger: quiet{}, PostEnqueueFunc: func(_ *asynq.TaskInfo, err error) {
+		fmt.Println("tick", time.Now().Unix(), err)
+	}}
+	tick := func(s *asynq.Scheduler) (*asynq.Scheduler, error) {
+		_, err := s.Register("@every 1s", asynq.NewTask("tick", nil, asynq.Queue(queue)))
+		return s, err
+	}
+	switch way {
+	case "scheduler":
+		err = asynqlock.RunScheduler(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			fmt.Println("leads")
+			return tick(asynq.NewSchedulerFromRedisClient(c, opts))
+		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
+	case "manager":
+		err = asynqlock.RunPeriodicTaskManager(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
+			fmt.Println("leads")
+			return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{
+				PeriodicTaskConfigProvider: schedule(queue), RedisUniversalClient: c, SchedulerOpts: opts,
+			})
+		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
+	case "unguarded": // the lock alone, around a scheduler that knows nothing of it
+		err = locker.Run(context.Background(), l, locker.Rule{Key: "leader", TTL: 2 * time.Second}, func(ctx context.Context) error {
+			fmt.Println("leads")
+			s, err := tick(asynq.NewSchedulerFromRedisClient(c, &base))
+			if err != nil {
+				return err
+			}
+			if err := s.Start(); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			s.Shutdown()
+			return nil
+		})
+		select {}
+	}
+	panic(err)
+})
+
+// schedule is what a PeriodicTaskManager asks for.
+type schedule string
+
+func (queue schedule) GetConfigs() ([]*asynq.PeriodicTaskConfig, error) {
+	return []*asynq.PeriodicTaskConfig{{Cronspec: "@every 1s", Task: asynq.NewTask("tick", nil, asynq.Queue(string(queue)))}}, nil
+}
+
+func start(t *testing.T, q *queue, way string) *proc.Child {
+	t.Helper()
+	return replica.Start(t, redistest.Shared(t).Addr(), q.name, way)
+}
+
+// ticks reads n ticks of a replica.
+func ticks(t *testing.T, c *proc.Child, n int) (slots []int64) {
+	t.Helper()
+	for range n {
+		var slot int64
+		var err string
+		if _, scan := fmt.Sscan(c.Expect(t, "tick"), &slot, &err); scan != nil || err != "<nil>" {
+			t.Fatalf("%v, %s", scan, err)
+		}
+		slots = append(slots, slot)
+	}
+	return slots
+}
+
+func TestOneReplicaEnqueuesAndAnotherTakesOverWhenItIsKilled(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"scheduler", "manager"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			first := start(t, q, way)
+			first.Expect(t, "leads")
+			second := start(t, q, way)
+			slots := ticks(t, first, 2)
+			first.Kill()
+			killed := time.Now()
+			second.Expect(t, "leads")
+			// The bound is the TTL and some ms; the machine may be slow.
+			if took := time.Since(killed); took > 10*time.Second {
+				t.Errorf("the other one leads after %v", took)
+			}
+			slots = append(slots, ticks(t, second, 2)...)
+			distinct := slices.Compact(slices.Clone(slots))
+			tasks, err := q.inspector.ListPendingTasks(q.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(distinct) != 4 || len(tasks) < 4 {
+				t.Errorf("ticks at %v, %d tasks", slots, len(tasks))
+			}
+		})
+	}
+}
+
+// A leader that was stopped finds its tick due as soon as it runs on, and is not the leader any more.
+func TestALeaderThatWasStoppedEnqueuesNoLateTick(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"scheduler", "unguarded"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			first := start(t, q, way)
+			ticks(t, first, 1)
+			first.Pause()
+			second := start(t, q, way)
+			second.Expect(t, "leads")
+			ticks(t, second, 2)
+			resumed := time.Now().Unix()
+			first.Resume()
+			if way == "unguarded" {
+				if slot := ticks(t, first, 1)[0]; slot < resumed {
+					t.Errorf("its tick at %d came before it ran on, at %d", slot, resumed)
+				}
+				return // without that late tick there would be nothing to guard against
+			}
+			ticks(t, second, 2) // time enough for the one who runs on
+			second.Kill()
+			for line := first.Expect(t, ""); line != "leads"; line = first.Expect(t, "") {
+				var slot int64
+				if _, err := fmt.Sscanf(line, "tick %d", &slot); err != nil || slot >= resumed {
+					t.Errorf("%s: it ran on at %d, and did not lead", line, resumed)
+				}
+			}
+			ticks(t, first, 1)
+		})
+	}
+}
+
+// Two processes whose clocks differ enqueue a tick of the same second, one after the other: the second one finds it claimed.
+func TestATickIsClaimedByItsSlot(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	task := asynq.NewTask("tick", []byte("payload"))
+	first, second := lockertest.NewLocker(t, store), lockertest.NewLocker(t, store)
+	for range 20 {
+		slot := time.Now().Unix()
+		tick, stop := term(t, q, first, task)
+		switch {
+		case !tick():
+			t.Error("a first tick did not pass")
+		case !tick():
+			t.Error("a process refused its own entry's next tick, when it was late with the one before")
+		case !tick(asynq.Queue("low")), !tick(asynq.MaxRetry(1), asynq.Queue("low")):
+			t.Error("another entry's tick did not pass")
+		}
+		stop()
+		tick, stop = term(t, q, second, task)
+		passed, other := tick(), tick(asynq.Queue("high"))
+		reordered := tick(asynq.Queue("low"), asynq.MaxRetry(1))
+		store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+		blind := tick(asynq.Queue("middle"))
+		store.Fail(locker.OpAcquire, nil)
+		stop()
+		if !blind || !other {
+			t.Errorf("ticks that nobody has claimed, or nobody can claim now, did not pass: %t, %t", other, blind)
+		}
+		if time.Now().Unix() != slot {
+			continue // too slow: these were two slots
+		}
+		if passed || reordered {
+			t.Errorf("the same slot was enqueued by both: %t, with the options in another order: %t", passed, reordered)
+		}
+		return
+	}
+	t.Error("no second was long enough for two terms")
+}
+
+// term begins a process' term. tick says whether a tick passes that is due now.
+func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task) (tick func(opts ...asynq.Option) bool, stop func()) {
+	t.Helper()
+	hooks, ended := make(chan func(*asynq.Task, []asynq.Option), 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		ended <- asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			hooks <- opts.PreEnqueueFunc
+			return asynq.NewSchedulerFromRedisClient(q.redis, opts), nil
+		}, asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
+	}()
+	hook := <-hooks
+	tick = func(opts ...asynq.Option) bool {
+		passed := make(chan bool, 1)
+		go func() {
+			defer close(passed)
+			hook(task, opts) // returns, or ends this goroutine
+			passed <- true
+		}()
+		return <-passed
+	}
+	return tick, func() {
+		t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if tick() {
+			t.Error("a tick passed when the term was over")
+		}
+	}
+}
+
+func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
+	t.Parallel()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	torn := errors.New("the table of schedules is torn")
+	none := func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) { return nil, nil }
+	for says, run := range map[string]func() error{
+		"the table of schedules is torn": func() error {
+			return asynqlock.RunScheduler(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) { return nil, torn })
+		},
+		"build returned no scheduler": func() error { return asynqlock.RunScheduler(t.Context(), l, none) },
+		"build is nil":                func() error { return asynqlock.RunScheduler(t.Context(), l, nil) },
+		"the Locker is nil":           func() error { return asynqlock.RunScheduler(t.Context(), nil, none) },
+		"option 1 is nil":             func() error { return asynqlock.RunScheduler(t.Context(), l, none, nil) },
+		"TTL is 1ns":                  func() error { return asynqlock.RunScheduler(t.Context(), l, none, asynqlock.SchedulerTTL(1)) },
+		"RunPeriodicTaskManager: build returned no manager": func() error {
+			return asynqlock.RunPeriodicTaskManager(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) { return nil, nil })
+		},
+		"RunPeriodicTaskManager: build is nil": func() error { return asynqlock.RunPeriodicTaskManager(t.Context(), l, nil) },
+	} {
+		if err := run(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	if info, err := l.Inspect(t.Context(), "asynq-scheduler"); err != nil || info.Held {
+		t.Errorf("it still leads: %+v, %v", info, err)
+	}
+}

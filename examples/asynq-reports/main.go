@@ -1,0 +1,60 @@
+// Asynq-reports is a small back office: two workers make reports, send invoices and follow a schedule, and their locks keep them
+// out of each other's way. Run it from the root of the repository, nothing has to be installed:
+//
+//	go run ./examples/asynq-reports
+//
+// Read work.go first: what is guarded, and how, stands there in one place. transcript.txt is what the program prints.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	addr := flag.String("redis", "", "host:port of a Redis that may be written to; without it, one inside this program")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, *addr); err != nil {
+		fmt.Fprintln(os.Stderr, "asynq-reports:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop was called
+	}
+}
+
+func run(ctx context.Context, out io.Writer, addr string) error {
+	if addr == "" {
+		// It is good enough to try things out, and never the server to prove that a lock is safe: it expires nothing by itself.
+		local, err := miniredis.Run()
+		if err != nil {
+			return err
+		}
+		defer local.Close()
+		addr = local.Addr()
+	}
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	if err := client.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("no Redis answers at %s: %w", addr, err)
+	}
+	o, err := open(client)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	for _, scene := range []func(context.Context, io.Writer) error{o.reports, o.invoices, o.schedule} {
+		if err := scene(ctx, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// An office is all that runs here: two workers, each with a Locker of its own as if it was a process of its own, and whoever
+// enqueues.
+type office struct {
+	redis   *redis.Client
+	lockers []*locker.Engine
+	servers []*asynq.Server
+	work    *work
+	spans   *spans
+	plain   *asynq.Client     // enqueues whatever it is given
+	client  *asynqlock.Client // enqueues by the rules
+	dropped chan string       // the codes of the tasks that were thrown away
+}
+
+const workers = 2
+
+func open(c *redis.Client) (_ *office, err error) {
+	o := &office{redis: c, spans: newSpans(), plain: asynq.NewClientFromRedisClient(c), dropped: make(chan string, 10)}
+	o.work = &work{tracer: o.spans.tracer(), now: map[string]int{}, most: map[string]int{}, sent: map[int]int{}}
+	otel.SetTracerProvider(o.spans.provider)
+	observer, err := otellock.New(otellock.WithHoldSpans())
+	if err != nil {
+		return nil, err
+	}
+	for range workers {
+		l, err := locker.NewSingle(c, locker.WithObserver(observer)) // the one line that turns tracing on
+		if err != nil {
+			return nil, err
+		}
+		g, err := guard(l)
+		if err != nil {
+			return nil, err
+		}
+		mux := o.work.mux(g)
+		o.lockers = append(o.lockers, l)
+		o.client = g.Client(o.plain, asynq.NewInspectorFromRedisClient(c))
+		server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
+			Concurrency: 4, TaskCheckInterval: 10 * time.Millisecond, LogLevel: asynq.ErrorLevel, ShutdownTimeout: time.Second,
+		}))
+		o.servers = append(o.servers, server)
+		if err := server.Start(o.watched(mux)); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// watched notes what becomes of tasks that are not run.
+func (o *office) watched(mux *asynq.ServeMux) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		err := mux.ProcessTask(ctx, t)
+		if p, ok := errors.AsType[*asynqlock.Problem](err); ok && p.Verdict == asynqlock.Dropped {
+			o.dropped <- p.Code
+		}
+		return err
+	})
+}
+
+func (o *office) close() {
+	for _, s := range o.servers {
+		s.Shutdown()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, l := range o.lockers {
+		_ = l.Close(ctx) // what is left ends by its TTL
+	}
+}
+
+// reports orders five reports for two tenants at once.
+func (o *office) reports(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out, "Five reports for two tenants are ordered at once. Two workers make them, a tenant's one at a time.")
+	orders := []report{{"acme", "2026-08"}, {"acme", "2026-09"}, {"acme", "2026-10"}, {"globex", "2026-09"}, {"globex", "2026-10"}}
+	for _, r := range orders {
+		ctx, span := o.work.tracer.Start(ctx, "order report")
+		_, err := o.client.EnqueueContext(ctx, task("report:monthly", r))
+		span.End()
+		if err != nil {
+			return err
+		}
+	}
+	if err := o.await(ctx, func() bool { return len(o.work.made) == len(orders) }); err != nil {
+		return err
+	}
+	o.work.mu.Lock()
+	defer o.work.mu.Unlock()
+	for _, tenant := range []string{"acme", "globex"} {
+		n := 0
+		for _, r := range o.work.made {
+			if r.Tenant == tenant {
+				n++
+			}
+		}
+		fmt.Fprintf(out, "  %-7s %d reports, at most %d at a time\n", tenant, n, o.work.most[tenant])
+	}
+	fmt.Fprintln(out, "The trace of one that waited, from the order in this process to the work in the worker:")
+	return o.spans.print(ctx, out)
+}
+
+// invoices sends an invoice that is ordered three times.
+func (o *office) invoices(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out, "\nInvoice 4711 is ordered three times.")
+	bill := invoice{4711, "ann@example.org"}
+	info, err := o.client.EnqueueContext(ctx, task("invoice:send", bill), asynq.ProcessIn(time.Hour))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "  the first order is enqueued, for later")
+	if _, err := o.client.EnqueueContext(ctx, task("invoice:send", bill)); !errors.Is(err, asynq.ErrDuplicateTask) {
+		return fmt.Errorf("the second order was enqueued as well: %w", err)
+	}
+	fmt.Fprintln(out, "  the second is refused, because the first is scheduled: it is Unique")
+	if err := asynq.NewInspectorFromRedisClient(o.redis).RunTask(info.Queue, info.ID); err != nil {
+		return err
+	}
+	if err := o.await(ctx, func() bool { return o.work.sent[bill.Number] > 0 }); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "  the first is run, and the invoice sent")
+	if _, err := o.plain.EnqueueContext(ctx, task("invoice:send", bill)); err != nil { // by somebody who does not know the rules
+		return err
+	}
+	select {
+	case code := <-o.dropped:
+		fmt.Fprintf(out, "  the third is dropped, %s: it is wanted Once\n", code)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	o.work.mu.Lock()
+	defer o.work.mu.Unlock()
+	fmt.Fprintf(out, "  sent: %d time\n", o.work.sent[bill.Number])
+	return nil
+}
+
+// schedule runs the same schedule in two replicas, and stops the one that leads.
+func (o *office) schedule(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out, "\nTwo replicas run the same schedule, with a tick in each second.")
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	type tick struct {
+		replica int
+		second  int64
+	}
+	ticks, ended := make(chan tick, 100), make(chan error, workers)
+	var stops [workers]context.CancelFunc
+	for i, l := range o.lockers {
+		ctx, stop := context.WithCancel(ctx)
+		stops[i] = stop
+		base := asynq.SchedulerOpts{LogLevel: asynq.FatalLevel, PostEnqueueFunc: func(*asynq.TaskInfo, error) { ticks <- tick{i, time.Now().Unix()} }}
+		go func() {
+			ended <- asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+				s := asynq.NewSchedulerFromRedisClient(o.redis, opts)
+				_, err := s.Register("@every 1s", asynq.NewTask("stats:count", nil))
+				return s, err
+			}, asynqlock.SchedulerBase(base))
+		}()
+	}
+	seconds, leader := map[int64]bool{}, -1
+	for n, after := 0, 0; after < 2; n++ {
+		var t tick
+		select {
+		case t = <-ticks:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		switch {
+		case seconds[t.second]:
+			return errors.New("two ticks were enqueued in one second")
+		case n == 0:
+			leader = t.replica
+			fmt.Fprintln(out, "  one of them leads, and enqueues the ticks")
+		case n == 1:
+			if t.replica != leader {
+				return errors.New("both enqueue ticks")
+			}
+			stops[leader]()
+			fmt.Fprintln(out, "  it is stopped")
+		case t.replica != leader:
+			if after++; after == 1 {
+				fmt.Fprintln(out, "  the other one takes over, and no second has two ticks")
+			}
+		}
+		seconds[t.second] = true
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	for range stops {
+		if err := <-ended; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func task(typename string, payload any) *asynq.Task {
+	text, err := json.Marshal(payload)
+	if err != nil {
+		panic(err) // these always marshal
+	}
+	return asynq.NewTask(typename, text)
+}
+
+// await returns once what is said of the work is so.
+func (o *office) await(ctx context.Context, so func() bool) error {
+	for {
+		o.work.mu.Lock()
+		is := so()
+		o.work.mu.Unlock()
+		if is {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// A report is made for one tenant at a time, because it locks the tenant's tables.
+type report struct {
+	Tenant string `json:"tenant"`
+	Month  string `json:"month"`
+}
+
+// An invoice is sent once, however often somebody wants it sent.
+type invoice struct {
+	Number int    `json:"number" lock:"key"`
+	To     string `json:"to"`
+}
+
+// guard says what is guarded, for workers and for those who enqueue.
+func guard(l locker.Locker) (*asynqlock.Guard, error) {
+	return asynqlock.New(l,
+		asynqlock.On("report:monthly", asynqlock.Template("tenant:{payload.tenant}"), asynqlock.Wait(10*time.Second)),
+		asynqlock.On("invoice:send", asynqlock.Fields[invoice]("invoice"), asynqlock.Unique(), asynqlock.Once(24*time.Hour), asynqlock.Drop()),
+		asynqlock.On("*", asynqlock.ByTaskID()),
+		asynqlock.WithPropagator(otellock.Headers{}), // the trace goes on in the worker
+	)
+}
+
+// work is what the handlers did.
+type work struct {
+	tracer trace.Tracer
+
+	mu   sync.Mutex
+	now  map[string]int // reports that are being made, by tenant
+	most map[string]int // at a time
+	made []report
+	sent map[int]int // invoices, by number
+}
+
+// mux knows nothing of locks, but for its middleware.
+func (w *work) mux(g *asynqlock.Guard) *asynq.ServeMux {
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	mux.HandleFunc("report:monthly", w.makeReport)
+	mux.HandleFunc("invoice:send", w.sendInvoice)
+	mux.HandleFunc("stats:count", func(context.Context, *asynq.Task) error { return nil })
+	return mux
+}
+
+func (w *work) makeReport(ctx context.Context, t *asynq.Task) error {
+	var r report
+	if err := json.Unmarshal(t.Payload(), &r); err != nil {
+		return err
+	}
+	ctx, span := w.tracer.Start(ctx, "make report")
+	defer span.End()
+	w.count(r, 1)
+	defer w.count(r, -1)
+	select {
+	case <-time.After(50 * time.Millisecond): // that is how long it takes
+	case <-ctx.Done(): // the time is over, or the lock was lost
+		return context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.made = append(w.made, r)
+	return nil
+}
+
+func (w *work) count(r report, more int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now[r.Tenant] += more
+	w.most[r.Tenant] = max(w.most[r.Tenant], w.now[r.Tenant])
+}
+
+func (w *work) sendInvoice(_ context.Context, t *asynq.Task) error {
+	var i invoice
+	if err := json.Unmarshal(t.Payload(), &i); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent[i.Number]++
+	return nil
+}

@@ -1,0 +1,124 @@
+package grpclock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/locker/delegate"
+)
+
+// UnaryClientInterceptor returns a client's interceptor that repeats calls which were refused before they did anything, when
+// the server said that they may: after the RetryInfo of a status of this package. It does so up to [WithRetries] times,
+// and only while the call's deadline leaves time for it. Other errors it returns as they are.
+//
+// gRPC's own retries, see [RetryServiceConfig], do the same inside the transport. Use one of them: with both, each repetition
+// of the one is repeated by the other.
+func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
+	c, err := newClient("UnaryClientInterceptor", opts)
+	if err != nil {
+		return nil, err
+	}
+	return c.unary, nil
+}
+
+// A ClientOption sets up a client's interceptor.
+type ClientOption func(*client)
+
+// client is what the options set; its defaults stand in newClient and nowhere else.
+type client struct {
+	retries int
+	within  time.Duration
+
+	delegates bool
+	sender    *delegate.Sender
+	targets   []string
+}
+
+func newClient(what string, opts []ClientOption) (*client, error) {
+	c := &client{retries: 4, within: 30 * time.Second}
+	for i, o := range opts {
+		if o == nil {
+			return nil, fmt.Errorf("grpclock: %s: option %d is nil; leave it out instead", what, i+1)
+		}
+		o(c)
+	}
+	if c.retries < 0 || c.within < 0 {
+		return nil, fmt.Errorf("grpclock: %s: WithRetries(%d, %v); give positive ones, or 0 retries for none", what, c.retries, c.within)
+	}
+	if err := c.validateDelegation(); err != nil {
+		return nil, fmt.Errorf("grpclock: %s: %w", what, err)
+	}
+	return c, nil
+}
+
+// WithRetries sets how often a refused call is repeated, and for how long in all its repetitions may be waited for. Default: 4
+// times within 30 s.
+func WithRetries(n int, within time.Duration) ClientOption {
+	return func(c *client) { c.retries, c.within = n, within }
+}
+
+// unary is the interceptor.
+func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	ctx, err := c.delegate(ctx, cc)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for tries := 0; ; tries++ {
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		if err == nil || tries >= c.retries {
+			return err
+		}
+		pause, ok := retryAfter(err)
+		if !ok {
+			return err
+		}
+		// Who was refused together does not come back together, and nobody sooner than told.
+		pause += rand.N(pause/10 + 1)
+		again := time.Now().Add(pause)
+		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {
+			return err // more telling than that the time is over
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// retryAfter is when a call may be repeated that ended with err; false: not, or nobody said so.
+func retryAfter(err error) (time.Duration, bool) {
+	if _, ours := Reason(err); !ours {
+		return 0, false
+	}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok && info.GetRetryDelay().CheckValid() == nil {
+			return max(info.GetRetryDelay().AsDuration(), 0), true
+		}
+	}
+	return 0, false
+}
+
+// Reason returns why a call was refused, such as [ReasonBusy], from the error that a client got of a server with this
+// package's interceptors. It is false for other errors.
+func Reason(err error) (reason string, ok bool) {
+	if p, ok := errors.AsType[*Problem](err); ok { // in the server's own process
+		return p.Reason, true
+	}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+			return info.GetReason(), true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,185 @@
+package grpclock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// counting counts the attempts that reach a server, and notes when.
+type counting struct {
+	n  atomic.Int32
+	at [8]time.Time
+}
+
+func (c *counting) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if n := c.n.Add(1); int(n) <= len(c.at) {
+		c.at[n-1] = time.Now()
+	}
+	return handler(ctx, req)
+}
+
+// gRPC's own client comes back when the server says so. Its first pause would be at most 50 ms otherwise, as the control shows.
+func TestARetryingClientFollowsThePushback(t *testing.T) {
+	const held = 600 * time.Millisecond
+	for name, tc := range map[string]struct {
+		dial     grpc.DialOption
+		locker   func(store *lockertest.Memory) locker.Locker
+		code     codes.Code
+		attempts int32
+	}{
+		"told by the trailer": {
+			dial:   grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig(shop.Shop_Place_FullMethodName)),
+			locker: func(s *lockertest.Memory) locker.Locker { return lockertest.NewLocker(t, s) }, attempts: 2,
+		},
+		"told by the RetryInfo": {
+			dial:   grpc.WithUnaryInterceptor(retrying(t)),
+			locker: func(s *lockertest.Memory) locker.Locker { return lockertest.NewLocker(t, s) }, attempts: 2,
+		},
+		"another service's rule": {
+			dial:   grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig("latchkit.shop.v1.Other")),
+			locker: func(s *lockertest.Memory) locker.Locker { return lockertest.NewLocker(t, s) }, attempts: 1, code: codes.Aborted,
+		},
+		"all services": {
+			dial:   grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig()),
+			locker: func(s *lockertest.Memory) locker.Locker { return lockertest.NewLocker(t, s) }, attempts: 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			var seen counting
+			client := serve(t, setup{
+				locker: tc.locker(store), service: &service{}, dial: []grpc.DialOption{tc.dial},
+				outer: []grpc.UnaryServerInterceptor{seen.intercept},
+			})
+			if _, err := client.Read(t.Context(), &shop.Order{}); err != nil { // connect
+				t.Fatal(err)
+			}
+			seen.n.Store(0)
+			store.Occupy("order:42", held)
+			began := time.Now()
+			_, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
+			if status.Code(err) != tc.code || seen.n.Load() != tc.attempts {
+				t.Errorf("%v after %d attempts", err, seen.n.Load())
+			}
+			// What was left when the first attempt was refused is what the second one waited for.
+			if left := held - seen.at[0].Sub(began); tc.attempts == 2 && seen.at[1].Sub(seen.at[0]) < left-time.Millisecond {
+				t.Errorf("the second attempt came after %v, %v were left", seen.at[1].Sub(seen.at[0]), left)
+			}
+		})
+	}
+}
+
+func retrying(t *testing.T, opts ...grpclock.ClientOption) grpc.UnaryClientInterceptor {
+	t.Helper()
+	c, err := grpclock.UnaryClientInterceptor(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestALostLockIsNotRetried(t *testing.T) {
+	for name, tc := range map[string]struct {
+		handle   func(ctx context.Context, store *lockertest.Memory) error
+		attempts int32
+	}{
+		"lost": {func(ctx context.Context, store *lockertest.Memory) error {
+			store.Steal("order:42")
+			<-ctx.Done()
+			return nil
+		}, 1},
+		"the control": {func(context.Context, *lockertest.Memory) error { return status.Error(codes.Aborted, "of the handler") }, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			var seen counting
+			client := serve(t, setup{
+				locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)),
+				outer:  []grpc.UnaryServerInterceptor{seen.intercept},
+				dial:   []grpc.DialOption{grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig("latchkit.shop.v1.Shop"))},
+				service: &service{unary: func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
+					return receipt(ctx), tc.handle(ctx, store)
+				}},
+			})
+			_, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
+			if status.Code(err) != codes.Aborted || seen.n.Load() != tc.attempts {
+				t.Errorf("%v after %d attempts, want %d", err, seen.n.Load(), tc.attempts)
+			}
+		})
+	}
+}
+
+func TestTheClientRetriesWithinItsBounds(t *testing.T) {
+	busy := func(after time.Duration) error {
+		p := &grpclock.Problem{Code: codes.Aborted, Reason: grpclock.ReasonBusy, RetryAfter: after}
+		return p.GRPCStatus().Err()
+	}
+	for name, tc := range map[string]struct {
+		opts     []grpclock.ClientOption
+		deadline time.Duration
+		err      error
+		calls    int
+		least    time.Duration
+		most     time.Duration
+	}{
+		"four retries":            {err: busy(time.Second), calls: 5, least: 4 * time.Second, most: 4400 * time.Millisecond},
+		"as many as it was told":  {opts: []grpclock.ClientOption{grpclock.WithRetries(2, time.Hour)}, err: busy(time.Minute), calls: 3, least: 2 * time.Minute, most: 132 * time.Second},
+		"none":                    {opts: []grpclock.ClientOption{grpclock.WithRetries(0, 0)}, err: busy(time.Second), calls: 1},
+		"no longer than allowed":  {opts: []grpclock.ClientOption{grpclock.WithRetries(9, 3500*time.Millisecond)}, err: busy(time.Second), calls: 4, least: 3 * time.Second, most: 3300 * time.Millisecond},
+		"not past the deadline":   {deadline: 2500 * time.Millisecond, err: busy(time.Second), calls: 3, least: 2 * time.Second, most: 2200 * time.Millisecond},
+		"not what was lost":       {err: (&grpclock.Problem{Code: codes.Aborted, Reason: grpclock.ReasonLost}).GRPCStatus().Err(), calls: 1},
+		"not what others say":     {err: status.Error(codes.Aborted, "of the handler"), calls: 1},
+		"nothing after a success": {calls: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				if tc.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tc.deadline)
+					defer cancel()
+				}
+				calls, began := 0, time.Now()
+				err := retrying(t, tc.opts...)(ctx, "/m", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+					calls++
+					return tc.err
+				})
+				if took := time.Since(began); calls != tc.calls || took < tc.least || took > tc.most || status.Code(err) != status.Code(tc.err) {
+					t.Errorf("%d calls in %v: %v", calls, took, err)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) { // who gives up does so at once
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(100*time.Millisecond, cancel)
+		began := time.Now()
+		err := retrying(t)(ctx, "/m", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			return busy(time.Second)
+		})
+		if took := time.Since(began); took != 100*time.Millisecond {
+			t.Errorf("gave up after %v", took)
+		}
+		want(t, err, codes.Aborted, grpclock.ReasonBusy)
+	})
+}
+
+func TestClientOptionsThatMakeNoSense(t *testing.T) {
+	for _, opts := range [][]grpclock.ClientOption{{nil}, {grpclock.WithRetries(-1, 0)}, {grpclock.WithRetries(1, -1)}} {
+		if _, err := grpclock.UnaryClientInterceptor(opts...); err == nil {
+			t.Errorf("%v was taken", opts)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package grpclock_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// service is a Shop whose methods are what a test makes them; by default they answer with their lease.
+type service struct {
+	shop.UnimplementedShopServer
+	unary func(ctx context.Context, o *shop.Order) (*shop.Receipt, error)
+	watch func(o *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error
+	fill  func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error
+	talk  func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error
+}
+
+func (s *service) call(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	if s.unary != nil {
+		return s.unary(ctx, o)
+	}
+	return receipt(ctx), nil
+}
+func (s *service) Place(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	return s.call(ctx, o)
+}
+func (s *service) Wait(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	return s.call(ctx, o)
+}
+func (s *service) Move(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	return s.call(ctx, o)
+}
+func (s *service) Once(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	return s.call(ctx, o)
+}
+func (s *service) Read(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	return s.call(ctx, o)
+}
+func (s *service) Watch(o *shop.Order, stream grpc.ServerStreamingServer[shop.Receipt]) error {
+	return s.watch(o, stream)
+}
+
+func (s *service) Fill(stream grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+	return s.fill(stream)
+}
+
+func (s *service) Talk(stream grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+	return s.talk(stream)
+}
+
+// receipt says under which lease a handler runs.
+func receipt(ctx context.Context) *shop.Receipt {
+	lease, ok := locker.FromContext(ctx)
+	if !ok {
+		return &shop.Receipt{}
+	}
+	return &shop.Receipt{Fence: lease.Fence(), Key: lease.Key()}
+}
+
+// setup is a server to be started: its interceptors are chained outside of grpclock's.
+type setup struct {
+	locker  locker.Locker
+	rules   *grpclock.Rules // default: those of the .proto file
+	opts    []grpclock.Option
+	outer   []grpc.UnaryServerInterceptor
+	service shop.ShopServer
+	dial    []grpc.DialOption
+}
+
+// serve starts a server on loopback, and returns a client of it.
+func serve(t testing.TB, s setup) shop.ShopClient {
+	t.Helper()
+	if s.rules == nil {
+		s.rules = grpclock.FromDescriptors()
+	}
+	unary, err := grpclock.UnaryServerInterceptor(s.locker, s.rules, s.opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := grpclock.StreamServerInterceptor(s.locker, s.rules, s.opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(append(s.outer, unary)...), grpc.ChainStreamInterceptor(stream))
+	shop.RegisterShopServer(server, s.service)
+	if err := s.rules.Bind(server); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient(listener.Addr().String(), append(s.dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return shop.NewShopClient(conn)
+}
+
+// redisLocker is a Locker on a server that other tests use, too.
+func redisLocker(t testing.TB, opts ...locker.Option) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewSingle(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	return l
+}
+
+// want checks how a call has ended; reason "" stands for OK.
+func want(t testing.TB, err error, code codes.Code, reason string) {
+	t.Helper()
+	got, _ := grpclock.Reason(err)
+	if status.Code(err) != code || got != reason {
+		t.Errorf("%v with the reason %q, want %v with %q", err, got, code, reason)
+	}
+}
+
+// eventually waits for what will be true soon, also on a slow machine.
+func eventually(t testing.TB, what string, true func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come about that %s", what)
+		}
+	}
+}
+
+// lockerFunc is a Locker that only refuses.
+type lockerFunc func(locker.Rule) error
+
+func (f lockerFunc) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {
+	return nil, f(rule)
+}

@@ -1,0 +1,229 @@
+package grpclock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// Domain is that of the ErrorInfo in the statuses of this package.
+const Domain = "github.com/latchkit/latchkit"
+
+// The reasons in an ErrorInfo, and the values of [Problem.Reason].
+const (
+	ReasonBusy              = "LOCK_BUSY"
+	ReasonTooManyWaiters    = "TOO_MANY_WAITERS"
+	ReasonDone              = "ALREADY_DONE"
+	ReasonInvalidKey        = "INVALID_KEY"
+	ReasonUnavailable       = "LOCK_UNAVAILABLE"
+	ReasonClosed            = "LOCK_CLOSED"
+	ReasonLost              = "LOCK_LOST"
+	ReasonMisconfigured     = "LOCK_MISCONFIGURED"
+	ReasonDelegationInvalid = "DELEGATION_INVALID"
+	ReasonDelegationRefused = "DELEGATION_REFUSED"
+	ReasonCallerGone        = "CALLER_GONE"
+)
+
+// pushback is the trailer by which gRPC's own clients time their retries; a negative one forbids them.
+const pushback = "grpc-retry-pushback-ms"
+
+// soon is when to try again where nobody knows better.
+const soon = time.Second
+
+// A Problem says why a call did not get its lock, or lost it. It is the error that the interceptors return; gRPC sends its
+// status. Its text is fit for logs, without the key; errors.Is and errors.As find the Locker's error in it, and what the
+// handler returned if it ran.
+type Problem struct {
+	Code       codes.Code
+	Reason     string        // of the ErrorInfo
+	Message    string        // what the client is told
+	Rule       string        // the lock's name; "" where there is no rule
+	Method     string        // the full method; "" where it is not known
+	Field      string        // what the request lacks, with ReasonInvalidKey
+	RetryAfter time.Duration // when to try again; 0: not
+
+	err error
+}
+
+// Error returns for example "grpclock: LOCK_UNAVAILABLE: acquire: the lock server cannot be asked now: EOF".
+func (p *Problem) Error() string {
+	if e, ok := errors.AsType[*locker.Error](p.err); ok { // whose own text has the key
+		return fmt.Sprintf("grpclock: %s: %v: %v", p.Reason, e.Op, e.Err)
+	}
+	return fmt.Sprintf("grpclock: %s: %v", p.Reason, p.err)
+}
+
+// Unwrap returns the Locker's error.
+func (p *Problem) Unwrap() error { return p.err }
+
+// ErrorType is a low-cardinality name of the problem, for OpenTelemetry's error.type.
+func (p *Problem) ErrorType() string { return p.Reason }
+
+// GRPCStatus returns what the client gets.
+func (p *Problem) GRPCStatus() *status.Status {
+	st := status.New(p.Code, p.Message)
+	info := &errdetails.ErrorInfo{Reason: p.Reason, Domain: Domain, Metadata: map[string]string{}}
+	if p.Rule != "" {
+		info.Metadata["rule"] = p.Rule
+	}
+	details := []protoadapt.MessageV1{info}
+	if p.RetryAfter > 0 {
+		info.Metadata["retry_after_ms"] = strconv.FormatInt(p.retryAfterMS(), 10)
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(p.retryAfterMS()) * time.Millisecond)})
+	}
+	if p.Field != "" {
+		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{
+			Field: p.Field, Description: p.Message,
+		}}})
+	}
+	if whole, err := st.WithDetails(details...); err == nil { // our own details always marshal
+		return whole
+	}
+	return st
+}
+
+// retryAfterMS rounds up: who comes a moment too early waits for another round.
+func (p *Problem) retryAfterMS() int64 {
+	return int64((p.RetryAfter + time.Millisecond - 1) / time.Millisecond)
+}
+
+// trailer tells gRPC's own clients whether to retry, and when. Not where they would not anyway.
+func (p *Problem) trailer() metadata.MD {
+	switch {
+	case p.RetryAfter > 0:
+		return metadata.Pairs(pushback, strconv.FormatInt(p.retryAfterMS(), 10))
+	case p.Reason == ReasonLost:
+		return metadata.Pairs(pushback, "-1")
+	}
+	return nil
+}
+
+// reply is the answer to one kind of error.
+type reply struct {
+	is      error
+	code    codes.Code
+	reason  string
+	message string
+	retry   bool // say when
+}
+
+// replies are the answers to calls that were not run, by what the error is; the first that fits.
+var replies = []reply{
+	{is: delegate.ErrMalformed, code: codes.InvalidArgument, reason: ReasonDelegationInvalid,
+		message: "the delegation that came with the call cannot be read"},
+	{is: delegate.ErrRefused, code: codes.FailedPrecondition, reason: ReasonDelegationRefused,
+		message: "the delegation that came with the call does not hold: its lease is over, or it was made for something else"},
+	{is: locker.ErrDone, code: codes.AlreadyExists, reason: ReasonDone,
+		message: "an earlier call has done this, and it is not done again"},
+	{is: locker.ErrTooManyWaiters, code: codes.ResourceExhausted, reason: ReasonTooManyWaiters, retry: true,
+		message: "too many calls wait for the lock; nothing was done"},
+	{is: locker.ErrClosed, code: codes.Unavailable, reason: ReasonClosed, retry: true,
+		message: "the service is stopping; nothing was done"},
+	{is: locker.ErrInvalidKey, code: codes.InvalidArgument, reason: ReasonInvalidKey,
+		message: "the request cannot be locked: what it names is not allowed"},
+	{is: locker.ErrInvalidRule, code: codes.Internal, reason: ReasonMisconfigured,
+		message: "the lock is set up wrongly; nothing was done"},
+	{is: locker.ErrUnsupported, code: codes.Internal, reason: ReasonMisconfigured,
+		message: "the lock is set up wrongly; nothing was done"},
+	{is: locker.ErrLost, code: codes.Aborted, reason: ReasonLost,
+		message: "the lock was lost before the call began; nothing was done"},
+	unavailable,
+	{is: locker.ErrBusy, code: codes.Aborted, reason: ReasonBusy, retry: true,
+		message: "the lock is held by another call; nothing was done"},
+}
+
+// unavailable is also the answer to an error that is none of the replies: without the lock nothing runs.
+var unavailable = reply{is: locker.ErrUnavailable, code: codes.Unavailable, reason: ReasonUnavailable, retry: true,
+	message: "the lock cannot be asked for; nothing was done"}
+
+// overtaken is the answer to a call whose lock ended before its handler did.
+var overtaken = reply{code: codes.Aborted, reason: ReasonLost,
+	message: "the lock was lost while the call was handled; it may or may not have been completed"}
+
+// closing is the answer to a stream whose Locker is closed.
+var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
+	message: "the service is stopping; the call may or may not have been completed"}
+
+// refuse answers a call that was not run. c is nil when it was not looked at yet.
+func (g *guard) refuse(ctx context.Context, c *call, err error) error {
+	if d, ok := errors.AsType[*dictated](err); ok {
+		return d.error
+	}
+	p := problem(ctx, c, err, g.busy)
+	_ = grpc.SetTrailer(ctx, p.trailer()) // fails where no server calls: in tests of the interceptor alone
+	return p
+}
+
+// problem finds the answer to the error of a call that was not run; busy is the code of one whose lock is.
+func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem {
+	// A Locker may fail with a context error of its own: only the end of the call's context says that nobody listens.
+	if over := ctx.Err(); over != nil && errors.Is(err, over) {
+		st := status.FromContextError(over)
+		return reply{code: st.Code(), reason: ReasonCallerGone, message: "the call ended while it waited for the lock; nothing was done"}.problem(c, err)
+	}
+	if lacks, ok := errors.AsType[*key.Error](err); ok {
+		p := reply{code: codes.InvalidArgument, reason: ReasonInvalidKey, message: lacks.Error()}.problem(c, err)
+		if p.Field = lacks.Part.Name; lacks.Part.Source == "meta" {
+			p.Field = "metadata." + lacks.Part.Name
+		}
+		return p
+	}
+	for _, r := range replies {
+		if errors.Is(err, r.is) {
+			if r.reason == ReasonBusy {
+				r.code = busy
+			}
+			return r.problem(c, err)
+		}
+	}
+	return unavailable.problem(c, err)
+}
+
+// spoiled handles what went wrong with the lock of a call that was run. nil: the handler's reply stands.
+func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
+	if !endedEarly(err) {
+		// The work succeeded, and with Rule.Once nobody knows whether that will be remembered.
+		return nil
+	}
+	p := overtaken.problem(c, err)
+	if failure != nil {
+		p.err = errors.Join(err, failure)
+	}
+	_ = grpc.SetTrailer(ctx, p.trailer())
+	return p
+}
+
+func endedEarly(err error) bool {
+	return errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired)
+}
+
+// problem makes the Problem of one call.
+func (r reply) problem(c *call, err error) *Problem {
+	p := &Problem{Code: r.code, Reason: r.reason, Message: r.message, err: err}
+	if c != nil {
+		if p.Method = c.name; c.method != nil {
+			p.Rule = c.method.rule.Name
+		}
+	}
+	if r.retry {
+		p.RetryAfter = soon
+		if e, ok := errors.AsType[*locker.Error](err); ok && e.RetryAfter > 0 {
+			p.RetryAfter = e.RetryAfter
+		}
+	}
+	return p
+}

@@ -1,0 +1,47 @@
+package grpclock
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// RetryServiceConfig returns a service config for grpc.WithDefaultServiceConfig, with which gRPC's own client repeats calls
+// that were refused: after the time that the server told it, and not those that may have done something. methods are full
+// methods, as in Inventory_Reserve_FullMethodName, or services, as in "inventory.v1.Inventory" for all of its methods; none
+// stands for all methods of all services.
+//
+// A call is tried up to five times, more than which gRPC does not allow. ABORTED, UNAVAILABLE and RESOURCE_EXHAUSTED
+// are repeated whoever answered so, and without a word of the server after 50 ms to 2 s: name only methods for which that is
+// right.
+func RetryServiceConfig(methods ...string) string {
+	type name struct {
+		Service string `json:"service,omitempty"`
+		Method  string `json:"method,omitempty"`
+	}
+	type policy struct {
+		MaxAttempts          int      `json:"maxAttempts"`
+		InitialBackoff       string   `json:"initialBackoff"`
+		MaxBackoff           string   `json:"maxBackoff"`
+		BackoffMultiplier    float64  `json:"backoffMultiplier"`
+		RetryableStatusCodes []string `json:"retryableStatusCodes"`
+	}
+	type methodConfig struct {
+		Name        []name `json:"name"`
+		RetryPolicy policy `json:"retryPolicy"`
+	}
+	names := make([]name, 0, len(methods))
+	for _, m := range methods {
+		service, method, _ := strings.Cut(strings.TrimPrefix(m, "/"), "/")
+		names = append(names, name{service, method})
+	}
+	if len(names) == 0 {
+		names = append(names, name{})
+	}
+	text, _ := json.Marshal(struct { // texts and numbers always marshal
+		MethodConfig []methodConfig `json:"methodConfig"`
+	}{[]methodConfig{{names, policy{
+		MaxAttempts: 5, InitialBackoff: "0.05s", MaxBackoff: "2s", BackoffMultiplier: 2,
+		RetryableStatusCodes: []string{"ABORTED", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
+	}}}})
+	return string(text)
+}

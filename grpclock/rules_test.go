@@ -1,0 +1,368 @@
+package grpclock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/grpclock/lockpb"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/key"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// registered is a server with these services, as far as Bind looks at it.
+type registered map[string]grpc.ServiceInfo
+
+func (r registered) GetServiceInfo() map[string]grpc.ServiceInfo { return r }
+
+var theShop = func() registered {
+	s := grpc.NewServer()
+	shop.RegisterShopServer(s, &service{})
+	return s.GetServiceInfo()
+}()
+
+// asked is what a Locker was asked for.
+func asked(t *testing.T, rules *grpclock.Rules, method string, req any, opts ...grpclock.Option) (locker.Rule, error) {
+	t.Helper()
+	var got locker.Rule
+	l := lockerFunc(func(r locker.Rule) error { got = r; return locker.ErrBusy })
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-tenant", "acme:eu", "x-tenant", "second"))
+	_, err := interceptor(t, l, rules, opts...)(ctx, method, req)
+	if got.Key != "" {
+		err = nil
+	}
+	return got, err
+}
+
+func TestTheAnnotationSaysWhatToLock(t *testing.T) {
+	rules := grpclock.FromDescriptors()
+	for _, bind := range []bool{false, true} {
+		if bind {
+			if err := rules.Bind(theShop); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for method, want := range map[string]locker.Rule{
+			shop.Shop_Place_FullMethodName: {Key: "order:4%3A2", Name: "order", Wait: locker.NoWait},
+			shop.Shop_Wait_FullMethodName:  {Key: "order:4%3A2", Name: "order", Wait: time.Hour},
+			shop.Shop_Move_FullMethodName:  {Key: "move:acme%3Aeu:screw", Name: "stock", Wait: 5 * time.Second, TTL: 7 * time.Second, AtMost: time.Minute},
+			shop.Shop_Once_FullMethodName:  {Key: "once:4%3A2", Name: "once", Wait: locker.NoWait, Once: time.Minute},
+		} {
+			got, err := asked(t, rules, method, &shop.Order{OrderId: "4:2", Item: &shop.Item{Sku: "screw"}})
+			if err != nil || got != want {
+				t.Errorf("%s, bound: %v: %+v, %v", method, bind, got, err)
+			}
+		}
+	}
+}
+
+func TestEveryKindOfFieldHasOneTextInAKey(t *testing.T) {
+	for template, tc := range map[key.Key]struct {
+		order *shop.Order
+		want  string // "": the part is missing
+	}{
+		"k:{req.order_id}":       {&shop.Order{OrderId: "a"}, "k:a"},
+		"k:{req.order_id} ":      {&shop.Order{}, ""},
+		"k:{req.item.sku}":       {&shop.Order{Item: &shop.Item{Sku: "s"}}, "k:s"},
+		"k:{req.item.sku} ":      {&shop.Order{Item: &shop.Item{}}, ""},
+		"k:{req.item.sku}  ":     {&shop.Order{}, ""},
+		"k:{req.shard}":          {&shop.Order{Shard: -7}, "k:-7"},
+		"k:{req.shard} ":         {&shop.Order{}, "k:0 "},
+		"k:{req.slot}":           {&shop.Order{Slot: new(uint32(0))}, "k:0"},
+		"k:{req.slot} ":          {&shop.Order{}, ""},
+		"k:{req.digest}":         {&shop.Order{Digest: []byte{0, 0xff}}, "k:00ff"},
+		"k:{req.digest} ":        {&shop.Order{}, ""},
+		"k:{req.kind}":           {&shop.Order{Kind: shop.Kind_KIND_GIFT}, "k:1"},
+		"k:{req.express}":        {&shop.Order{Express: true}, "k:true"},
+		"k:{req.within.seconds}": {&shop.Order{Within: durationpb.New(3 * time.Second)}, "k:3"},
+		"k:{meta.X-Tenant}":      {&shop.Order{}, "k:acme%3Aeu"},
+		"k:{meta.x-other}":       {&shop.Order{}, ""},
+		key.Join("k", grpclock.Field("item.sku")) + "": {&shop.Order{Item: &shop.Item{Sku: "s"}}, "k:s"},
+		key.Join("k", grpclock.Meta("x-tenant"), "x"):  {&shop.Order{}, "k:acme%3Aeu:x"},
+	} {
+		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: template}})
+		got, err := asked(t, rules, shop.Shop_Place_FullMethodName, tc.order)
+		if tc.want != "" && (err != nil || got.Key != tc.want) {
+			t.Errorf("%s: %q, %v, want %q", template, got.Key, err, tc.want)
+		}
+		if tc.want == "" {
+			want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
+		}
+	}
+}
+
+func TestALackingPartIsNamed(t *testing.T) {
+	client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), service: &service{}})
+	for field, ctx := range map[string]context.Context{
+		"metadata.x-tenant": t.Context(),
+		"item.sku":          metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme"),
+	} {
+		_, err := client.Move(ctx, &shop.Order{Item: &shop.Item{}})
+		want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
+		named := ""
+		for _, d := range status.Convert(err).Details() {
+			if bad, ok := d.(*errdetails.BadRequest); ok && len(bad.GetFieldViolations()) == 1 {
+				named = bad.GetFieldViolations()[0].GetField()
+			}
+		}
+		if named != field {
+			t.Errorf("%v names %q, want %q", err, named, field)
+		}
+	}
+}
+
+func TestBindFindsEveryMistake(t *testing.T) {
+	const place = shop.Shop_Place_FullMethodName
+	byOther := grpclock.KeyOf(func(*shop.Item) string { return "k" })
+	for name, tc := range map[string]struct {
+		rule grpclock.Rule
+		want string
+	}{
+		"unknown field":            {grpclock.Rule{Key: "k:{req.nope}"}, `the message latchkit.shop.v1.Order has no field "nope"; it has order_id, item, tags`},
+		"unknown field inside":     {grpclock.Rule{Key: "k:{req.item.nope}"}, `the message latchkit.shop.v1.Item has no field "nope"; it has sku`},
+		"a message":                {grpclock.Rule{Key: "k:{req.item}"}, `item is a message; name a field of it: sku`},
+		"a list":                   {grpclock.Rule{Key: "k:{req.tags}"}, `tags is a list`},
+		"a map":                    {grpclock.Rule{Key: "k:{req.labels}"}, `labels is a map`},
+		"a fraction":               {grpclock.Rule{Key: "k:{req.weight}"}, `weight is a double`},
+		"inside a text":            {grpclock.Rule{Key: "k:{req.order_id.x}"}, `order_id is a string, there is nothing in it`},
+		"unknown source":           {grpclock.Rule{Key: "k:{param.id}"}, `write {meta.NAME} or {req.NAME}`},
+		"no key":                   {grpclock.Rule{Name: "k"}, `the rule has no Key`},
+		"two keys":                 {grpclock.Rule{Key: "k", Func: byOther}, `a Key and a Func`},
+		"a function of another":    {grpclock.Rule{Func: byOther}, `the Func makes keys of latchkit.shop.v1.Item, and the request is a latchkit.shop.v1.Order`},
+		"a wait of -2":             {grpclock.Rule{Key: "k", Wait: -2}, `the wait is -2ns`},
+		"a short ttl":              {grpclock.Rule{Key: "k", TTL: 1}, `ttl is 1ns; the shortest is 1ms`},
+		"a negative once":          {grpclock.Rule{Key: "k", Once: -time.Second}, `once is -1s`},
+		"at most before at least":  {grpclock.Rule{Key: "k", AtLeast: 2 * time.Second, AtMost: time.Second}, `at_most 1s is shorter than at_least 2s`},
+		"an odd mode":              {grpclock.Rule{Key: "k", Mode: 7}, `the mode 7`},
+		"an HMAC without a secret": {grpclock.Rule{Key: "k:{req.order_id|hmac}"}, `there is no secret`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := grpclock.FromDescriptors().With(grpclock.RuleMap{place: tc.rule})
+			err := rules.Bind(theShop)
+			if err == nil || !strings.HasPrefix(err.Error(), "grpclock: "+place+": ") || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v", err)
+			}
+			// Whoever serves all the same lets nobody in, and tells the client nothing of it.
+			_, err = asked(t, rules, place, &shop.Order{OrderId: "42"})
+			want(t, err, codes.Internal, grpclock.ReasonMisconfigured)
+			if strings.Contains(status.Convert(err).Message(), "req.") {
+				t.Errorf("the client is told %q", status.Convert(err).Message())
+			}
+		})
+	}
+}
+
+func TestBindNamesMethodsThatAreNotThere(t *testing.T) {
+	err := grpclock.FromMap(grpclock.RuleMap{
+		"/latchkit.shop.v1.Shop/Plaice": {Key: "k"},
+		"latchkit.shop.v1.Shop/Place":   {Key: "k"},
+	}).Bind(theShop)
+	if err == nil || strings.Count(err.Error(), "the server has no such method") != 2 {
+		t.Error(err)
+	}
+	byHand := registered{"by.Hand": {Methods: []grpc.MethodInfo{{Name: "Do"}}}}
+	if err := grpclock.FromMap(grpclock.RuleMap{"/by.Hand/Do": {Key: "k:{req.id}"}}).Bind(byHand); err == nil || !strings.Contains(err.Error(), "the method has no descriptor") {
+		t.Error(err)
+	}
+	if err := grpclock.FromMap(grpclock.RuleMap{"/by.Hand/Do": {Key: "k:{meta.id}"}}).Bind(byHand); err != nil {
+		t.Error(err)
+	}
+}
+
+// annotate registers a service whose method has this option, as the code that protoc makes of a .proto file does.
+func annotate(t *testing.T, n int, lock *lockpb.Lock) (service string) {
+	t.Helper()
+	pkg := fmt.Sprintf("latchkit.odd%d", n)
+	options := &descriptorpb.MethodOptions{}
+	proto.SetExtension(options, lockpb.E_Lock, lock)
+	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+		Name: new(pkg + ".proto"), Package: new(pkg), Syntax: new("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{{Name: new("Request")}},
+		Service: []*descriptorpb.ServiceDescriptorProto{{Name: new("Odd"), Method: []*descriptorpb.MethodDescriptorProto{{
+			Name: new("Do"), InputType: new("." + pkg + ".Request"), OutputType: new("." + pkg + ".Request"), Options: options,
+		}}}},
+	}, protoregistry.GlobalFiles)
+	if err == nil {
+		err = protoregistry.GlobalFiles.RegisterFile(file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pkg + ".Odd"
+}
+
+func TestAnAnnotationThatMakesNoSenseIsFoundAtTheStart(t *testing.T) {
+	unknown := &lockpb.Lock{Key: "k"}
+	unknown.ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 0x01}) // field 127
+	n := 0
+	for want, lock := range map[string]*lockpb.Lock{
+		"has no key":                             {Name: "k"},
+		"the mode 7":                             {Key: "k", Mode: 7},
+		"wait is -1 s":                           {Key: "k", Wait: durationpb.New(-time.Second)},
+		"ttl is 0; the shortest":                 {Key: "k", Ttl: &durationpb.Duration{}},
+		"ttl is 1ns":                             {Key: "k", Ttl: &durationpb.Duration{Nanos: 1}},
+		"once is 1 s and -1 ns":                  {Key: "k", Once: &durationpb.Duration{Seconds: 1, Nanos: -1}},
+		"at_least is 0":                          {Key: "k", AtLeast: &durationpb.Duration{}},
+		"at_most is 400000000000 s":              {Key: "k", AtMost: &durationpb.Duration{Seconds: 400000000000}},
+		"a field that this version does not":     unknown,
+		`the message latchkit.odd10.Request has`: {Key: "k:{req.nope}"},
+	} {
+		n++
+		if strings.Contains(want, "odd10") {
+			want = strings.Replace(want, "10", fmt.Sprint(n), 1)
+		}
+		service := annotate(t, n, lock)
+		err := grpclock.FromDescriptors().Bind(registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}})
+		if err == nil || !strings.HasPrefix(err.Error(), "grpclock: /"+service+"/Do: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	service := annotate(t, n+1, &lockpb.Lock{Key: "k", Mode: lockpb.Lock_SHARED})
+	rules := grpclock.FromDescriptors()
+	if err := rules.Bind(registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := asked(t, rules, "/"+service+"/Do", nil); err != nil || r.Mode != locker.Shared {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestWhoDecides(t *testing.T) {
+	const place = shop.Shop_Place_FullMethodName
+	order := &shop.Order{OrderId: "42"}
+	for name, tc := range map[string]struct {
+		rules *grpclock.Rules
+		want  locker.Rule // the zero one: no lock
+	}{
+		"the .proto file":         {grpclock.FromDescriptors(), locker.Rule{Key: "order:42", Name: "order", Wait: locker.NoWait}},
+		"a map comes first":       {grpclock.FromDescriptors().With(grpclock.RuleMap{place: {Key: "mine:{req.order_id}"}}), locker.Rule{Key: "mine:42", Name: "mine", Wait: 5 * time.Second}},
+		"a zero Rule lifts it":    {grpclock.FromDescriptors().With(grpclock.RuleMap{place: {}}), locker.Rule{}},
+		"a map alone":             {grpclock.FromMap(grpclock.RuleMap{}), locker.Rule{}},
+		"a function":              {grpclock.FromMap(grpclock.RuleMap{place: {Func: grpclock.KeyOf(func(o *shop.Order) string { return "f:" + o.GetOrderId() })}}), locker.Rule{Key: "f:42", Name: "latchkit.shop.v1.Shop/Place", Wait: 5 * time.Second}},
+		"an HMAC with its secret": {grpclock.FromMap(grpclock.RuleMap{place: {Key: "k:{req.order_id|hmac}", Name: "n"}}).WithSecret(make([]byte, 16)), locker.Rule{Key: "k:~", Name: "n", Wait: 5 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := tc.rules.Bind(theShop); err != nil {
+				t.Fatal(err)
+			}
+			got, err := asked(t, tc.rules, place, order)
+			if prefix, ok := strings.CutSuffix(tc.want.Key, "~"); ok && strings.HasPrefix(got.Key, prefix+"~") {
+				got.Key = tc.want.Key
+			}
+			if err != nil || got != tc.want {
+				t.Errorf("%+v, %v, want %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// provider is a service that names its locks itself.
+type provider struct {
+	service
+	rule locker.Rule
+	err  error
+}
+
+func (p *provider) LockKey(context.Context, string, any) (locker.Rule, error) { return p.rule, p.err }
+
+func TestAServiceThatProvidesKeysComesBeforeAllRules(t *testing.T) {
+	for name, tc := range map[string]struct {
+		provider provider
+		key      string
+		code     codes.Code
+		reason   string
+	}{
+		"a key":                  {provider{rule: locker.Rule{Key: "own:1"}}, "own:1", codes.OK, ""},
+		"no key":                 {provider{}, "order:42", codes.OK, ""},
+		"a status":               {provider{err: status.Error(codes.PermissionDenied, "not yours")}, "", codes.PermissionDenied, ""},
+		"an error":               {provider{err: errors.New("odd")}, "", codes.Internal, grpclock.ReasonMisconfigured},
+		"a key that is none":     {provider{rule: locker.Rule{Key: "latchkit:x"}}, "", codes.InvalidArgument, grpclock.ReasonInvalidKey},
+		"a rule that is no rule": {provider{rule: locker.Rule{Key: "k", TTL: 1}}, "", codes.Internal, grpclock.ReasonMisconfigured},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), service: &tc.provider})
+			r, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
+			want(t, err, tc.code, tc.reason)
+			if r.GetKey() != tc.key {
+				t.Errorf("locked %q, want %q", r.GetKey(), tc.key)
+			}
+		})
+	}
+	client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), service: &provider{}})
+	if r, err := client.Read(t.Context(), &shop.Order{OrderId: "42"}); err != nil || r.GetKey() != "" {
+		t.Errorf("a method without any rule: %v, %v", r, err)
+	}
+}
+
+func TestARequestOfAnotherTypeIsNoPanic(t *testing.T) {
+	for name, req := range map[string]any{"no message": 42, "another message": &shop.Item{}, "nothing": nil} {
+		_, err := asked(t, grpclock.FromDescriptors(), shop.Shop_Place_FullMethodName, req)
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+		byFunc := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Func: grpclock.KeyOf(func(o *shop.Order) string { return o.GetOrderId() })}})
+		if _, err := asked(t, byFunc, shop.Shop_Place_FullMethodName, req); status.Code(err) != codes.Internal {
+			t.Errorf("%s by a function: %v", name, err)
+		}
+	}
+	byFunc := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Func: grpclock.KeyOf(func(o *shop.Order) string { return o.GetOrderId() })}})
+	_, err := asked(t, byFunc, shop.Shop_Place_FullMethodName, &shop.Order{})
+	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
+}
+
+func TestDescribeShowsAllMethods(t *testing.T) {
+	rules := grpclock.FromDescriptors().With(grpclock.RuleMap{
+		shop.Shop_Wait_FullMethodName: {Func: grpclock.KeyOf(func(o *shop.Order) string { return o.GetOrderId() }), Mode: locker.Shared, Name: "w"},
+	})
+	if err := rules.Bind(theShop); err != nil {
+		t.Fatal(err)
+	}
+	const want = `/latchkit.shop.v1.Shop/Fill   exclusive order:{req.order_id}
+/latchkit.shop.v1.Shop/Move   exclusive move:{meta.x-tenant}:{req.item.sku}
+/latchkit.shop.v1.Shop/Once   exclusive once:{req.order_id}
+/latchkit.shop.v1.Shop/Place  exclusive order:{req.order_id}
+/latchkit.shop.v1.Shop/Read   no lock
+/latchkit.shop.v1.Shop/Talk   exclusive talk:{meta.x-tenant}
+/latchkit.shop.v1.Shop/Wait   shared w by a function
+/latchkit.shop.v1.Shop/Watch  exclusive order:{req.order_id}
+`
+	if got := rules.Describe(); got != want {
+		t.Errorf("%s", got)
+	}
+}
+
+// A client can call any name it likes. What it makes up must not be remembered.
+func TestNamesThatClientsMakeUpAreForgotten(t *testing.T) {
+	rules := grpclock.FromDescriptors()
+	call := interceptor(t, lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), rules)
+	for i := range 100 {
+		if _, err := call(t.Context(), fmt.Sprintf("/made.Up/%d", i), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, odd := range []string{"", "/", "//", "/latchkit.shop.v1.Order/Place", "/latchkit.shop.v1.Shop/", "x"} {
+		if _, err := call(t.Context(), odd, nil); err != nil {
+			t.Errorf("%q: %v", odd, err)
+		}
+	}
+	if got := rules.Describe(); got != "" {
+		t.Errorf("remembered:\n%s", got)
+	}
+}

@@ -1,0 +1,368 @@
+package grpclock_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A stream of each kind: how a client begins it, so that its handler is known to have begun under the lock, and ends it.
+var streams = map[string]struct {
+	key  string
+	open func(ctx context.Context, client shop.ShopClient) (begin func() error, end func() error)
+}{
+	"watch": {"order:42", func(ctx context.Context, client shop.ShopClient) (begin, end func() error) {
+		s, err := client.Watch(ctx, &shop.Order{OrderId: "42"})
+		return func() error { return firstOf(err, s) }, func() error { return lastOf(s) }
+	}},
+	"fill": {"order:42", func(ctx context.Context, client shop.ShopClient) (begin, end func() error) {
+		s, err := client.Fill(ctx)
+		if err == nil {
+			err = s.Send(&shop.Order{OrderId: "42"})
+		}
+		return func() error { return err }, func() error { _, err := s.CloseAndRecv(); return err }
+	}},
+	"talk": {"talk:acme", func(ctx context.Context, client shop.ShopClient) (begin, end func() error) {
+		s, err := client.Talk(metadata.AppendToOutgoingContext(ctx, "x-tenant", "acme"))
+		return func() error { return firstOf(err, s) }, func() error {
+			if err := s.CloseSend(); err != nil {
+				return err
+			}
+			return lastOf(s)
+		}
+	}},
+}
+
+func firstOf(err error, s interface{ Recv() (*shop.Receipt, error) }) error {
+	if err == nil {
+		_, err = s.Recv()
+	}
+	return err
+}
+
+func lastOf(s interface{ Recv() (*shop.Receipt, error) }) error {
+	for {
+		if _, err := s.Recv(); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// streaming is a service whose streams say hello, and end when the client, finish or their context does.
+type streaming struct {
+	finish  chan struct{} // closed: a watch ends
+	entered chan context.Context
+}
+
+func (h *streaming) service(t *testing.T) *service {
+	enter := func(early, ctx context.Context) *shop.Receipt {
+		r := receipt(early) // the context that the handler asked for before its first message
+		if r.GetFence() == 0 || receipt(ctx).GetFence() != r.GetFence() {
+			t.Errorf("the contexts have the leases %v and %v", r, receipt(ctx))
+		}
+		h.entered <- early
+		return r
+	}
+	return &service{
+		watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+			if err := s.Send(enter(s.Context(), s.Context())); err != nil {
+				return err
+			}
+			select {
+			case <-h.finish:
+				return nil
+			case <-s.Context().Done():
+				return context.Cause(s.Context())
+			}
+		},
+		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+			ctx := s.Context()
+			for first := true; ; first = false {
+				if _, err := s.Recv(); err == io.EOF {
+					return s.SendAndClose(receipt(ctx))
+				} else if err != nil {
+					return err
+				}
+				if first {
+					enter(ctx, s.Context())
+				}
+			}
+		},
+		talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+			if err := s.Send(enter(s.Context(), s.Context())); err != nil {
+				return err
+			}
+			for {
+				if _, err := s.Recv(); err == io.EOF {
+					return nil
+				} else if err != nil {
+					return err
+				}
+			}
+		},
+	}
+}
+
+func TestAStreamIsUnderItsLockFromItsFirstMessageToItsEnd(t *testing.T) {
+	for name, kind := range streams {
+		t.Run(name, func(t *testing.T) {
+			h := streaming{make(chan struct{}), make(chan context.Context, 1)}
+			store := lockertest.NewMemory()
+			client := serve(t, setup{locker: lockertest.NewLocker(t, store), service: h.service(t)})
+			begin, end := kind.open(t.Context(), client)
+			if err := begin(); err != nil {
+				t.Fatal(err)
+			}
+			<-h.entered
+			_, other := kind.open(t.Context(), client)
+			want(t, other(), codes.Aborted, grpclock.ReasonBusy)
+			close(h.finish)
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+			if store.Len() != 0 {
+				t.Error("the stream is over, and the lock is held")
+			}
+		})
+	}
+}
+
+// Who waits for a message that does not come must hear of the loss, and so must the client.
+func TestALostLockEndsAStreamThatWaits(t *testing.T) {
+	for name, kind := range streams {
+		t.Run(name, func(t *testing.T) {
+			h := streaming{make(chan struct{}), make(chan context.Context, 1)}
+			store := lockertest.NewMemory()
+			client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: h.service(t)})
+			begin, _ := kind.open(t.Context(), client)
+			if err := begin(); err != nil {
+				t.Fatal(err)
+			}
+			ctx := <-h.entered
+			store.Steal(kind.key)
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), locker.ErrLost) {
+				t.Errorf("the context ended because of %v", context.Cause(ctx))
+			}
+		})
+	}
+	t.Run("and the client is told", func(t *testing.T) {
+		h := streaming{make(chan struct{}), make(chan context.Context, 1)}
+		store := lockertest.NewMemory()
+		client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: h.service(t)})
+		s, err := client.Talk(metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme"))
+		if err := firstOf(err, s); err != nil {
+			t.Fatal(err)
+		}
+		store.Steal("talk:acme") // the client sends nothing, and waits
+		_, err = s.Recv()
+		want(t, err, codes.Aborted, grpclock.ReasonLost)
+		if got := s.Trailer().Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "-1" {
+			t.Errorf("the trailer says %q", got)
+		}
+	})
+}
+
+func TestNothingIsSentAfterALoss(t *testing.T) {
+	store := lockertest.NewMemory()
+	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: &service{
+		watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+			store.Steal("order:42")
+			<-s.Context().Done()
+			err := s.Send(&shop.Receipt{Key: "too late"})
+			want(t, err, codes.Aborted, grpclock.ReasonLost)
+			return nil // a handler that does not look
+		},
+	}})
+	s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Recv()
+	want(t, err, codes.Aborted, grpclock.ReasonLost)
+	if r != nil {
+		t.Errorf("the client got %v", r)
+	}
+}
+
+func TestARefusedStreamSaysSoWhateverItsHandlerMakesOfIt(t *testing.T) {
+	store := lockertest.NewMemory()
+	store.Occupy("order:42", 0)
+	client := serve(t, setup{locker: lockertest.NewLocker(t, store), service: &service{
+		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+			_, err := s.Recv()
+			want(t, err, codes.Aborted, grpclock.ReasonBusy)
+			_, err = s.Recv()
+			want(t, err, codes.Aborted, grpclock.ReasonBusy)
+			want(t, s.SendAndClose(&shop.Receipt{}), codes.Aborted, grpclock.ReasonBusy)
+			return nil
+		},
+	}})
+	_, end := streams["fill"].open(t.Context(), client)
+	want(t, end(), codes.Aborted, grpclock.ReasonBusy)
+}
+
+// A stream that is refused before anything was sent is repeated by gRPC's own client, when it was told to.
+func TestARefusedStreamIsRetried(t *testing.T) {
+	store := lockertest.NewMemory()
+	store.Occupy("order:42", 200*time.Millisecond)
+	client := serve(t, setup{
+		locker: lockertest.NewLocker(t, store),
+		dial:   []grpc.DialOption{grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig("latchkit.shop.v1.Shop"))},
+		service: &service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+			return s.Send(receipt(s.Context()))
+		}},
+	})
+	s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Recv(); err != nil || r.GetKey() != "order:42" {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+func TestAStreamWithoutALockIsLeftAlone(t *testing.T) {
+	client := serve(t, setup{
+		locker: lockerFunc(func(locker.Rule) error { return locker.ErrBusy }),
+		rules:  grpclock.FromMap(nil),
+		service: &service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+			return s.Send(receipt(s.Context()))
+		}},
+	})
+	s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
+	if err := firstOf(err, s); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAProviderDecidesOverStreamsByTheirFirstMessage(t *testing.T) {
+	handler := service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+		return s.Send(receipt(s.Context()))
+	}}
+	for name, tc := range map[string]struct {
+		rules *grpclock.Rules
+		rule  locker.Rule
+		key   string
+	}{
+		"a key":             {grpclock.FromMap(nil), locker.Rule{Key: "own:1"}, "own:1"},
+		"the .proto file's": {grpclock.FromDescriptors(), locker.Rule{}, "order:42"},
+		"none at all":       {grpclock.FromMap(nil), locker.Rule{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), rules: tc.rules, service: &provider{service: handler, rule: tc.rule}})
+			s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := s.Recv(); err != nil || r.GetKey() != tc.key {
+				t.Errorf("%v, %v", r, err)
+			}
+			if err := lastOf(s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// fakeStream is a stream whose handler panics, which would end a server.
+type fakeStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (f *fakeStream) Context() context.Context { return f.ctx }
+func (f *fakeStream) RecvMsg(m any) error      { m.(*shop.Order).OrderId = "42"; return nil }
+
+func TestAPanicInAStreamReleasesTheLockAndGoesOn(t *testing.T) {
+	store := lockertest.NewMemory()
+	intercept, err := grpclock.StreamServerInterceptor(lockertest.NewLocker(t, store), grpclock.FromDescriptors())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-tenant", "acme"))
+	for _, method := range []string{shop.Shop_Talk_FullMethodName, shop.Shop_Fill_FullMethodName} {
+		func() {
+			defer func() {
+				if recover() != "handler" || store.Len() != 0 {
+					t.Errorf("%s: %d keys are held", method, store.Len())
+				}
+			}()
+			_ = intercept(nil, &fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: method}, func(_ any, s grpc.ServerStream) error {
+				if err := s.RecvMsg(&shop.Order{}); err != nil {
+					t.Error(err)
+				}
+				if store.Len() != 1 {
+					t.Error("the handler runs without its lock")
+				}
+				panic("handler")
+			})
+		}()
+	}
+}
+
+func TestCloseEndsStreamsThatWait(t *testing.T) {
+	h := streaming{make(chan struct{}), make(chan context.Context, 1)}
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := serve(t, setup{locker: l, service: h.service(t)})
+	begin, _ := streams["talk"].open(t.Context(), client)
+	if err := begin(); err != nil {
+		t.Fatal(err)
+	}
+	<-h.entered
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Errorf("Close waits for a handler that waits for its client: %v", err)
+	}
+	_, end := streams["talk"].open(t.Context(), client)
+	want(t, end(), codes.Unavailable, grpclock.ReasonClosed)
+}
+
+func TestContextsDerivedFromAStreamsContextEndWithTheLock(t *testing.T) {
+	store := lockertest.NewMemory()
+	ends := make(chan error, 3)
+	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: &service{
+		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+			before, cancel := context.WithCancel(s.Context())
+			defer cancel()
+			if _, err := s.Recv(); err != nil {
+				return err
+			}
+			after, cancel := context.WithTimeout(s.Context(), time.Hour)
+			defer cancel()
+			context.AfterFunc(s.Context(), func() { ends <- context.Cause(s.Context()) })
+			var wg sync.WaitGroup
+			for _, ctx := range []context.Context{before, after} {
+				wg.Go(func() { <-ctx.Done(); ends <- context.Cause(ctx) })
+			}
+			store.Steal("order:42")
+			wg.Wait()
+			return nil
+		},
+	}})
+	_, end := streams["fill"].open(t.Context(), client)
+	want(t, end(), codes.Aborted, grpclock.ReasonLost)
+	for range 3 {
+		if cause := <-ends; !errors.Is(cause, locker.ErrLost) {
+			t.Errorf("a context ended because of %v", cause)
+		}
+	}
+}

@@ -1,0 +1,307 @@
+package otellock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// orders is a Shop whose Place is what a test makes it.
+type orders struct {
+	shop.UnimplementedShopServer
+	place func(ctx context.Context) error
+}
+
+func (s *orders) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
+	return &shop.Receipt{}, s.place(ctx)
+}
+
+// A call's reply and the spans that it leaves behind, for every row of grpclock's table, over a real connection.
+func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
+	const canary = "canary"
+	refusal := func(err error) func(*lockertest.Memory) {
+		return func(store *lockertest.Memory) { store.Fail(locker.OpAcquire, &locker.Refusal{Err: err}) }
+	}
+	occupied := func(store *lockertest.Memory) { store.Occupy("order:"+canary, 0) }
+	refused := func(status, result, errorType string, attempts int) []string {
+		if errorType != "" {
+			errorType = "error.type=" + errorType + " "
+		}
+		tries := ""
+		if attempts > 0 {
+			tries = fmt.Sprint(" wait.attempts=", attempts)
+		}
+		return []string{"acquire order: " + status + " " + errorType + "mode=exclusive name=order result=" + result + " ttl=T" + tries}
+	}
+	held := func(status, result, errorType string) []string {
+		if errorType != "" {
+			errorType = "error.type=" + errorType + " "
+		}
+		return []string{
+			"acquire order: Unset fence=N mode=exclusive name=order result=acquired ttl=T wait.attempts=1",
+			"hold order: " + status + " " + errorType + "fence=N mode=exclusive name=order result=" + result + " ttl=T",
+			"release order: " + status + " " + errorType + "fence=N mode=exclusive name=order result=" + result + " ttl=T",
+		}
+	}
+	for name, tc := range map[string]struct {
+		rule    grpclock.Rule
+		locker  []locker.Option
+		opts    []grpclock.Option
+		before  func(store *lockertest.Memory)
+		closed  bool
+		order   string                                                    // default: the canary
+		handle  func(ctx context.Context, store *lockertest.Memory) error // default: success
+		patient time.Duration                                             // the client's deadline
+
+		code     codes.Code
+		reason   string // "": no ErrorInfo
+		retry    bool   // RetryInfo, and a pushback of as many ms
+		pushback string // otherwise
+		field    string // of the BadRequest
+		spans    []string
+	}{
+		"OK": {spans: held("Unset", "released", "")},
+		"the handler's own error": {
+			handle: func(context.Context, *lockertest.Memory) error { return status.Error(codes.NotFound, "no such order") },
+			code:   codes.NotFound, spans: held("Unset", "released", ""),
+		},
+		"busy": {
+			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait},
+			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset", "busy", "", 1),
+		},
+		"busy with another code": {
+			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait}, opts: []grpclock.Option{grpclock.WithBusyCode(codes.Unavailable)},
+			code: codes.Unavailable, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset", "busy", "", 1),
+		},
+		"busy until the wait is over": {
+			before: occupied, rule: grpclock.Rule{Wait: 20 * time.Millisecond},
+			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true, spans: refused("Error(busy)", "timeout", "busy", -1),
+		},
+		"too many waiters": {
+			before: occupied, rule: grpclock.Rule{Wait: time.Minute}, locker: []locker.Option{locker.WithMaxWaiters(1)},
+			code: codes.ResourceExhausted, reason: grpclock.ReasonTooManyWaiters, retry: true,
+			spans: refused("Error(too_many_waiters)", "too_many_waiters", "too_many_waiters", -1),
+		},
+		"done already": {
+			rule: grpclock.Rule{Once: time.Hour, Wait: locker.NoWait}, code: codes.AlreadyExists, reason: grpclock.ReasonDone,
+			spans: append(held("Unset", "released", ""), refused("Unset", "done", "", 1)...),
+		},
+		"a field is missing": {
+			order: " ", code: codes.InvalidArgument, reason: grpclock.ReasonInvalidKey, field: "order_id",
+		},
+		"a key that is none": {
+			opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Key = "latchkit:x" })},
+			code: codes.InvalidArgument, reason: grpclock.ReasonInvalidKey,
+		},
+		"a rule that is none": {
+			opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.TTL = -1 })},
+			code: codes.Internal, reason: grpclock.ReasonMisconfigured,
+		},
+		"a mode that the Locker has not": {
+			rule: grpclock.Rule{Mode: locker.Shared}, code: codes.Internal, reason: grpclock.ReasonMisconfigured,
+			spans: []string{"acquire order: Error(unsupported) error.type=unsupported mode=shared name=order result=error ttl=T"},
+		},
+		"unavailable": {
+			before: refusal(errors.New("out of memory")), code: codes.Unavailable, reason: grpclock.ReasonUnavailable, retry: true,
+			spans: refused("Error(unavailable)", "unavailable", "unavailable", 1),
+		},
+		"closed": {closed: true, code: codes.Unavailable, reason: grpclock.ReasonClosed, retry: true},
+		"lost": {
+			locker: []locker.Option{locker.WithTTL(60 * time.Millisecond)},
+			handle: func(ctx context.Context, store *lockertest.Memory) error {
+				store.Steal("order:" + canary)
+				<-ctx.Done()
+				return nil
+			},
+			code: codes.Aborted, reason: grpclock.ReasonLost, pushback: "-1", spans: held("Error(lost)", "lost", "lost"),
+		},
+		"expired": {
+			rule: grpclock.Rule{AtMost: 50 * time.Millisecond},
+			handle: func(ctx context.Context, _ *lockertest.Memory) error {
+				<-ctx.Done()
+				return ctx.Err()
+			},
+			code: codes.Aborted, reason: grpclock.ReasonLost, pushback: "-1", spans: held("Error(expired)", "expired", "expired"),
+		},
+		"the caller's deadline is over": {
+			before: occupied, rule: grpclock.Rule{Wait: time.Minute}, patient: 50 * time.Millisecond,
+			code: codes.DeadlineExceeded, reason: grpclock.ReasonCallerGone, spans: refused("Error(deadline_exceeded)", "timeout", "deadline_exceeded", -1),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
+			store := lockertest.NewMemory()
+			if tc.before != nil {
+				tc.before(store)
+			}
+			l := lockertest.NewLocker(t, store, append(tc.locker, locker.WithObserver(tel.observer))...)
+			if tc.closed {
+				if err := l.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tc.rule.Key = "order:{req.order_id}"
+			rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: tc.rule})
+			unary, err := grpclock.UnaryServerInterceptor(l, rules, tc.opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{}, 2)
+			client := place(t, rules, grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				defer func() { ended <- struct{}{} }()
+				if tc.patient > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tc.patient)
+					defer cancel()
+				}
+				return handler(ctx, req)
+			}, unary), &orders{place: func(ctx context.Context) error {
+				if tc.handle == nil {
+					return nil
+				}
+				return tc.handle(ctx, store)
+			}})
+			order := &shop.Order{OrderId: canary}
+			if tc.order != "" {
+				order.OrderId = strings.TrimSpace(tc.order)
+			}
+			ctx := t.Context()
+			var trailer metadata.MD
+			switch name {
+			case "too many waiters": // whichever comes second is refused
+				waits, giveUp := context.WithCancel(ctx)
+				defer giveUp()
+				both := make(chan error, 2)
+				for range 2 {
+					go func() {
+						var mine metadata.MD
+						_, err := client.Place(waits, order, grpc.Trailer(&mine))
+						if status.Code(err) != codes.Canceled {
+							trailer = mine
+						}
+						both <- err
+					}()
+				}
+				err = <-both
+			case "done already":
+				if _, err := client.Place(ctx, order); err != nil {
+					t.Fatal(err)
+				}
+				<-ended
+				fallthrough
+			default:
+				_, err = client.Place(ctx, order, grpc.Trailer(&trailer))
+			}
+			<-ended
+
+			reason, _ := grpclock.Reason(err)
+			if status.Code(err) != tc.code || reason != tc.reason {
+				t.Errorf("%v with the reason %q", err, reason)
+			}
+			after, field, rule := details(err)
+			told := strings.Join(trailer.Get("grpc-retry-pushback-ms"), " ")
+			want := tc.pushback
+			if tc.retry {
+				want = fmt.Sprint(after.Milliseconds())
+			}
+			if told != want || (after > 0) != tc.retry || field != tc.field {
+				t.Errorf("RetryInfo %v, pushback %q, field %q", after, told, field)
+			}
+			if tc.reason != "" && rule != "order" {
+				t.Errorf("the ErrorInfo has the rule %q", rule)
+			}
+			var lines []string
+			for _, line := range tel.told(t) {
+				line, attempts, _ := strings.Cut(line, " wait.attempts=")
+				words := strings.Fields(line)
+				for i, word := range words {
+					if strings.HasPrefix(word, "ttl=") {
+						words[i] = "ttl=T"
+					}
+				}
+				line = strings.Join(words, " ")
+				if attempts != "" {
+					line += " wait.attempts=" + attempts
+				}
+				lines = append(lines, line)
+			}
+			wanted := make([]string, 0, len(tc.spans))
+			for i, span := range tc.spans {
+				if some, ok := strings.CutSuffix(span, " wait.attempts=-1"); ok || strings.HasSuffix(span, "ttl=T") && i < len(lines) {
+					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=") // as many as it took
+					span = some
+				}
+				wanted = append(wanted, span)
+			}
+			if got := strings.Join(lines, "\n"); got != strings.Join(wanted, "\n") {
+				t.Errorf("spans:\n%s\nwant:\n%s", got, strings.Join(wanted, "\n"))
+			}
+			spans, points := tel.everything(t)
+			if all := spans + points + fmt.Sprint(err, status.Convert(err).Details(), trailer); strings.Contains(all, canary) {
+				t.Errorf("the key was shown: %s", all)
+			}
+		})
+	}
+}
+
+// place starts a server, and returns a client of it.
+func place(t *testing.T, rules *grpclock.Rules, chain grpc.ServerOption, service shop.ShopServer) shop.ShopClient {
+	t.Helper()
+	server := grpc.NewServer(chain)
+	shop.RegisterShopServer(server, service)
+	if err := rules.Bind(server); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return shop.NewShopClient(conn)
+}
+
+// details are what a status says besides its code.
+func details(err error) (after time.Duration, field, rule string) {
+	for _, d := range status.Convert(err).Details() {
+		switch d := d.(type) {
+		case *errdetails.RetryInfo:
+			after = d.GetRetryDelay().AsDuration()
+		case *errdetails.BadRequest:
+			field = d.GetFieldViolations()[0].GetField()
+		case *errdetails.ErrorInfo:
+			rule = d.GetMetadata()["rule"]
+		}
+	}
+	return after, field, rule
+}

@@ -1,0 +1,346 @@
+package otellock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+type silent struct{}
+
+func (silent) Debug(...any) {}
+func (silent) Info(...any)  {}
+func (silent) Warn(...any)  {}
+func (silent) Error(...any) {}
+func (silent) Fatal(...any) {}
+
+// tasks is an asynq server whose locks lie in memory.
+type tasks struct {
+	queue     string
+	store     *lockertest.Memory
+	other     *locker.Engine // not observed
+	client    *asynqlock.Client
+	inspector *asynq.Inspector
+	told      chan string // what asynq's ErrorHandler is told: the code of a Problem
+}
+
+const taskKey = "customer:canary"
+
+func (s *tasks) enqueue(ctx context.Context, t *testing.T, opts ...asynq.Option) string {
+	t.Helper()
+	info, err := s.client.EnqueueContext(ctx, asynq.NewTask("mail", []byte(`{"customer":"canary"}`)), append(opts, asynq.Queue(s.queue), asynq.Retention(time.Hour))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.ID
+}
+
+// becomes waits until a task is in a state, such as "retry after 0".
+func (s *tasks) becomes(t *testing.T, id, want string) {
+	t.Helper()
+	await(t, "the task is "+want, func() bool {
+		info, err := s.inspector.GetTaskInfo(s.queue, id)
+		switch {
+		case errors.Is(err, asynq.ErrTaskNotFound):
+			return want == "gone"
+		case err != nil:
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%v after %d", info.State, info.Retried) == want
+	})
+}
+
+// await returns once what is said is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !so(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after 30 s still not: %s", what)
+		}
+	}
+}
+
+// hold takes the task's key, and gives it up when it is called again.
+func (s *tasks) hold(t *testing.T) (release func()) {
+	t.Helper()
+	lease, err := s.other.Acquire(t.Context(), locker.Rule{Key: taskKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// waits returns when somebody waits for the task's key.
+func (s *tasks) waits(t *testing.T) {
+	t.Helper()
+	await(t, "somebody waits", func() bool {
+		info, err := s.other.Inspect(t.Context(), taskKey)
+		return err == nil && info.Waiters > 0
+	})
+}
+
+// waited is what of a span depends on how fast the machine is.
+var waited = regexp.MustCompile(` wait\.(attempts|duration)=\S+`)
+
+// What becomes of a task, and what its trace says of that.
+func TestATasksPolicyShowsInItsTrace(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	const (
+		acquired = "acquire mail: Unset fence=N mode=exclusive name=mail result=acquired ttl=30"
+		busy     = "acquire mail: Unset mode=exclusive name=mail result=busy ttl=30"
+		held     = "hold mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
+		released = "release mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
+	)
+	own := func(inside ...string) []string { // spans of the lock on the task's own ID, around others
+		all := []string{"acquire asynq-task: Unset fence=N mode=exclusive name=asynq-task result=acquired ttl=30"}
+		return append(append(all, inside...), "hold asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30",
+			"release asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30")
+	}
+	ran := []string{acquired, held, released}
+	and := func(some ...[]string) (all []string) {
+		for _, s := range some {
+			all = append(all, s...)
+		}
+		return all
+	}
+	for name, tc := range map[string]struct {
+		policies []asynqlock.Policy
+		handle   func(ctx context.Context, s *tasks) error
+		scene    func(t *testing.T, s *tasks, enqueue func(opts ...asynq.Option) string)
+		spans    []string
+		told     string
+	}{
+		"nobody holds the key": {
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.becomes(t, enqueue(), "completed after 0")
+			},
+			spans: ran,
+		},
+		"Drop": {
+			policies: []asynqlock.Policy{asynqlock.Drop()},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				defer s.hold(t)()
+				s.becomes(t, enqueue(), "gone")
+			},
+			spans: own(busy),
+		},
+		"Archive": {
+			policies: []asynqlock.Policy{asynqlock.Archive()},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				defer s.hold(t)()
+				s.becomes(t, enqueue(), "archived after 0")
+			},
+			spans: own(busy), told: "lock-busy",
+		},
+		"Snooze": {
+			policies: []asynqlock.Policy{asynqlock.Snooze(time.Second)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				release := s.hold(t)
+				id := enqueue()
+				s.becomes(t, id, "retry after 0")
+				release()
+				s.becomes(t, id, "completed after 0")
+			},
+			spans: and([]string{busy}, ran),
+		},
+		"Snooze, without a retry": {
+			policies: []asynqlock.Policy{asynqlock.Snooze(time.Second)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				release := s.hold(t)
+				id := enqueue(asynq.MaxRetry(0))
+				s.waits(t)
+				release()
+				s.becomes(t, id, "completed after 0")
+			},
+			spans: and([]string{busy}, ran),
+		},
+		"Wait, long enough": {
+			policies: []asynqlock.Policy{asynqlock.Wait(time.Minute)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				release := s.hold(t)
+				id := enqueue()
+				s.waits(t)
+				release()
+				s.becomes(t, id, "completed after 0")
+			},
+			spans: ran,
+		},
+		"Wait, too short, and Drop": {
+			policies: []asynqlock.Policy{asynqlock.Wait(50 * time.Millisecond), asynqlock.Drop()},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				defer s.hold(t)()
+				s.becomes(t, enqueue(), "gone")
+			},
+			spans: own("acquire mail: Error(busy) error.type=busy mode=exclusive name=mail result=timeout ttl=30"),
+		},
+		"Wait, longer than the task may run": {
+			policies: []asynqlock.Policy{asynqlock.Wait(time.Hour), asynqlock.Snooze(time.Hour)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				defer s.hold(t)()
+				s.becomes(t, enqueue(asynq.Timeout(time.Second)), "retry after 0")
+			},
+			spans: []string{"acquire mail: Error(busy) error.type=busy mode=exclusive name=mail result=timeout ttl=30"},
+		},
+		"Once": {
+			policies: []asynqlock.Policy{asynqlock.Once(time.Hour)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.becomes(t, enqueue(), "completed after 0")
+				s.becomes(t, enqueue(), "gone")
+			},
+			spans: append(and(ran), "acquire mail: Unset mode=exclusive name=mail result=done ttl=30"),
+		},
+		"Once, after a failure": {
+			policies: []asynqlock.Policy{asynqlock.Once(time.Hour)},
+			handle: func(ctx context.Context, _ *tasks) error {
+				if n, _ := asynq.GetRetryCount(ctx); n == 0 {
+					return errors.New("it fails once")
+				}
+				return nil
+			},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.becomes(t, enqueue(), "completed after 1")
+			},
+			spans: and(ran, ran), told: "it fails once",
+		},
+		"AtLeast and Drop": {
+			policies: []asynqlock.Policy{asynqlock.AtLeast(time.Hour), asynqlock.Drop()},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.becomes(t, enqueue(), "completed after 0")
+				s.becomes(t, enqueue(), "gone")
+			},
+			spans: and(own(ran...), own(busy)),
+		},
+		"AtLeast and Drop, after a failure": {
+			policies: []asynqlock.Policy{asynqlock.AtLeast(time.Hour), asynqlock.Drop(), asynqlock.Snooze(time.Hour)},
+			handle:   func(context.Context, *tasks) error { return errors.New("it fails") },
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				id := enqueue()
+				s.becomes(t, id, "retry after 1")
+				await(t, "it comes again, and finds its own key kept", func() bool { return s.store.Calls(locker.OpAcquire) == 4 })
+				s.becomes(t, id, "retry after 1")
+			},
+			spans: and(own(ran...), own(busy)), told: "it fails",
+		},
+		"no key": {
+			policies: []asynqlock.Policy{asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, r *locker.Rule) { r.Key = "" })},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.becomes(t, enqueue(), "archived after 0")
+			},
+			told: "invalid-key", // nothing was asked, so there is nothing to see
+		},
+		"no rule that the Locker can follow": {
+			policies: []asynqlock.Policy{asynqlock.Shared(), asynqlock.Snooze(time.Hour)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.becomes(t, enqueue(), "retry after 0")
+			},
+			spans: []string{"acquire mail: Error(unsupported) error.type=unsupported mode=shared name=mail result=error ttl=30"}, told: "lock-misconfigured",
+		},
+		"no Redis": {
+			policies: []asynqlock.Policy{asynqlock.Snooze(time.Hour)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+				s.becomes(t, enqueue(), "retry after 0")
+			},
+			spans: []string{"acquire mail: Error(unavailable) error.type=unavailable mode=exclusive name=mail result=unavailable ttl=30"}, told: "lock-unavailable",
+		},
+		"lost": {
+			policies: []asynqlock.Policy{asynqlock.Snooze(time.Hour)},
+			handle: func(ctx context.Context, s *tasks) error {
+				s.store.Steal(taskKey)
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), locker.ErrLost) {
+					return context.Cause(ctx)
+				}
+				return nil
+			},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				s.becomes(t, enqueue(asynq.MaxRetry(0)), "archived after 0")
+			},
+			spans: []string{
+				acquired,
+				"hold mail: Error(lost) error.type=lost fence=N mode=exclusive name=mail result=lost ttl=30",
+				"release mail: Error(lost) error.type=lost fence=N mode=exclusive name=mail result=lost ttl=30",
+			},
+			told: "lock-lost",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
+			store := lockertest.NewMemory()
+			redis := server.Client(t)
+			s := &tasks{queue: strings.NewReplacer("/", "-", " ", "-").Replace(t.Name()), store: store, told: make(chan string, 10)}
+			s.inspector = asynq.NewInspectorFromRedisClient(redis)
+			l := lockertest.NewLocker(t, store, locker.WithObserver(tel.observer))
+			s.other = lockertest.NewLocker(t, store)
+			g, err := asynqlock.New(l, asynqlock.WithPropagator(otellock.Headers{}),
+				asynqlock.On("mail", asynqlock.Template("customer:{payload.customer}"), tc.policies...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.client = g.Client(asynq.NewClientFromRedisClient(redis), s.inspector)
+			mux := asynq.NewServeMux()
+			mux.Use(g.Middleware)
+			mux.HandleFunc("mail", func(ctx context.Context, _ *asynq.Task) error {
+				if tc.handle != nil {
+					return tc.handle(ctx, s)
+				}
+				return nil
+			})
+			worker := asynq.NewServerFromRedisClient(redis, g.Configure(asynq.Config{
+				Queues: map[string]int{s.queue: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
+				RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
+				ErrorHandler: asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) {
+					if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
+						s.told <- p.ErrorType()
+					} else {
+						s.told <- err.Error()
+					}
+				}),
+			}))
+			if err := worker.Start(mux); err != nil {
+				t.Fatal(err)
+			}
+			ctx, producer := tel.tracer.Start(t.Context(), "enqueue")
+			tc.scene(t, s, func(opts ...asynq.Option) string { return s.enqueue(ctx, t, opts...) })
+			worker.Shutdown()
+			producer.End()
+
+			got := waited.ReplaceAllString(strings.Join(tel.told(t), "\n"), "")
+			if got != strings.Join(tc.spans, "\n") {
+				t.Errorf("spans:\n%s\nwant:\n%s", got, strings.Join(tc.spans, "\n"))
+			}
+			for _, span := range tel.spans.Ended() {
+				if span.Name() != "enqueue" && span.SpanContext().TraceID() != producer.SpanContext().TraceID() {
+					t.Errorf("%q is in another trace than what enqueued the task", span.Name())
+				}
+			}
+			if spans, points := tel.everything(t); strings.Contains(spans+points, "canary") {
+				t.Errorf("the key was shown: %s%s", spans, points)
+			}
+			close(s.told)
+			if told := <-s.told; told != tc.told {
+				t.Errorf("asynq's ErrorHandler was told %q, want %q", told, tc.told)
+			}
+		})
+	}
+}

@@ -1,0 +1,41 @@
+package delegate
+
+import "time"
+
+// What the tests of package delegate_test look at from inside.
+
+// Reread parses a token and writes it again.
+func Reread(token []byte) ([]byte, error) {
+	entries, err := parse(token)
+	if err != nil {
+		return nil, err
+	}
+	b := []byte{version}
+	for i := range entries {
+		b = entries[i].appendTo(b)
+	}
+	return b, nil
+}
+
+// ForKey makes the entries of a token say that they are for another key, as somebody could who sees it.
+func ForKey(token []byte, key string) []byte {
+	entries, _ := parse(token)
+	b := []byte{version}
+	for i := range entries {
+		entries[i].hint = hintOf(key)
+		b = entries[i].appendTo(b)
+	}
+	return b
+}
+
+// Longer makes the entries of a token end later, and allow one more hop.
+func Longer(token []byte, d time.Duration) []byte {
+	entries, _ := parse(token)
+	b := []byte{version}
+	for i := range entries {
+		entries[i].ends = entries[i].ends.Add(d)
+		entries[i].depth++
+		b = entries[i].appendTo(b)
+	}
+	return b
+}

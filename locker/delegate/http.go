@@ -1,0 +1,103 @@
+package delegate
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// Header is where a delegation travels with a request over HTTP, in base64url.
+const Header = "Latchkit-Lock"
+
+// MetadataKey is where a delegation travels with a call over gRPC.
+const MetadataKey = "latchkit-lock-bin"
+
+// Transport returns a RoundTripper that lets requests to hosts run under the leases of their contexts, and takes the
+// delegation away from requests to everybody else, should one be there. A host is that of the URL, "inventory:8080" or
+// "inventory" for the scheme's own port. base nil is http.DefaultTransport.
+//
+// A redirect does not carry the delegation on, unless it leads to one of hosts.
+func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTripper, error) {
+	switch {
+	case s == nil:
+		return nil, errors.New("delegate: Transport: the Sender is nil; make one with NewSender, and check its error")
+	case len(hosts) == 0 || slices.Contains(hosts, ""):
+		return nil, errors.New("delegate: Transport: name the hosts that get delegations, each as in its URL; there is none for all")
+	}
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	t := &transport{base: base, sender: s}
+	for _, h := range hosts {
+		t.hosts = append(t.hosts, strings.ToLower(h))
+	}
+	return t, nil
+}
+
+type transport struct {
+	base   http.RoundTripper
+	sender *Sender
+	hosts  []string
+}
+
+// RoundTrip sends a copy of r when it must be changed.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	var token []byte
+	if slices.Contains(t.hosts, strings.ToLower(r.URL.Host)) {
+		var err error
+		if token, err = t.sender.Token(r.Context()); err != nil {
+			if r.Body != nil {
+				_ = r.Body.Close() // as a RoundTripper must
+			}
+			return nil, fmt.Errorf("delegate: the lease cannot be delegated: %w", err)
+		}
+	}
+	if _, there := r.Header[Header]; there || token != nil {
+		r = r.Clone(r.Context())
+		r.Header.Del(Header)
+		if token != nil {
+			r.Header.Set(Header, base64.RawURLEncoding.EncodeToString(token))
+		}
+	}
+	return t.base.RoundTrip(r)
+}
+
+// Request returns r with the delegation that came with it in its context, for [Receiver.Acquire], and without its header, so
+// that no handler sends it on. The error is [ErrMalformed]; r is without the header then, too.
+func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
+	values, there := request.Header[Header]
+	if !there {
+		return request, nil
+	}
+	stripped := Strip(request)
+	tokens := make([][]byte, len(values))
+	for i, v := range values {
+		if len(v) > base64.RawURLEncoding.EncodedLen(MaxToken) {
+			return stripped, fmt.Errorf("%w: it has %d bytes", ErrMalformed, len(v))
+		}
+		token, err := base64.RawURLEncoding.Strict().DecodeString(v)
+		if err != nil {
+			return stripped, fmt.Errorf("%w: it is no base64url", ErrMalformed)
+		}
+		tokens[i] = token
+	}
+	ctx, err := r.With(stripped.Context(), tokens...)
+	if err != nil {
+		return stripped, err
+	}
+	return stripped.WithContext(ctx), nil
+}
+
+// Strip returns request without a delegation: for servers that take none, so that no handler sends it on.
+func Strip(request *http.Request) *http.Request {
+	if _, there := request.Header[Header]; !there {
+		return request
+	}
+	stripped := request.WithContext(request.Context())
+	stripped.Header = request.Header.Clone()
+	stripped.Header.Del(Header)
+	return stripped
+}

@@ -1,0 +1,73 @@
+package delegate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// An Option sets up a [Sender] or a [Receiver]. Give both sides the same.
+type Option func(*config)
+
+// config is what the options set; its defaults stand in newConfig and nowhere else.
+type config struct {
+	keys     [][]byte // of signatures; none: by secret
+	audience string
+	depth    int
+	within   time.Duration
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{depth: 3, within: time.Minute}
+	for i, o := range opts {
+		if o == nil {
+			return c, fmt.Errorf("option %d is nil; leave it out instead", i+1)
+		}
+		o(&c)
+	}
+	return c, c.validate()
+}
+
+const minKey = 16
+
+func (c *config) validate() error {
+	for _, k := range c.keys {
+		if len(k) < minKey {
+			return fmt.Errorf("WithSigning: a key of %d bytes; give at least %d random ones", len(k), minKey)
+		}
+	}
+	switch {
+	case c.depth < 1 || c.depth > 100:
+		return fmt.Errorf("WithDepth(%d): give 1 to 100 hops", c.depth)
+	case c.within < time.Second || c.within > 24*time.Hour:
+		return fmt.Errorf("WithTimeout(%v): give a time from 1s to 24h", c.within)
+	case len(c.audience) > 256:
+		return errors.New("WithAudience: the name has more than 256 bytes")
+	}
+	return nil
+}
+
+// WithSigning delegates by signature instead of a secret on Redis, which saves a round trip for each call. All services need
+// the same key of at least 16 random bytes. A Receiver also takes what was signed with older keys: to exchange a key, give all
+// services the new one as an older one, then as the first, then alone.
+func WithSigning(key []byte, older ...[]byte) Option {
+	return func(c *config) {
+		c.keys = nil
+		for _, k := range append([][]byte{key}, older...) {
+			c.keys = append(c.keys, slices.Clone(k))
+		}
+	}
+}
+
+// WithAudience names for whom signatures are made: one that was made for another service is refused. Default: for all that
+// have the key.
+func WithAudience(name string) Option { return func(c *config) { c.audience = name } }
+
+// WithDepth is over how many hops a lease can be delegated: 1 is to the called service only. The first Sender decides.
+// Default: 3.
+func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
+
+// WithTimeout is how long after a call was made it may begin under the lease. Who has begun may go on as long as the lease is
+// held. Default: 1 min. With signatures, the clocks of the services must agree better than that.
+func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }

@@ -1,0 +1,125 @@
+package delegate
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// ErrRefused is locker.ErrRefused: a delegation that does not hold, or not any more.
+var ErrRefused = locker.ErrRefused
+
+// A Joiner is a Locker whose leases can be joined: every *locker.Engine, as far as its Store can.
+type Joiner interface {
+	locker.Locker
+	Join(ctx context.Context, rule locker.Rule, p locker.Pass) (*locker.Lease, error)
+}
+
+// A Receiver is a Locker that lets a call join its caller's lease: what it finds in the context of Acquire, where [Receiver.With]
+// has put it. Locks that the caller does not hold it takes as usual. It is safe for concurrent use.
+type Receiver struct {
+	config
+	locker Joiner
+}
+
+var _ locker.Locker = (*Receiver)(nil)
+
+// NewReceiver returns a Receiver over l, which must be able to join: an *locker.Engine is.
+func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
+	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, errors.New("delegate: NewReceiver: the Locker is nil; make one with locker.NewSingle, and check its error")
+	}
+	j, ok := l.(Joiner)
+	if !ok {
+		return nil, fmt.Errorf("delegate: NewReceiver: the leases of a %T cannot be joined; give the Engine itself", l)
+	}
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, fmt.Errorf("delegate: NewReceiver: %w", err)
+	}
+	return &Receiver{c, j}, nil
+}
+
+type receivedKey struct{}
+
+// With returns ctx with the delegations of a token that came with a call. tokens is all that came: more than one is refused,
+// for then somebody has added one; without one ctx comes back as it is. The error is [ErrMalformed].
+//
+// Whether a delegation holds is found out when its lock is asked for.
+func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context, error) {
+	switch len(tokens) {
+	case 0:
+		return ctx, nil
+	case 1:
+	default:
+		return ctx, fmt.Errorf("%w: there are %d of them", ErrMalformed, len(tokens))
+	}
+	entries, err := parse(tokens[0])
+	if err != nil {
+		return ctx, err
+	}
+	return context.WithValue(ctx, receivedKey{}, entries), nil
+}
+
+// Acquire joins the lease that ctx has a delegation of for rule.Key, and otherwise takes the lock as usual. Of a rule that
+// joins only Key, Name and TTL count, see [locker.Engine.Join].
+//
+// A delegation that does not hold is ErrRefused, inside an [*locker.Error]: the caller's lease is over, so that what it
+// asked for must not be done any more, or somebody has made it up. The lock is not taken then.
+func (r *Receiver) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
+	entries, _ := ctx.Value(receivedKey{}).([]entry)
+	if len(entries) == 0 {
+		return r.locker.Acquire(ctx, rule)
+	}
+	hint := hintOf(rule.Key)
+	refused := error(nil)
+	for i := range entries {
+		if e := &entries[i]; e.hint == hint {
+			lease, err := r.join(ctx, rule, e)
+			if !errors.Is(err, ErrRefused) {
+				return lease, err
+			}
+			refused = err
+		}
+	}
+	if refused != nil {
+		return nil, refused
+	}
+	return r.locker.Acquire(ctx, rule)
+}
+
+func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locker.Lease, error) {
+	p := locker.Pass{Fence: e.fence, Hold: e.hold, Depth: int(e.depth)}
+	if e.kind == bySecret {
+		p = locker.Pass{Secret: sha256.Sum256(e.secret[:])}
+	} else if why := r.verify(e, rule.Key); why != "" {
+		return nil, &locker.Error{Op: locker.OpAcquire, Key: rule.Key, Err: fmt.Errorf("%w: %s", ErrRefused, why)}
+	}
+	return r.locker.Join(ctx, rule, p)
+}
+
+// verify says what is wrong with a signature, "" when it is good.
+func (r *Receiver) verify(e *entry, key string) string {
+	good := false
+	for _, k := range r.keys {
+		mac := e.sign(k, key, r.audience)
+		good = good || hmac.Equal(mac[:], e.mac[:])
+	}
+	switch now := time.Now(); {
+	case len(r.keys) == 0:
+		return "it is signed, and this service takes none that are; give it WithSigning"
+	case !good:
+		return "it was not signed for this key and this audience by who has the key"
+	case now.After(e.ends):
+		return "its time is over"
+	case e.ends.Sub(now) > 2*r.within:
+		return "it is good for longer than this service allows; do the clocks agree?"
+	}
+	return ""
+}

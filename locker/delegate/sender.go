@@ -1,0 +1,74 @@
+package delegate
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A Sender makes the tokens with which calls delegate the leases that they are made under. It is safe for concurrent use.
+type Sender struct{ config }
+
+// NewSender returns a Sender. The error says which option makes no sense.
+func NewSender(opts ...Option) (*Sender, error) {
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, fmt.Errorf("delegate: NewSender: %w", err)
+	}
+	return &Sender{c}, nil
+}
+
+// Token returns what a call must carry to run under the leases of ctx: those of locker.Run's functions around the caller,
+// the innermost 8. It is nil when there is none, or none that may be delegated any further. Do not show or store it.
+//
+// The error is of a lease that is lost, or of a server that cannot be asked: without its delegation the call would wait for
+// its own caller.
+func (s *Sender) Token(ctx context.Context) ([]byte, error) {
+	leases := locker.LeasesFromContext(ctx)
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	token := []byte{version}
+	seen := make(map[string]bool)
+	for _, lease := range leases {
+		if seen[lease.Key()] || len(seen) == maxEntries {
+			continue
+		}
+		seen[lease.Key()] = true
+		e, err := s.entry(ctx, lease)
+		switch {
+		case errors.Is(err, locker.ErrUnsupported): // what cannot be delegated is not
+			continue
+		case err != nil:
+			return nil, err
+		}
+		token = e.appendTo(token)
+	}
+	if len(token) == 1 {
+		return nil, nil
+	}
+	return token, nil
+}
+
+// entry delegates one lease.
+func (s *Sender) entry(ctx context.Context, lease *locker.Lease) (entry, error) {
+	e := entry{kind: bySecret, hint: hintOf(lease.Key())}
+	if len(s.keys) == 0 {
+		_, _ = rand.Read(e.secret[:]) // never fails
+		_, err := lease.Delegate(ctx, sha256.Sum256(e.secret[:]), s.within, s.depth-1)
+		return e, err
+	}
+	pass, err := lease.Delegate(ctx, [sha256.Size]byte{}, s.within, s.depth-1)
+	if err != nil {
+		return e, err
+	}
+	e.kind, e.fence, e.hold, e.depth = bySignature, pass.Fence, pass.Hold, uint8(pass.Depth) //nolint:gosec // at most 99
+	e.ends = time.UnixMilli(time.Now().Add(s.within).UnixMilli())
+	e.mac = e.sign(s.keys[0], lease.Key(), s.audience)
+	return e, nil
+}

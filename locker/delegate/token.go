@@ -1,0 +1,135 @@
+package delegate
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrMalformed says that what came with a call is no delegation. Its text says why, and shows nothing of it.
+var ErrMalformed = errors.New("the delegation cannot be read")
+
+const (
+	version = 1
+	// MaxToken is how many bytes a token can have.
+	MaxToken = 1 + maxEntries*signedBytes
+	// maxEntries is how many leases travel with a call: the innermost ones.
+	maxEntries = 8
+
+	hintBytes   = 8
+	secretBytes = 16
+	secretEntry = 1 + hintBytes + secretBytes
+	signedBytes = 1 + hintBytes + 3*8 + 1 + sha256.Size
+)
+
+// The kinds of entries.
+const (
+	bySecret    = 1
+	bySignature = 2
+)
+
+// entry is the delegation of one lease. A token is the version and then entries of fixed length, nothing else.
+type entry struct {
+	kind byte
+	hint [hintBytes]byte // of the key, so that only what may fit is tried
+
+	secret [secretBytes]byte
+
+	fence, hold uint64
+	ends        time.Time // by the sender's clock, in ms
+	depth       uint8
+	mac         [sha256.Size]byte
+}
+
+// hintOf is the beginning of the key's SHA-256.
+func hintOf(key string) (hint [hintBytes]byte) {
+	sum := sha256.Sum256([]byte("latchkit key\x00" + key))
+	copy(hint[:], sum[:])
+	return hint
+}
+
+func (e *entry) appendTo(b []byte) []byte {
+	b = append(append(b, e.kind), e.hint[:]...)
+	if e.kind == bySecret {
+		return append(b, e.secret[:]...)
+	}
+	return append(e.appendClaims(b), e.mac[:]...)
+}
+
+func (e *entry) appendClaims(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, e.fence)
+	b = binary.BigEndian.AppendUint64(b, e.hold)
+	b = binary.BigEndian.AppendUint64(b, uint64(e.ends.UnixMilli())) //nolint:gosec // after 1970
+	return append(b, e.depth)
+}
+
+// sign is the MAC of an entry for a key and an audience, neither of which travels.
+func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
+	state := hmac.New(sha256.New, secret)
+	b := append([]byte("latchkit delegation\x00"), version)
+	for _, text := range []string{key, audience} { // each with its length, so that none runs into the next
+		b = binary.BigEndian.AppendUint32(b, uint32(len(text))) //nolint:gosec // keys and names
+		b = append(b, text...)
+	}
+	_, _ = state.Write(e.appendClaims(b)) // never fails
+	return [sha256.Size]byte(state.Sum(nil))
+}
+
+// parse reads a token. Whatever it returns no error for, appendTo writes back byte for byte.
+func parse(token []byte) ([]entry, error) {
+	switch {
+	case len(token) == 0:
+		return nil, fmt.Errorf("%w: it is empty", ErrMalformed)
+	case len(token) > MaxToken:
+		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are possible", ErrMalformed, len(token), MaxToken)
+	case token[0] != version:
+		return nil, fmt.Errorf("%w: it has the version %d, this is %d", ErrMalformed, token[0], version)
+	case len(token) == 1:
+		return nil, fmt.Errorf("%w: it delegates nothing", ErrMalformed)
+	}
+	var entries []entry
+	for rest := token[1:]; len(rest) > 0; {
+		size := secretEntry
+		switch rest[0] {
+		case bySecret:
+		case bySignature:
+			size = signedBytes
+		default:
+			return nil, fmt.Errorf("%w: it has an entry of the kind %d", ErrMalformed, rest[0])
+		}
+		if len(rest) < size {
+			return nil, fmt.Errorf("%w: it was cut", ErrMalformed)
+		}
+		if len(entries) == maxEntries {
+			return nil, fmt.Errorf("%w: it has more than %d entries", ErrMalformed, maxEntries)
+		}
+		e, err := parseEntry(rest[:size])
+		if err != nil {
+			return nil, err
+		}
+		entries, rest = append(entries, e), rest[size:]
+	}
+	return entries, nil
+}
+
+// parseEntry reads an entry of the right length.
+func parseEntry(b []byte) (e entry, err error) {
+	e.kind = b[0]
+	b = b[1+copy(e.hint[:], b[1:]):]
+	if e.kind == bySecret {
+		copy(e.secret[:], b)
+		return e, nil
+	}
+	e.fence, e.hold = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	ends := binary.BigEndian.Uint64(b[16:])
+	if ends > 1<<48 { // some 9000 years: more is no time
+		return e, fmt.Errorf("%w: it has no sensible end", ErrMalformed)
+	}
+	e.ends = time.UnixMilli(int64(ends)) //nolint:gosec // just compared
+	e.depth = b[24]
+	copy(e.mac[:], b[25:])
+	return e, nil
+}

@@ -1,0 +1,69 @@
+package key
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"hash"
+	"sync"
+)
+
+// hashMark begins a hash, and no encoded value.
+const hashMark = '~'
+
+// special bytes of a value are percent-encoded: those with a meaning in keys, in hash tags and in this encoding, and those
+// that a terminal would obey.
+var special = func() (table [256]bool) {
+	for b := range ' ' {
+		table[b] = true
+	}
+	for _, b := range []byte{0x7f, ':', '{', '}', '%'} {
+		table[b] = true
+	}
+	return table
+}()
+
+// appendValue appends value encoded, or its hash if that would be too long. It is injective, but for collisions of SHA-256.
+func appendValue(key []byte, value string) []byte {
+	if len(value) <= MaxValue {
+		start := len(key)
+		for i := range len(value) {
+			if b := value[i]; special[b] || b == hashMark && i == 0 {
+				const digits = "0123456789ABCDEF"
+				key = append(key, '%', digits[b>>4], digits[b&15])
+			} else {
+				key = append(key, b)
+			}
+		}
+		if len(key)-start <= MaxValue {
+			return key
+		}
+		key = key[:start]
+	}
+	sum := sha256.Sum256([]byte(value))
+	return appendHash(key, sum[:])
+}
+
+func appendHash(key, sum []byte) []byte {
+	return base64.RawURLEncoding.AppendEncode(append(key, hashMark), sum)
+}
+
+// minSecret is the smallest secret that is not likely a word.
+const minSecret = 16
+
+// mac makes HMACs with states that are used again.
+type mac struct{ states sync.Pool }
+
+func newMAC(secret []byte) *mac {
+	secret = append([]byte(nil), secret...)
+	return &mac{states: sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}}
+}
+
+func (m *mac) appendSum(key []byte, value string) []byte {
+	state, _ := m.states.Get().(hash.Hash)
+	defer m.states.Put(state)
+	state.Reset()
+	_, _ = state.Write([]byte(value)) // never fails
+	var room [sha256.Size]byte
+	return appendHash(key, state.Sum(room[:0]))
+}

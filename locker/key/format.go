@@ -1,0 +1,82 @@
+package key
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// Format returns the text of a value that a request carries as something else than text: a claim, a field of a message or
+// of JSON. Numbers have one text each, however they were written, so that no client locks another key with 1.0 than with 1.
+// nil is "". What is no single value is refused.
+func Format(value any) (string, error) {
+	switch v := value.(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	case json.Number:
+		return formatNumber(string(v))
+	case fmt.Stringer:
+		return v.String(), nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case int:
+		return strconv.Itoa(v), nil
+	case int32:
+		return strconv.FormatInt(int64(v), 10), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case uint:
+		return strconv.FormatUint(uint64(v), 10), nil
+	case uint32:
+		return strconv.FormatUint(uint64(v), 10), nil
+	case uint64:
+		return strconv.FormatUint(v, 10), nil
+	case float32:
+		return formatFloat(float64(v))
+	case float64:
+		return formatFloat(v)
+	default:
+		return "", fmt.Errorf("a %T is no single text, number or boolean", value)
+	}
+}
+
+// exact is the first whole number whose neighbour is no float64.
+const exact = 1 << 53
+
+var errInexact = errors.New("a number that large must be written as a whole number, or as text")
+
+// formatNumber keeps the digits of whole numbers, of any length.
+func formatNumber(text string) (string, error) {
+	digits := text
+	if len(digits) > 0 && digits[0] == '-' {
+		digits = digits[1:]
+	}
+	if digits == "0" {
+		return "0", nil // also -0
+	}
+	for i := range len(digits) {
+		if digits[i] < '0' || digits[i] > '9' {
+			f, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				return "", errInexact
+			}
+			return formatFloat(f)
+		}
+	}
+	return text, nil
+}
+
+func formatFloat(f float64) (string, error) {
+	switch {
+	case math.IsNaN(f) || math.Abs(f) >= exact:
+		return "", errInexact
+	case f == math.Trunc(f):
+		return strconv.FormatInt(int64(f), 10), nil
+	default:
+		return strconv.FormatFloat(f, 'g', -1, 64), nil
+	}
+}

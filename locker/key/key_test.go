@@ -1,0 +1,308 @@
+package key_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// request is what the keys of these tests are made of.
+type request map[string]string
+
+var errTorn = errors.New("the page is torn")
+
+// grammar knows {field.NAME}, {who} and {torn}.
+func grammar(secret []byte) key.Grammar[request] {
+	return key.Grammar[request]{Secret: secret, Sources: map[string]key.Source[request]{
+		"field": {Noun: "form field", Bind: func(name string) (key.Read[request], error) {
+			if name == "forbidden" {
+				return nil, errors.New("nobody may lock on that; write {field.id}")
+			}
+			return func(_ context.Context, r request) (string, error) { return r[name], nil }, nil
+		}},
+		"who": {Alone: true, Bind: func(string) (key.Read[request], error) {
+			return func(context.Context, request) (string, error) { return "ann", nil }, nil
+		}},
+		"torn": {Noun: "page", Alone: true, Bind: func(string) (key.Read[request], error) {
+			return func(context.Context, request) (string, error) { return "", errTorn }, nil
+		}},
+	}}
+}
+
+func compile(t testing.TB, k key.Key, secret []byte) *key.Template[request] {
+	t.Helper()
+	template, err := grammar(secret).Compile(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return template
+}
+
+func hashed(sum []byte) string { return "~" + base64.RawURLEncoding.EncodeToString(sum) }
+
+func sha(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hashed(sum[:])
+}
+
+// These keys are a promise: another version of latchkit, or another program, makes the same ones.
+func TestKeysAreEncoded(t *testing.T) {
+	long := strings.Repeat("x", key.MaxValue+1)
+	colons := strings.Repeat(":", 22) // 66 bytes when encoded
+	for _, tc := range []struct {
+		key  key.Key
+		a, b string
+		want string
+	}{
+		{"order:{field.a}", "42", "", "order:42"},
+		{"order:{field.a}:{field.b}", "42", "7", "order:42:7"},
+		{"{who}:order:{field.a}:v1", "42", "", "ann:order:42:v1"},
+		{"a{field.a}b:c{field.b}d", "1", "2", "a1b:c2d"},
+		{"order:{field.a}", "a:b{c}d%e\x00\n\x7f", "", "order:a%3Ab%7Bc%7Dd%25e%00%0A%7F"},
+		{"order:{field.a}", "~home~", "", "order:%7Ehome~"},
+		{"order:{field.a}", "Zoë /x|y", "", "order:Zoë /x|y"},
+		{"order:{field.a}", long[1:], "", "order:" + long[1:]},
+		{"order:{field.a}", long, "", "order:" + sha(long)},
+		{"order:{field.a}", colons, "", "order:" + sha(colons)},
+		{"order:{field.a}", sha(long), "", "order:%7E" + sha(long)[1:]},
+		{"nightly", "", "", "nightly"},
+	} {
+		got, err := compile(t, tc.key, nil).Key(t.Context(), request{"a": tc.a, "b": tc.b})
+		if err != nil || got != tc.want {
+			t.Errorf("%q of %q and %q is %q, %v, want %q", tc.key, tc.a, tc.b, got, err, tc.want)
+		}
+	}
+}
+
+func TestAPrivatePartIsSeenAsItsHMAC(t *testing.T) {
+	secret := []byte("0123456789abcdef")
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("ann@example.org"))
+	template := compile(t, "mailbox:{field.mail|hmac}:{field.box}", secret)
+	secret[0] = 'x' // the caller's slice is the caller's
+	for range 2 {
+		got, err := template.Key(t.Context(), request{"mail": "ann@example.org", "box": "in"})
+		if want := "mailbox:" + hashed(mac.Sum(nil)) + ":in"; err != nil || got != want {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
+	}
+	if refs := template.Parts(); len(refs) != 2 || refs[0] != (key.Ref{Source: "field", Name: "mail", HMAC: true}) {
+		t.Errorf("%+v", refs)
+	}
+}
+
+func TestTypedPartsAreTheSameAsTheText(t *testing.T) {
+	for _, tc := range []struct{ got, want key.Key }{
+		{key.Join("order", key.Part("field", "id")), "order:{field.id}"},
+		{key.Join(key.Part("who", ""), key.HMAC(key.Part("field", "mail"))), "{who}:{field.mail|hmac}"},
+		{key.Join("order", key.Part("field", "a}|{%25b")), "order:{field.a%7D%7C%7B%2525b}"},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%q, want %q", tc.got, tc.want)
+		}
+	}
+	odd := "a}|{%25b" // a name that means something else in a template
+	got, err := compile(t, key.Join("order", key.Part("field", odd)), nil).Key(t.Context(), request{odd: "42"})
+	if err != nil || got != "order:42" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestAPartThatIsEmptyOrUnusableIsNamed(t *testing.T) {
+	for k, says := range map[key.Key]string{
+		"order:{field.id}":           `the request lacks the form field "id"`,
+		"order:{field.id|hmac}":      `the request lacks the form field "id"`,
+		"order:{who}:{field.id}:new": `the request lacks the form field "id"`,
+		"order:{torn}":               `the page is not usable: the page is torn`,
+	} {
+		_, err := compile(t, k, []byte("0123456789abcdef")).Key(t.Context(), request{"other": "secret value"})
+		if err == nil || err.Error() != says {
+			t.Errorf("%s: %v, want %s", k, err, says)
+		}
+		want := key.ErrMissing
+		if strings.Contains(string(k), "torn") {
+			want = errTorn
+		}
+		if e, ok := errors.AsType[*key.Error](err); !ok || !errors.Is(err, want) || e.Part.Source == "" {
+			t.Errorf("%s: %#v", k, err)
+		}
+	}
+}
+
+func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
+	for k, says := range map[key.Key]string{
+		"":                                     "is empty; name what is to be locked",
+		"order:{field.id":                      "has a '{' without a '}'",
+		"order:field.id}":                      "has a '}' without a '{'",
+		"order:{field.id}}":                    "has a '}' without a '{'",
+		"{{order}}:{field.id}":                 "has the part {{order}; write {field.NAME}, {torn} or {who}",
+		"order:{}":                             "has the part {}; write {field.NAME}, {torn} or {who}",
+		"order:{id}":                           "has the part {id}; write {field.NAME}",
+		"order:{field}":                        "has the part {field}; write {field.NAME}",
+		"order:{field.}":                       "has the part {field.}; write {field.NAME}",
+		"order:{who.else}":                     "has the part {who.else}; write {who}, it has no name",
+		"order:{who.}":                         "has the part {who.}; write {who}",
+		"order:{field.id|md5}":                 "has the part {field.id|md5}; write",
+		"order:{field.id|hmac}":                "there is no secret for its HMAC",
+		"order:{field.forbidden}":              "has the part {field.forbidden}: nobody may lock on that",
+		key.HMAC("order"):                      "there is no secret for its HMAC",
+		"{field.a}{field.b}":                   "has no ':' between two parts",
+		"{field.a}-{field.b}":                  "has no ':' between two parts",
+		"latchkit:{field.a}":                   "is kept for the locks' own data",
+		key.Key(strings.Repeat("x", 449)):      "can become 449 bytes long, 448 are allowed",
+		key.Key(strings.Repeat(":{who}", 7)):   "can become 455 bytes long",
+		key.Join(key.HMAC("order"), "{who}|"):  "there is no secret for its HMAC",
+		"order:" + key.HMAC("{field.id|hmac}"): "there is no secret for its HMAC",
+	} {
+		if _, err := grammar(nil).Compile(k); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", k, err, says)
+		}
+	}
+	if _, err := grammar([]byte("short")).Compile("order"); err == nil || !strings.Contains(err.Error(), "the secret has 5 bytes; give at least 16 random ones") {
+		t.Error(err)
+	}
+	if _, err := (key.Grammar[request]{}).Compile("order:{who}"); err == nil || !strings.Contains(err.Error(), "literal text only") {
+		t.Error(err)
+	}
+	for _, k := range []key.Key{"order", "a:{field.user.id}", "a:{field.a:b}", key.Key(strings.Repeat(":{who}", 6))} {
+		if _, err := grammar(nil).Compile(k); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTheNameIsTheProgramsOwnText(t *testing.T) {
+	for k, want := range map[key.Key]string{
+		"order:{field.id}": "order", "order:all:{field.id}": "order", "{field.id}:order": "lock", "nightly": "lock", ":{who}": "lock", "a{who}:b": "lock",
+	} {
+		if got := compile(t, k, nil).Name(); got != want {
+			t.Errorf("%q: %q, want %q", k, got, want)
+		}
+	}
+}
+
+func TestSourcesServeOtherRequests(t *testing.T) {
+	type envelope struct{ inside request }
+	outer := key.Grammar[*envelope]{Sources: key.Via(func(e *envelope) request { return e.inside }, grammar(nil).Sources)}
+	template, err := outer.Compile("order:{field.id}:{who}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := template.Key(t.Context(), &envelope{request{"id": "42"}}); err != nil || got != "order:42:ann" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := outer.Compile("order:{field.forbidden}"); err == nil {
+		t.Error("a name that the source refuses was accepted")
+	}
+}
+
+type celsius int
+
+func (c celsius) String() string { return fmt.Sprintf("%d°", int(c)) }
+
+func TestAValueHasOneText(t *testing.T) {
+	for _, tc := range []struct {
+		value any
+		want  string
+	}{
+		{nil, ""}, {"a", "a"}, {true, "true"}, {celsius(7), "7°"},
+		{42, "42"}, {int32(-42), "-42"}, {int64(math.MinInt64), "-9223372036854775808"}, {uint(42), "42"}, {uint32(42), "42"}, {uint64(math.MaxUint64), "18446744073709551615"},
+		{42.0, "42"}, {float32(42), "42"}, {-0.5, "-0.5"}, {math.Copysign(0, -1), "0"},
+		{json.Number("42"), "42"}, {json.Number("42.0"), "42"}, {json.Number("4.2e1"), "42"}, {json.Number("-0"), "0"}, {json.Number("-0.0"), "0"},
+		{json.Number("0.50"), "0.5"}, {json.Number("123456789012345678901234567890"), "123456789012345678901234567890"},
+	} {
+		if got, err := key.Format(tc.value); err != nil || got != tc.want {
+			t.Errorf("%T %v is %q, %v, want %q", tc.value, tc.value, got, err, tc.want)
+		}
+	}
+	for _, value := range []any{[]string{"a"}, map[string]any{}, struct{}{}, math.NaN(), math.Inf(1), 1e300, json.Number("1e300"), json.Number("1e999"), json.Number("9007199254740993.0")} {
+		if got, err := key.Format(value); err == nil {
+			t.Errorf("%T %v is %q", value, value, got)
+		}
+	}
+}
+
+// Two requests have the same key only if they have the same values: otherwise a client could lock, or wait for, what belongs
+// to another.
+func FuzzKeysAreInjective(f *testing.F) {
+	long := strings.Repeat("x", 120)
+	for _, s := range [][4]string{
+		{"a:b", "c", "a", "b:c"}, {"a%3Ab", "c", "a:b", "c"}, {sha(long), "c", long, "c"}, {"{a}", "b", "%7Ba%7D", "b"}, {"a", "a:", "a:", "a"},
+		{long, "c", long[:64], "c"}, {"~", "~", "%7E", "~"},
+	} {
+		f.Add(s[0], s[1], s[2], s[3])
+	}
+	var templates []*key.Template[request]
+	for _, k := range []key.Key{"t:{field.a}:{field.b}", "{field.a}:{field.b}", "t{field.a}~:~{field.b}t", "t:{field.a|hmac}:{field.b}"} {
+		templates = append(templates, compile(f, k, bytes.Repeat([]byte("s"), 32)))
+	}
+	f.Fuzz(func(t *testing.T, a1, b1, a2, b2 string) {
+		for _, template := range templates {
+			k1, err1 := template.Key(t.Context(), request{"a": a1, "b": b1})
+			k2, err2 := template.Key(t.Context(), request{"a": a2, "b": b2})
+			if (err1 != nil) != (a1 == "" || b1 == "") {
+				t.Errorf("%q and %q: %v", a1, b1, err1)
+			}
+			if err1 != nil || err2 != nil {
+				continue
+			}
+			if (k1 == k2) != (a1 == a2 && b1 == b2) {
+				t.Errorf("%q: (%q, %q) is %q, (%q, %q) is %q", template, a1, b1, k1, a2, b2, k2)
+			}
+			if len(k1) > key.MaxKey || strings.ContainsAny(k1, "{}\x00\r\n\x7f") || strings.Count(k1, ":") != strings.Count(template.String(), ":") {
+				t.Errorf("%q made the key %q", template, k1)
+			}
+		}
+	})
+}
+
+// FuzzCompile looks for texts that Compile cannot take, or accepts and misunderstands.
+func FuzzCompile(f *testing.F) {
+	for _, s := range []string{"order:{field.id}", "{who}", "{field.a|hmac}:b", "{", "}{", "a{|hmac}", "{field.%7D}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		template, err := grammar(bytes.Repeat([]byte("s"), 16)).Compile(key.Key(text))
+		if err != nil {
+			return
+		}
+		full := make(request)
+		for _, ref := range template.Parts() {
+			full[ref.Name] = "v"
+		}
+		k, err := template.Key(t.Context(), full)
+		if errors.Is(err, errTorn) {
+			return
+		}
+		if err != nil || k == "" || len(k) > key.MaxKey || strings.ContainsAny(k, "{}") || strings.HasPrefix(k, "latchkit:") {
+			t.Errorf("%q made %q, %v", text, k, err)
+		}
+	})
+}
+
+func BenchmarkKey(b *testing.B) {
+	for name, k := range map[string]key.Key{
+		"one part": "order:{field.id}", "two parts": "order:{field.id}:{field.tenant}", "hmac": "order:{field.id|hmac}",
+	} {
+		b.Run(name, func(b *testing.B) {
+			template := compile(b, k, bytes.Repeat([]byte("s"), 32))
+			r := request{"id": "0198f3a2-5a0e-7cc3-8d1f-2b7d1c2f0a11", "tenant": "acme"}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := template.Key(b.Context(), r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

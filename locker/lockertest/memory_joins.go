@@ -1,0 +1,99 @@
+package lockertest
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// joins are who may join a lease, by the digest of their secret, and who has, by their token.
+type joins struct {
+	secrets map[[32]byte]admission
+	tokens  map[string]admission
+}
+
+// admission lets somebody into the lease whose holder has that first fence.
+type admission struct {
+	hold, fence uint64
+	depth       int
+	ends        time.Time
+}
+
+// Delegate is the Store's step.
+func (p *Process) Delegate(_ context.Context, c locker.Claim, pass locker.Pass, within time.Duration) (locker.Grant, error) {
+	return step(p, locker.OpDelegate, func(m *Memory) (locker.Grant, error) { return m.delegate(c, pass, within), nil })
+}
+
+// Join is the Store's step.
+func (p *Process) Join(_ context.Context, c locker.Claim) (locker.Grant, error) {
+	return step(p, locker.OpJoin, func(m *Memory) (locker.Grant, error) { return m.join(c), nil })
+}
+
+// Leave is the Store's step.
+func (p *Process) Leave(_ context.Context, c locker.Claim) (locker.Grant, error) {
+	return step(p, locker.OpRelease, func(m *Memory) (locker.Grant, error) { return m.leaveJoin(c), nil })
+}
+
+// joinsOf returns the joins of key, without those whose time is over or whose lease is; m.mu is held.
+func (m *Memory) joinsOf(key string) (lease, joins, bool) {
+	l, held := m.lease(key)
+	if !held || l.owner == "" {
+		return l, joins{}, false
+	}
+	j, ok := m.joins[key]
+	if !ok {
+		j = joins{make(map[[32]byte]admission), make(map[string]admission)}
+		m.joins[key] = j
+	}
+	maps.DeleteFunc(j.secrets, func(_ [32]byte, a admission) bool { return a.hold != l.fence || !m.now().Before(a.ends) })
+	maps.DeleteFunc(j.tokens, func(_ string, a admission) bool { return a.hold != l.fence })
+	return l, j, true
+}
+
+func (m *Memory) delegate(c locker.Claim, p locker.Pass, within time.Duration) locker.Grant {
+	l, j, ok := m.joinsOf(c.Key)
+	if !ok {
+		return locker.Grant{State: locker.NotOurs, At: m.at()}
+	}
+	if l.owner != c.Owner {
+		joined, ok := j.tokens[c.Owner]
+		if !ok || joined.depth < 1 {
+			return locker.Grant{State: locker.NotOurs, At: m.at()}
+		}
+		p.Depth = min(p.Depth, joined.depth-1)
+	}
+	j.secrets[p.Secret] = admission{hold: l.fence, fence: p.Fence, depth: p.Depth, ends: m.now().Add(within)}
+	return locker.Grant{State: locker.Granted, At: m.at(), Block: 1}
+}
+
+func (m *Memory) join(c locker.Claim) locker.Grant {
+	l, j, ok := m.joinsOf(c.Key)
+	if !ok {
+		return locker.Grant{State: locker.NotOurs, At: m.at()}
+	}
+	a, joined := j.tokens[c.Owner]
+	switch {
+	case joined:
+	case c.Pass.Secret != [32]byte{}:
+		if a, ok = j.secrets[c.Pass.Secret]; !ok {
+			return locker.Grant{State: locker.NotOurs, At: m.at()}
+		}
+	case c.Pass.Hold == l.fence:
+		a = admission{hold: l.fence, fence: c.Pass.Fence, depth: c.Pass.Depth}
+	default:
+		return locker.Grant{State: locker.NotOurs, At: m.at()}
+	}
+	j.tokens[c.Owner] = a
+	return locker.Grant{State: locker.Granted, At: m.at(), Fence: a.fence, Block: 1, Left: m.left(l)}
+}
+
+func (m *Memory) leaveJoin(c locker.Claim) locker.Grant {
+	_, j, ok := m.joinsOf(c.Key)
+	if _, joined := j.tokens[c.Owner]; !ok || !joined {
+		return locker.Grant{State: locker.NotOurs, At: m.at()}
+	}
+	delete(j.tokens, c.Owner)
+	return locker.Grant{State: locker.Released, At: m.at()}
+}

@@ -1,0 +1,53 @@
+-- join.lua: join a lease for which there is a delegation, or ask whether one that was joined is held still.
+--
+-- KEYS: lease L · joins J
+-- ARGV: token of the join · SHA-256 of the secret, in hexadecimal, "" for who has proved otherwise that it was delegated ·
+--       ttl of the join in ms · for who shows no secret: first fence of the holder · fence of the lease · how often it may
+--       delegate again
+-- returns: "granted" server-µs PTTL-of-L fence · "not-ours" server-µs; as one string
+-- idempotent: a token that has joined is known, and is not asked for its secret again.
+-- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false "not ours"; a full
+--   server refuses nothing after it.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])
+local lease = redis.call('GETEX', KEYS[1])
+local owner, hold = string.match(lease or '', '^([A-Z2-7]+):(%d+):')
+if not owner or #owner ~= 26 then -- also a lease that is kept without an owner, or shared
+  return 'not-ours' .. at
+end
+local function good(entry)
+  local of, fence, depth, ends = string.match(entry or '', '^(%d+) (%d+) (%d+) (%d+)$')
+  if of == hold and tonumber(ends) > now then
+    return fence, depth
+  end
+end
+
+local name = 's:' .. ARGV[1]
+local of, fence, depth = string.match(redis.call('HGET', KEYS[2], name) or '', '^(%d+) (%d+) (%d+) ')
+if of ~= hold then
+  if ARGV[2] ~= '' then
+    fence, depth = good(redis.call('HGET', KEYS[2], 'd:' .. ARGV[2]))
+  elseif ARGV[4] == hold then
+    fence, depth = ARGV[5], ARGV[6]
+  else
+    fence = nil
+  end
+  if not fence then
+    return 'not-ours' .. at
+  end
+  if redis.call('HLEN', KEYS[2]) > 64 then -- dead callers and old secrets leave something behind
+    local all = redis.call('HGETALL', KEYS[2])
+    for i = 1, #all, 2 do
+      if not good(all[i + 1]) then
+        redis.call('HDEL', KEYS[2], all[i])
+      end
+    end
+  end
+end
+redis.call('HSET', KEYS[2], name, string.format('%s %s %s %.0f', hold, fence, depth, now + tonumber(ARGV[3])))
+local left = redis.call('PTTL', KEYS[1])
+if redis.call('PTTL', KEYS[2]) < left then
+  redis.call('PEXPIRE', KEYS[2], left)
+end
+return 'granted' .. at .. left .. ' ' .. fence
