@@ -13,27 +13,38 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
+// routes are the same route without a lock, with one taken by hand, and guarded.
+func routes(tb testing.TB) map[string]*gin.Engine {
+	tb.Helper()
+	l := lockertest.NewLocker(tb, lockertest.NewMemory())
+	done := func(c *gin.Context) { c.Status(http.StatusNoContent) }
+	guard, err := ginlock.FromRules(l, ginlock.Rules{"POST /orders/:id": {Key: "order:{param.id}", Wait: locker.NoWait}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	engines := make(map[string]*gin.Engine)
+	for name, handlers := range map[string][]gin.HandlerFunc{
+		"no lock": {done},
+		"Run in the handler": {func(c *gin.Context) {
+			rule := locker.Rule{Key: "order:" + c.Param("id"), Name: "order", Wait: locker.NoWait}
+			if err := locker.Run(c.Request.Context(), l, rule, func(context.Context) error { done(c); return nil }); err != nil {
+				tb.Error(err)
+			}
+		}},
+		"New":       {ginlock.New(l, "order:{param.id}", ginlock.WithWait(locker.NoWait)), done},
+		"FromRules": {guard.Handler(), done},
+	} {
+		engines[name] = gin.New()
+		engines[name].POST("/orders/:id", handlers...)
+	}
+	return engines
+}
+
 // BenchmarkRequest compares a guarded route with one whose handler calls Run itself, and with one without a lock, on the
 // Store in memory.
 func BenchmarkRequest(b *testing.B) {
-	l := lockertest.NewLocker(b, lockertest.NewMemory())
-	done := func(c *gin.Context) { c.Status(http.StatusNoContent) }
-	for _, bm := range []struct {
-		name     string
-		handlers []gin.HandlerFunc
-	}{
-		{"no lock", []gin.HandlerFunc{done}},
-		{"Run in the handler", []gin.HandlerFunc{func(c *gin.Context) {
-			rule := locker.Rule{Key: "order:" + c.Param("id"), Name: "order"}
-			if err := locker.Run(c.Request.Context(), l, rule, func(context.Context) error { done(c); return nil }); err != nil {
-				b.Error(err)
-			}
-		}}},
-		{"ginlock", []gin.HandlerFunc{ginlock.New(l, "order:{param.id}", ginlock.WithWait(locker.NoWait)), done}},
-	} {
-		b.Run(bm.name, func(b *testing.B) {
-			e := gin.New()
-			e.POST("/orders/:id", bm.handlers...)
+	for name, e := range routes(b) {
+		b.Run(name, func(b *testing.B) {
 			r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/orders/42", http.NoBody)
 			var w discard
 			b.ReportAllocs()
@@ -44,6 +55,20 @@ func BenchmarkRequest(b *testing.B) {
 				b.Fatal(w.status)
 			}
 		})
+	}
+}
+
+func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
+	n := make(map[string]float64)
+	for name, e := range routes(t) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42", http.NoBody)
+		var w discard
+		n[name] = testing.AllocsPerRun(500, func() { e.ServeHTTP(&w, r) })
+	}
+	for _, name := range []string{"New", "FromRules"} {
+		if more := n[name] - n["Run in the handler"]; more > 10 || more < 0 {
+			t.Errorf("%s: %v allocations more than Run: %v", name, more, n)
+		}
 	}
 }
 

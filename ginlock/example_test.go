@@ -6,6 +6,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -84,4 +86,69 @@ func ExampleWithRule() {
 	once := ginlock.WithRule(func(_ *gin.Context, rule *locker.Rule) { rule.Once = 24 * time.Hour })
 	r := gin.New()
 	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
+}
+
+// All locks of a service on one page; rules without a route are found when the program starts.
+func ExampleFromRules() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	guard, err := ginlock.FromRules(l, ginlock.Rules{ // or ginlock.ParseRules, from YAML
+		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond},
+		"PUT /articles/:slug":  {Key: "article:{header.X-Tenant}:{param.slug}"},
+	})
+	if err != nil {
+		log.Fatal(err) // a line for each rule that cannot be meant
+	}
+	r.Use(guard.Handler())
+	r.POST("/orders/:id/pay", func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	r.POST("/articles/:slug", func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	fmt.Println(guard.Validate(r.Routes()))
+	// Output:
+	// ginlock: rule "PUT /articles/:slug": there is no such route; did you mean "POST /articles/:slug"?
+}
+
+// The same rules in YAML.
+func ExampleParseRules() {
+	rules, err := ginlock.ParseRules([]byte(`
+POST /orders/:id/pay:
+  key: order:{param.id}
+  wait: 250ms
+`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	rule := rules["POST /orders/:id/pay"]
+	fmt.Println(rule.Key, rule.Wait)
+	// Output: order:{param.id} 250ms
+}
+
+// A payment that a client sends again, because it did not hear of the first, is answered and not made again.
+func ExampleIdempotency() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	store := idempotency.NewMemory() // idempotency.NewRedis(client) where there is more than one process
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	payments := 0
+	r.POST("/payments", ginlock.Idempotency(l, store, "{header.X-Tenant}"), func(c *gin.Context) {
+		payments++
+		c.String(http.StatusCreated, "payment %d", payments)
+	})
+	for range 2 {
+		req := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount": 7}`))
+		req.Header.Set("X-Tenant", "acme")
+		req.Header.Set("Idempotency-Key", "8e03978e-40d5-43dd-bc93-6894a57f9324")
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, req)
+		fmt.Printf("%d %s %q\n", w.Code, w.Body, w.Header().Get("Idempotency-Replayed"))
+	}
+	// Output:
+	// 201 payment 1 ""
+	// 201 payment 1 "true"
 }

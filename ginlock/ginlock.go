@@ -1,29 +1,43 @@
 package ginlock
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"io"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/latchkit/latchkit/ginlock/httplock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// New returns a middleware that runs the handlers after it under the lock that key names, such as "order:{param.id}".
-// The package's comment has the grammar of keys.
+// New returns a middleware that runs the handlers after it under the lock that k names, such as "order:{param.id}". The
+// package's comment has the grammar of keys.
 //
-// It panics, with a text that says what to do, when l is nil or key or an option makes no sense: like a route that Gin
-// cannot register, that is a mistake in the program, found when it starts.
-func New(l locker.Locker, key string, opts ...Option) gin.HandlerFunc {
-	m, err := newMiddleware(l, key, opts)
+// It panics, with a text that says what to do, when l is nil or k or an option makes no sense: like a route that Gin cannot
+// register, that is a mistake in the program, found when it starts.
+func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
+	lock, err := httplock.Make(l, k, ofGin(opts)...)
 	if err != nil {
-		panic(err)
+		panic("ginlock: New: " + err.Error())
 	}
-	return m.handle
+	return func(c *gin.Context) { serve(c, lock) }
 }
 
-// FromContext returns the lease under which c's handler runs.
+// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers it with the same response when
+// it comes again. scope says whose the keys are, such as "{header.X-Tenant}" or "{claim.sub}". [httplock.Idempotency] says
+// the rest. It panics as [New] does.
+func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) gin.HandlerFunc {
+	lock, err := httplock.MakeIdempotency(l, store, scope, ofGin(opts)...)
+	if err != nil {
+		panic("ginlock: Idempotency: " + err.Error())
+	}
+	return func(c *gin.Context) { serve(c, lock) }
+}
+
+// FromContext returns the lease under which c's handler runs. There is none with [WithFailOpen] while the lock server is away.
 func FromContext(c *gin.Context) (*locker.Lease, bool) {
 	if c.Request == nil {
 		return nil, false
@@ -31,76 +45,69 @@ func FromContext(c *gin.Context) (*locker.Lease, bool) {
 	return locker.FromContext(c.Request.Context())
 }
 
-// middleware is what New makes of its arguments.
-type middleware struct {
-	config
-	key   *template
-	guard locker.Guard[*gin.Context]
+// visit is one request on its way through httplock, which knows nothing of Gin: as the request's context it carries Gin's,
+// and as the handler it goes on with Gin's handlers.
+type visit struct {
+	context.Context
+
+	c       *gin.Context
+	errors  int // that Gin knew of before
+	problem *Problem
+	ran     bool
 }
 
-func newMiddleware(l locker.Locker, key string, opts []Option) (*middleware, error) {
-	if isNil(l) {
-		return nil, errors.New("ginlock: New: the Locker is nil; make one with locker.NewSingle, and check its error")
+type visitKey struct{}
+
+// Value finds the visit itself, and whatever the request's own context has.
+func (v *visit) Value(k any) any {
+	if _, ok := k.(visitKey); ok {
+		return v
 	}
-	cfg, err := newConfig(opts)
-	if err != nil {
-		return nil, err
-	}
-	t, err := compile(key)
-	if err != nil {
-		return nil, err
-	}
-	m := &middleware{config: cfg, key: t}
-	m.guard = locker.Guard[*gin.Context]{Locker: l, Rule: m.rule}
-	return m, nil
+	return v.Context.Value(k)
 }
 
-// handle is the middleware. How it ends:
-//
-//	the handler ran, the lock was held    the handler's reply
-//	the handler ran, the lock was lost    503, unless the handler has written already
-//	the handler did not run               the Problem that says why
-//	the handler panicked                  the panic goes on, after the release
-func (m *middleware) handle(c *gin.Context) {
-	if !m.applies(c) {
+func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
+
+// contextOf finds Gin's context of a request that httplock knows.
+func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
+
+// serve handles a request under lock.
+func serve(c *gin.Context, lock func(http.Handler) http.Handler) {
+	v := &visit{Context: c.Request.Context(), c: c, errors: len(c.Errors)}
+	r := c.Request.WithContext(v)
+	if read, ok := c.Get(gin.BodyBytesKey); ok { // by ShouldBindBodyWith, which leaves nothing for others
+		if data, ok := read.([]byte); ok {
+			r.Body = io.NopCloser(bytes.NewReader(data))
+		}
+	}
+	lock(v).ServeHTTP(c.Writer, r)
+	carry(c.Request, r)
+	if !v.ran || v.problem != nil {
+		c.Abort()
+	}
+}
+
+// ServeHTTP runs Gin's handlers with a request whose context ends with the lock, and puts back the request and the writer
+// that the middlewares before this one know.
+func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, request, out := v.c, v.c.Request, v.c.Writer
+	v.ran = true
+	c.Request = r
+	defer func() {
+		carry(r, c.Request)
+		c.Request, c.Writer = request, out
+	}()
+	if w == http.ResponseWriter(out) {
 		c.Next()
 		return
 	}
-	ran := false
-	err := m.guard.Run(c.Request.Context(), c, func(ctx context.Context) error {
-		ran = true
-		return serve(ctx, c)
-	})
-	switch {
-	case err == nil || err == errFailed:
-	case ran:
-		m.spoiled(c, err)
-	default:
-		m.refuse(c, err)
-	}
-}
-
-func (m *middleware) applies(c *gin.Context) bool {
-	for _, applies := range m.filters {
-		if !applies(c) {
-			return false
-		}
-	}
-	return true
-}
-
-// errFailed tells Run that the handler did not succeed, so that Rule.Once does not remember the work as done.
-var errFailed = errors.New("the handler failed")
-
-// serve runs the handlers after this one with a request whose context ends with the lock, and puts back the context that
-// the middleware before this one knows.
-func serve(ctx context.Context, c *gin.Context) error {
-	outer, earlier := c.Request.Context(), len(c.Errors)
-	c.Request = c.Request.WithContext(ctx)
-	defer func() { c.Request = c.Request.WithContext(outer) }()
+	held := &writer{ResponseWriter: out, to: w, status: http.StatusOK, size: -1}
+	c.Writer = held
 	c.Next()
-	if c.Writer.Status() >= http.StatusBadRequest || len(c.Errors) > earlier {
-		return errFailed
-	}
-	return nil
+	held.settle()
+}
+
+// carry hands on what handlers have read and parsed: the server removes the files of a multipart form that it finds.
+func carry(to, from *http.Request) {
+	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

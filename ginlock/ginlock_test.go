@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +15,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
-	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -71,47 +68,6 @@ func TestOneRequestRunsAndTheOtherIsTurnedAway(t *testing.T) {
 	}
 }
 
-func TestFiftyClientsRunOneAtATime(t *testing.T) {
-	for name, newLocker := range map[string]func(t *testing.T) locker.Locker{
-		"in memory": func(t *testing.T) locker.Locker { return lockertest.NewLocker(t, lockertest.NewMemory()) },
-		"on Redis": func(t *testing.T) locker.Locker {
-			l, err := locker.NewSingle(redistest.Shared(t).Client(t), locker.WithPrefix(t.Name()+":"),
-				locker.WithBackoff(locker.Jitter(locker.Constant(5*time.Millisecond))))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close(context.Background()) })
-			return l
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			const clients = 50
-			var inside, most atomic.Int32
-			sold := 0 // guarded by the lock alone: the race detector sees it if that does not exclude
-			guard := ginlock.New(newLocker(t), "order:{param.id}", ginlock.WithWait(time.Minute))
-			server := httptest.NewServer(engine(nil, guard, func(c *gin.Context) {
-				most.Store(max(most.Load(), inside.Add(1)))
-				sold++
-				inside.Add(-1)
-				ok(c)
-			}))
-			defer server.Close()
-			var wg sync.WaitGroup
-			for range clients {
-				wg.Go(func() {
-					if code, body := status(t, server, "/orders/42"); code != http.StatusOK {
-						t.Errorf("%d %s", code, body)
-					}
-				})
-			}
-			wg.Wait()
-			if sold != clients || most.Load() != 1 {
-				t.Errorf("sold %d of %d, with up to %d requests inside", sold, clients, most.Load())
-			}
-		})
-	}
-}
-
 func TestAWaitThatIsOverIsAnsweredAndHasAnEndByDefault(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts []ginlock.Option
@@ -139,48 +95,6 @@ func TestAWaitThatIsOverIsAnsweredAndHasAnEndByDefault(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestAClientThatGoesAwayWhileItWaitsEndsTheWait(t *testing.T) {
-	store := lockertest.NewMemory()
-	store.Occupy("order:42", 0)
-	var rec lockertest.Recorder
-	l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
-	ended := make(chan seen, 1)
-	e := gin.New()
-	e.Use(func(c *gin.Context) {
-		c.Next()
-		p, _ := ginlock.Outcome(c)
-		ended <- seen{errors: c.Errors.Errors(), outcome: fmt.Sprint(p.Code, " ", c.Writer.Status(), " ", max(c.Writer.Size(), 0))}
-	})
-	e.GET("/orders/:id", ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Hour)), ok)
-	server := httptest.NewServer(e)
-	defer server.Close()
-
-	ctx, leave := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/orders/42", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := make(chan error)
-	go func() {
-		res, err := server.Client().Do(req)
-		if err == nil {
-			_ = res.Body.Close()
-		}
-		left <- err
-	}()
-	rec.Await(t, func(r *lockertest.Recorder) bool { return r.Begun(locker.OpAcquire) == 1 })
-	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	if see := <-ended; see.outcome != "client-gone 499 0" || len(see.errors) > 0 {
-		t.Errorf("%+v", see)
-	}
-	if got := rec.Records(locker.OpAcquire); len(got) != 1 || got[0].Outcome.Result != locker.ResultCanceled {
-		t.Errorf("the acquire ended as %+v", got)
 	}
 }
 
@@ -382,7 +296,7 @@ func traced(value string) gin.HandlerFunc {
 func TestContextsNestWithThoseOfOtherMiddlewares(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
-	lock := func(key string) gin.HandlerFunc { return ginlock.New(l, key) }
+	lock := func(k ginlock.Key) gin.HandlerFunc { return ginlock.New(l, k) }
 	free := func(when string, want any) gin.HandlerFunc {
 		return func(c *gin.Context) {
 			c.Next()
@@ -471,7 +385,7 @@ func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
 
 func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
 	for name, tc := range map[string]struct {
-		key  string
+		key  ginlock.Key
 		opts []ginlock.Option
 		want locker.Rule
 	}{
@@ -510,7 +424,7 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	for says, build := range map[string]func(){
 		"the Locker is nil; make one":             func() { ginlock.New(nil, "a") },
 		"the Locker is nil; make one with":        func() { ginlock.New(none, "a") },
-		"option 2 is nil; leave it out":           func() { ginlock.New(l, "a", ginlock.WithName("x"), nil) },
+		"an option is nil; leave it out":          func() { ginlock.New(l, "a", ginlock.WithName("x"), nil) },
 		"WithWait(0): a wait must have an end":    func() { ginlock.New(l, "a", ginlock.WithWait(0)) },
 		"WithWait(-1s): give a positive time":     func() { ginlock.New(l, "a", ginlock.WithWait(-time.Second)) },
 		"WithTTL(1µs): the smallest is 1ms":       func() { ginlock.New(l, "a", ginlock.WithTTL(time.Microsecond)) },
@@ -519,7 +433,7 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		"WithErrorHandler(nil); leave it out":     func() { ginlock.New(l, "a", ginlock.WithErrorHandler(nil)) },
 		"WithFilter(nil); leave it out":           func() { ginlock.New(l, "a", ginlock.WithFilter(nil)) },
 		"WithRule(nil); leave it out":             func() { ginlock.New(l, "a", ginlock.WithRule(nil)) },
-		"the key is empty; name what":             func() { ginlock.New(l, "") },
+		"the key \"\" is empty; name what":        func() { ginlock.New(l, "") },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, "ginlock: ") || !strings.Contains(got, says) {
 			t.Errorf("%q, want %q", got, says)

@@ -1,113 +1,161 @@
 package ginlock_test
 
 import (
+	"bytes"
+	"crypto/hmac"
 	"crypto/sha256"
-	"fmt"
+	"encoding/base64"
+	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
+	"github.com/gin-gonic/gin/binding"
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// keyOf returns the key that template makes of a request with these two values, "" when it is refused.
-func keyOf(t testing.TB, template, param, query string) string {
+// request is one with everything that a key can be made of.
+func request(t testing.TB, body string) *http.Request {
 	t.Helper()
-	key := ""
-	l := lockerFunc(func(r locker.Rule) error {
-		key = r.Key
-		return locker.ErrBusy
-	})
-	c, _ := gin.CreateTestContext(httptest.NewRecorder())
-	c.Request = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?"+url.Values{"q": {query}}.Encode(), http.NoBody)
-	c.Request.Header.Set("X-Tenant", "acme")
-	c.Params = gin.Params{{Key: "p", Value: param}}
-	ginlock.New(l, template)(c)
-	return key
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42?page=7&page=8&q=a%3Ab&empty=", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Tenant", "acme")
+	r.Header.Set("X-Forwarded-For", "203.0.113.9")
+	r.AddCookie(&http.Cookie{Name: "session", Value: "s3"})
+	r.RemoteAddr = "192.0.2.1:1234"
+	r.Host = "shop.example"
+	return r
 }
 
-func TestKeysAreEncoded(t *testing.T) {
-	long := strings.Repeat("x", 101)
-	hash := fmt.Sprintf("~%x", sha256.Sum256([]byte(long)))
-	colons := strings.Repeat(":", 34) // 102 bytes when encoded
-	for _, tc := range []struct{ template, param, query, want string }{
-		{"order:{param.p}", "42", "", "order:42"},
-		{"order:{param.p}:{query.q}", "42", "7", "order:42:7"},
-		{"{header.x-tenant}:order:{param.p}:v1", "42", "", "acme:order:42:v1"},
-		{"a{param.p}b:c{query.q}d", "1", "2", "a1b:c2d"},
-		{"order:{param.p}", "a:b{c}d%e\x00\n\x7f", "", "order:a%3Ab%7Bc%7Dd%25e%00%0A%7F"},
-		{"order:{param.p}", "~home~", "", "order:%7Ehome~"},
-		{"order:{param.p}", "Zoë /x", "", "order:Zoë /x"},
-		{"order:{param.p}", long[:100], "", "order:" + long[:100]},
-		{"order:{param.p}", long, "", "order:" + hash},
-		{"order:{param.p}", colons, "", fmt.Sprintf("order:~%x", sha256.Sum256([]byte(colons)))},
-		{"order:{param.p}", hash, "", "order:%7E" + hash[1:]},
-		{"nightly", "", "", "nightly"},
-		{"order:{param.p}", "", "", ""},
-		{"order:{param.p}:{query.q}", "42", "", ""},
+func TestEachPartOfARequestIsRead(t *testing.T) {
+	const body = `{"sku": "a-1", "count": 2.0, "user": {"id": 17}, "items": [{"sku": "x"}, {"sku": "y"}]}`
+	secret := []byte("0123456789abcdef")
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("acme"))
+	opts := []ginlock.Option{
+		ginlock.WithSecret(secret),
+		ginlock.WithClaims(func(c *gin.Context) map[string]any { return c.GetStringMap("claims") }),
+		ginlock.WithPart("plan", func(c *gin.Context) (string, error) { return "plan of " + c.Param("id"), nil }),
+	}
+	for k, want := range map[ginlock.Key]string{
+		ginlock.Join("order", ginlock.Param("id")): "order:42",
+		"q:{query.page}":                             "q:7",
+		ginlock.Join("q", ginlock.Query("q")):        "q:a%3Ab",
+		"h:{header.x-tenant}":                        "h:acme",
+		ginlock.Join("h", ginlock.Header("Host")):    "h:shop.example",
+		"c:{cookie.session}":                         "c:s3",
+		ginlock.Join("c", ginlock.Cookie("session")): "c:s3",
+		ginlock.Join("ip", ginlock.ClientIP()):       "ip:192.0.2.1",
+		"sub:{claim.sub}":                            "sub:ann",
+		ginlock.Join("n", ginlock.Claim("n")):        "n:9",
+		"v:{value.shard}":                            "v:3",
+		ginlock.Join("v", ginlock.Value("shard")):    "v:3",
+		"b:{body.sku}:{body.count}":                  "b:a-1:2",
+		"b:{body.SKU}":                               "b:a-1",
+		ginlock.Join("b", ginlock.Body("user.id"), ginlock.Body("items.1.sku")): "b:17:y",
+		ginlock.Join("p", ginlock.Part("plan")):                                 "p:plan of 42",
+		"i:{idempotency-key}":                                                   "i:k1",
+		ginlock.Join("h", ginlock.HMAC(ginlock.Header("X-Tenant"))):             "h:~" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)),
 	} {
-		if got := keyOf(t, tc.template, tc.param, tc.query); got != tc.want {
-			t.Errorf("%q of %q and %q is %q, want %q", tc.template, tc.param, tc.query, got, tc.want)
+		var got locker.Rule
+		l := lockerFunc(func(r locker.Rule) error { got = r; return locker.ErrBusy })
+		e := gin.New()
+		e.Use(func(c *gin.Context) {
+			c.Set("claims", map[string]any{"sub": "ann", "n": 9.0})
+			c.Set("shard", 3)
+		})
+		if err := e.SetTrustedProxies(nil); err != nil {
+			t.Fatal(err)
+		}
+		e.POST("/orders/:id", ginlock.New(l, k, opts...), ok)
+		w, r := httptest.NewRecorder(), request(t, body)
+		r.Header.Set("Idempotency-Key", `"k1"`)
+		e.ServeHTTP(w, r)
+		if got.Key != want {
+			t.Errorf("%s is %q, want %q; %s", k, got.Key, want, w.Body)
+		}
+	}
+}
+
+func TestABodyThatWasReadForTheKeyIsStillThere(t *testing.T) {
+	const body = `{"sku": "a-1", "count": 2}`
+	type order struct {
+		SKU   string `json:"sku"`
+		Count int    `json:"count"`
+	}
+	want := order{"a-1", 2}
+	for name, tc := range map[string]struct {
+		before gin.HandlerFunc
+		bind   func(c *gin.Context) (order, error)
+	}{
+		"ShouldBindJSON": {bind: func(c *gin.Context) (o order, err error) { return o, c.ShouldBindJSON(&o) }},
+		"ShouldBindBodyWith, before and after": {
+			before: func(c *gin.Context) {
+				var o order
+				if err := c.ShouldBindBodyWith(&o, binding.JSON); err != nil || o != want {
+					t.Errorf("before: %+v, %v", o, err)
+				}
+			},
+			bind: func(c *gin.Context) (o order, err error) { return o, c.ShouldBindBodyWith(&o, binding.JSON) },
+		},
+		"ShouldBindBodyWith before, ShouldBindJSON after": {
+			before: func(c *gin.Context) {
+				var o order
+				if err := c.ShouldBindBodyWith(&o, binding.JSON); err != nil {
+					t.Error(err)
+				}
+			},
+			bind: func(c *gin.Context) (o order, err error) { return o, c.ShouldBindJSON(&o) },
+		},
+		"io.ReadAll": {bind: func(c *gin.Context) (o order, err error) {
+			data, err := io.ReadAll(c.Request.Body)
+			if err != nil || !bytes.Equal(data, []byte(body)) {
+				t.Errorf("%s, %v", data, err)
+			}
+			return o, json.Unmarshal(data, &o)
+		}},
+	} {
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		e := gin.New()
+		if tc.before != nil {
+			e.Use(tc.before)
+		}
+		e.POST("/orders/:id", ginlock.New(l, "sku:{body.sku}:{body.count}"), func(c *gin.Context) {
+			if lease, _ := ginlock.FromContext(c); lease.Key() != "sku:a-1:2" {
+				t.Errorf("%s: %v", name, lease)
+			}
+			if got, err := tc.bind(c); err != nil || got != want {
+				t.Errorf("%s: %+v, %v", name, got, err)
+			}
+			ok(c)
+		})
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, request(t, body))
+		if w.Code != http.StatusOK {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 	}
 }
 
 func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
-	for template, says := range map[string]string{
-		"order:{param.id":               "has a '{' without a '}'",
-		"order:param.id}":               "has a '}' without a '{'",
-		"order:{param.id}}":             "has a '}' without a '{'",
-		"order:{}":                      "has the part {}; write",
-		"order:{id}":                    "has the part {id}; write {param.NAME}",
-		"order:{param.}":                "has the part {param.}",
-		"order:{body.id}":               "has the part {body.id}",
-		"{param.a}{param.b}":            "has no ':' between two parts",
-		"{param.a}-{param.b}":           "has no ':' between two parts",
-		"latchkit:{param.a}":            "is kept for the locks' own data",
-		strings.Repeat("x", 513):        "can become 513 bytes long",
-		strings.Repeat(":{param.a}", 6): "can become 606 bytes long, 512 are allowed",
+	for template, says := range map[ginlock.Key]string{
+		"order:{id}":         "has the part {id}; write {body.NAME}, {cookie.NAME}, {header.NAME}, {idempotency-key}, {ip}, {param.NAME}, {query.NAME} or {value.NAME}",
+		"order:{claim.sub}":  "has the part {claim.sub}; write",
+		"order:{plan}":       "has the part {plan}; write",
+		"order:{body.a..b}":  "a name in it is empty",
+		"{param.a}{param.b}": "has no ':' between two parts",
+		"o:{param.a|hmac}":   "there is no secret for its HMAC",
+		"latchkit:{param.a}": "is kept for the locks' own data",
 	} {
 		if got := panics(func() { ginlock.New(l, template) }); !strings.Contains(got, says) {
 			t.Errorf("%q: %q, want %q", template, got, says)
 		}
 	}
-	for _, template := range []string{"order", "a:{query.user.id}", "a:{query.a:b}", strings.Repeat(":{param.a}", 5)} {
-		if got := panics(func() { ginlock.New(l, template) }); got != "<nil>" {
-			t.Errorf("%q: %q", template, got)
-		}
-	}
-}
-
-// Two requests have the same key only if they have the same values: otherwise a client could lock, or wait for, what
-// belongs to another.
-func FuzzKeysAreInjective(f *testing.F) {
-	long := strings.Repeat("x", 120)
-	for _, s := range [][4]string{
-		{"a:b", "c", "a", "b:c"}, {"a%3Ab", "c", "a:b", "c"}, {"~" + fmt.Sprintf("%x", sha256.Sum256([]byte(long))), "c", long, "c"},
-		{"{a}", "b", "%7Ba%7D", "b"}, {"a", "a:", "a:", "a"},
-	} {
-		f.Add(s[0], s[1], s[2], s[3])
-	}
-	f.Fuzz(func(t *testing.T, p1, q1, p2, q2 string) {
-		for _, template := range []string{"t:{param.p}:{query.q}", "{param.p}:{query.q}", "t{param.p}~:~{query.q}t"} {
-			k1, k2 := keyOf(t, template, p1, q1), keyOf(t, template, p2, q2)
-			if k1 == "" || k2 == "" {
-				continue // refused
-			}
-			if (k1 == k2) != (p1 == p2 && q1 == q2) {
-				t.Errorf("%q: (%q, %q) is %q, (%q, %q) is %q", template, p1, q1, k1, p2, q2, k2)
-			}
-			for _, k := range []string{k1, k2} {
-				if len(k) > 512 || strings.ContainsAny(k, "{}\x00\r\n\x7f") || strings.Count(k, ":") != strings.Count(template, ":") {
-					t.Errorf("%q made the key %q", template, k)
-				}
-			}
-		}
-	})
 }

@@ -1,106 +1,128 @@
 package ginlock
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
-	"reflect"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/latchkit/latchkit/ginlock/httplock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// An Option sets up the middleware that [New] returns.
-type Option func(*config)
+// An Option sets up a middleware of this package. Those of httplock are options here, too.
+type Option = httplock.Option
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
-type config struct {
-	wait   time.Duration
-	ttl    time.Duration
-	name   string
-	status int
-	render func(*gin.Context, *Problem)
-
-	filters []func(*gin.Context) bool
-	adjust  []func(*gin.Context, *locker.Rule)
-}
-
-func newConfig(opts []Option) (config, error) {
-	c := config{wait: 5 * time.Second, status: http.StatusConflict, render: writeProblem}
-	for i, o := range opts {
-		if o == nil {
-			return c, fmt.Errorf("ginlock: New: option %d is nil; leave it out instead", i+1)
-		}
-		o(&c)
-	}
-	return c, c.validate()
-}
-
-func (c *config) validate() error {
-	switch {
-	case c.wait == 0:
-		return errors.New("ginlock: WithWait(0): a wait must have an end, as not every client that is gone is noticed; give locker.NoWait to refuse at once")
-	case c.wait < 0 && c.wait != locker.NoWait:
-		return fmt.Errorf("ginlock: WithWait(%v): give a positive time, or locker.NoWait to refuse at once", c.wait)
-	case c.ttl != 0 && c.ttl < time.Millisecond:
-		return fmt.Errorf("ginlock: WithTTL(%v): the smallest is 1ms; leave it out for the Locker's default", c.ttl)
-	case c.status != http.StatusConflict && c.status != http.StatusLocked && c.status != http.StatusTooManyRequests:
-		return fmt.Errorf("ginlock: WithStatus(%d): choose 409, 423 or 429; for anything else use WithErrorHandler", c.status)
-	case c.render == nil:
-		return errors.New("ginlock: WithErrorHandler(nil); leave it out to get problem+json")
-	}
-	for _, f := range c.filters {
-		if f == nil {
-			return errors.New("ginlock: WithFilter(nil); leave it out to guard every request")
-		}
-	}
-	for _, f := range c.adjust {
-		if f == nil {
-			return errors.New("ginlock: WithRule(nil); leave it out instead")
-		}
-	}
-	return nil
+// ofGin puts Gin's own ways before the options that the user gave.
+func ofGin(opts []Option) []Option {
+	return append([]Option{
+		httplock.WithParams(func(r *http.Request, name string) (string, bool) { return contextOf(r).Params.Get(name) }),
+		httplock.WithClientIP(func(r *http.Request) string { return contextOf(r).ClientIP() }),
+		httplock.WithValues(func(r *http.Request, name string) any {
+			value, _ := contextOf(r).Get(name)
+			return value
+		}),
+		httplock.WithObserve(observe),
+		WithSuccess(func(c *gin.Context) bool { return c.Writer.Status() < http.StatusBadRequest }),
+	}, opts...)
 }
 
 // WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.
-func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
+func WithWait(d time.Duration) Option { return httplock.WithWait(d) }
 
 // WithTTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30 s.
-func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
+func WithTTL(d time.Duration) Option { return httplock.WithTTL(d) }
 
-// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the first ':', "lock" when
-// there is none or a part of the request comes before it.
-func WithName(name string) Option { return func(c *config) { c.name = name } }
+// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the first ':', "lock" when there
+// is none or a part of the request comes before it.
+func WithName(name string) Option { return httplock.WithName(name) }
 
 // WithStatus sets the status of the reply to a request whose lock is busy: 409, 423 or 429. Default: 409 Conflict.
-func WithStatus(code int) Option { return func(c *config) { c.status = code } }
+func WithStatus(code int) Option { return httplock.WithStatus(code) }
 
-// WithFilter guards only requests for which guarded is true; the others run without a lock. Given several times, all
-// must be true. Default: every request is guarded.
-func WithFilter(guarded func(c *gin.Context) bool) Option {
-	return func(c *config) { c.filters = append(c.filters, guarded) }
-}
+// WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and Exclusive for all others. It needs
+// a Locker with readers; see [httplock.WithModeByMethod].
+func WithModeByMethod() Option { return httplock.WithModeByMethod() }
 
-// WithErrorHandler makes h write the replies. When it is called, the handlers after the middleware have been aborted, and
-// p's status and the Retry-After header are set. It may reply in any form; p marshals to problem+json's members.
-// Default: problem+json.
-func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
-	return func(c *config) { c.render = h }
-}
+// WithFailOpen runs requests without a lock while the lock server cannot be asked; see [httplock.WithFailOpen].
+func WithFailOpen() Option { return httplock.WithFailOpen() }
 
-// WithRule lets adjust change the Rule of a request: its Mode, or Once, or AtMost. A Wait or Name that it leaves empty
-// becomes the middleware's again. Given several times, they run in order. What adjust puts into Key is not encoded.
-func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) Option {
-	return func(c *config) { c.adjust = append(c.adjust, adjust) }
-}
+// WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed that the lock was held to
+// the handler's end; see [httplock.WithBufferedResponse].
+func WithBufferedResponse(most int) Option { return httplock.WithBufferedResponse(most) }
 
-// isNil finds a nil Locker also inside the interface: what a constructor returned with an error nobody looked at.
-func isNil(l locker.Locker) bool {
-	if l == nil {
-		return true
+// WithDelegation lets a request join the lease of its caller, which shows a delegation of it; see [httplock.WithDelegation].
+func WithDelegation(opts ...delegate.Option) Option { return httplock.WithDelegation(opts...) }
+
+// WithMaxBody sets how many bytes of a request's body are read for its key. A longer one is answered 413. Default: 1 MiB.
+func WithMaxBody(most int64) Option { return httplock.WithMaxBody(most) }
+
+// WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes, the same in all processes.
+func WithSecret(secret []byte) Option { return httplock.WithSecret(secret) }
+
+// WithLifetime sets for how long [Idempotency] remembers a response. Default: 24 h.
+func WithLifetime(d time.Duration) Option { return httplock.WithLifetime(d) }
+
+// WithPart makes {name} a part of keys, read by value. "" is a part that the request lacks, answered 400; an error is the
+// program's, answered 500, and its text stays in the process.
+func WithPart(name string, value func(c *gin.Context) (string, error)) Option {
+	if value == nil {
+		return httplock.WithPart(name, nil)
 	}
-	v := reflect.ValueOf(l)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	return httplock.WithPart(name, func(r *http.Request) (string, error) { return value(contextOf(r)) })
+}
+
+// WithClaims makes {claim.NAME} a part of keys: what claims, set by authentication, returns under that name.
+func WithClaims(claims func(c *gin.Context) map[string]any) Option {
+	if claims == nil {
+		return httplock.WithClaims(nil)
+	}
+	return httplock.WithClaims(func(r *http.Request) map[string]any { return claims(contextOf(r)) })
+}
+
+// WithFilter guards only requests for which guarded is true; the others run without a lock. Given several times, all must be
+// true. Default: every request is guarded.
+func WithFilter(guarded func(c *gin.Context) bool) Option {
+	if guarded == nil {
+		return httplock.WithFilter(nil)
+	}
+	return httplock.WithFilter(func(r *http.Request) bool { return guarded(contextOf(r)) })
+}
+
+// WithErrorHandler makes h write the replies. When it is called, the handlers after the middleware have been aborted, and p's
+// status and the Retry-After header are set. It may reply in any form; p marshals to problem+json's members. Default:
+// problem+json.
+func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
+	if h == nil {
+		return httplock.WithErrorHandler(nil)
+	}
+	return httplock.WithErrorHandler(func(_ http.ResponseWriter, r *http.Request, p *Problem) {
+		c := contextOf(r)
+		c.Abort()
+		c.Status(p.Status)
+		h(c, p)
+		c.Writer.WriteHeaderNow()
+	})
+}
+
+// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done. One to which the handlers
+// have added c.Error has not, whatever it says. Default: those with a status below 400.
+func WithSuccess(succeeded func(c *gin.Context) bool) Option {
+	if succeeded == nil {
+		return httplock.WithSuccess(nil)
+	}
+	return httplock.WithSuccess(func(r *http.Request, status int) bool {
+		v := visitOf(r)
+		return len(v.c.Errors) == v.errors && succeeded(v.c)
+	})
+}
+
+// WithRule lets adjust change the Rule of a request: its Mode, or Once, or AtMost. A Wait or Name that it leaves empty becomes
+// the middleware's again. Given several times, they run in order. What adjust puts into Key is not encoded.
+func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) Option {
+	if adjust == nil {
+		return httplock.WithRule(nil)
+	}
+	return httplock.WithRule(func(r *http.Request, rule *locker.Rule) { adjust(contextOf(r), rule) })
 }

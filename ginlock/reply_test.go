@@ -148,7 +148,7 @@ func TestTooManyWaitersAreTurnedAway(t *testing.T) {
 func TestARequestThatLacksAPartOfItsKeyIsToldWhich(t *testing.T) {
 	asked := false
 	l := lockerFunc(func(locker.Rule) error { asked = true; return locker.ErrBusy })
-	for key, want := range map[string]string{
+	for key, want := range map[ginlock.Key]string{
 		"order:{header.x-tenant}": `the request lacks the header \"x-tenant\"`,
 		"order:{query.page}":      `the request lacks the query parameter \"page\"`,
 	} {
@@ -162,7 +162,7 @@ func TestARequestThatLacksAPartOfItsKeyIsToldWhich(t *testing.T) {
 func TestAParameterThatTheRouteLacksIsTheProgramsMistake(t *testing.T) {
 	var see seen
 	e := engine(&see, ginlock.New(refusal(locker.ErrBusy, 0), "order:{param.number}"), ok)
-	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusInternalServerError || !strings.Contains(fmt.Sprint(see.errors), `the route /orders/:id has no parameter "number"`) {
+	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusInternalServerError || !strings.Contains(fmt.Sprint(see.errors), `the route has no parameter "number"`) {
 		t.Errorf("%d %s, %+v", w.Code, w.Body, see)
 	}
 }
@@ -204,7 +204,7 @@ func TestAProblemIsAnErrorWithoutTheKey(t *testing.T) {
 		problem, _ = ginlock.Outcome(c)
 	}, ginlock.New(refusal(fmt.Errorf("%w: EOF", locker.ErrUnavailable), 0), "order:{param.id}"), ok)
 	post(t.Context(), e, "/orders/42")
-	if got := problem.Error(); got != "ginlock: lock-unavailable: acquire: the lock server cannot be asked now: EOF" {
+	if got := problem.Error(); got != "lock-unavailable: acquire: the lock server cannot be asked now: EOF" {
 		t.Errorf("%q", got)
 	}
 	if e, ok := errors.AsType[*locker.Error](problem); !ok || e.Key != "order:42" || !errors.Is(problem, locker.ErrUnavailable) {

@@ -18,7 +18,8 @@
 //	latchkit.lock.result         the locker.Result: acquired, busy, timeout, … released, lost, revoked, expired
 //	latchkit.lock.fence          spans only: the lease's fence
 //	latchkit.lock.ttl            spans only: the Rule's TTL in seconds
-//	latchkit.lock.wait.attempts  acquire spans only: how often the server was asked
+//	latchkit.lock.wait.duration  acquire spans that met another holder: how long that held them up, in seconds
+//	latchkit.lock.wait.attempts  acquire spans only: how often the server was asked; 0 when the lease came from this process
 //	latchkit.lock.key            spans only, and only with WithKey
 //	error.type                   with the status Error: what the error is, in one word
 //

@@ -25,6 +25,7 @@ var kinds = [...]struct {
 	{locker.ErrInvalidKey, "invalid_key"},
 	{locker.ErrInvalidRule, "invalid_rule"},
 	{locker.ErrUnsupported, "unsupported"},
+	{locker.ErrRefused, "refused"},
 	{context.Canceled, "canceled"},
 	{locker.ErrUnavailable, "unavailable"},
 	{context.DeadlineExceeded, "deadline_exceeded"},

@@ -25,6 +25,7 @@ const (
 	fenceKey    = "latchkit.lock.fence"
 	ttlKey      = "latchkit.lock.ttl"
 	attemptsKey = "latchkit.lock.wait.attempts"
+	waitedKey   = "latchkit.lock.wait.duration"
 	keyKey      = "latchkit.lock.key"
 
 	errorTypeKey = semconv.ErrorTypeKey

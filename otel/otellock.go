@@ -88,10 +88,13 @@ func (o *observer) describe(span trace.Span, rule locker.Rule) {
 // conclude says how the operation ended. The status' description is the error's type, because an error's text may hold
 // the key.
 func conclude(span trace.Span, op locker.Op, out locker.Outcome, kind string) {
-	attrs := make([]attribute.KeyValue, 1, 4)
+	attrs := make([]attribute.KeyValue, 1, 5)
 	attrs[0] = attribute.String(resultKey, string(out.Result))
 	if op == locker.OpAcquire {
 		attrs = append(attrs, attribute.Int(attemptsKey, out.Calls))
+		if out.Waited > 0 {
+			attrs = append(attrs, attribute.Float64(waitedKey, out.Waited.Seconds()))
+		}
 	}
 	if out.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(fenceKey, int64(out.Fence)))

@@ -95,7 +95,7 @@ func (n *node) lockWait() time.Duration {
 func (n *node) waited() bool {
 	acquire := n.find("acquire ")
 	return acquire != nil && acquire.Attributes["latchkit.lock.result"] == "acquired" &&
-		acquire.Attributes["latchkit.lock.wait.attempts"] != "1"
+		acquire.Attributes["latchkit.lock.wait.duration"] != ""
 }
 
 // longer compares two requests, of which the nil one is the shortest.

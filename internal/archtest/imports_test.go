@@ -39,9 +39,11 @@ var mayImport = map[string]map[string]string{
 	"ginlock": {
 		"./locker":                     "an adapter turns a request into a Rule and runs it",
 		"./locker/key":                 "all adapters share the grammar of keys",
+		"./locker/delegate":            "a lease may travel with a request",
 		"./locker/idempotency":         "a repeated request gets the stored response",
 		"./ginlock/httplock":           "gin speaks net/http: what is not gin's own is written there, once",
 		"github.com/gin-gonic/gin/...": "the framework",
+		"github.com/goccy/go-yaml":     "rules may stand in YAML; gin reads its YAML with it, so it is there already",
 		"net/http":                     "the framework's requests and replies are net/http's",
 	},
 	"ginlock/httplock": {

@@ -20,6 +20,7 @@ var mayRequire = map[string]string{
 	"github.com/redis/go-redis/v9":    "the client that users have already",
 	"github.com/bsm/redislock":        "NewPolling, and otel's view of services that use it by themselves",
 	"github.com/gin-gonic/gin":        "ginlock's framework",
+	"github.com/goccy/go-yaml":        "ginlock's rules in YAML; gin requires it anyway, at the same version",
 	"go.opentelemetry.io/otel":        "otel's API: attributes, codes, the global providers",
 	"go.opentelemetry.io/otel/metric": "otel's API: the histogram",
 	"go.opentelemetry.io/otel/trace":  "otel's API: spans",

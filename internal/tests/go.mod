@@ -6,6 +6,7 @@ replace github.com/latchkit/latchkit => ../..
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/gin-contrib/timeout v1.2.0
 	github.com/gin-gonic/gin v1.12.0
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
 	github.com/redis/go-redis/v9 v9.23.0

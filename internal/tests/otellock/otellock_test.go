@@ -69,7 +69,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				run(ctx, w, locker.Rule{}, nothing)
 			},
 			spans: []string{
-				"acquire order: Unset fence=N mode=exclusive name=order result=acquired ttl=3 wait.attempts=4",
+				"acquire order: Unset fence=N mode=exclusive name=order result=acquired ttl=3 wait.attempts=4 wait.duration=1.501",
 				"hold order: Unset fence=N mode=exclusive name=order result=released ttl=3",
 				"release order: Unset fence=N mode=exclusive name=order result=released ttl=3",
 			},
@@ -88,7 +88,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				occupied(w)
 				run(ctx, w, locker.Rule{Wait: 1500 * time.Millisecond}, nothing)
 			},
-			spans:  []string{"acquire order: Error(busy) error.type=busy mode=exclusive name=order result=timeout ttl=3 wait.attempts=3"},
+			spans:  []string{"acquire order: Error(busy) error.type=busy mode=exclusive name=order result=timeout ttl=3 wait.attempts=3 wait.duration=1.5"},
 			metric: "error.type=busy mode=exclusive name=order result=timeout", took: 1500 * time.Millisecond,
 		},
 		"timeout of the caller": {
@@ -98,7 +98,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				defer cancel()
 				run(ctx, w, locker.Rule{}, nothing)
 			},
-			spans:  []string{"acquire order: Error(deadline_exceeded) error.type=deadline_exceeded mode=exclusive name=order result=timeout ttl=3 wait.attempts=3"},
+			spans:  []string{"acquire order: Error(deadline_exceeded) error.type=deadline_exceeded mode=exclusive name=order result=timeout ttl=3 wait.attempts=3 wait.duration=1.5"},
 			metric: "error.type=deadline_exceeded mode=exclusive name=order result=timeout", took: 1500 * time.Millisecond,
 		},
 		"canceled": {
@@ -108,7 +108,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				time.AfterFunc(500*time.Millisecond, cancel)
 				run(ctx, w, locker.Rule{}, nothing)
 			},
-			spans:  []string{"acquire order: Error(canceled) error.type=canceled mode=exclusive name=order result=canceled ttl=3 wait.attempts=2"},
+			spans:  []string{"acquire order: Error(canceled) error.type=canceled mode=exclusive name=order result=canceled ttl=3 wait.attempts=2 wait.duration=0.5"},
 			metric: "error.type=canceled mode=exclusive name=order result=canceled", took: 500 * time.Millisecond,
 		},
 		"done": {

@@ -2,115 +2,400 @@ package otellock_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric/noop"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/ginlock/httplock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-func TestARequestsLockShowsInItsTraceAndItsKeyDoesNot(t *testing.T) {
-	gin.SetMode(gin.TestMode)
-	const root = "POST /orders/:id"
-	acquired := "acquire customer: Unset fence=N mode=exclusive name=customer result=acquired ttl=30 wait.attempts=1"
-	for name, tc := range map[string]struct {
-		before func(store *lockertest.Memory)
-		handle func(ctx context.Context, store *lockertest.Memory)
-		status int
-		server string // status and error.type of the request's own span
-		spans  []string
-	}{
-		"acquired": {
-			status: http.StatusOK, server: "Unset ",
-			spans: []string{
-				acquired,
-				"hold customer: Unset fence=N mode=exclusive name=customer result=released ttl=30",
-				"release customer: Unset fence=N mode=exclusive name=customer result=released ttl=30",
-			},
-		},
-		"refused": {
-			before: func(store *lockertest.Memory) { store.Occupy("customer:canary", 0) },
-			status: http.StatusConflict, server: "Unset ",
-			spans: []string{"acquire customer: Unset mode=exclusive name=customer result=busy ttl=30 wait.attempts=1"},
-		},
-		"lost": {
-			handle: func(ctx context.Context, store *lockertest.Memory) {
-				store.Steal("customer:canary")
-				<-ctx.Done()
-			},
-			status: http.StatusServiceUnavailable, server: "Error lock-lost",
-			spans: []string{
-				acquired,
-				"hold customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
-				"release customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
-			},
-		},
-		"unavailable": {
-			before: func(store *lockertest.Memory) {
-				store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
-			},
-			status: http.StatusServiceUnavailable, server: "Error lock-unavailable",
-			spans: []string{"acquire customer: Error(unavailable) error.type=unavailable mode=exclusive name=customer result=unavailable ttl=30 wait.attempts=1"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
-				store := lockertest.NewMemory()
-				if tc.before != nil {
-					tc.before(store)
-				}
-				l := lockertest.NewLocker(t, store, locker.WithObserver(tel.observer))
-				e := gin.New()
-				e.Use(otelgin.Middleware("shop", otelgin.WithTracerProvider(tel.tracers), otelgin.WithMeterProvider(noop.NewMeterProvider())))
-				e.POST("/orders/:id", ginlock.New(l, "customer:{header.X-Customer}", ginlock.WithWait(locker.NoWait)), func(c *gin.Context) {
-					if tc.handle != nil {
-						tc.handle(c.Request.Context(), store)
-					}
-				})
-				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42", http.NoBody)
-				r.Header.Set("X-Customer", "canary")
-				w := httptest.NewRecorder()
-				e.ServeHTTP(w, r)
+// root is the span of each request.
+const root = "POST /orders/{id}"
 
-				if w.Code != tc.status {
-					t.Errorf("%d %s", w.Code, w.Body)
-				}
-				if got := strings.Join(tel.told(t), "\n"); got != strings.Join(tc.spans, "\n") {
-					t.Errorf("spans:\n%s\nwant:\n%s", got, strings.Join(tc.spans, "\n"))
-				}
-				request := tel.span(t, root)
-				for _, s := range tel.spans.Ended() {
-					if s != request && s.Parent().SpanID() != request.SpanContext().SpanID() {
-						t.Errorf("%q is no child of the request", s.Name())
-					}
-				}
-				kind := ""
-				for _, a := range request.Attributes() {
-					if a.Key == "error.type" {
-						kind = a.Value.AsString()
-					}
-				}
-				if got := fmt.Sprint(request.Status().Code, " ", kind); got != tc.server {
-					t.Errorf("the request's span is %q, want %q", got, tc.server)
-				}
-				spans, points := tel.everything(t)
-				if all := spans + points + w.Body.String(); strings.Contains(all, "canary") {
-					t.Errorf("the key was shown: %s", all)
-				}
-			})
+// exchange is one request: what is set up for it, what its handler does, and what it must leave behind.
+type exchange struct {
+	key    httplock.Key // "customer:{header.X-Customer}" by default
+	opts   []httplock.Option
+	locker []locker.Option
+	remote idempotency.Store // runs under Idempotency instead
+
+	before func(t *testing.T, w *stage)
+	handle func(ctx context.Context, w *stage, reply io.Writer)
+	body   string
+	header []string
+
+	status int
+	code   string // of the Problem
+	retry  string // Retry-After
+	failed bool   // the request's own span has the code as error.type
+	spans  []string
+}
+
+// stage is what a request meets.
+type stage struct {
+	store  *lockertest.Memory
+	locker *locker.Engine
+	cancel context.CancelFunc // the client goes away
+}
+
+const (
+	acquired = "acquire customer: Unset fence=N mode=exclusive name=customer result=acquired ttl=30 wait.attempts=1"
+	held     = "hold customer: Unset fence=N mode=exclusive name=customer result=released ttl=30"
+	released = "release customer: Unset fence=N mode=exclusive name=customer result=released ttl=30"
+)
+
+func noWait() []httplock.Option { return []httplock.Option{httplock.WithWait(locker.NoWait)} }
+
+func occupied(_ *testing.T, w *stage) { w.store.Occupy("customer:canary", 1500*time.Millisecond) }
+
+func rule(set func(r *locker.Rule)) []httplock.Option {
+	return []httplock.Option{httplock.WithRule(func(_ *http.Request, r *locker.Rule) { set(r) })}
+}
+
+// strangersDelegation is what somebody shows who knows the key and not the secret.
+func strangersDelegation(key string) string {
+	hint := sha256.Sum256([]byte("latchkit key\x00" + key))
+	return base64.RawURLEncoding.EncodeToString(slices.Concat([]byte{1, 1}, hint[:8], make([]byte, 16)))
+}
+
+// exchanges has a row for each row of the table of replies.
+var exchanges = map[string]exchange{
+	"acquired": {status: 200, spans: []string{acquired, held, released}},
+	"busy": {
+		opts: noWait(), before: occupied, status: 409, code: "lock-busy", retry: "2",
+		spans: []string{"acquire customer: Unset mode=exclusive name=customer result=busy ttl=30 wait.attempts=1"},
+	},
+	"busy, 423": {
+		opts: append(noWait(), httplock.WithStatus(423)), before: occupied, status: 423, code: "lock-busy", retry: "2",
+		spans: []string{"acquire customer: Unset mode=exclusive name=customer result=busy ttl=30 wait.attempts=1"},
+	},
+	"busy, 429": {
+		opts: append(noWait(), httplock.WithStatus(429)), before: occupied, status: 429, code: "lock-busy", retry: "2",
+		spans: []string{"acquire customer: Unset mode=exclusive name=customer result=busy ttl=30 wait.attempts=1"},
+	},
+	"busy for as long as one waits": {
+		opts: []httplock.Option{httplock.WithWait(500 * time.Millisecond)}, before: occupied, status: 409, code: "lock-busy", retry: "2",
+		spans: []string{"acquire customer: Error(busy) error.type=busy mode=exclusive name=customer result=timeout ttl=30 wait.attempts=N"},
+	},
+	"too many waiters": {
+		locker: []locker.Option{locker.WithMaxWaiters(1)},
+		before: func(t *testing.T, w *stage) {
+			w.store.Occupy("customer:canary", 0)
+			go func() { _, _ = w.locker.Acquire(t.Context(), locker.Rule{Key: "customer:canary", Name: "other"}) }()
+			synctest.Wait()
+		},
+		status: 429, code: "too-many-waiters", retry: "30",
+		spans: []string{"acquire customer: Error(too_many_waiters) error.type=too_many_waiters mode=exclusive name=customer result=too_many_waiters ttl=30 wait.attempts=0"},
+	},
+	"done before": {
+		opts: rule(func(r *locker.Rule) { r.Once = time.Hour }),
+		before: func(t *testing.T, w *stage) {
+			if err := locker.Run(t.Context(), w.locker, locker.Rule{Key: "customer:canary", Name: "other", Once: time.Hour}, func(context.Context) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		},
+		status: 409, code: "already-done",
+		spans: []string{"acquire customer: Unset mode=exclusive name=customer result=done ttl=30 wait.attempts=1"},
+	},
+	"a key without its part": {key: "customer:{header.X-Nobody}", status: 400, code: "invalid-key"},
+	"a key that is kept": {
+		key: "{header.X-Reserved}:x", header: []string{"X-Reserved", "latchkit"}, status: 400, code: "invalid-key",
+	},
+	"a body that is too large": {
+		key: "customer:{body.id}", opts: []httplock.Option{httplock.WithMaxBody(5)}, body: `{"id": 1}`, status: 413, code: "body-too-large",
+	},
+	"a delegation that is none": {
+		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, "canary"}, status: 400, code: "delegation-invalid",
+	},
+	"a delegation that lets nobody in": { // a secret that nobody has registered for this key
+		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, strangersDelegation("customer:canary")}, status: 412, code: "delegation-refused",
+		spans: []string{"acquire customer: Error(refused) error.type=refused mode=exclusive name=customer result=error ttl=3 wait.attempts=1"},
+	},
+	"a rule that cannot be": {
+		opts: rule(func(r *locker.Rule) { r.TTL = -1 }), status: 500, code: "lock-misconfigured", failed: true,
+	},
+	"unavailable": {
+		before: func(_ *testing.T, w *stage) {
+			w.store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+		},
+		status: 503, code: "lock-unavailable", retry: "1", failed: true,
+		spans: []string{"acquire customer: Error(unavailable) error.type=unavailable mode=exclusive name=customer result=unavailable ttl=30 wait.attempts=1"},
+	},
+	"unavailable, fail open": {
+		opts: []httplock.Option{httplock.WithFailOpen()},
+		before: func(_ *testing.T, w *stage) {
+			w.store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+		},
+		status: 200, failed: true, code: "lock-unavailable",
+		spans: []string{"acquire customer: Error(unavailable) error.type=unavailable mode=exclusive name=customer result=unavailable ttl=30 wait.attempts=1"},
+	},
+	"closed": {
+		before: func(t *testing.T, w *stage) {
+			if err := w.locker.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+		status: 503, code: "lock-closed", retry: "1",
+	},
+	"lost": {
+		handle: func(ctx context.Context, w *stage, _ io.Writer) {
+			w.store.Steal("customer:canary")
+			<-ctx.Done()
+		},
+		status: 503, code: "lock-lost", failed: true,
+		spans: []string{
+			acquired,
+			"hold customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
+			"release customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
+		},
+	},
+	"lost, held back": {
+		opts: []httplock.Option{httplock.WithBufferedResponse(100)},
+		handle: func(_ context.Context, w *stage, reply io.Writer) {
+			w.store.Steal("customer:canary") // which only the release finds out
+			_, _ = io.WriteString(reply, "paid")
+		},
+		status: 503, code: "lock-lost", failed: true,
+		spans: []string{
+			acquired,
+			"hold customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
+			"release customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
+		},
+	},
+	"revoked": {
+		handle: func(ctx context.Context, w *stage, _ io.Writer) {
+			lease, _ := locker.FromContext(ctx)
+			_ = w.locker.Break(context.Background(), "customer:canary", lease.Fence(), "drill")
+			<-ctx.Done()
+		},
+		status: 503, code: "lock-lost", failed: true,
+		spans: []string{
+			acquired,
+			"hold customer: Error(revoked) error.type=revoked fence=N mode=exclusive name=customer result=revoked ttl=30",
+			"release customer: Error(revoked) error.type=revoked fence=N mode=exclusive name=customer result=revoked ttl=30",
+		},
+	},
+	"expired": {
+		opts:   rule(func(r *locker.Rule) { r.AtMost = time.Second }),
+		handle: func(ctx context.Context, _ *stage, _ io.Writer) { <-ctx.Done() },
+		status: 503, code: "lock-lost", failed: true,
+		spans: []string{
+			acquired,
+			"hold customer: Error(expired) error.type=expired fence=N mode=exclusive name=customer result=expired ttl=30",
+			"release customer: Error(expired) error.type=expired fence=N mode=exclusive name=customer result=expired ttl=30",
+		},
+	},
+	"a release without an answer, held back": {
+		opts: []httplock.Option{httplock.WithBufferedResponse(100)},
+		handle: func(_ context.Context, w *stage, reply io.Writer) {
+			w.store.Fail(locker.OpRelease, errors.New("EOF"))
+			time.AfterFunc(10*time.Second, func() { w.store.Fail(locker.OpRelease, nil) })
+			_, _ = io.WriteString(reply, "paid")
+		},
+		status: 503, code: "lock-unavailable", failed: true,
+		spans: []string{acquired, held, "release customer: Error(unavailable) error.type=unavailable fence=N mode=exclusive name=customer result=unavailable ttl=30"},
+	},
+	"a response that cannot be held back": {
+		opts:   []httplock.Option{httplock.WithBufferedResponse(3)},
+		handle: func(_ context.Context, _ *stage, reply io.Writer) { _, _ = io.WriteString(reply, "paid") },
+		status: 500, code: "response-too-large", failed: true,
+		spans: []string{acquired, held, released},
+	},
+	"a key that came with another request": {
+		remote: reusedKey{}, header: []string{"Idempotency-Key", "k"}, status: 422, code: "idempotency-key-reused",
+		spans: []string{
+			strings.ReplaceAll(acquired, "customer", "idempotency"), strings.ReplaceAll(held, "customer", "idempotency"),
+			strings.ReplaceAll(released, "customer", "idempotency"),
+		},
+	},
+	"a client that goes away": {
+		before: func(_ *testing.T, w *stage) {
+			w.store.Occupy("customer:canary", 0)
+			time.AfterFunc(time.Second, w.cancel)
+		},
+		status: 499, code: "client-gone",
+		spans: []string{"acquire customer: Error(canceled) error.type=canceled mode=exclusive name=customer result=canceled ttl=30 wait.attempts=N"},
+	},
+	"a handler that panics": {
+		handle: func(context.Context, *stage, io.Writer) { panic("out of ink") },
+		status: 500,
+		spans:  []string{acquired, held, released},
+	},
+}
+
+// reusedKey is a Store that knows every key, from another request.
+type reusedKey struct{ idempotency.Store }
+
+func (reusedKey) Load(context.Context, string) (idempotency.Record, bool, error) {
+	return idempotency.Record{}, true, nil
+}
+
+// adapters build the server of an exchange: the framework's tracing and recovery outside, the lock inside.
+var adapters = map[string]func(x exchange, w *stage, tel *telemetry, see func(*httplock.Problem)) http.Handler{
+	"ginlock": func(x exchange, w *stage, tel *telemetry, see func(*httplock.Problem)) http.Handler {
+		e := gin.New()
+		e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))
+		e.Use(otelgin.Middleware("shop", otelgin.WithTracerProvider(tel.tracers), otelgin.WithMeterProvider(noop.NewMeterProvider()),
+			otelgin.WithSpanNameFormatter(func(*gin.Context) string { return root })))
+		e.Use(func(c *gin.Context) {
+			c.Next()
+			if p, ok := ginlock.Outcome(c); ok {
+				see(p)
+			}
 		})
+		guard := ginlock.New
+		if x.remote != nil {
+			guard = func(l locker.Locker, k ginlock.Key, opts ...ginlock.Option) gin.HandlerFunc {
+				return ginlock.Idempotency(l, x.remote, "shop", opts...)
+			}
+		}
+		e.POST("/orders/:id", guard(w.locker, x.key, x.opts...), func(c *gin.Context) {
+			if x.handle != nil {
+				x.handle(c.Request.Context(), w, c.Writer)
+			}
+		})
+		return e
+	},
+	"httplock": func(x exchange, w *stage, tel *telemetry, see func(*httplock.Problem)) http.Handler {
+		opts := append(slices.Clip(x.opts), httplock.WithObserve(func(r *http.Request, p *httplock.Problem) {
+			see(p)
+			if p.Failure() {
+				span := trace.SpanFromContext(r.Context())
+				span.SetStatus(codes.Error, p.Code)
+				span.SetAttributes(attribute.String("error.type", p.ErrorType()))
+			}
+		}))
+		middleware := func() func(http.Handler) http.Handler {
+			if x.remote != nil {
+				return httplock.Idempotency(w.locker, x.remote, "shop", opts...)
+			}
+			return httplock.New(w.locker, x.key, opts...)
+		}()
+		mux := http.NewServeMux()
+		mux.Handle(root, middleware(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if x.handle != nil {
+				x.handle(r.Context(), w, rw)
+			}
+		})))
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			ctx, span := tel.tracer.Start(r.Context(), root)
+			defer span.End()
+			defer func() {
+				if recover() != nil {
+					rw.WriteHeader(http.StatusInternalServerError)
+				}
+			}()
+			mux.ServeHTTP(rw, r.WithContext(ctx))
+		})
+	},
+}
+
+func TestEachReplyAndTheSpansThatItLeavesBehind(t *testing.T) {
+	gin.SetMode(gin.TestMode)
+	for adapter, serve := range adapters {
+		for name, x := range exchanges {
+			t.Run(adapter+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { x.check(t, serve) })
+			})
+		}
 	}
+}
+
+func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, func(*httplock.Problem)) http.Handler) {
+	tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
+	store := lockertest.NewMemory()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w := &stage{store: store, locker: lockertest.NewLocker(t, store, append(x.locker, locker.WithObserver(tel.observer))...), cancel: cancel}
+	if x.key == "" {
+		x.key = "customer:{header.X-Customer}"
+	}
+	var told *httplock.Problem
+	handler := serve(x, w, tel, func(p *httplock.Problem) { told = p })
+	if x.before != nil {
+		x.before(t, w)
+	}
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", strings.NewReader(x.body))
+	r.Header.Set("X-Customer", "canary")
+	for i := 0; i < len(x.header); i += 2 {
+		r.Header.Set(x.header[i], x.header[i+1])
+	}
+	rec := httptest.NewRecorder()
+	handler.ServeHTTP(rec, r)
+
+	code := ""
+	if told != nil {
+		code = told.Code
+	}
+	if rec.Code != x.status || code != x.code || rec.Header().Get("Retry-After") != x.retry {
+		t.Errorf("%d %s, code %q, Retry-After %q; want %d, %q, %q", rec.Code, rec.Body, code, rec.Header().Get("Retry-After"), x.status, x.code, x.retry)
+	}
+	if told != nil && x.status >= 400 && x.status != 499 && !strings.Contains(rec.Body.String(), `"code":"`+x.code+`"`) {
+		t.Errorf("the body is %s", rec.Body)
+	}
+	if got := strings.Join(ours(tel.told(t)), "\n"); got != strings.Join(x.spans, "\n") {
+		t.Errorf("spans:\n%s\nwant:\n%s", got, strings.Join(x.spans, "\n"))
+	}
+	request := tel.span(t, root)
+	for _, s := range tel.spans.Ended() {
+		if s != request && s.Parent().SpanID() != request.SpanContext().SpanID() && !byTheTest(s.Name()) {
+			t.Errorf("%q is no child of the request", s.Name())
+		}
+	}
+	kind := ""
+	for _, a := range request.Attributes() {
+		if a.Key == "error.type" {
+			kind = a.Value.AsString()
+		}
+	}
+	if x.failed && (request.Status().Code != codes.Error || kind != x.code) || !x.failed && kind != "" {
+		t.Errorf("the request's span: %v, error.type %q", request.Status(), kind)
+	}
+	spans, points := tel.everything(t)
+	if all := spans + points + fmt.Sprint(rec.Body, rec.Header()); strings.Contains(all, "canary") {
+		t.Errorf("the key was shown: %s", all)
+	}
+}
+
+// byTheTest says that a span is of what the test itself did with the Locker.
+func byTheTest(span string) bool {
+	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "break ")
+}
+
+// ours leaves those out, and how often exactly a waiter has asked.
+func ours(lines []string) (kept []string) {
+	for _, line := range lines {
+		name, _, _ := strings.Cut(line, ":")
+		if byTheTest(name) {
+			continue
+		}
+		if before, attempts, ok := strings.Cut(line, " wait.attempts="); ok && attempts != "0" && attempts != "1" {
+			line = before + " wait.attempts=N"
+		}
+		kept = append(kept, line)
+	}
+	return kept
 }

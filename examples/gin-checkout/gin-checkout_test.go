@@ -1,0 +1,35 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9/logging"
+)
+
+var update = flag.Bool("update", false, "write the transcript anew")
+
+// The transcript is what a reader sees without running anything, so it must be what the program prints.
+func TestTheTourGoesAsItsTranscriptSays(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	logging.Disable()
+	var out strings.Builder
+	if err := tour(&out); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("transcript.txt", []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("transcript.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != string(want) {
+		t.Errorf("the tour is\n%s\nand transcript.txt says\n%s\nIf the change is meant: go test -C examples ./gin-checkout -update", out.String(), want)
+	}
+}

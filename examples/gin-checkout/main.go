@@ -1,0 +1,61 @@
+// Command gin-checkout is a small shop on Gin whose routes are guarded by a table of rules and whose checkout may be sent
+// twice. Without arguments it makes a tour: it starts itself and a Redis in this process, plays its clients, and prints what
+// they get. With -listen it serves, for curl.
+//
+//	go run ./examples/gin-checkout
+//	go run ./examples/gin-checkout -listen localhost:8080 -redis redis://localhost:6379
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+)
+
+func main() {
+	listen := flag.String("listen", "", "serve here, such as localhost:8080, instead of making the tour")
+	url := flag.String("redis", "", "the Redis to serve with, such as redis://localhost:6379; by default one inside this process")
+	flag.Parse()
+	gin.SetMode(gin.ReleaseMode)
+	logging.Disable() // go-redis would print each failed attempt; the replies say it all
+
+	var err error
+	if *listen == "" {
+		err = tour(os.Stdout)
+	} else {
+		err = serve(*listen, *url)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func serve(listen, url string) error {
+	if url == "" {
+		server, err := miniredis.Run()
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		url = "redis://" + server.Addr()
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
+	}
+	client := redis.NewClient(options)
+	defer client.Close()
+	s, err := newShop(client, func(context.Context, string) error { return nil })
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	return s.engine.Run(listen)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+//go:embed rules.yaml
+var rulesText []byte
+
+// A shop sells what is in a cart. Its handlers know nothing of locks.
+type shop struct {
+	engine *gin.Engine
+	locker *locker.Engine
+	charge func(ctx context.Context, cart string) error // the bank
+	orders atomic.Int64
+}
+
+func newShop(client *redis.Client, charge func(ctx context.Context, cart string) error) (*shop, error) {
+	observer, err := otellock.New()
+	if err != nil {
+		return nil, err
+	}
+	l, err := locker.NewSingle(client, locker.WithObserver(observer)) // this turns tracing on
+	if err != nil {
+		return nil, err
+	}
+	rules, err := ginlock.ParseRules(rulesText)
+	if err != nil {
+		return nil, err
+	}
+	guard, err := ginlock.FromRules(l, rules)
+	if err != nil {
+		return nil, err
+	}
+	s := &shop{engine: gin.New(), locker: l, charge: charge}
+	s.engine.Use(gin.Recovery(), otelgin.Middleware("shop"), guard.Handler())
+
+	once := ginlock.Idempotency(l, idempotency.NewRedis(client), "{header.X-Tenant}")
+	s.engine.POST("/carts/:id/checkout", once, s.checkout)
+	s.engine.PUT("/carts/:id/items", s.fill)
+	s.engine.POST("/reservations", s.reserve)
+	return s, guard.Validate(s.engine.Routes())
+}
+
+// stop gives up what is still held, as far as Redis can be asked within a second; the rest runs out by itself.
+func (s *shop) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.locker.Close(ctx)
+}
+
+func (s *shop) checkout(c *gin.Context) {
+	if err := s.charge(c.Request.Context(), c.Param("id")); err != nil { // ends if the lock is lost
+		c.JSON(http.StatusBadGateway, gin.H{"error": "the bank does not answer"})
+		return
+	}
+	c.JSON(http.StatusCreated, gin.H{"order": s.orders.Add(1)})
+}
+
+func (s *shop) fill(c *gin.Context) { c.Status(http.StatusNoContent) }
+
+func (s *shop) reserve(c *gin.Context) {
+	var wish struct {
+		SKU   string `json:"sku"`
+		Count int    `json:"count"`
+	}
+	if err := c.ShouldBindJSON(&wish); err != nil {
+		c.JSON(http.StatusBadRequest, gin.H{"error": err.Error()})
+		return
+	}
+	c.JSON(http.StatusOK, gin.H{"sku": wish.SKU, "reserved": wish.Count})
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+// tour plays the clients of a shop and writes what they send and get.
+func tour(out io.Writer) error {
+	spans := tracetest.NewSpanRecorder() // any service's SDK; a real one exports
+	otel.SetTracerProvider(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
+
+	server, err := miniredis.Run()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+
+	paying, paid := make(chan struct{}), make(chan struct{})
+	s, err := newShop(client, func(_ context.Context, cart string) error {
+		if cart == "42" { // the bank takes its time
+			close(paying)
+			<-paid
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	web := httptest.NewServer(s.engine)
+	defer web.Close()
+	v := &visitor{url: web.URL, out: out}
+
+	v.say("A cart is being paid; a second click, and another cart.")
+	first := make(chan string)
+	go func() { first <- v.send(checkout("42", "key-1")) }()
+	<-paying
+	v.show(checkout("42", "key-2"))
+	v.show(checkout("43", "key-3"))
+	close(paid)
+	v.print(checkout("42", "key-1"), <-first)
+
+	v.say("The reply got lost, and the client sends the same request again: it is answered, and not run again.")
+	v.show(checkout("43", "key-3"))
+
+	v.say("That key with another request.")
+	v.show(checkout("44", "key-3"))
+
+	v.say("What the rules need is missing.")
+	v.show(request{method: "PUT", path: "/carts/42/items"})
+	v.show(request{method: "POST", path: "/reservations", body: `{"count": 2}`})
+
+	v.say("A lock on a member of the body, which the handler reads again.")
+	v.show(request{method: "POST", path: "/reservations", body: `{"sku": "book", "count": 2}`})
+
+	v.say("Redis is gone: without a lock nothing runs.")
+	server.Close()
+	v.show(request{method: "POST", path: "/reservations", body: `{"sku": "book", "count": 2}`})
+
+	v.say("What the first four requests left in the trace.")
+	web.Close() // waits for the ends of all requests
+	v.trace(spans.Ended(), 4)
+	return nil
+}
+
+// A request is what a client sends.
+type request struct{ method, path, tenant, key, body string }
+
+func checkout(cart, key string) request {
+	return request{method: "POST", path: "/carts/" + cart + "/checkout", tenant: "acme", key: key}
+}
+
+// A visitor is a client that shows what it does.
+type visitor struct {
+	url string
+	out io.Writer
+}
+
+func (v *visitor) say(text string) { _, _ = fmt.Fprintf(v.out, "\n# %s\n", text) }
+
+func (v *visitor) show(r request) { v.print(r, v.send(r)) }
+
+func (v *visitor) print(r request, reply string) {
+	line := r.method + " " + r.path
+	if r.key != "" {
+		line += "  Idempotency-Key: " + r.key
+	}
+	if r.body != "" {
+		line += "  " + r.body
+	}
+	_, _ = fmt.Fprintf(v.out, "> %s\n< %s\n", line, reply)
+}
+
+// send returns the reply in a line: the status, what is of interest of the headers, and the body without what differs from
+// one run to the next.
+func (v *visitor) send(r request) string {
+	req, err := http.NewRequestWithContext(context.Background(), r.method, v.url+r.path, strings.NewReader(r.body))
+	if err != nil {
+		return err.Error()
+	}
+	for name, value := range map[string]string{"X-Tenant": r.tenant, "Idempotency-Key": r.key} {
+		if value != "" {
+			req.Header.Set(name, value)
+		}
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = res.Body.Close() }()
+	words := []string{res.Status}
+	for _, name := range []string{"Retry-After", "Idempotency-Replayed"} {
+		if value := res.Header.Get(name); value != "" {
+			words = append(words, name+": "+value)
+		}
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err.Error()
+	}
+	var problem struct{ Code, Detail string }
+	if err := json.Unmarshal(body, &problem); err == nil && problem.Code != "" {
+		words = append(words, problem.Code+": "+problem.Detail)
+	} else if len(body) > 0 {
+		words = append(words, string(body))
+	}
+	return strings.Join(words, "  ")
+}
+
+// trace prints the locks of the first n requests, in the order in which these began.
+func (v *visitor) trace(spans []sdk.ReadOnlySpan, n int) {
+	var requests []sdk.ReadOnlySpan
+	for _, s := range spans {
+		if !s.Parent().IsValid() {
+			requests = append(requests, s)
+		}
+	}
+	byStart(requests)
+	for _, r := range requests[:min(n, len(requests))] {
+		_, _ = fmt.Fprintln(v.out, r.Name())
+		var inside []sdk.ReadOnlySpan
+		for _, s := range spans {
+			if s.Parent().SpanID() == r.SpanContext().SpanID() {
+				inside = append(inside, s)
+			}
+		}
+		byStart(inside)
+		for _, s := range inside {
+			result := ""
+			for _, a := range s.Attributes() {
+				if a.Key == "latchkit.lock.result" {
+					result = a.Value.AsString()
+				}
+			}
+			_, _ = fmt.Fprintf(v.out, "  %s: %s\n", s.Name(), result)
+		}
+	}
+}
+
+func byStart(spans []sdk.ReadOnlySpan) {
+	slices.SortFunc(spans, func(a, b sdk.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
+}

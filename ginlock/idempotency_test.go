@@ -1,0 +1,122 @@
+package ginlock_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// pays sends a payment with an Idempotency-Key.
+func pays(t *testing.T, h http.Handler, key, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42", strings.NewReader(body))
+	r.Header.Set("Idempotency-Key", key)
+	r.Header.Set("X-Tenant", "acme")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestAPaymentThatComesAgainIsAnsweredAndNotMade(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	for name, tc := range map[string]struct {
+		handler gin.HandlerFunc
+		code    int
+		body    string
+	}{
+		"JSON":       {func(c *gin.Context) { c.JSON(http.StatusCreated, gin.H{"paid": true}) }, 201, `{"paid":true}`},
+		"a status":   {func(c *gin.Context) { c.Status(http.StatusNoContent) }, 204, ""},
+		"nothing":    {func(*gin.Context) {}, 200, ""},
+		"a string":   {func(c *gin.Context) { _, _ = c.Writer.WriteString("paid"); c.Writer.Flush() }, 200, "paid"},
+		"an abort":   {func(c *gin.Context) { c.AbortWithStatusJSON(http.StatusPaymentRequired, gin.H{"paid": false}) }, 402, `{"paid":false}`},
+		"a redirect": {func(c *gin.Context) { c.Redirect(http.StatusSeeOther, "/orders/42") }, 303, ""},
+		"a body, parsed": {func(c *gin.Context) {
+			var v struct{ Amount int }
+			_ = c.ShouldBindJSON(&v)
+			c.String(200, "%d", v.Amount)
+		}, 200, "7"},
+	} {
+		runs := 0
+		e := gin.New()
+		var see seen
+		e.Use(func(c *gin.Context) {
+			c.Next()
+			see = seen{outcome: fmt.Sprint(c.Writer.Status(), " ", max(c.Writer.Size(), 0)), errors: c.Errors.Errors()}
+		})
+		e.POST("/orders/:id", ginlock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), func(c *gin.Context) {
+			runs++
+			tc.handler(c)
+		})
+		var first *httptest.ResponseRecorder
+		for i := range 2 {
+			w := pays(t, e, "k"+name[:1], `{"amount": 7}`)
+			if w.Code != tc.code || !strings.HasPrefix(w.Body.String(), tc.body) || (w.Header().Get("Idempotency-Replayed") == "true") != (i == 1) {
+				t.Errorf("%s, %d: %d %s %v", name, i, w.Code, w.Body, w.Header())
+			}
+			if first == nil {
+				first = w
+			} else if w.Body.String() != first.Body.String() || w.Header().Get("Content-Type") != first.Header().Get("Content-Type") || w.Header().Get("Location") != first.Header().Get("Location") {
+				t.Errorf("%s: %v %s, and first %v %s", name, w.Header(), w.Body, first.Header(), first.Body)
+			}
+			if want := fmt.Sprint(tc.code, " ", w.Body.Len()); see.outcome != want || len(see.errors) > 0 {
+				t.Errorf("%s, %d: a logger saw %+v, want %s", name, i, see, want)
+			}
+		}
+		if runs != 1 {
+			t.Errorf("%s: %d runs", name, runs)
+		}
+	}
+}
+
+func TestAFailureThatAMiddlewareOutsideWritesIsNotRemembered(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e := gin.New()
+	e.Use(func(c *gin.Context) { // as services do that write all errors in one place
+		c.Next()
+		if len(c.Errors) > 0 && !c.Writer.Written() {
+			c.String(http.StatusBadGateway, "sorry")
+		}
+	})
+	runs := 0
+	e.POST("/orders/:id", ginlock.Idempotency(l, idempotency.NewMemory(), "shop"), func(c *gin.Context) {
+		if runs++; runs == 1 {
+			_ = c.Error(errors.New("the bank does not answer"))
+			return
+		}
+		ok(c)
+	})
+	for i, want := range []int{502, 200, 200} {
+		if w := pays(t, e, "k", ""); w.Code != want {
+			t.Errorf("%d: %d %s", i, w.Code, w.Body)
+		}
+	}
+	if runs != 2 {
+		t.Errorf("%d runs", runs)
+	}
+}
+
+func TestIdempotencyPanicsAsNewDoes(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	for says, build := range map[string]func(){
+		"ginlock: Idempotency: the Store is nil":      func() { ginlock.Idempotency(l, nil, "shop") },
+		"ginlock: Idempotency: the scope is empty":    func() { ginlock.Idempotency(l, idempotency.NewMemory(), "") },
+		"ginlock: Idempotency: the Locker is nil":     func() { ginlock.Idempotency(nil, idempotency.NewMemory(), "shop") },
+		"ginlock: New: WithPart(\"x\", nil): give":    func() { ginlock.New(l, "a", ginlock.WithPart("x", nil)) },
+		"ginlock: New: WithClaims(nil): give":         func() { ginlock.New(l, "a", ginlock.WithClaims(nil)) },
+		"ginlock: New: WithSuccess(nil); leave":       func() { ginlock.New(l, "a", ginlock.WithSuccess(nil)) },
+		"ginlock: New: WithBufferedResponse(0): give": func() { ginlock.New(l, "a", ginlock.WithBufferedResponse(0)) },
+	} {
+		if got := panics(build); !strings.HasPrefix(got, says) {
+			t.Errorf("%q, want %q", got, says)
+		}
+	}
+}

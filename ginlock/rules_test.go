@@ -1,0 +1,209 @@
+package ginlock_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// asked is a Locker that remembers what it was asked for, and refuses.
+func asked(rules *[]locker.Rule) locker.Locker {
+	return lockerFunc(func(r locker.Rule) error {
+		*rules = append(*rules, r)
+		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
+	})
+}
+
+func TestARuleGuardsItsRoute(t *testing.T) {
+	var got []locker.Rule
+	guard, err := ginlock.FromRules(asked(&got), ginlock.Rules{
+		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, AtMost: time.Minute, AtLeast: time.Second},
+		"GET /articles/:slug":  {Key: "article:{param.slug}", Mode: locker.Shared, Name: "reading"},
+		"get  /feed/*path":     {Key: "feed:{param.path}", ModeByMethod: true, Status: http.StatusLocked},
+		"PUT /feed/*path":      {Key: "feed:{param.path}", ModeByMethod: true},
+	}, ginlock.WithWait(locker.NoWait))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := gin.New()
+	e.Use(guard.Handler())
+	api := e.Group("/")
+	api.POST("/orders/:id/pay", ok)
+	api.POST("/orders/:id/ship", ok)
+	api.GET("/articles/:slug", ok)
+	api.GET("/feed/*path", ok)
+	api.PUT("/feed/*path", ok)
+	if err := guard.Validate(e.Routes()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		method, path string
+		code         int
+		want         *locker.Rule
+	}{
+		{"POST", "/orders/42/pay", 409, &locker.Rule{Key: "order:42", Name: "order", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, AtMost: time.Minute, AtLeast: time.Second}},
+		{"POST", "/orders/42/ship", 200, nil},
+		{"POST", "/nowhere", 404, nil},
+		{"GET", "/articles/go", 409, &locker.Rule{Key: "article:go", Name: "reading", Mode: locker.Shared, Wait: locker.NoWait}},
+		{"GET", "/feed/a", 423, &locker.Rule{Key: "feed:/a", Name: "feed", Mode: locker.Shared, Wait: locker.NoWait}},
+		{"PUT", "/feed/a", 409, &locker.Rule{Key: "feed:/a", Name: "feed", Wait: locker.NoWait}},
+	} {
+		got = nil
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tc.method, tc.path, http.NoBody))
+		if w.Code != tc.code || len(got) > 1 || (len(got) == 1) != (tc.want != nil) || tc.want != nil && got[0] != *tc.want {
+			t.Errorf("%s %s: %d, %+v, want %d, %+v", tc.method, tc.path, w.Code, got, tc.code, tc.want)
+		}
+	}
+}
+
+func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
+	l := lockerFunc(func(locker.Rule) error { return nil })
+	_, err := ginlock.FromRules(l, ginlock.Rules{
+		"POST /a/:id":   {Key: "a:{param.id}"},
+		"post /a/:id":   {Key: "a:{param.id}"},
+		"POST /b/:id":   {Key: "b:{param.number}"},
+		"POST /c":       {Key: "c:{param.id}"},
+		"GET /d/:id":    {Key: "d:{body.id}"},
+		"POST /e":       {},
+		"POST /f":       {Key: "f:{nothing}"},
+		"/g":            {Key: "g"},
+		"POST /h":       {Key: "h", Wait: -time.Second},
+		"POST /i":       {Key: "i", Status: 200},
+		"POST /j":       {Key: "j", Once: time.Microsecond},
+		"POST /k":       {Key: "k", Mode: 7},
+		"POST /l/:a/:b": {Key: "l:{param.c}"},
+		"POST /fine/:x": {Key: "fine:{param.x}:{body.y}"},
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		`rule "post /a/:id": it is the same route as rule "POST /a/:id"; keep one of them`,
+		`rule "POST /b/:id": its key "b:{param.number}" has {param.number}, and the path has only id`,
+		`rule "POST /c": its key "c:{param.id}" has {param.id}, and the path has no parameters`,
+		`rule "GET /d/:id": its key "d:{body.id}" reads the body, and a GET has none; take {param.NAME}`,
+		`rule "POST /e": it has no Key; name what the route changes`,
+		`rule "POST /f": the key "f:{nothing}" has the part {nothing}; write`,
+		`rule "/g": its name is no route; write method and path`,
+		`rule "POST /h": WithWait(-1s): give a positive time`,
+		`rule "POST /i": WithStatus(200): choose 409, 423 or 429`,
+		`rule "POST /j": its Once is 1µs; the smallest is 1ms`,
+		`rule "POST /k": its Mode 7 is neither Exclusive nor Shared`,
+		`rule "POST /l/:a/:b": its key "l:{param.c}" has {param.c}, and the path has only a, b`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in\n%v", want, err)
+		}
+	}
+	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one of them names its twin
+		t.Errorf("%d rules in\n%v", n, err)
+	}
+	if _, err := ginlock.FromRules(nil, ginlock.Rules{"POST /a": {Key: "a"}}); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {
+		t.Error(err)
+	}
+}
+
+func TestARuleWithoutARouteIsFoundAtStartUp(t *testing.T) {
+	l := lockerFunc(func(locker.Rule) error { return nil })
+	e := gin.New()
+	e.POST("/orders/:id/pay", ok)
+	e.PUT("/articles/:slug", ok)
+	for route, says := range map[string]string{
+		"POST /orders/:order/pay": `ginlock: rule "POST /orders/:order/pay": there is no such route; did you mean "POST /orders/:id/pay"?`,
+		"POST /orders/:id/pay/":   `did you mean "POST /orders/:id/pay"?`,
+		"GET /articles/:slug":     `did you mean "PUT /articles/:slug"?`,
+		"POST /ordres":            `there is no such route; correct its name, or register the route before`,
+	} {
+		guard, err := ginlock.FromRules(l, ginlock.Rules{route: {Key: "x"}, "PUT /articles/:slug": {Key: "article:{param.slug}"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := guard.Validate(e.Routes()); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), `rule "PUT`) {
+			t.Errorf("%s: %v, want %s", route, err, says)
+		}
+	}
+}
+
+func TestRulesStandInYAML(t *testing.T) {
+	rules, err := ginlock.ParseRules([]byte(`
+# all of our locks
+POST /orders/:id/pay:
+  key: order:{param.id}:{header.X-Tenant}
+  name: pay
+  wait: 250ms
+  ttl: 10s
+  at-least: 1s
+  at-most: 1m
+  once: 24h
+  status: 423
+  fail-open: true
+GET /articles/:slug: {key: "article:{param.slug}", mode: shared, wait: none}
+PUT /articles/:slug: {key: "article:{param.slug}", mode: by-method}
+DELETE /articles/:slug: {key: "article:{param.slug}", mode: exclusive}
+`))
+	want := ginlock.Rules{
+		"POST /orders/:id/pay": {
+			Key: "order:{param.id}:{header.X-Tenant}", Name: "pay", Wait: 250 * time.Millisecond, TTL: 10 * time.Second,
+			AtLeast: time.Second, AtMost: time.Minute, Once: 24 * time.Hour, Status: 423, FailOpen: true,
+		},
+		"GET /articles/:slug":    {Key: "article:{param.slug}", Mode: locker.Shared, Wait: locker.NoWait},
+		"PUT /articles/:slug":    {Key: "article:{param.slug}", ModeByMethod: true},
+		"DELETE /articles/:slug": {Key: "article:{param.slug}"},
+	}
+	if err != nil || !reflect.DeepEqual(rules, want) {
+		t.Errorf("%+v, %v, want %+v", rules, err, want)
+	}
+	for text, says := range map[string][]string{
+		"POST /a: {kee: x}":                                     {"unknown field \"kee\""},
+		"POST /a: {key: x}\nPOST /a: {key: y}":                  {"POST /a", "already defined"},
+		"POST /a: {key: x, wait: soon}":                         {`rule "POST /a": its wait "soon" is no time; write for example 250ms`},
+		"POST /a: {key: x, ttl: -1s}\nGET /b: {key: y, ttl: 5}": {`rule "POST /a": its ttl "-1s" is no time`, `rule "GET /b": its ttl "5" is no time`},
+		"POST /a: {key: x, mode: optimistic}":                   {`its mode "optimistic" is none; write exclusive, shared or by-method`},
+		"- POST /a":                                             {"cannot be read"},
+		"POST /a: {key: x, status: many}":                       {"cannot be read"},
+	} {
+		got, err := ginlock.ParseRules([]byte(text))
+		if err == nil {
+			t.Errorf("%s: %+v", text, got)
+			continue
+		}
+		for _, s := range says {
+			if !strings.Contains(err.Error(), s) {
+				t.Errorf("%s: %v, want %s", text, err, s)
+			}
+		}
+	}
+	if rules, err := ginlock.ParseRules(nil); err != nil || len(rules) != 0 {
+		t.Errorf("%v, %v", rules, err)
+	}
+}
+
+func TestModeByMethod(t *testing.T) {
+	for method, want := range map[string]locker.Mode{
+		"GET": locker.Shared, "HEAD": locker.Shared, "OPTIONS": locker.Shared, "TRACE": locker.Shared,
+		"POST": locker.Exclusive, "PUT": locker.Exclusive, "PATCH": locker.Exclusive, "DELETE": locker.Exclusive, "PURGE": locker.Exclusive,
+	} {
+		for _, opts := range [][]ginlock.Option{{ginlock.WithModeByMethod()}, nil} {
+			var got []locker.Rule
+			e := gin.New()
+			e.Handle(method, "/a/:id", ginlock.New(asked(&got), "a:{param.id}", opts...), ok)
+			e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), method, "/a/1", http.NoBody))
+			if opts == nil {
+				want = locker.Exclusive
+			}
+			if len(got) != 1 || got[0].Mode != want {
+				t.Errorf("%s: %s", method, fmt.Sprint(got))
+			}
+		}
+	}
+}

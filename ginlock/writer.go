@@ -1,0 +1,69 @@
+package ginlock
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+)
+
+// writer is Gin's writer over a response that httplock holds back.
+type writer struct {
+	gin.ResponseWriter // for what a response that is held back has no need of
+
+	to     http.ResponseWriter
+	status int
+	size   int // -1: nothing written, as in Gin's own
+}
+
+var _ gin.ResponseWriter = (*writer)(nil)
+
+func (w *writer) Header() http.Header { return w.to.Header() }
+func (w *writer) Status() int         { return w.status }
+func (w *writer) Size() int           { return w.size }
+func (w *writer) Written() bool       { return w.size >= 0 }
+
+// WriteHeader only notes the status, as Gin's own does.
+func (w *writer) WriteHeader(status int) {
+	if status > 0 && !w.Written() {
+		w.status = status
+	}
+}
+
+func (w *writer) WriteHeaderNow() {
+	if !w.Written() {
+		w.size = 0
+		w.to.WriteHeader(w.status)
+	}
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.WriteHeaderNow()
+	n, err := w.to.Write(p)
+	w.size += n
+	return n, err
+}
+
+func (w *writer) WriteString(s string) (int, error) {
+	w.WriteHeaderNow()
+	n, err := io.WriteString(w.to, s)
+	w.size += n
+	return n, err
+}
+
+func (w *writer) Flush() { w.WriteHeaderNow() }
+
+// Hijack is refused: a connection cannot be held back.
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
+
+// Unwrap keeps http.ResponseController from reaching the connection past what is held back.
+func (w *writer) Unwrap() http.ResponseWriter { return w.to }
+
+// settle passes a status on that came without a body. The one that Gin begins with may still become another.
+func (w *writer) settle() {
+	if w.status != http.StatusOK {
+		w.WriteHeaderNow()
+	}
+}
