@@ -25,6 +25,7 @@ var mayImport = map[string]map[string]string{
 	"locker/key": {},
 	"locker/delegate": {
 		"./locker": "it hands a lease of it to a call in another process",
+		"net/http": "it is a RoundTripper for clients, and reads the header that it has sent",
 	},
 	"locker/idempotency": {
 		"./locker":                     "a response is stored under a lease",

@@ -28,6 +28,11 @@ var luaCommands = map[string]luaCommand{
 	"EXISTS":           {all, false, "does anybody wait?"},
 	"GET":              {1, false, "looks at a counter, a tombstone, a mark, and at data that is no lock, which it refuses"},
 	"GETEX":            {1, true, "looks, and is refused by a replica: see docs/adr/0001-first-write.md"},
+	"HDEL":             {1, true, "takes out who has left, and what is over"},
+	"HGET":             {1, false, "who may join a lease, and who has"},
+	"HGETALL":          {1, false, "looks for what dead callers left behind"},
+	"HLEN":             {1, false, "is there so much that it is worth looking?"},
+	"HSET":             {1, true, "registers a secret, or who has joined by it"},
 	"MGET":             {all, false, "looks at a lease, its counter and its tombstone at once; data of another type is no error to it"},
 	"PEXPIRE":          {1, true, "renews a lease, or keeps it"},
 	"PTTL":             {1, false, "how long is left of a lease"},
@@ -383,7 +388,8 @@ func TestLuaRefused(t *testing.T) {
 
 	t.Run("a command that nobody uses", func(t *testing.T) {
 		t.Parallel()
-		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
+		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses HDEL", "no script uses HGET ",
+			"no script uses HGETALL", "no script uses HLEN", "no script uses HSET", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
 			"no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCOUNT", "no script uses ZRANGE ",
 			"no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE")
 	})
