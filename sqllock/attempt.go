@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,25 @@ type attempt struct {
 	id     string // of the operation in the ledger
 	tx     Transaction
 	spoilt func() error // says whether a statement has ended the transaction already; nil: nobody watches
+	around *attempt     // whose function began this one; nil: nobody's
+}
+
+type attemptKey struct{}
+
+// nested refuses to claim what a transaction around this one has claimed: it would wait for that one, which waits for us.
+func (a *attempt) nested() error {
+	for out := a.around; out != nil; out = out.around {
+		if out.verifies || a.verifies || out.strategy == VerifyLast {
+			continue
+		}
+		for _, l := range a.leases {
+			if slices.ContainsFunc(out.leases, func(o *locker.Lease) bool { return o.Key() == l.Key() }) {
+				return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
+					"%w: the transaction around this one has claimed it, and would be waited for; use its Tx, or Tx.Nested", locker.ErrUnsupported)}
+			}
+		}
+	}
+	return nil
 }
 
 // maxOwner is what the column holds.
@@ -48,7 +68,11 @@ func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 // A COMMIT that was sent is waited for. To give it up would only mean not to know.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a := &attempt{call: c, leases: leases, id: newID()}
-	bound, unbind := bind(ctx, leases)
+	a.around, _ = ctx.Value(attemptKey{}).(*attempt)
+	if err := a.nested(); err != nil {
+		return false, err
+	}
+	bound, unbind := bind(context.WithValue(ctx, attemptKey{}, a), leases)
 	defer unbind()
 	ends, end := context.WithCancelCause(context.WithoutCancel(bound))
 	defer end(nil)

@@ -1,7 +1,6 @@
 package sqllock
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -37,9 +36,8 @@ func Do(ctx context.Context, l locker.Locker, db Beginner, rule locker.Rule, fn 
 	return DoAll(ctx, l, db, []locker.Rule{rule}, fn, opts...)
 }
 
-// DoAll is Do for several locks at once. They are taken, and their fences claimed, in the order of their keys, whatever the
-// order of rules, so two calls never wait for each other. A key that is named twice is locked once, Exclusive if one of
-// them says so.
+// DoAll is Do for several locks at once, which it takes as [locker.RunAll] does. Their fences are claimed in the order of their
+// keys as well, whatever the order of rules, so two calls never wait for each other.
 func DoAll(ctx context.Context, l locker.Locker, db Beginner, rules []locker.Rule, fn func(ctx context.Context, tx *Tx) error, opts ...Option) error {
 	if len(rules) == 0 {
 		return fmt.Errorf("%w: sqllock: DoAll without rules has nothing to lock; begin a transaction of your own", locker.ErrInvalidRule)
@@ -193,34 +191,32 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	}
 	c.locker = l
 	committed := false
-	err := runAll(ctx, l, inOrder(rules), nil, func(ctx context.Context, leases []*locker.Lease) error {
-		err := c.transact(ctx, leases)
+	transact := func(ctx context.Context) error {
+		err := c.transact(ctx, leasesOf(ctx, rules))
 		committed = err == nil
 		return err
-	})
-	if committed { // the transaction is there, whatever became of the lock afterwards
+	}
+	var err error
+	if len(rules) == 1 {
+		err = locker.Run(ctx, l, rules[0], transact)
+	} else {
+		err = locker.RunAll(ctx, l, rules, transact)
+	}
+	if committed { // the transaction is there, whatever became of the locks afterwards
 		return nil
 	}
 	return err
 }
 
-// inOrder sorts rules by key and makes those of one key one.
-func inOrder(rules []locker.Rule) []locker.Rule {
-	sorted := slices.SortedStableFunc(slices.Values(rules), func(a, b locker.Rule) int {
-		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Mode, b.Mode)) // Exclusive is less than Shared
-	})
-	return slices.CompactFunc(sorted, func(a, b locker.Rule) bool { return a.Key == b.Key })
-}
-
-// runAll runs fn under all of rules.
-func runAll(ctx context.Context, l locker.Locker, rules []locker.Rule, held []*locker.Lease, fn func(context.Context, []*locker.Lease) error) error {
-	if len(rules) == 0 {
-		return fn(ctx, held)
+// leasesOf returns the leases of rules, which are the innermost of ctx, in the order of their keys.
+func leasesOf(ctx context.Context, rules []locker.Rule) []*locker.Lease {
+	keys := make(map[string]bool)
+	for _, r := range rules {
+		keys[r.Key] = true
 	}
-	return locker.Run(ctx, l, rules[0], func(ctx context.Context) error {
-		lease, _ := locker.FromContext(ctx)
-		return runAll(ctx, l, rules[1:], append(held, lease), fn)
-	})
+	leases := slices.Clone(locker.LeasesFromContext(ctx)[:len(keys)])
+	slices.SortFunc(leases, func(a, b *locker.Lease) int { return strings.Compare(a.Key(), b.Key()) })
+	return leases
 }
 
 // transact tries the transaction until it is committed, cannot be, or must not be any more.

@@ -2,6 +2,7 @@ package sqllock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"testing"
@@ -147,6 +148,50 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Between the verification and the COMMIT nothing of the row has changed, it is only locked.
+func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		resolved := make(chan bool, 1)
+		err := sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
+			Dialect: db.dialect,
+			Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+				tx, err := db.BeginTx(ctx, opts)
+				k := &keen{silent: silent{Tx: tx, of: &silent{begun: 2}}}
+				k.first = func() {
+					var op string
+					if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(op), '') FROM latchkit_ledger").Scan(&op); err != nil {
+						t.Error(err)
+					}
+					if op == "" { // the claim ahead
+						return
+					}
+					go func() {
+						committed, err := sqllock.Resolve(t.Context(), db, op+":"+account.Key)
+						if err != nil {
+							t.Error(err)
+						}
+						resolved <- committed
+					}()
+					select {
+					case committed := <-resolved:
+						t.Errorf("Resolve did not wait, and said %v", committed)
+						resolved <- committed
+					case <-time.After(200 * time.Millisecond): // it has had time enough
+					}
+				}
+				return k, err
+			},
+		}, account, func(context.Context, *keen) error { return nil }, sqllock.WithStrategy(sqllock.VerifyLast))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !<-resolved {
+			t.Error("Resolve: not committed")
+		}
+	})
 }
 
 func TestResolveRefusesWhatIsNoOperation(t *testing.T) {

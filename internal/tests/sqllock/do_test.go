@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -46,12 +47,12 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 			}
 			return errOnPurpose
 		})
-		if err != errOnPurpose { //nolint:errorlint // unchanged
+		if err != errOnPurpose {
 			t.Errorf("err = %v", err)
 		}
 		func() {
 			defer func() {
-				if r := recover(); r != errOnPurpose { //nolint:errorlint // unchanged
+				if r := recover(); r != errOnPurpose {
 					t.Errorf("recovered %v", r)
 				}
 			}()
@@ -98,37 +99,48 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 }
 
 // A library that does not end its transactions with their context, as pgx does not, is not committed either.
-func TestALostLeaseIsNeverCommittedByOtherLibraries(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
-		l, store := memory(t)
-		committed := false
-		err := sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
-			Dialect: db.dialect,
-			Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
-				tx, err := db.BeginTx(context.WithoutCancel(ctx), opts)
-				return &keen{silent{Tx: tx, of: &silent{begun: 2}}, &committed}, err
-			},
-		}, account, func(ctx context.Context, tx *keen) error {
+func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
+	for name, end := range map[string]func(store *lockertest.Memory, lease *locker.Lease, cancel func()){
+		"the lease is lost": func(store *lockertest.Memory, lease *locker.Lease, _ func()) {
 			store.Steal(account.Key)
-			lease, _ := locker.FromContext(ctx)
-			_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL)
-			return write(context.WithoutCancel(ctx), tx.Tx, 1, 110)
+			_ = lease.Extend(context.Background(), 2*account.TTL)
+		},
+		"the caller gives up": func(_ *lockertest.Memory, _ *locker.Lease, cancel func()) { cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, store := memory(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				committed := false
+				err := sqllock.DoWith(ctx, l, sqllock.Database[*keen]{
+					Dialect: db.dialect,
+					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+						tx, err := db.BeginTx(context.WithoutCancel(ctx), opts)
+						return &keen{silent{Tx: tx, of: &silent{begun: 2}}, func() { committed = true }}, err
+					},
+				}, account, func(ctx context.Context, tx *keen) error {
+					lease, _ := locker.FromContext(ctx)
+					end(store, lease, cancel)
+					return write(context.WithoutCancel(ctx), tx.Tx, 1, 110)
+				})
+				if err == nil || committed {
+					t.Errorf("err = %v, committed %v", err, committed)
+				}
+				db.holds(t, 100)
+			})
 		})
-		if !errors.Is(err, locker.ErrLost) || committed {
-			t.Errorf("err = %v, committed %v", err, committed)
-		}
-		db.holds(t, 100)
-	})
+	}
 }
 
-// keen is a transaction that tells of its COMMIT.
+// keen is a transaction that does something before its COMMIT.
 type keen struct {
 	silent
-	committed *bool
+	first func()
 }
 
 func (k *keen) Commit(ctx context.Context) error {
-	*k.committed = true
+	k.first()
 	return k.silent.Commit(ctx)
 }
 
