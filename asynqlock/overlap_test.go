@@ -29,6 +29,7 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 				g = guard(t, q.locker(), asynqlock.Snooze(time.Second))
 			}
 			see := q.serve(g, asynq.Config{}, w)
+			t.Cleanup(func() { close(w.end) }) // on a slow machine there are more runs
 			q.enqueue("job", `{"account":"42"}`, asynq.Timeout(time.Second))
 			next(t, w)
 			if !guarded {
@@ -47,8 +48,8 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 			w.end <- struct{}{}
 			next(t, w)
 			w.end <- struct{}{}
-			if runs, most := w.counts(); runs != 2 || most != 1 {
-				t.Errorf("%d runs, %d at a time; want 2, one after the other", runs, most)
+			if runs, most := w.counts(); runs < 2 || most != 1 {
+				t.Errorf("%d runs, %d at a time; want one after the other", runs, most)
 			}
 		})
 	}

@@ -114,7 +114,7 @@ func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerO
 		case own != nil:
 			return fmt.Errorf("asynqlock: %s: %w", caller, own)
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // that is how it ends when all is well
 		case errors.Is(err, locker.ErrClosed), errors.Is(err, locker.ErrInvalidKey), errors.Is(err, locker.ErrInvalidRule), errors.Is(err, locker.ErrUnsupported):
 			return err
 		}
