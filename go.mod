@@ -3,6 +3,7 @@ module github.com/latchkit/latchkit
 go 1.26.0
 
 require (
+	github.com/bsm/redislock v0.9.4
 	github.com/gin-gonic/gin v1.12.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/hibiken/asynq v0.26.0

@@ -14,6 +14,11 @@ type arena struct {
 	inside atomic.Int64  // how many are in the critical section
 	fence  atomic.Uint64 // the largest that was ever inside
 
+	// For readers and writers.
+	readers atomic.Int64  // how many read
+	phase   atomic.Uint64 // the largest fence of theirs
+	phases  atomic.Int64  // how often that has grown
+
 	// The rest is for the hand-offs between two processes.
 	waiting    [2]atomic.Bool // who is asking for the lock
 	acquired   atomic.Int64   // how often it was
@@ -52,6 +57,46 @@ func (a *arena) enter(h hold) (violations int) {
 		violations++
 	}
 	if f, ok := h.(fenced); ok && a.fence.Swap(f.Fence()) >= f.Fence() {
+		violations++
+	}
+	return violations
+}
+
+// read is called by who has just begun to read; readers goes down before the release.
+func (a *arena) read(h hold) (violations int) {
+	a.readers.Add(1)
+	if a.inside.Load() != 0 {
+		violations++
+	}
+	f, ok := h.(fenced)
+	for ok {
+		last := a.phase.Load()
+		if f.Fence() <= last {
+			if f.Fence() < last {
+				violations++ // there can be only one phase, so it is from one that is over
+			}
+			break
+		}
+		if a.phase.CompareAndSwap(last, f.Fence()) {
+			a.phases.Add(1)
+			break
+		}
+	}
+	return violations
+}
+
+// write is enter for who must be alone among readers too.
+func (a *arena) write(h hold) (violations int) {
+	if a.readers.Load() != 0 {
+		violations++
+	}
+	return violations + a.enter(h)
+}
+
+// wrote is leave.
+func (a *arena) wrote() (violations int) {
+	violations = a.leave()
+	if a.readers.Load() != 0 {
 		violations++
 	}
 	return violations

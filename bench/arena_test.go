@@ -25,6 +25,17 @@ func TestOverlapIsSeen(t *testing.T) {
 	}
 }
 
+func TestAReaderBesideAWriterIsSeen(t *testing.T) {
+	on := startServer(t)
+	got, err := shelf{processes: 2, readers: 4, writers: 4}.take(t.Context(), on, unlocked, 200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.lent.Violations == 0 {
+		t.Errorf("nobody noticed that %.0f reads and %.0f writes per second were not locked", got.reads(), got.writes())
+	}
+}
+
 type numbered uint64
 
 func (n numbered) Fence() uint64 { return uint64(n) }

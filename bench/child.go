@@ -24,11 +24,13 @@ const partVariable = "LATCHKIT_BENCH_PART"
 
 // parts are what a child can be told to do.
 var parts = map[string]func(*stage) error{
-	"crew":   crewPart,
-	"duet":   duetPart,
-	"hoard":  hoardPart,
-	"holder": holderPart,
-	"heir":   heirPart,
+	"crew":    crewPart,
+	"duet":    duetPart,
+	"hoard":   hoardPart,
+	"holder":  holderPart,
+	"heir":    heirPart,
+	"library": libraryPart,
+	"quorum":  quorumPart,
 }
 
 // playPart belongs at the start of main: in a child it does not return.

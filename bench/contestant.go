@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // contestant is one way to lock. A child process is told its name and opens it.
@@ -31,8 +33,17 @@ const (
 // settings are the same for all contestants of a turn.
 type settings struct {
 	Addr    string
+	Cluster bool // Addr is that of a node; most contestants do without
 	TTL     time.Duration
 	Process int // which of the turn's processes this is, from 0
+}
+
+// dial makes a client, with go-redis' defaults.
+func (s settings) dial() redis.UniversalClient {
+	if s.Cluster {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}})
+	}
+	return redis.NewClient(&redis.Options{Addr: s.Addr})
 }
 
 // locks is an opened contestant. It is used by all goroutines of a process.
@@ -60,7 +71,7 @@ type fenced interface {
 }
 
 // contestants are all there are; rows pick theirs by name.
-var contestants = append(latchkits(),
+var contestants = append(append(latchkits(), readWrites()...),
 	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,

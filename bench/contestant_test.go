@@ -55,7 +55,7 @@ func TestContestantsLock(t *testing.T) {
 // open opens a contestant until the test ends.
 func open(t *testing.T, c contestant, addr string, process int) locks {
 	t.Helper()
-	l, err := c.open(settings{addr, lockTTL, process})
+	l, err := c.open(settings{Addr: addr, TTL: lockTTL, Process: process})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 // script that deletes the key if it is ours. It neither waits, nor renews, nor
 // makes a token: it is for keys that nobody else wants.
 var bareFloor = contestant{name: "floor", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	c := s.dial()
 	return floorLocks{c, s.TTL, func() { _ = c.Close() }}, nil
 }}
 

@@ -18,14 +18,13 @@ const (
 // speeds up a row is switched on here.
 type variant struct {
 	name    string
-	client  func(*redis.Client) (locker.Client, error)      // nil: the client as it is
-	options func(dial func() *redis.Client) []locker.Option // nil: none. dial makes another client of the same server
+	options func(dial func() redis.UniversalClient) []locker.Option // nil: none. dial makes another client of the same server
 }
 
 var variants = []variant{
 	{name: latchkit},
-	{name: latchkitFair, options: func(func() *redis.Client) []locker.Option { return []locker.Option{locker.WithFair()} }},
-	{name: latchkitPiped, options: func(func() *redis.Client) []locker.Option { return []locker.Option{locker.WithAutoPipeline()} }},
+	{name: latchkitFair, options: func(func() redis.UniversalClient) []locker.Option { return []locker.Option{locker.WithFair()} }},
+	{name: latchkitPiped, options: func(func() redis.UniversalClient) []locker.Option { return []locker.Option{locker.WithAutoPipeline()} }},
 }
 
 func latchkits() []contestant {
@@ -38,8 +37,8 @@ func latchkits() []contestant {
 
 func (v variant) open(s settings) (locks, error) {
 	l := &latchkitLocks{}
-	dial := func() *redis.Client {
-		c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	dial := func() redis.UniversalClient {
+		c := s.dial()
 		l.clients = append(l.clients, c)
 		return c
 	}
@@ -48,20 +47,13 @@ func (v variant) open(s settings) (locks, error) {
 		options = append(options, v.options(dial)...)
 	}
 	var err error
-	plain := dial()
-	var client locker.Client = plain
-	if v.client != nil {
-		if client, err = v.client(plain); err != nil {
-			return nil, err
-		}
-	}
-	l.engine, err = locker.NewSingle(client, options...)
+	l.engine, err = locker.NewSingle(dial(), options...)
 	return l, err
 }
 
 type latchkitLocks struct {
 	engine  *locker.Engine
-	clients []*redis.Client
+	clients []redis.UniversalClient
 }
 
 // Lock's holds are renewed and have a fence, as by default.

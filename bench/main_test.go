@@ -29,5 +29,5 @@ func TestMain(m *testing.M) {
 func startServer(t *testing.T) server {
 	t.Helper()
 	s := redistest.Start(t)
-	return server{s, s.Client(t)}
+	return server{Server: s, witness: s.Client(t)}
 }

@@ -81,7 +81,7 @@ func converse(ctx context.Context, on server, c contestant, length time.Duration
 	defer func() { err = errors.Join(err, os.Remove(arena)) }()
 	specs := make([]duet, 2)
 	for i := range specs {
-		specs[i] = duet{c.name, settings{on.Addr(), lockTTL, i}, arena, length}
+		specs[i] = duet{c.name, on.settings(lockTTL, i), arena, length}
 	}
 	all, err := launchAll("duet", specs)
 	if err != nil {

@@ -95,7 +95,7 @@ func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Dur
 		return k, err
 	}
 	k = kept{leases: leases, window: ttl}
-	all, err := launchAll("hoard", []hoard{{c.name, settings{Addr: on.Addr(), TTL: ttl}, leases, k.window}})
+	all, err := launchAll("hoard", []hoard{{c.name, on.settings(ttl, 0), leases, k.window}})
 	if err != nil {
 		return k, err
 	}

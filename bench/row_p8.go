@@ -83,7 +83,7 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 		return left, err
 	}
 	part := func(process int) []will {
-		return []will{{c.name, settings{on.Addr(), ttl, process}, willKeys}}
+		return []will{{c.name, on.settings(ttl, process), willKeys}}
 	}
 	holder, err := launchAll("holder", part(0))
 	if err != nil {

@@ -13,11 +13,14 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// server is a redis-server of a row's own, and a client that looks at it while
-// nobody is timed.
+// server is a redis-server of a row's own, or a cluster, and clients that look at
+// it while nobody is timed.
 type server struct {
-	*redistest.Server
-	witness *redis.Client
+	*redistest.Server // the first master of a cluster
+	witness           *redis.Client
+
+	cluster *redistest.Cluster // nil: one server
+	others  []*redis.Client    // witnesses of its other masters
 }
 
 func launchServer() (server, error) {
@@ -25,26 +28,86 @@ func launchServer() (server, error) {
 	if err != nil {
 		return server{}, err
 	}
-	return server{s, redis.NewClient(&redis.Options{Addr: s.Addr()})}, nil
+	return server{Server: s, witness: redis.NewClient(&redis.Options{Addr: s.Addr()})}, nil
 }
 
-func (s server) close() error { return errors.Join(s.witness.Close(), s.Close()) }
+func launchCluster() (server, error) {
+	c, err := redistest.LaunchCluster()
+	if err != nil {
+		return server{}, err
+	}
+	s := server{Server: c.Masters[0], cluster: c}
+	for i, addr := range c.Addrs() {
+		witness := redis.NewClient(&redis.Options{Addr: addr})
+		if i == 0 {
+			s.witness = witness
+		} else {
+			s.others = append(s.others, witness)
+		}
+	}
+	return s, nil
+}
+
+func (s server) witnesses() []*redis.Client { return append([]*redis.Client{s.witness}, s.others...) }
+
+func (s server) close() error {
+	var errs []error
+	for _, w := range s.witnesses() {
+		errs = append(errs, w.Close())
+	}
+	if s.cluster != nil {
+		return errors.Join(append(errs, s.cluster.Close())...)
+	}
+	return errors.Join(append(errs, s.Close())...)
+}
+
+// settings are for the n-th process of a turn.
+func (s server) settings(ttl time.Duration, n int) settings {
+	return settings{Addr: s.Addr(), Cluster: s.cluster != nil, TTL: ttl, Process: n}
+}
 
 // clear removes what the turn before left behind. Scripts stay.
-func (s server) clear(ctx context.Context) error { return s.witness.FlushAll(ctx).Err() }
+func (s server) clear(ctx context.Context) error {
+	for _, w := range s.witnesses() {
+		if err := w.FlushAll(ctx).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // load is what a server had to do.
 type load struct {
 	cpu   time.Duration
 	calls map[string]int // by command, as INFO commandstats names it
+	nodes []load         // of each master of a cluster; the rest is their sum
 }
 
 func (s server) load(ctx context.Context) (load, error) {
-	text, err := s.witness.Info(ctx, "commandstats").Result()
+	if s.cluster == nil {
+		return loadOf(ctx, s.witness)
+	}
+	sum := load{calls: map[string]int{}}
+	for _, w := range s.witnesses() {
+		l, err := loadOf(ctx, w)
+		if err != nil {
+			return load{}, err
+		}
+		sum.nodes = append(sum.nodes, l)
+		sum.cpu += l.cpu
+		for command, n := range l.calls {
+			sum.calls[command] += n
+		}
+	}
+	return sum, nil
+}
+
+func loadOf(ctx context.Context, witness *redis.Client) (load, error) {
+	text, err := witness.Info(ctx, "commandstats").Result()
 	if err != nil {
 		return load{}, err
 	}
-	used, err := s.witness.Info(ctx, "cpu").Result()
+	used, err := witness.Info(ctx, "cpu").Result()
 	if err != nil {
 		return load{}, err
 	}
@@ -78,6 +141,9 @@ func (l load) since(before load) load {
 	d := load{cpu: l.cpu - before.cpu, calls: map[string]int{}}
 	for command, n := range l.calls {
 		d.calls[command] = n - before.calls[command]
+	}
+	for i, node := range l.nodes {
+		d.nodes = append(d.nodes, node.since(before.nodes[i]))
 	}
 	return d
 }

@@ -43,7 +43,7 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	specs := make([]crew, s.processes)
 	for i := range specs {
 		specs[i] = crew{
-			Contestant: c.name, Settings: settings{on.Addr(), lockTTL, i},
+			Contestant: c.name, Settings: on.settings(lockTTL, i),
 			Workers: s.workers, Arena: arena, Turn: length,
 		}
 		if s.oneKey {

@@ -39,6 +39,8 @@
 //	invalid-key             400  a part of the key is missing, or the key is not allowed
 //	body-too-large          413  the body is larger than WithMaxBody
 //	idempotency-key-reused  422  Idempotency: another request came with this key
+//	delegation-invalid      400  WithDelegation: what the caller showed cannot be read
+//	delegation-refused      412  WithDelegation: the caller's lock is over, or was not delegated for this key
 //	lock-unavailable        503  the lock server cannot be asked, with Retry-After: without the lock nothing runs (see WithFailOpen)
 //	lock-closed             503  the Locker was closed, because this process stops, with Retry-After
 //	lock-lost               503  the lock ended before the handler did: what the handler did may have been overtaken

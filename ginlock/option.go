@@ -8,6 +8,7 @@ import (
 
 	"github.com/latchkit/latchkit/ginlock/httplock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // An Option sets up a middleware of this package. Those of httplock are options here, too.
@@ -50,6 +51,9 @@ func WithFailOpen() Option { return httplock.WithFailOpen() }
 // WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed that the lock was held to
 // the handler's end; see [httplock.WithBufferedResponse].
 func WithBufferedResponse(most int) Option { return httplock.WithBufferedResponse(most) }
+
+// WithDelegation lets a request join the lease of its caller, which shows a delegation of it; see [httplock.WithDelegation].
+func WithDelegation(opts ...delegate.Option) Option { return httplock.WithDelegation(opts...) }
 
 // WithMaxBody sets how many bytes of a request's body are read for its key. A longer one is answered 413. Default: 1 MiB.
 func WithMaxBody(most int64) Option { return httplock.WithMaxBody(most) }

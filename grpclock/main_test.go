@@ -142,7 +142,7 @@ func want(t testing.TB, err error, code codes.Code, reason string) {
 // eventually waits for what will be true soon, also on a slow machine.
 func eventually(t testing.TB, what string, true func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !true(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not come about that %s", what)
 		}

@@ -222,7 +222,7 @@ func compile(r Rule, fullMethod string, described protoreflect.MethodDescriptor,
 	if r.Func.of != nil {
 		m.rule.Name = cmp.Or(r.Name, methodName(fullMethod))
 		if request != nil && r.Func.request != "" && r.Func.request != request.FullName() {
-			m.err = fmt.Errorf("Func makes keys of %s, and the request is a %s", r.Func.request, request.FullName())
+			m.err = fmt.Errorf("the Func makes keys of %s, and the request is a %s", r.Func.request, request.FullName())
 		}
 		return m
 	}

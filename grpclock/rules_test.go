@@ -85,7 +85,7 @@ func TestEveryKindOfFieldHasOneTextInAKey(t *testing.T) {
 		"k:{req.item.sku}  ":     {&shop.Order{}, ""},
 		"k:{req.shard}":          {&shop.Order{Shard: -7}, "k:-7"},
 		"k:{req.shard} ":         {&shop.Order{}, "k:0 "},
-		"k:{req.slot}":           {&shop.Order{Slot: proto.Uint32(0)}, "k:0"},
+		"k:{req.slot}":           {&shop.Order{Slot: new(uint32(0))}, "k:0"},
 		"k:{req.slot} ":          {&shop.Order{}, ""},
 		"k:{req.digest}":         {&shop.Order{Digest: []byte{0, 0xff}}, "k:00ff"},
 		"k:{req.digest} ":        {&shop.Order{}, ""},
@@ -145,7 +145,7 @@ func TestBindFindsEveryMistake(t *testing.T) {
 		"unknown source":           {grpclock.Rule{Key: "k:{param.id}"}, `write {meta.NAME} or {req.NAME}`},
 		"no key":                   {grpclock.Rule{Name: "k"}, `the rule has no Key`},
 		"two keys":                 {grpclock.Rule{Key: "k", Func: byOther}, `a Key and a Func`},
-		"a function of another":    {grpclock.Rule{Func: byOther}, `Func makes keys of latchkit.shop.v1.Item, and the request is a latchkit.shop.v1.Order`},
+		"a function of another":    {grpclock.Rule{Func: byOther}, `the Func makes keys of latchkit.shop.v1.Item, and the request is a latchkit.shop.v1.Order`},
 		"a wait of -2":             {grpclock.Rule{Key: "k", Wait: -2}, `the wait is -2ns`},
 		"a short ttl":              {grpclock.Rule{Key: "k", TTL: 1}, `ttl is 1ns; the shortest is 1ms`},
 		"a negative once":          {grpclock.Rule{Key: "k", Once: -time.Second}, `once is -1s`},
@@ -193,10 +193,10 @@ func annotate(t *testing.T, n int, lock *lockpb.Lock) (service string) {
 	options := &descriptorpb.MethodOptions{}
 	proto.SetExtension(options, lockpb.E_Lock, lock)
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: proto.String(pkg + ".proto"), Package: proto.String(pkg), Syntax: proto.String("proto3"),
-		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("Request")}},
-		Service: []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Odd"), Method: []*descriptorpb.MethodDescriptorProto{{
-			Name: proto.String("Do"), InputType: proto.String("." + pkg + ".Request"), OutputType: proto.String("." + pkg + ".Request"), Options: options,
+		Name: new(pkg + ".proto"), Package: new(pkg), Syntax: new("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{{Name: new("Request")}},
+		Service: []*descriptorpb.ServiceDescriptorProto{{Name: new("Odd"), Method: []*descriptorpb.MethodDescriptorProto{{
+			Name: new("Do"), InputType: new("." + pkg + ".Request"), OutputType: new("." + pkg + ".Request"), Options: options,
 		}}}},
 	}, protoregistry.GlobalFiles)
 	if err == nil {

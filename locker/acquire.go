@@ -25,7 +25,9 @@ type acquisition struct {
 	began    time.Time
 	expiry   <-chan time.Time // rule.Wait is over
 	meta     string
-	pass     *Pass // of who joins a lease
+	finish   func(Outcome) // tells the Observer that it has ended; nil without one
+	behind   string        // what its RunAll holds and sorts behind rule.Key, so that it must not wait; "": nothing
+	pass     *Pass         // of who joins a lease
 
 	*ticket        // the token that is asked with
 	own     ticket // mostly it is this one
@@ -35,6 +37,7 @@ type acquisition struct {
 	leads  bool      // the cohort waits for this one to get a hold, or to abdicate
 
 	calls     int
+	rounds    int           // round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
 	expects   time.Duration // how long the wait should take
 	failure   error         // of the last call that gave no answer
@@ -51,6 +54,24 @@ type question interface {
 	abandon()               // instead of answer: nobody waits for it any more
 }
 
+// observe tells the Observer that it begins.
+func (a *acquisition) observe() {
+	a.ctx, a.finish = a.engine.cfg.begin(a.ctx, OpAcquire, a.rule)
+}
+
+// end tells the Observer what came out, which it returns.
+func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
+	if end := a.finish; end != nil {
+		a.finish = nil
+		end(a.outcome(lease, err))
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.engine.examine.Do(func() { ask(&a.engine.calls, a.engine.warn) })
+	return lease, nil
+}
+
 func (a *acquisition) run() (lease *Lease, err error) {
 	a.ticket = &a.own
 	if err := a.caller.Err(); err != nil {
@@ -59,24 +80,49 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if a.engine.isClosing() {
 		return nil, a.fail(ErrClosed, 0)
 	}
-	if a.rule.Mode == Shared {
-		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers", ErrUnsupported), 0)
+	within, err := a.nested()
+	if err != nil {
+		return nil, err
 	}
 	if a.rule.Wait > 0 {
 		timer := a.engine.timers.start(a.rule.Wait)
 		defer a.engine.timers.stop(timer)
 		a.expiry = timer.C
 	}
-	if f := a.engine.cfg.metadata; f != nil {
-		a.meta = f(a.ctx)
-		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
-	}
+	a.describe()
 	defer func() { a.close(lease, err) }() // also when an Observer or a Backoff panics
-	if t, ok := a.engine.cohorts.share(a.rule, a.adaptive); ok {
+	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
+	switch {
+	case ok && within != nil:
+		if l := a.readAlong(within); l != nil {
+			return l, nil
+		}
+		fallthrough // it was lost in between
+	case ok:
 		return a.among(t)
+	case a.rule.Mode == Shared:
+		a.cohort = &cohort{terms: t} // its own
+	}
+	return a.begin()
+}
+
+// begin asks for the first time.
+func (a *acquisition) begin() (*Lease, error) {
+	if a.rule.Mode == Shared {
+		if err := a.hear(); err != nil {
+			return nil, err
+		}
 	}
 	a.prepare()
 	return a.lead(nil)
+}
+
+// describe asks for the metadata, once.
+func (a *acquisition) describe() {
+	if f := a.engine.cfg.metadata; f != nil && a.meta == "" {
+		a.meta = f(a.ctx)
+		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
+	}
 }
 
 // close ends what the wait has set up.
@@ -98,12 +144,16 @@ func (a *acquisition) close(lease *Lease, err error) {
 // among waits with the callers of this process that want the key on the same terms.
 func (a *acquisition) among(t terms) (*Lease, error) {
 	for inFront := false; ; inFront = true {
+		if t.mode == Shared {
+			if l := a.read(t); l != nil {
+				return l, nil
+			}
+		}
 		if !a.engine.cohorts.join(a, t, inFront) {
 			return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 		}
-		if a.leads {
-			a.prepare()
-			return a.lead(nil)
+		if a.leads || a.rule.Wait == NoWait {
+			return a.begin()
 		}
 		if a.engine.cfg.queue {
 			a.engine.post.warm(a.key())
@@ -117,6 +167,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		case turn.hold == nil:
 			return a.succeed(turn)
 		}
+		a.busySince = a.began
 		if l := a.takeOver(turn); l != nil {
 			return l, nil
 		}
@@ -146,10 +197,9 @@ func (a *acquisition) turnComes() (turn, error) {
 	return turn{}, a.giveUp(reason)
 }
 
-// takeOver makes a Lease of a hold that another caller gave up. It is nil when the hold was lost in between, or the Engine
+// takeOver makes a Lease of a hold that another caller gave up, or shares. It is nil when the hold was lost in between, or the Engine
 // is closing.
 func (a *acquisition) takeOver(t turn) *Lease {
-	a.busySince = a.began
 	taken := false
 	defer func() {
 		if !taken { // or an Observer has panicked
@@ -182,8 +232,7 @@ func (a *acquisition) succeed(t turn) (*Lease, error) {
 	case t.follow != nil: // its release has asked for us
 		return a.lead(t.follow)
 	}
-	a.prepare()
-	return a.lead(nil)
+	return a.begin()
 }
 
 // passUp does with a turn what must be done when nobody is there to take it.
@@ -229,7 +278,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	if a.calls > 1 || a.turn != nil { // it has waited
+	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // it has waited, or may have subscribed
 		a.sent = time.Now()
 	}
 	if !a.known {
@@ -286,12 +335,13 @@ func (a *acquisition) await(q question) (*Lease, error) {
 }
 
 func (a *acquisition) answered(g Grant) (*Lease, error) {
+	a.rounds += g.Rounds
 	if a.polled {
 		a.polled = false
 		a.engine.times.polled(a.rule.Name, g.State == Granted)
 	}
 	if g.State != Granted {
-		a.known = a.unclear || g.State == Busy && a.claim.Queue
+		a.known = a.unclear || g.State == Busy && (a.claim.Queue || g.Unsettled)
 	}
 	switch g.State {
 	case Granted:
@@ -344,7 +394,7 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 		life = min(life, g.Left)
 		each = life
 	}
-	deadline := since.Add(life - drift(life))
+	deadline := since.Add(life - e.cfg.drift(life))
 	if gone := a.caller.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
 	}
@@ -366,16 +416,23 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 	if a.rule.AtLeast != 0 {
 		f.hold.keep = now.Add(a.rule.AtLeast)
 	}
-	f.lease.init(a, &f.hold, g.Fence)
-	if a.expected {
-		e.post.ignore(a.claim.Owner)
+	if a.rule.Mode == Shared {
+		f.hold.claim.Fence = g.Fence
 	}
+	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
 		e.cohorts.granted(&f.hold) // before the keeper can find it lost, and tell the cohort so
+	}
+	writer := g.Writer
+	if a.expected {
+		writer = e.post.ignore(a.claim.Owner) || writer
 	}
 	if !e.keeper.add(&f.hold, &f.lease) {
 		f.lease.tell(ErrClosed)
 		return nil, a.fail(ErrClosed, 0)
+	}
+	if a.rule.Mode == Shared {
+		e.cohorts.admit(&f.hold, writer)
 	}
 	return &f.lease, nil
 }

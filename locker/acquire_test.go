@@ -404,13 +404,6 @@ func TestABackoffThatEndsEndsTheWait(t *testing.T) {
 	})
 }
 
-func TestSharedNeedsReaders(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		_, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: "a", Mode: locker.Shared})
-		wantErr(t, err, "a", locker.ErrUnsupported)
-	})
-}
-
 func TestInvalidRulesSendNothing(t *testing.T) {
 	long := strings.Repeat("k", 513)
 	for name, tc := range map[string]struct {

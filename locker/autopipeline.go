@@ -18,7 +18,7 @@ import (
 // leases that are held stay so. go-redis calls AutoPipeline experimental. Its options are the client's, and it ends with the
 // client.
 //
-// The client must have one, as a *redis.Client does; otherwise the constructor says so.
+// The client must have one, as a *redis.Client and a *redis.ClusterClient do; otherwise the constructor says so.
 func WithAutoPipeline() Option { return func(c *config) { c.autoPipeline = true } }
 
 // pipelined sends commands by themselves while few are under way, and together when there are more.

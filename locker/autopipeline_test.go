@@ -19,7 +19,7 @@ func TestPipelinedObeysTheLaws(t *testing.T) {
 	for _, way := range []string{"pipelined", "full duplex"} {
 		t.Run(way, func(t *testing.T) {
 			obeysTheLaws(t, func(c locker.Client) locker.Store {
-				return together(t, c.(*redis.Client)) //nolint:forcetypeassert // it is what through returns
+				return together(t, c)
 			}, func(o *redis.Options) { o.AutoPipelineOptions = ways[way].options })
 		})
 	}

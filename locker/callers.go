@@ -99,13 +99,18 @@ type answer[T any] struct {
 // ask is begin for everything else than steps. An answer that nobody waits for is dropped.
 func ask[T any](cs *callers, call func() (T, error)) <-chan answer[T] {
 	ch := make(chan answer[T], 1)
-	c := cs.take()
-	c.job = func() {
+	cs.do(func() {
 		v, err := call()
 		ch <- answer[T]{v, err}
-	}
-	c.work <- struct{}{}
+	})
 	return ch
+}
+
+// do runs job on a goroutine of its own.
+func (cs *callers) do(job func()) {
+	c := cs.take()
+	c.job = job
+	c.work <- struct{}{}
 }
 
 // run works until work is closed.

@@ -9,10 +9,14 @@ import (
 
 // cleaner finishes, in the background, the releases whose answer nobody waits for any more: grants that came too late,
 // acquires that were abandoned in flight, releases without an answer. It repeats each until it is answered, or until the
-// server has forgotten the lease by itself. One goroutine per Engine, which exists only while there is work.
+// server has forgotten the lease by itself. One goroutine, which exists only while there is work. An Engine has one, and so
+// has each node of a quorum.
 type cleaner struct {
-	engine *Engine
-	work   tasks // what is not confirmed yet
+	calls      *callers
+	release    func(context.Context, Claim) (Grant, error)
+	background context.Context // of the calls
+	closing    <-chan struct{} // closed when stop is near
+	work       tasks           // what is not confirmed yet
 
 	mu      sync.Mutex
 	queue   []chore
@@ -36,8 +40,7 @@ func (ch *chore) at(now time.Time) Claim {
 	return claim
 }
 
-func (c *cleaner) init(e *Engine) {
-	c.engine = e
+func (c *cleaner) init() {
 	c.hurry = make(chan struct{})
 }
 
@@ -89,10 +92,10 @@ func (c *cleaner) try(ch chore) bool {
 		return true
 	}
 	claim := ch.at(time.Now())
-	ctx, cancel := context.WithTimeout(c.engine.background, callTimeout)
+	ctx, cancel := context.WithTimeout(c.background, callTimeout)
 	defer cancel()
 	select {
-	case r := <-ask(&c.engine.calls, func() (Grant, error) { return c.engine.store.Release(ctx, claim) }):
+	case r := <-ask(c.calls, func() (Grant, error) { return c.release(ctx, claim) }):
 		if r.err != nil {
 			c.failed(r.err)
 			return false
@@ -116,12 +119,12 @@ func (c *cleaner) first() (chore, bool) {
 	return c.queue[0], true
 }
 
-// failed puts the oldest chore behind the others, one of which may be answered. When the Engine closes, what the server
+// failed puts the oldest chore behind the others, one of which may be answered. When all is about to close, what the server
 // refuses for good is not worth waiting for.
 func (c *cleaner) failed(err error) {
 	if no, ok := errors.AsType[*Refusal](err); ok && !no.Temporary {
 		select {
-		case <-c.engine.closing:
+		case <-c.closing:
 			c.done()
 			return
 		default:

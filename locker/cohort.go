@@ -29,6 +29,7 @@ type cohort struct {
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
+	open    bool      // hold is Shared, and more callers may use it
 	seen    bool      // the leader, or one before it, was answered: the key is held
 	holder  Holder    // what the leader heard last, while there is no hold
 	heard   time.Time // and when
@@ -58,30 +59,31 @@ type cohorts struct {
 
 	mu     sync.Mutex
 	active map[terms]*cohort
-	spare  []*cohort // to be used again
+	spare  []*cohort        // to be used again
+	phases map[string]*hold // of readers, by their tokens
 }
 
 func (cs *cohorts) init(e *Engine) {
 	cs.engine = e
 	cs.active = make(map[terms]*cohort)
+	cs.phases = make(map[string]*hold)
 }
 
-// share says on which terms callers with this rule share a lease. AtLeast, AtMost, Once and WithoutRenewal speak of one
-// caller's lease, and who does not wait asks the server.
+// share says on which terms callers with this rule share a lease, and whether they do. AtLeast, AtMost, Once and
+// WithoutRenewal speak of one caller's lease, and who does not wait asks the server; but readers need not wait to share.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
-	if c.handoffs == 1 || !c.renewal || r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 || r.Wait == NoWait {
-		return terms{}, false
-	}
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL}
 	if adaptive {
 		t.ttl = 0
 	}
-	return t, true
+	alone := c.handoffs == 1 || !c.renewal || r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 ||
+		r.Wait == NoWait && r.Mode == Exclusive
+	return t, !alone
 }
 
-// join makes a the leader of its cohort, or puts it behind those who wait; in front when its turn had come already. It is
-// false when too many wait.
+// join makes a the leader of its cohort, or puts it behind those who wait; in front when its turn had come already. Who does
+// not wait leads a cohort of its own then. It is false when too many wait.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -95,6 +97,10 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		c.terms = t
 		cs.active[t] = c
 		a.cohort, a.leads = c, true
+		return true
+	}
+	if a.rule.Wait == NoWait {
+		a.cohort = &cohort{terms: t}
 		return true
 	}
 	if !inFront && !a.admit() {
@@ -182,19 +188,23 @@ func (cs *cohorts) granted(h *hold) {
 	defer cs.mu.Unlock()
 	c := h.cohort
 	c.hold, c.seen, c.failure, h.used = h, true, nil, 1
+	if c.terms.mode == Shared {
+		h.users, cs.phases[h.claim.Owner] = 1, h
+	}
 }
 
 // release is called when the user of h gives it up. Either it was passed on, or it must go back to the server; then next,
 // if there is one, leads: its acquire may go out with the release.
 func (cs *cohorts) release(h *hold) (passed bool, next *acquisition) {
-	if h.cohort == nil {
-		return false, nil
-	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := h.cohort
-	if c.hold != h {
-		return false, nil // lost meanwhile, and the cohort knows it
+	switch {
+	case c != nil && c.terms.mode == Shared:
+		return cs.leavePhase(h), nil
+	case c == nil || c.hold != h: // lost meanwhile, and the cohort knows it
+		h.over = true
+		return false, nil
 	}
 	if len(c.waiting) > 0 && h.used < h.block && time.Since(h.since) < streakWithin &&
 		!cs.engine.isClosing() && cs.engine.keeper.pass(h) {
@@ -203,17 +213,16 @@ func (cs *cohorts) release(h *hold) (passed bool, next *acquisition) {
 		c.take().turn <- turn{hold: h, fence: fence}
 		return true, nil
 	}
+	h.over = true
 	return false, cs.newLeader(c)
 }
 
 // lost is called when h has ended on the server: its cohort asks anew.
 func (cs *cohorts) lost(h *hold) {
-	if h.cohort == nil {
-		return
-	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if c := h.cohort; c.hold == h {
+	h.over = true
+	if c := h.cohort; c != nil && c.hold == h {
 		if next := cs.newLeader(c); next != nil {
 			next.turn <- turn{seen: true}
 		}
@@ -244,7 +253,10 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 
 // newLeader takes the first who waits as the leader, who must be told; without one the cohort is over. cs.mu is held.
 func (cs *cohorts) newLeader(c *cohort) *acquisition {
-	c.hold = nil
+	if c.hold != nil && c.terms.mode == Shared {
+		delete(cs.phases, c.hold.claim.Owner)
+	}
+	c.hold, c.open = nil, false
 	if len(c.waiting) == 0 {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)

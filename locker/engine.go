@@ -15,6 +15,7 @@ import (
 // [NewSingle], share it, and Close it when the service stops.
 type Engine struct {
 	store   Store
+	readers Downgrader // the same Store; nil: it has no readers
 	cfg     config
 	keeper  keeper
 	cleaner cleaner
@@ -48,8 +49,8 @@ func New(s Store, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.renewClient != nil || cfg.autoPipeline {
-		return nil, errors.New("latchkit: New: WithRenewClient and WithAutoPipeline are for constructors that take a Redis client; set your Store up by itself")
+	if cfg.renewClient != nil || cfg.autoPipeline || cfg.acks.asked {
+		return nil, errors.New("latchkit: New: WithRenewClient, WithAutoPipeline and WithReplicaAck are for constructors that take a Redis client; set your Store up by itself")
 	}
 	return newEngine(s, cfg), nil
 }
@@ -57,12 +58,14 @@ func New(s Store, opts ...Option) (*Engine, error) {
 func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
 	e.calls.store = s
+	e.readers, _ = s.(Downgrader)
 	e.background, e.cut = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.pace = &pace{bounds: cfg.adaptiveTTL}
 	}
 	e.keeper.init(e)
-	e.cleaner.init(e)
+	e.cleaner = cleaner{calls: &e.calls, release: s.Release, background: e.background, closing: e.closing}
+	e.cleaner.init()
 	e.cohorts.init(e)
 	e.post.init(e)
 	if j, ok := s.(Joiner); ok {
@@ -85,30 +88,35 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 
 // acquire is Acquire, or with a pass Join.
 func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Pass) (*Lease, error) {
+	a, err := e.begin(ctx, rule)
+	if err != nil {
+		return nil, err
+	}
+	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
+	a.pass = pass
+	a.observe()
+	return a.end(a.run())
+}
+
+// begin makes the acquisition of one call of Acquire, and counts it among those that are under way. Nothing was sent, and
+// nobody was told, when it fails.
+func (e *Engine) begin(ctx context.Context, rule Rule) (*acquisition, error) {
 	adaptive := e.pace != nil && rule.TTL == 0
 	if adaptive {
 		rule.TTL = e.pace.ttl()
 	}
 	rule, err := e.cfg.resolve(rule)
+	a := &acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx, ctx: ctx}
+	if err == nil {
+		err = a.mindOrder(ctx)
+	}
+	if err == nil && !e.acquires.enter() {
+		err = ErrClosed
+	}
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 	}
-	if !e.acquires.enter() {
-		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
-	}
-	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
-	a := acquisition{engine: e, rule: rule, adaptive: adaptive, pass: pass, began: time.Now(), caller: ctx}
-	var end func(Outcome)
-	a.ctx, end = e.cfg.begin(ctx, OpAcquire, rule)
-	lease, err := a.run()
-	if end != nil {
-		end(a.outcome(lease, err))
-	}
-	if err != nil {
-		return nil, err
-	}
-	e.examine.Do(func() { ask(&e.calls, e.warn) })
-	return lease, nil
+	return a, nil
 }
 
 // Inspect says who holds key now. It is a look, not a lock: the answer may be old when it arrives.
@@ -232,6 +240,11 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = cleaned
 	}
 	e.cut()
+	if s, ok := e.store.(settler); ok {
+		if settled := s.settle(ctx); err == nil {
+			err = settled
+		}
+	}
 	if idle := e.calls.stop(ctx); err == nil {
 		err = idle
 	}
@@ -245,6 +258,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	return e.closeErr
 }
+
+// settler is a Store that goes on by itself after it has answered. Close waits for that.
+type settler interface{ settle(context.Context) error }
 
 func (e *Engine) isClosing() bool {
 	select {
@@ -272,7 +288,3 @@ func (e *Engine) warn() (struct{}, error) {
 	}
 	return struct{}{}, nil
 }
-
-// drift is the part of a lease that is not used: the clocks of client and server may run at rates that differ by 1 %,
-// and the server expires keys within a millisecond or two.
-func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }

@@ -24,6 +24,9 @@ var (
 	ErrReleased = errors.New("the lock was released")
 	// ErrUnavailable: the server cannot be asked now. It is never reported as busy.
 	ErrUnavailable = errors.New("the lock server cannot be asked now")
+	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) holds as well; what each node said is inside,
+	// see [NodeError].
+	ErrQuorum error = noQuorum{}
 	// ErrUnsupported: this Locker cannot do that.
 	ErrUnsupported = errors.New("this Locker cannot do that")
 	// ErrGone: Break found that the holder it was told to break does not hold any more.
@@ -34,6 +37,8 @@ var (
 	ErrInvalidKey = errors.New("invalid key")
 	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits; the text says what is allowed.
 	ErrInvalidRule = errors.New("invalid rule")
+	// ErrUnguarded: something that works under a lease was called without one.
+	ErrUnguarded = errors.New("there is no lease in the context")
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("the Locker was closed")
 )
@@ -42,6 +47,11 @@ type revoked struct{}
 
 func (revoked) Error() string        { return "the lock was revoked by an operator" }
 func (revoked) Is(target error) bool { return target == ErrLost }
+
+type noQuorum struct{}
+
+func (noQuorum) Error() string        { return "too few nodes agreed" }
+func (noQuorum) Is(target error) bool { return target == ErrUnavailable }
 
 // An Error says which operation failed, on which key, and why. Like fs.PathError it is found with errors.As; the reason
 // is asked for with errors.Is and the sentinels above. It never holds an owner's token.

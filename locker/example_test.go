@@ -60,6 +60,19 @@ func ExampleNewSingle_options() {
 	_ = l.Close(context.Background())
 }
 
+// On Sentinel, and only with leases that a replica knows.
+func ExampleNewSingle_sentinel() {
+	sentinels := []string{"localhost:26379", "localhost:26380", "localhost:26381"}
+	l, err := locker.NewSingle(
+		redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "locks", SentinelAddrs: sentinels}),
+		locker.WithReplicaAck(1, 500*time.Millisecond),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = l.Close(context.Background())
+}
+
 // While another library still polls for the same keys.
 func ExampleWithoutQueue() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
@@ -68,6 +81,50 @@ func ExampleWithoutQueue() {
 		log.Fatal(err)
 	}
 	_ = l.Close(context.Background())
+}
+
+// Many may look at an article, one at a time may change it.
+func ExampleNewReadWrite() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	ctx := context.Background()
+	show := func(context.Context) error { return nil }
+
+	l, err := locker.NewReadWrite([]locker.Client{client})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = locker.Run(ctx, l, locker.Rule{Key: "article:7", Mode: locker.Shared}, show)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = l.Close(ctx)
+}
+
+// A writer that is done with writing lets readers in, and no other writer.
+func ExampleLease_Downgrade() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+
+	ctx := context.Background()
+	err = locker.Run(ctx, l, locker.Rule{Key: "article:7"}, func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		fmt.Println("written:", lease.Mode())
+		if err := lease.Downgrade(ctx); err != nil {
+			return err
+		}
+		_, err := l.Acquire(ctx, locker.Rule{Key: "article:7", Mode: locker.Shared})
+		fmt.Println("read:", lease.Mode(), err)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// written: exclusive
+	// read: shared <nil>
 }
 
 func ExampleEngine_Acquire() {
@@ -108,4 +165,22 @@ func Example_testingALoss() {
 		})
 	}
 	_ = test
+}
+
+func ExampleNewRedlock() {
+	one := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379"})
+	two := redis.NewClient(&redis.Options{Addr: "10.0.0.2:6379"})
+	three := redis.NewClient(&redis.Options{Addr: "10.0.0.3:6379"})
+	_ = func(ctx context.Context) error {
+		nodes := []locker.Client{one, two, three} // of independent servers, not of replicas
+		err := locker.EnrollRedlock(ctx, nodes)   // once, when they are installed
+		if err != nil {
+			return err
+		}
+		l, err := locker.NewRedlock(nodes)
+		if err != nil {
+			return err
+		}
+		return locker.Run(ctx, l, locker.Rule{Key: "order:42"}, func(context.Context) error { return nil })
+	}
 }

@@ -1,5 +1,12 @@
 package locker
 
+import (
+	"context"
+	"time"
+
+	"github.com/bsm/redislock"
+)
+
 // What the tests of package locker_test look at from inside.
 var (
 	Refused    = refusal
@@ -7,6 +14,7 @@ var (
 	CounterOf  = counterOf
 	Tombstone  = tombstoneOf
 	DoneMark   = doneOf
+	ReadersOf  = readersOf
 	QueueOf    = queueOf
 	EntryOf    = entryOf
 	JoinsOf    = joinsOf
@@ -15,22 +23,67 @@ var (
 	ScriptText = map[string]string{
 		"acquire": acquireScript.text, "renew": renewScript.text, "confirm": confirmScript.text, "release": releaseScript.text,
 		"break": breakScript.text, "inspect": inspectScript.text, "raise_fence": raiseFenceScript.text,
+
+		"rw_acquire": rwAcquireScript.text, "rw_renew": rwRenewScript.text, "rw_release": rwReleaseScript.text,
+		"rw_break": rwBreakScript.text, "rw_inspect": rwInspectScript.text, "rw_downgrade": rwDowngradeScript.text,
+		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
+		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
 		"delegate": delegateScript.text, "join": joinScript.text, "leave": leaveScript.text,
 	}
 )
 
 // SingleStore is the Store behind NewSingle.
 func SingleStore(c Client) Store {
-	s, _ := newSingleStore(c, config{}) // only WithAutoPipeline can fail
+	s, _ := newSingleStore(c, config{}) // only options can be wrong
 	return s
 }
 
-// Kill makes a Store of SingleStore deaf, as if its process had ended, and returns where it listened.
-func Kill(s Store) (channel string) {
-	b := s.(listening).inbox
-	b.stop()
-	return b.channel
+// AckedStore is the Store behind NewSingle with WithReplicaAck.
+func AckedStore(c Client, n int, within time.Duration) (Store, error) {
+	return newSingleStore(c, config{acks: acks{asked: true, replicas: n, within: within}})
 }
+
+// PollingStore is the Store behind NewPolling.
+func PollingStore(c *redislock.Client) Store { return newPollingStore(c) }
+
+// ReadWriteStore is the Store behind NewReadWrite with one client.
+func ReadWriteStore(c Client) Store {
+	s, _ := newReadWriteStore(c, config{})
+	return s
+}
+
+// Kill makes a Store of SingleStore or ReadWriteStore deaf, as if its process had ended, and returns where it listened.
+func Kill(s Store) (channels []string) {
+	switch s := s.(type) {
+	case listening:
+		return s.inbox.end()
+	case listeningReadWrite:
+		return s.inbox.end()
+	case listeningCluster:
+		return s.shards.end()
+	case listeningReadWriteCluster:
+		return s.shards.end()
+	}
+	return nil
+}
+
+func (b *inbox) end() (channels []string) {
+	b.stop()
+	return []string{b.channel}
+}
+
+func (s *shards) end() (channels []string) {
+	s.mu.Lock()
+	for _, sh := range s.slots {
+		channels = append(channels, sh.name)
+	}
+	s.mu.Unlock()
+	s.stop()
+	return channels
+}
+
+// LeaveAfter makes an Engine on a cluster leave channels that nobody has used for that long. Call it before the first wait.
+func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).shards.leaves = d }
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }
@@ -42,8 +95,26 @@ func TogetherStore(c Client) (Store, error) {
 		return nil, err
 	}
 	store := single{client: c, steps: p.together, renewals: c}
+	if cluster, ok := c.(clusterClient); ok {
+		return listeningCluster{clustered{store, cluster}, newShards(cluster)}, nil
+	}
 	if s, ok := c.(subscriber); ok {
 		return listening{store, newInbox(s)}, nil
 	}
 	return store, nil
 }
+
+// DriftOf is the part of a lease of that length that is not used.
+func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
+
+// QuorumStore is the Store behind NewRedlock.
+func QuorumStore(cs []Client, opts ...Option) (Store, error) {
+	q, _, err := newRedlock("QuorumStore", cs, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.withInboxes(cs), nil
+}
+
+// Settle waits for what a Store of QuorumStore does after it has answered.
+func Settle(ctx context.Context, s Store) error { return s.(settler).settle(ctx) }

@@ -13,7 +13,7 @@ import (
 // Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below 1 ms or above WithMaxTTL;
 // ErrUnavailable when the server refuses for good; ctx.Err(). After the last two the lease is as it was.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	ctx, end := l.engine.cfg.begin(ctx, OpExtend, l.rule)
+	ctx, end := l.config().begin(ctx, OpExtend, l.rule)
 	calls := 0
 	err := l.extend(ctx, ttl, &calls)
 	if over := l.ended(); endedEarly(over) {
@@ -42,12 +42,12 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	if err := l.gone(); err != nil {
 		return err
 	}
-	if e.keeper.shorten(l, ttl) {
+	if l.shorten(ttl) {
 		return nil
 	}
 	over := l.Context().Done()
 	for pause := range betweenRepeats {
-		claim, start, ok := e.keeper.extension(l, ttl)
+		claim, start, ok := e.keeper.extension(l.root(), ttl)
 		if !ok { // a Release has come in between
 			<-over
 			return l.gone()
@@ -57,7 +57,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 		case r := <-ask(&e.calls, func() ([]Grant, error) { return e.store.Renew(ctx, []Claim{claim}) }):
 			var no *Refusal
 			switch {
-			case r.err == nil && len(r.value) == 1:
+			case r.err == nil && len(r.value) == 1 && r.value[0].Err == nil:
 				if e.keeper.answered(l.hold, r.value[0], claim, start) {
 					e.keeper.extended(l.hold, ttl)
 					return l.gone()

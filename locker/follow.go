@@ -21,8 +21,11 @@ type follow struct {
 var errNotQueued = errors.New("nothing was queued")
 
 // newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now. Where
-// it could not wait in the queue there is none, and next is still to be told.
+// it could not wait in the queue, or its grant must be acknowledged by replicas, there is none, and next is still to be told.
 func newFollow(next *acquisition, now time.Time) *follow {
+	if next.engine.cfg.acks.asked {
+		return nil
+	}
 	if next.prepare(); !next.claim.Queue {
 		return nil
 	}

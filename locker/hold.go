@@ -18,8 +18,12 @@ type hold struct {
 	unclear bool          // an acquire of token is unanswered, so the release must undo it
 	posted  bool          // a message about token may still come
 
+	// Guarded by the cohorts' mutex:
 	cohort *cohort // whose callers it may be passed to; nil: nobody's
-	used   int32   // fences of the block that were given out; guarded by the cohorts' mutex
+	used   int32   // fences of the block that were given out
+	users  int32   // Shared: Leases that use it, or are about to
+	closed bool    // Shared: nobody else may use it
+	over   bool    // it is being released, or was lost
 
 	renewal // guarded by the keeper's mutex
 }
@@ -30,9 +34,15 @@ type first struct {
 	lease Lease
 }
 
-// lost is what follows when a hold has ended without a release. lease is who used it, nil while it was passed on.
-func (h *hold) lost(lease *Lease, why error, mayBeOurs bool) {
-	if lease != nil && !lease.lose(why) {
+// lost is what follows when a hold has ended without a release. users are the Leases that used it, none while it was passed on.
+func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
+	begun := 0
+	for _, l := range users {
+		if !l.lose(why) {
+			begun++
+		}
+	}
+	if begun > 0 && begun == len(users) {
 		return // a Release has begun, and does the rest
 	}
 	h.engine.post.forget(h)
@@ -45,7 +55,7 @@ func (h *hold) lost(lease *Lease, why error, mayBeOurs bool) {
 
 // chore is the release of this hold, as the cleaner would do it.
 func (h *hold) chore(longest time.Duration) chore {
-	ch := chore{claim: h.claim}
+	ch := chore{claim: h.engine.keeper.claimOf(h)}
 	ch.claim.Undo = undoFor(h.unclear, h.ttl)
 	ch.useless = time.Now().Add(max(longest, ch.claim.Undo))
 	ch.keep = h.keep

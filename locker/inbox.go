@@ -64,10 +64,22 @@ type listening struct {
 	*inbox
 }
 
-var _ Notifier = listening{}
+var _ interface {
+	Notifier
+	Several
+} = listening{}
+
+// AcquireAll runs acquire_all.lua: on one server any keys go together.
+func (s listening) AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
+	return s.acquireAll(ctx, cs)
+}
 
 func newInbox(s subscriber) *inbox {
-	b := &inbox{client: s, channel: inboxChannel + rand.Text(), tell: func(Event) {}}
+	return newInboxAt(s, inboxChannel+rand.Text())
+}
+
+func newInboxAt(s subscriber, channel string) *inbox {
+	b := &inbox{client: s, channel: channel, tell: func(Event) {}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	return b
 }
@@ -273,8 +285,11 @@ func (b *inbox) tryAgain() {
 // eventOf reads a message. The key comes last, because it may contain spaces:
 //
 //	granted server-µs fence block hand-ms token L
+//	admitted server-µs fence writers hand-ms token L
+//	writer token L
 //	head hand-ms token L
 //	done token L
+//	free L
 //
 // What does not look so was sent by somebody else.
 func eventOf(text string) (e Event, ok bool) {
@@ -284,11 +299,19 @@ func eventOf(text string) (e Event, ok bool) {
 		at, fence := r.integer(), r.integer()
 		e = Event{Kind: EventGranted, At: time.UnixMicro(at), Fence: uint64(fence), Block: int(r.integer()), Hand: r.duration()}
 		ok = at > 0 && fence > 0 && e.Block > 0 && e.Hand > 0
+	case "admitted":
+		at, fence := r.integer(), r.integer()
+		e = Event{Kind: EventGranted, At: time.UnixMicro(at), Fence: uint64(fence), Block: 1, Writer: r.integer() > 0, Hand: r.duration()}
+		ok = at > 0 && fence > 0 && e.Hand > 0
+	case "writer":
+		e, ok = Event{Kind: EventWriter}, true
 	case "head":
 		e = Event{Kind: EventHead, Hand: r.duration()}
 		ok = e.Hand > 0
 	case "done":
 		e, ok = Event{Kind: EventDone}, true
+	case "free":
+		return Event{Kind: EventFree, Key: r.rest}, r.rest != ""
 	}
 	e.Owner, e.Key = r.word(), r.rest
 	return e, ok && e.Owner != "" && e.Key != ""

@@ -119,7 +119,7 @@ func TestAnInboxHearsOfItsTurns(t *testing.T) {
 var malformed = []string{
 	"", " ", "granted", "granted ", "head", "done", "done T", "done T ", "head 5 T", "head x T L", "head 0 T L", "head -5 T L",
 	"granted 1 2 3 4 T", "granted 0 2 3 4 T L", "granted 1 -2 3 4 T L", "granted 1 2 0 4 T L", "granted 1 2 3 0 T L",
-	"granted 1 2 3 4  L", "granted 99999999999999999999 2 3 4 T L", "free L", "Granted 1 2 3 4 T L", "\xff\x00",
+	"granted 1 2 3 4  L", "granted 99999999999999999999 2 3 4 T L", "free", "free ", "Granted 1 2 3 4 T L", "\xff\x00",
 }
 
 func TestMessages(t *testing.T) {
@@ -135,6 +135,7 @@ func TestMessages(t *testing.T) {
 		},
 		"head 10 T k": {Kind: locker.EventHead, Hand: 10 * time.Millisecond, Owner: "T", Key: "k"},
 		"done T k":    {Kind: locker.EventDone, Owner: "T", Key: "k"},
+		"free a key":  {Kind: locker.EventFree, Key: "a key"},
 	} {
 		if e, ok := locker.EventOf(text); !ok || e != want {
 			t.Errorf("%q is read as %#v", text, e)

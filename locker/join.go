@@ -76,7 +76,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	if err := ctx.Err(); err != nil {
 		return p, err
 	}
-	if !e.keeper.delegated(l) { // a Release has come in between
+	if !e.keeper.delegated(l.root()) { // a Release has come in between
 		return p, ErrReleased
 	}
 	if secret == [32]byte{} {

@@ -67,12 +67,7 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 func (k *keeper) pass(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	whole := h.ttl
-	if h.handed > 0 {
-		whole = h.handed
-	}
-	extended := h.longest > h.ttl && !h.adaptive
-	if h.index == 0 || h.failure != nil || extended || h.joinable || time.Until(h.deadline) < whole/2 {
+	if !h.sound() || h.joinable || h.claim.Fence != 0 { // it was delegated, or is being downgraded
 		return false
 	}
 	if h.lease = nil; !h.adaptive {
@@ -81,7 +76,17 @@ func (k *keeper) pass(h *hold) bool {
 	return true
 }
 
-// attach gives a hold that was passed on to the Lease that uses it now, unless the hold was lost meanwhile, or the Engine is
+// sound says whether a hold is worth passing on or sharing; the keeper's mutex is held.
+func (h *hold) sound() bool {
+	whole := h.ttl
+	if h.handed > 0 {
+		whole = h.handed
+	}
+	extended := h.longest > h.ttl && !h.adaptive
+	return h.index > 0 && h.failure == nil && !extended && time.Until(h.deadline) >= whole/2
+}
+
+// attach gives a hold that was passed on, or is shared, to a Lease that uses it now, unless the hold was lost meanwhile, or the Engine is
 // closing: then nobody would end that Lease.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
@@ -89,7 +94,7 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 	if h.index == 0 || k.engine.isClosing() || !time.Now().Before(h.deadline) {
 		return false
 	}
-	h.lease = lease
+	h.use(lease)
 	return true
 }
 
@@ -98,6 +103,9 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 	h.final = !k.engine.cfg.renewal || !h.until.IsZero() && !start.Add(ttl).Before(h.until)
 	third := ttl / 3
+	if h.claim.Mode == Shared && h.claim.Inbox == "" {
+		third = min(third, untoldAsks)
+	}
 	h.renew = start.Add(third - third/10 + rand.N(third/5+1))
 	h.due = time.Time{}
 }
@@ -125,14 +133,14 @@ func (k *keeper) remove(h *hold) (deadline time.Time, longest time.Duration) {
 
 // drop takes h out of care because it is lost, and says who used it. It is false when h was out already: somebody else
 // has seen to its end.
-func (k *keeper) drop(h *hold) (lease *Lease, ok bool) {
+func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h.index == 0 {
 		return nil, false
 	}
 	heap.Remove(&k.due, h.index-1)
-	return h.lease, true
+	return h.leases(), true
 }
 
 // leases are those in care.
@@ -141,11 +149,16 @@ func (k *keeper) leases() []*Lease {
 	defer k.mu.Unlock()
 	var all []*Lease
 	for _, e := range k.due {
-		if e.hold.lease != nil {
-			all = append(all, e.hold.lease)
-		}
+		all = append(all, e.hold.leases()...)
 	}
 	return all
+}
+
+// claimOf is what h was granted to, and has become.
+func (k *keeper) claimOf(h *hold) Claim {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.claim
 }
 
 func (k *keeper) deadlineOf(h *hold) time.Time {
@@ -166,9 +179,12 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	deadline := now.Add(ttl - drift(ttl))
-	if h.lease != l || deadline.After(h.deadline) {
+	deadline := now.Add(ttl - k.engine.cfg.drift(ttl))
+	switch {
+	case !h.usedBy(l) || deadline.After(h.deadline):
 		return false
+	case len(h.sharers) > 0: // others count on it
+		return true
 	}
 	h.each, h.deadline = ttl, deadline
 	k.plan(h, now, ttl)
@@ -182,7 +198,7 @@ func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time, bool)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	if h.lease != l {
+	if !h.usedBy(l) {
 		return Claim{}, now, false
 	}
 	h.longest, h.adaptive = max(h.longest, ttl), false
@@ -204,7 +220,9 @@ func (k *keeper) delegated(l *Lease) bool {
 func (k *keeper) extended(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	h.each = ttl
+	if h.each = ttl; len(h.sharers) > 0 {
+		h.each = max(ttl, h.ttl)
+	}
 }
 
 // renewalAt is a renewal by ttl that is sent now, no further than AtMost; the keeper's mutex is held.
@@ -212,7 +230,10 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
 	if !h.until.IsZero() {
 		ttl = max(min(ttl, h.until.Sub(now)), time.Millisecond)
 	}
-	return Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Handed: h.handed > 0, Pass: h.claim.Pass}
+	return Claim{
+		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
+		Handed: h.handed > 0, Pass: h.claim.Pass,
+	}
 }
 
 // answered applies a Store's answer to a renewal that was sent at start. An answer for a hold that has ended meanwhile
@@ -220,6 +241,9 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
 func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 	switch g.State {
 	case Granted:
+		if g.Writer {
+			k.engine.cohorts.closePhase(h)
+		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if h.index == 0 {
@@ -235,7 +259,7 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 			ttl = min(ttl, g.Left)
 			next = max(ttl, 6*renewSlack) // what runs out is not asked about without a pause
 		}
-		if deadline := start.Add(ttl - drift(ttl)); deadline.After(h.deadline) {
+		if deadline := start.Add(ttl - k.engine.cfg.drift(ttl)); deadline.After(h.deadline) {
 			h.deadline = deadline
 		}
 		k.plan(h, start, next)
@@ -245,7 +269,8 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 		k.lose(h, revokedBecause(g.Reason))
 	case NotOurs:
 		k.lose(h, fmt.Errorf("%w: the server says it is not ours", ErrLost))
-	default: // no answer to a renewal: as good as none
+	default: // no answer to a renewal
+		k.failed([]*hold{h}, g.Err)
 		return true
 	}
 	return false
@@ -253,8 +278,8 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 
 // lose ends a hold that the server has given away.
 func (k *keeper) lose(h *hold, why error) {
-	if lease, ok := k.drop(h); ok {
-		h.lost(lease, why, false)
+	if users, ok := k.drop(h); ok {
+		h.lost(users, why, false)
 	}
 }
 
@@ -269,7 +294,7 @@ func (k *keeper) fix(h *hold) {
 // ending is a hold whose time is over.
 type ending struct {
 	hold  *hold
-	lease *Lease
+	users []*Lease
 	why   error
 }
 
@@ -284,7 +309,7 @@ func (k *keeper) run() {
 			return
 		}
 		for _, e := range over {
-			e.hold.lost(e.lease, e.why, true)
+			e.hold.lost(e.users, e.why, true)
 		}
 		k.enqueue(renewals)
 		timer.Reset(pause)
@@ -305,7 +330,7 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 		h := k.due[0].hold
 		if !now.Before(h.deadline) {
 			heap.Pop(&k.due)
-			over = append(over, ending{h, h.lease, h.timeout()})
+			over = append(over, ending{h, h.leases(), h.timeout()})
 			continue
 		}
 		if at := h.at(); at.Equal(h.deadline) || at.After(now.Add(renewSlack)) {

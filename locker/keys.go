@@ -11,12 +11,17 @@ import (
 // libraries see it; its siblings carry L's hash tag, so that they lie in L's slot of a cluster.
 const (
 	reserved     = "latchkit:"
-	queueKey     = reserved + "q:{" // latchkit:q:{tag}:L, a sorted set of who waits
-	tombstoneKey = reserved + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
-	doneKey      = reserved + "d:{" // latchkit:d:{tag}:L, there while Rule.Once holds
-	joinsKey     = reserved + "j:{" // latchkit:j:{tag}:L, a hash of who may join a lease, and who has
-	counterKey   = reserved + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
-	inboxChannel = reserved + "i:"  // latchkit:i:random, no key but a channel: where an Engine is told of its turn
+	queueKey     = reserved + "q:{"        // latchkit:q:{tag}:L, a sorted set of who waits
+	readersKey   = reserved + "r:{"        // latchkit:r:{tag}:L, a sorted set of who reads
+	tombstoneKey = reserved + "x:{"        // latchkit:x:{tag}:token, "undone" or "revoked:reason"
+	doneKey      = reserved + "d:{"        // latchkit:d:{tag}:L, there while Rule.Once holds
+	joinsKey     = reserved + "j:{"        // latchkit:j:{tag}:L, a hash of who may join a lease, and who has
+	counterKey   = reserved + "f:{"        // latchkit:f:{tag of the slot}, the fence counter, for ever
+	wakeKey      = reserved + "w:{"        // latchkit:w:{tag}:L, for whom a node of a quorum keeps its vote
+	nodeKey      = reserved + "node"       // the marker of a quorum's node, for ever
+	outKey       = reserved + "quarantine" // there while such a node is left out
+	inboxChannel = reserved + "i:"         // latchkit:i:random, no key but a channel: where an Engine is told of its turn
+	shardChannel = reserved + "s:"         // latchkit:s:{tag of the slot}:random, the same on a cluster: a sharded channel
 )
 
 // maxKeyBytes bounds L. Longer keys should be hashed by whoever makes them.
@@ -49,10 +54,15 @@ func tagOf(l string) string {
 }
 
 func queueOf(l string) string            { return queueKey + tagOf(l) + "}:" + l }
+func readersOf(l string) string          { return readersKey + tagOf(l) + "}:" + l }
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
+func wakeOf(l string) string             { return wakeKey + tagOf(l) + "}:" + l }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
 func joinsOf(l string) string            { return joinsKey + tagOf(l) + "}:" + l }
 func counterOf(l string) string          { return counters()[slot(tagOf(l))] }
+
+// tagOfSlot is a hash tag of a slot, in braces.
+func tagOfSlot(s uint16) string { return counters()[s][len(counterKey)-1:] }
 
 // slotCount is the number of slots of a Redis Cluster.
 const slotCount = 16384

@@ -22,8 +22,10 @@ type Lease struct {
 	base    context.Context // the caller's, with what the Observer added for the hold
 	endHold func(Outcome)
 	told    sync.Once // the Observer was told of the hold's end
+	part    *part     // nil unless it is one of several uses of a Lease that is not shown: see family
 
 	mu      sync.Mutex
+	mode    Mode                      // Shared after Downgrade, too
 	over    error                     // nil while held; then ErrReleased, or how it was lost
 	lasted  time.Duration             // from began until that was found
 	cause   error                     // nil while the contexts live
@@ -38,7 +40,7 @@ type Lease struct {
 
 // init makes l the Lease of the caller a, over h with one of its fences.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
-	l.engine, l.hold, l.rule, l.fence, l.began = a.engine, h, a.rule, fence, time.Now()
+	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
 	l.base, l.endHold = a.engine.cfg.begin(a.caller, OpHold, a.rule)
 }
 
@@ -51,10 +53,15 @@ func (l *Lease) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, l.String(
 // Key returns the key as the Rule gave it.
 func (l *Lease) Key() string { return l.rule.Key }
 
-// Mode returns the Rule's mode.
-func (l *Lease) Mode() Mode { return l.rule.Mode }
+// Mode returns the Rule's mode, and Shared after Downgrade.
+func (l *Lease) Mode() Mode {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mode
+}
 
-// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process. Hand it to
+// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process; all who share
+// the key in one phase of readers have the same. Hand it to
 // whatever the lock protects and let that refuse a smaller one than it has seen: then a holder that was paused past its
 // lease can do no harm. It is 0 only where the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }
@@ -64,6 +71,9 @@ func (l *Lease) Fence() uint64 { return l.fence }
 // Of a lease that has ended it is when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
+	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
+		deadline = l.part.until
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ended := l.began.Add(l.lasted); l.over != nil && ended.Before(deadline) {
@@ -100,6 +110,32 @@ func (l *Lease) derive(parent context.Context) context.Context {
 		l.cancels = append(l.cancels, cancel)
 	}
 	return ctx
+}
+
+// around is a context like parent that has the lease, and ends with it.
+func (l *Lease) around(parent context.Context) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.derive(parent)
+}
+
+// guard is a context like parent that ends with the lease too, but does not have it.
+func (l *Lease) guard(parent context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	l.onEnd(cancel)
+	return ctx
+}
+
+// onEnd has f called when the contexts end, with the cause; at once if they have ended.
+func (l *Lease) onEnd(f func(cause error)) {
+	l.mu.Lock()
+	if l.cause == nil {
+		l.cancels = append(l.cancels, f)
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
+	f(l.cause)
 }
 
 // end ends the Lease: the first to call it decides why, and is told so.
@@ -167,6 +203,17 @@ func (l *Lease) wrap(op Op, err error) error {
 		err = inner.Err
 	}
 	return &Error{Op: op, Key: l.rule.Key, Err: err}
+}
+
+// Observe tells the Locker's Observer that op begins under this lease, as the Locker tells it of its own operations. It
+// returns what the Observer made of ctx, and what must be called once when op has ended, without the Fence, which is
+// filled in. It is for adapters, such as package sqllock.
+func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outcome)) {
+	ctx, end := l.engine.cfg.begin(ctx, op, l.rule)
+	return ctx, func(o Outcome) {
+		o.Fence = l.fence
+		finish(end, o)
+	}
 }
 
 func (l *Lease) outcome(op Op, err error) Outcome {

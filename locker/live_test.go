@@ -42,7 +42,7 @@ func asks(t *testing.T, l locker.Locker, rule locker.Rule) *pending {
 }
 
 // queues starts an acquire, and returns when it is in the server's queue: behind all who were there before.
-func queues(t *testing.T, l locker.Locker, rule locker.Rule, c *redis.Client) *pending {
+func queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *pending {
 	t.Helper()
 	before := inLine(t, c, rule.Key)
 	p := asks(t, l, rule)

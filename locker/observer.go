@@ -18,11 +18,16 @@ const (
 	OpBreak                    // Engine.Break
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
+	OpDowngrade                // Downgrade
 	OpDelegate                 // Lease.Delegate; not observed
 	OpJoin                     // the Store's step of Engine.Join, which is observed as OpAcquire
+	OpTransact                 // a database transaction under the lease, its repetitions included: package sqllock
 )
 
-var opNames = [...]string{"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "delegate", "join"}
+var opNames = [...]string{
+	"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "downgrade", "delegate", "join",
+	"transact",
+}
 
 // String returns the operation's name, such as "acquire".
 func (o Op) String() string {
@@ -39,7 +44,8 @@ type Observer interface {
 	// into it becomes the parent of the operation's calls, and with OpHold of the work under the lock. The function
 	// that it returns is called once, at the end; it may be nil.
 	//
-	// OpAcquire, OpHold, OpRelease, OpExtend and OpBreak are observed. The rule is complete: defaults are filled in.
+	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpBreak are observed, and what adapters tell with
+	// [Lease.Observe]. The rule is complete: defaults are filled in.
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
@@ -60,6 +66,7 @@ type Result string
 
 const (
 	ResultAcquired       Result = "acquired"         // acquire: granted
+	ResultNested         Result = "nested"           // acquire: the caller's context holds the key already, see NewReentrant
 	ResultBusy           Result = "busy"             // acquire: held by somebody else, and not waited for
 	ResultTimeout        Result = "timeout"          // acquire: held by somebody else until Wait, the deadline or the Backoff was over; extend: the deadline was over
 	ResultCanceled       Result = "canceled"         // acquire, extend: the caller gave up
@@ -71,8 +78,14 @@ const (
 	ResultRevoked        Result = "revoked"          // hold, release, extend: ErrRevoked
 	ResultExpired        Result = "expired"          // hold, release, extend: ErrExpired
 	ResultExtended       Result = "extended"         // extend: the lease lives longer
+	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultBroken         Result = "broken"           // break: the holder was thrown out
 	ResultGone           Result = "gone"             // break: ErrGone
+	ResultCommitted      Result = "committed"        // transact: the transaction is there
+	ResultRolledBack     Result = "rolled_back"      // transact: it is not, because of its work, its database or its lease
+	ResultStaleFence     Result = "stale_fence"      // transact: it is not, because a newer holder has claimed the resource
+	ResultFenceRegressed Result = "fence_regressed"  // transact: it is not, because the fence is older than the database's
+	ResultCommitUnknown  Result = "commit_unknown"   // transact: nobody knows yet
 	ResultError          Result = "error"            // any: everything else
 )
 
@@ -84,8 +97,11 @@ type Outcome struct {
 	// Fence of the lease, 0 when there is none.
 	Fence uint64
 	// Calls is how many times the Store was asked by this operation. 0 for OpHold, for a release that passed the lease on to
-	// another caller of this process, and for an acquire that got it so.
+	// another caller of this process, and for an acquire that got it so. For OpTransact how often the transaction was begun.
 	Calls int
+	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call where the nodes agreed at once, more where
+	// their fences had to be brought together or votes were split. 0 where there is one server.
+	Rounds int
 	// Waited is how long an acquire was held up by another holder, of any process; 0 when the first answer was the grant.
 	Waited time.Duration
 	// Expected is how long an acquire would have to wait, estimated at the first answer of busy from the place in the queue

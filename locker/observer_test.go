@@ -30,7 +30,9 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 			m.Fail(locker.OpAcquire, errors.New("EOF"))
 		},
 			want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultUnavailable}},
-		"error":   {rule: locker.Rule{Mode: locker.Shared}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultError}},
+		"error": {before: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) {
+			m.Fail(locker.OpAcquire, &locker.Refusal{Err: locker.ErrUnsupported})
+		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultError}},
 		"lost":    {during: func(m *lockertest.Memory) { m.Steal("order:1") }, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultLost, locker.OpRelease: locker.ResultLost}},
 		"expired": {rule: locker.Rule{AtMost: time.Second}, during: func(*lockertest.Memory) {}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultExpired, locker.OpRelease: locker.ResultExpired}},
 		"revoked": {during: func(m *lockertest.Memory) {

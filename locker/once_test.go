@@ -21,16 +21,16 @@ import (
 // ways are how a script reaches the server.
 var ways = map[string]struct {
 	options *redis.AutoPipelineOptions
-	store   func(t *testing.T, c *redis.Client) locker.Store
+	store   func(t *testing.T, c locker.Client) locker.Store
 }{
-	"alone":                {nil, func(_ *testing.T, c *redis.Client) locker.Store { return locker.SingleStore(c) }},
+	"alone":                {nil, func(_ *testing.T, c locker.Client) locker.Store { return locker.SingleStore(c) }},
 	"pipelined":            {nil, together},
 	"pipelined in batches": {&redis.AutoPipelineOptions{MaxConcurrentBatches: 4, Unordered: true}, together},
 	"full duplex":          {&redis.AutoPipelineOptions{FullDuplex: true}, together},
 	"full duplex, 2 lines": {&redis.AutoPipelineOptions{FullDuplex: true, NumShards: 2}, together},
 }
 
-func together(t *testing.T, c *redis.Client) locker.Store {
+func together(t *testing.T, c locker.Client) locker.Store {
 	t.Helper()
 	s, err := locker.TogetherStore(c)
 	if err != nil {

@@ -23,11 +23,16 @@ type config struct {
 	queue      bool
 	handoffs   int
 
+	maxSkew     time.Duration
+	nodeTimeout time.Duration
+
 	adaptive     *adaptiveBackoff
 	adaptiveTTL  bounds
 	renewClient  Client
 	renewApart   bool
 	autoPipeline bool
+	failsOver    bool // another server may take over, whose clock differs by maxSkew
+	acks         acks
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -37,6 +42,9 @@ func newConfig(opts []Option) (config, error) {
 		renewal:  true,
 		queue:    true,
 		handoffs: DefaultHandoffs,
+
+		maxSkew:     DefaultMaxSkew,
+		nodeTimeout: 500 * time.Millisecond,
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -70,8 +78,14 @@ func (c *config) validate() error {
 		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.handoffs < 1:
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
+	case c.nodeTimeout < time.Millisecond || c.nodeTimeout > longestTime:
+		return fmt.Errorf("latchkit: WithNodeTimeout(%v); from 1ms to 10 years are allowed, and in practice it is several round trips to the farthest node", c.nodeTimeout)
 	case c.maxWaiters < 0:
 		return fmt.Errorf("latchkit: WithMaxWaiters(%d); give a positive number, or leave it out for no limit", c.maxWaiters)
+	case c.maxSkew < 0 || c.maxSkew > longestTime:
+		return fmt.Errorf("latchkit: WithMaxSkew(%v); give how far the servers' clocks may differ, 0 when they cannot", c.maxSkew)
+	case c.acks != acks{} && !c.acks.sensible():
+		return fmt.Errorf("latchkit: WithReplicaAck(%d, %v); give at least one replica and at least 1ms, or leave the option out", c.acks.replicas, c.acks.within)
 	case len(c.prefix) > maxKeyBytes/2:
 		return fmt.Errorf("latchkit: WithPrefix: %d bytes leave no room for keys; at most %d are allowed", len(c.prefix), maxKeyBytes/2)
 	}
@@ -81,7 +95,8 @@ func (c *config) validate() error {
 // WithTTL sets the time to live of leases whose Rule has none. Default: [DefaultTTL].
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
-// WithMaxTTL is the largest TTL or AtLeast that a Rule may ask for. Default: 0, any.
+// WithMaxTTL is the largest TTL or AtLeast that a Rule may ask for. Default: 0, any; on quorums 1 minute, because a node that may
+// have forgotten its leases is left out until the longest of them is over.
 func WithMaxTTL(d time.Duration) Option { return func(c *config) { c.maxTTL = d } }
 
 // WithPrefix puts p in front of every key on the server. Default: none, so that the lock "a" is the Redis key "a",
@@ -119,7 +134,7 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 }
 
 // WithRenewClient sends renewals through a client of its own, so that they do not queue for connections behind the
-// service's other traffic. It must lead to the same server. Default: the Locker's client.
+// service's other traffic. It must lead to the same server, or the same cluster. Default: the Locker's client.
 func WithRenewClient(client Client) Option {
 	return func(c *config) { c.renewClient, c.renewApart = client, true }
 }
@@ -132,6 +147,10 @@ const DefaultHandoffs = 64
 // a lease if Key, Mode and TTL of their Rules are equal, they may wait, and neither AtLeast, AtMost nor Once is set. 1: none
 // do, every caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return func(c *config) { c.handoffs = n } }
+
+// WithNodeTimeout is how long one step on a quorum waits for a node that does not answer, where the answers of the others do not
+// decide. It has nothing to do with the TTL. Default: 500 ms.
+func WithNodeTimeout(d time.Duration) Option { return func(c *config) { c.nodeTimeout = d } }
 
 // WithFair grants strictly in the order in which callers of all processes began to wait at the server: it is
 // WithHandoffs(1). By default processes take turns, a streak each, so a caller may be overtaken by callers of other processes

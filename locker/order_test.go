@@ -16,7 +16,7 @@ import (
 )
 
 // inLine is how many entries the queue of a key has.
-func inLine(t *testing.T, c *redis.Client, key string) int {
+func inLine(t *testing.T, c redis.Cmdable, key string) int {
 	t.Helper()
 	n, err := c.ZCard(t.Context(), locker.QueueOf(key)).Result()
 	if err != nil {

@@ -26,9 +26,10 @@ type post struct {
 
 // mailbox is what an acquisition was told and has not read yet.
 type mailbox struct {
-	key  string
-	bell chan struct{} // gets a signal with each news
-	news news          // guarded by the post's mutex
+	key    string
+	bell   chan struct{} // gets a signal with each news
+	news   news          // guarded by the post's mutex, as is writer
+	writer bool          // a writer waits for the phase that the token reads in: not news, because it stays true
 }
 
 // news is what may come while somebody waits.
@@ -104,18 +105,22 @@ func (p *post) expect(token string, box *mailbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notifier != nil {
-		box.news, box.bell = news{}, make(chan struct{}, 1) // those of another token are none
+		box.news, box.writer, box.bell = news{}, false, make(chan struct{}, 1) // those of another token are none
 		p.boxes[token] = box
 	}
 }
 
-// ignore is called when token holds the key: nothing more that is told about it is news.
-func (p *post) ignore(token string) {
+// ignore is called when token holds the key: nothing more that is told about it is news. It says whether a writer waits for
+// the phase that it reads in.
+func (p *post) ignore(token string) (writer bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notifier != nil {
+		box := p.boxes[token]
+		writer = box != nil && box.writer
 		p.boxes[token] = nil
 	}
+	return writer
 }
 
 // dismiss forgets a token that waits no more, and holds nothing.
@@ -151,6 +156,18 @@ func (p *post) granted(box *mailbox) (Event, bool) {
 
 // deliver is what the Notifier calls.
 func (p *post) deliver(e Event) {
+	p.drop(e)
+	switch e.Kind {
+	case EventReopened: // readers may not have been told of a writer: their renewals say so
+		p.engine.keeper.renewReaders()
+	case EventWriter: // after the box: a hold that is not known yet looks there
+		p.engine.cohorts.writerWaits(e.Owner)
+	default:
+	}
+}
+
+// drop puts an event into the boxes that it concerns.
+func (p *post) drop(e Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e.Kind == EventFree || e.Kind == EventReopened {
@@ -167,10 +184,13 @@ func (p *post) deliver(e Event) {
 	switch {
 	case !known && e.Kind == EventGranted:
 		// The lease runs out by itself after e.Hand; the release hands it on at once.
-		p.engine.cleaner.add(chore{claim: Claim{Key: e.Key, Owner: e.Owner}, useless: time.Now().Add(e.Hand)})
+		p.engine.cleaner.add(chore{claim: Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, useless: time.Now().Add(e.Hand)})
 	case box == nil: // held, or nobody's
 	default:
 		switch e.Kind {
+		case EventWriter:
+			box.writer = true
+			return // it changes nothing for who still waits
 		case EventGranted:
 			box.news.granted, box.news.grant = true, e
 		case EventDone:

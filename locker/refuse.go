@@ -17,6 +17,9 @@ var errWaitOver = errors.New("the wait is over")
 func (a *acquisition) failed(err error) error {
 	var no *Refusal
 	switch {
+	case errors.Is(err, errFewAcks): // written, so it must be undone
+		a.unclear, a.known = true, true
+		return a.fail(err, 0)
 	case !errors.As(err, &no):
 		a.unclear, a.known = true, true
 	case !no.Temporary:
@@ -31,7 +34,7 @@ func (a *acquisition) unanswered(err error) error {
 	if a.cohort != nil {
 		a.engine.cohorts.failed(a)
 	}
-	if a.busySince.IsZero() && a.overdue() || a.rule.Wait == NoWait {
+	if a.busySince.IsZero() && a.overdue() && !movesSlots(err) || a.rule.Wait == NoWait {
 		return a.fail(unavailable(err), 0)
 	}
 	return nil
@@ -60,6 +63,8 @@ func (a *acquisition) giveUp(reason error) error {
 		return a.fail(ErrClosed, 0)
 	case seen && reason == errWaitOver && !a.current && a.failure != nil: // what the holder does now, nobody knows
 		return a.fail(unavailable(a.failure), 0)
+	case seen && reason == errWaitOver && a.behind != "":
+		return a.fail(fmt.Errorf("%w, and it was not waited for: RunAll was called while %s is held, which sorts behind it, so whoever waits there could wait for ever; take all keys in one RunAll", ErrBusy, a.behind), a.retryAfter())
 	case seen && reason == errWaitOver:
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:
@@ -93,7 +98,7 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 // outcome tells the Observer how the acquire ended.
 func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	o := Outcome{
-		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, HolderMetadata: a.holder.Metadata,
+		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: a.holder.Metadata,
 		TTL: a.rule.lease(), Expected: a.expects,
 	}
 	if l != nil {

@@ -31,20 +31,9 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	}
 	defer l.endRelease()
 
-	ctx, end := l.engine.cfg.begin(context.WithoutCancel(ctx), OpRelease, l.rule)
+	ctx, end := l.config().begin(context.WithoutCancel(ctx), OpRelease, l.rule)
 	calls := 0
-	var err error
-	if l.end(ErrReleased) {
-		err = l.pass(ctx, complete && l.rule.Once > 0, &calls)
-	} else {
-		err = l.ended()
-	}
-	if endedEarly(err) {
-		l.tell(err)
-	} else {
-		l.tell(nil) // also when the release is not answered yet: the hold ended in the ordinary way
-	}
-	if err != nil {
+	if err := l.giveUp(ctx, complete, &calls); err != nil {
 		l.released = l.wrap(OpRelease, err)
 	}
 	if end != nil {
@@ -53,6 +42,24 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 		end(o)
 	}
 	return l.released
+}
+
+// giveUp ends the Lease in the ordinary way, or says how it had ended before.
+func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err error) {
+	switch {
+	case l.part != nil:
+		err = l.part.giveUp(ctx, l, complete, calls)
+	case l.end(ErrReleased):
+		err = l.pass(ctx, complete && l.rule.Once > 0, calls)
+	default:
+		err = l.ended()
+	}
+	if endedEarly(err) {
+		l.tell(err)
+	} else {
+		l.tell(nil) // also when the release is not answered yet: the hold ended in the ordinary way
+	}
+	return err
 }
 
 // beginRelease is true for the first to call it. For all others it returns when the release has ended.
@@ -92,6 +99,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e.times.held(l.rule.Name, now.Sub(l.began))
 	passed, next := e.cohorts.release(h)
 	if passed {
+		e.keeper.leave(h, l)
 		return nil
 	}
 	deadline, longest := e.keeper.remove(h)

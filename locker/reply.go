@@ -10,10 +10,13 @@ import (
 // kept stands in the token's place while Rule.AtLeast keeps a released key.
 const kept = "kept"
 
+// shared stands in the token's place while readers hold the key.
+const shared = "shared"
+
 // tokenBytes is the length of rand.Text, which makes the tokens.
 const tokenBytes = 26
 
-// leaseText is what lies in L: token:fence:block[:metadata], or kept:fence.
+// leaseText is what lies in L: token:fence:block[:metadata], where token may be shared, or kept:fence.
 type leaseText struct {
 	token    string
 	fence    uint64
@@ -34,7 +37,7 @@ func parseLease(text string) (leaseText, bool) {
 	}
 	blockText, metadata, _ := strings.Cut(rest, ":")
 	block, err := strconv.Atoi(blockText)
-	if err != nil || len(token) != tokenBytes {
+	if err != nil || len(token) != tokenBytes && token != shared {
 		return leaseText{}, false
 	}
 	return leaseText{token, fence, block, metadata}, true
@@ -58,6 +61,16 @@ func (r *reply) word() string {
 	word, rest, _ := strings.Cut(r.rest, " ")
 	r.rest = rest
 	return word
+}
+
+// counted reads a part that has its length in bytes before it.
+func (r *reply) counted() (part string, ok bool) {
+	n := r.integer()
+	if n < 0 || n > int64(len(r.rest)) {
+		return "", false
+	}
+	part, r.rest = r.rest[:n], r.rest[n:]
+	return part, true
 }
 
 func (r *reply) integer() int64 {

@@ -44,6 +44,8 @@ func successOf(op Op) Result {
 		return ResultAcquired
 	case OpExtend:
 		return ResultExtended
+	case OpDowngrade:
+		return ResultDowngraded
 	case OpBreak:
 		return ResultBroken
 	default:

@@ -2,25 +2,51 @@ package locker
 
 import (
 	"container/heap"
+	"maps"
+	"slices"
 	"time"
 )
 
 // renewal is the part of a hold that its keeper's mutex guards.
 type renewal struct {
-	lease    *Lease        // who uses the hold; nil while it is passed on, and before the first
-	each     time.Duration // what a renewal asks for
-	longest  time.Duration // the longest ever asked for: after it the server has surely forgotten the lease
-	until    time.Time     // AtMost; zero: no bound
-	deadline time.Time     // local, conservative: the hold is over then
-	final    bool          // no further renewal is intended
-	handed   time.Duration // > 0: handed over by message for that long, to be confirmed by the first renewal
-	renew    time.Time     // when the next renewal is due, if not final
-	due      time.Time     // when it was due for the first time, if it was repeated
-	index    int           // in the schedule, 1-based; 0: not in it
-	failure  error         // of the last renewal attempt
-	pending  bool          // for a sender
-	adaptive bool          // each is the Engine's to choose
-	joinable bool          // it was delegated, so it is not passed on
+	lease    *Lease          // who uses the hold; nil while it is passed on, and before the first
+	sharers  map[*Lease]bool // who else does
+	each     time.Duration   // what a renewal asks for
+	longest  time.Duration   // the longest ever asked for: after it the server has surely forgotten the lease
+	until    time.Time       // AtMost; zero: no bound
+	deadline time.Time       // local, conservative: the hold is over then
+	final    bool            // no further renewal is intended
+	handed   time.Duration   // > 0: handed over by message for that long, to be confirmed by the first renewal
+	renew    time.Time       // when the next renewal is due, if not final
+	due      time.Time       // when it was due for the first time, if it was repeated
+	index    int             // in the schedule, 1-based; 0: not in it
+	failure  error           // of the last renewal attempt
+	pending  bool            // for a sender
+	adaptive bool            // each is the Engine's to choose
+	joinable bool            // it was delegated, so it is not passed on
+}
+
+// use makes l a user of the hold.
+func (r *renewal) use(l *Lease) {
+	switch {
+	case r.lease == nil:
+		r.lease = l
+	case r.sharers == nil:
+		r.sharers = map[*Lease]bool{l: true}
+	default:
+		r.sharers[l] = true
+	}
+}
+
+func (r *renewal) usedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
+
+// leases are all who use the hold.
+func (r *renewal) leases() []*Lease {
+	var all []*Lease
+	if r.lease != nil {
+		all = append(all, r.lease)
+	}
+	return slices.AppendSeq(all, maps.Keys(r.sharers))
 }
 
 // at is when the keeper must look at the hold.

@@ -104,13 +104,21 @@ var (
 	handLua string
 	//go:embed lua/queue.lua
 	queueLua string
+	//go:embed lua/once.lua
+	onceLua string
+	//go:embed lua/readers.lua
+	readersLua string
 
 	//go:embed lua/acquire.lua
 	acquireLua string
+	//go:embed lua/acquire_all.lua
+	acquireAllLua string
 	//go:embed lua/renew.lua
 	renewLua string
 	//go:embed lua/confirm.lua
 	confirmLua string
+	//go:embed lua/free.lua
+	freeLua string
 	//go:embed lua/release.lua
 	releaseLua string
 	//go:embed lua/break.lua
@@ -120,6 +128,33 @@ var (
 	//go:embed lua/raise_fence.lua
 	raiseFenceLua string
 
+	//go:embed lua/rw_acquire.lua
+	rwAcquireLua string
+	//go:embed lua/rw_renew.lua
+	rwRenewLua string
+	//go:embed lua/rw_release.lua
+	rwReleaseLua string
+	//go:embed lua/rw_downgrade.lua
+	rwDowngradeLua string
+	//go:embed lua/rw_break.lua
+	rwBreakLua string
+	//go:embed lua/rw_inspect.lua
+	rwInspectLua string
+
+	//go:embed lua/quorum_wake.lua
+	quorumWakeLua string
+	//go:embed lua/quorum_member.lua
+	quorumMemberLua string
+
+	//go:embed lua/quorum_acquire.lua
+	quorumAcquireLua string
+	//go:embed lua/quorum_confirm.lua
+	quorumConfirmLua string
+	//go:embed lua/quorum_release.lua
+	quorumReleaseLua string
+	//go:embed lua/quorum_enroll.lua
+	quorumEnrollLua string
+
 	//go:embed lua/delegate.lua
 	delegateLua string
 	//go:embed lua/join.lua
@@ -128,15 +163,29 @@ var (
 	leaveLua string
 
 	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
+	acquireAllScript = newScript(acquireAllLua)
 	renewScript      = newScript(renewLua)
 	confirmScript    = newScript(confirmLua)
-	releaseScript    = newScript(grantLua + handLua + queueLua + releaseLua)
+	releaseScript    = newScript(grantLua + handLua + queueLua + onceLua + releaseLua)
+	freeScript       = newScript(freeLua)
 	breakScript      = newScript(grantLua + handLua + breakLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)
 	delegateScript   = newScript(delegateLua)
 	joinScript       = newScript(joinLua)
 	leaveScript      = newScript(leaveLua)
+
+	rwAcquireScript   = newScript(grantLua + handLua + queueLua + readersLua + rwAcquireLua)
+	rwRenewScript     = newScript(rwRenewLua)
+	rwReleaseScript   = newScript(grantLua + handLua + queueLua + onceLua + readersLua + rwReleaseLua)
+	rwDowngradeScript = newScript(grantLua + handLua + readersLua + rwDowngradeLua)
+	rwBreakScript     = newScript(grantLua + handLua + readersLua + rwBreakLua)
+	rwInspectScript   = newScript(rwInspectLua)
+
+	quorumAcquireScript = newScript(quorumWakeLua + quorumMemberLua + quorumAcquireLua)
+	quorumConfirmScript = newScript(quorumConfirmLua)
+	quorumReleaseScript = newScript(quorumWakeLua + quorumReleaseLua)
+	quorumEnrollScript  = newScript(quorumMemberLua + quorumEnrollLua)
 )
 
 // isNil finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far from its cause.

@@ -3,31 +3,29 @@ package locker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// NewSingle returns a Locker on one Redis server (6.2 or newer), also one that Sentinel picks. A lock is
-// one string key, prefix+key, so other libraries that SET NX the same key exclude it and are excluded.
+// NewSingle returns a Locker on one Redis server (6.2 or newer), on one that Sentinel picks, or on a Redis Cluster: give a
+// *redis.Client, one of redis.NewFailoverClient, or a *redis.ClusterClient. A lock is one string key, prefix+key, so other
+// libraries that SET NX the same key exclude it and are excluded. On a Cluster a lock lies at one node, and locks are spread
+// over all of them.
 //
-// Nothing is sent before the first lock. c must outlive the Locker.
+// Where another server may take over, leases that it has not heard of are lost: see [WithReplicaAck], and let the data check
+// the fence. Nothing is sent before the first lock. c must outlive the Locker.
 func NewSingle(c Client, opts ...Option) (*Engine, error) {
-	if isNil(c) {
-		return nil, errors.New("latchkit: NewSingle: the client is nil; give a *redis.Client or another go-redis v9 client")
-	}
-	switch c.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		return nil, fmt.Errorf("latchkit: NewSingle: %T spreads keys over several servers, and leases are renewed together; give a client of one server", c)
+	if err := checkClient("NewSingle", c); err != nil {
+		return nil, err
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
+	cfg.failsOver = cfg.failsOver || failsOver(c)
 	store, err := newSingleStore(c, cfg)
 	if err != nil {
 		return nil, err
@@ -35,11 +33,31 @@ func NewSingle(c Client, opts ...Option) (*Engine, error) {
 	return newEngine(store, cfg), nil
 }
 
-// newSingleStore is the Store of one server, and a Notifier too when the client can subscribe.
+// checkClient refuses what leads to no server, or to changing ones.
+func checkClient(constructor string, c Client) error {
+	if isNil(c) {
+		return fmt.Errorf("latchkit: %s: the client is nil; give a *redis.Client or another go-redis v9 client", constructor)
+	}
+	if _, ok := c.(*redis.Ring); ok {
+		return fmt.Errorf("latchkit: %s: a *redis.Ring moves keys to other servers when one is gone, where their locks are unknown; give a client of one server or a *redis.ClusterClient", constructor)
+	}
+	return nil
+}
+
+// newSingleStore is the Store of one server or of a cluster, and a Notifier too when the client can subscribe.
 func newSingleStore(c Client, cfg config) (Store, error) {
-	store := single{client: c, steps: c, renewals: c}
+	store := single{client: c, steps: c, renewals: c, acks: cfg.acks}
 	if cfg.renewClient != nil {
 		store.renewals = cfg.renewClient
+	}
+	cluster, isCluster := c.(clusterClient)
+	if _, ok := store.renewals.(clusterClient); ok != isCluster {
+		return nil, fmt.Errorf("latchkit: WithRenewClient: a %T beside a %T leads elsewhere; give two clients of one server, or two of one cluster", store.renewals, c)
+	}
+	for _, c := range []Client{c, store.renewals} {
+		if err := cfg.acks.suit(c); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.autoPipeline {
 		p, err := newPipelined(c)
@@ -47,6 +65,9 @@ func newSingleStore(c Client, cfg config) (Store, error) {
 			return nil, err
 		}
 		store.steps = p
+	}
+	if isCluster {
+		return listeningCluster{clustered{store, cluster}, newShards(cluster)}, nil
 	}
 	if s, ok := c.(subscriber); ok {
 		return listening{store, newInbox(s)}, nil
@@ -59,6 +80,7 @@ type single struct {
 	client   Client
 	steps    Client // of acquires and releases: another way with WithAutoPipeline
 	renewals Client // of renewals: another pool with WithRenewClient
+	acks     acks   // that leases need
 }
 
 var _ interface {
@@ -75,16 +97,57 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if c.Queue {
 		waits = waitsAs(c)
 	}
-	v, err := acquireScript.run(ctx, s.steps,
+	to, w := s.acked(c.Key)
+	v, err := acquireScript.run(ctx, to,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
 		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
 	if err != nil {
 		return Grant{}, err
 	}
-	if g, ok := grantOf(v); ok {
-		return g, nil
+	g, ok := grantOf(v)
+	if !ok {
+		return Grant{}, odd("acquire")
 	}
-	return Grant{}, odd("acquire")
+	return w.counts(g)
+}
+
+// acked is the way of an acquire: if replicas must acknowledge the lease, with a witness.
+func (s single) acked(key string) (Client, *witness) {
+	if !s.acks.asked {
+		return s.steps, nil
+	}
+	w := &witness{acks: s.acks, client: s.client, key: key}
+	return w, w
+}
+
+// acquireAll runs acquire_all.lua. It is the step of a Several: not of every Store that is made of a single.
+func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
+	keys := make([]string, 0, 5*len(cs))
+	args := make([]any, 0, 5*len(cs))
+	for _, c := range cs {
+		keys = append(keys, c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key))
+		args = append(args, c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata)
+	}
+	to, w := s.acked(cs[0].Key)
+	v, err := acquireAllScript.run(ctx, to, keys, args...)
+	if err != nil {
+		return nil, err
+	}
+	r := reply{v}
+	grants := make([]Grant, len(cs))
+	for i := range grants {
+		text, ok := r.counted()
+		if !ok {
+			return nil, odd("acquire_all")
+		}
+		if grants[i], ok = grantOf(text); !ok {
+			return nil, odd("acquire_all")
+		}
+		if _, err := w.counts(grants[i]); err != nil {
+			return nil, err
+		}
+	}
+	return grants, nil
 }
 
 // waitsAs says how a claim waits; with the token before it and the metadata behind, it is the claim's entry in the queue.
@@ -124,101 +187,50 @@ func grantOf(text string) (g Grant, ok bool) {
 		g.State, g.Reason = Revoked, r.rest
 	case "done":
 		g.State = Done
+	case "not-ours":
+		g.State = NotOurs
 	}
 	return g, g.State != 0
 }
 
-// Renew runs renew.lua for all claims in one call, and confirm.lua in another one for those that were handed over, if
-// there are any. Whoever is not ours is looked up once: it may have been revoked.
-func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
-	grants := make([]Grant, len(cs))
-	for _, step := range []struct {
-		handed bool
-		run    func(context.Context, []Claim) (string, error)
-	}{{false, s.renew}, {true, s.confirm}} {
-		var of []int // places in cs
-		var some []Claim
-		for i, c := range cs {
-			if c.Handed == step.handed {
-				of, some = append(of, i), append(some, c)
-			}
-		}
-		if len(some) == 0 {
-			continue
-		}
-		v, err := step.run(ctx, some)
-		if err != nil {
-			return nil, err
-		}
-		r := reply{v}
-		at := r.time()
-		if len(r.rest) != len(some) {
-			return nil, odd("renew")
-		}
-		for n, i := range of {
-			grants[i] = Grant{State: Granted, At: at}
-			if r.rest[n] != '1' {
-				grants[i].State = NotOurs
-				if reason, ok := s.revoked(ctx, cs[i]); ok {
-					grants[i].State, grants[i].Reason = Revoked, reason
-				}
-			}
-		}
-	}
-	return grants, nil
-}
-
-func (s single) renew(ctx context.Context, cs []Claim) (string, error) {
-	keys := make([]string, len(cs))
-	args := make([]any, 0, 2*len(cs))
-	for i, c := range cs {
-		keys[i] = c.Key
-		args = append(args, c.Owner, millis(c.TTL))
-	}
-	return renewScript.run(ctx, s.renewals, keys, args...)
-}
-
-func (s single) confirm(ctx context.Context, cs []Claim) (string, error) {
-	keys := make([]string, 0, 2*len(cs))
-	args := make([]any, 0, 2*len(cs))
-	for _, c := range cs {
-		keys = append(keys, c.Key, queueOf(c.Key))
-		args = append(args, c.Owner, millis(c.TTL))
-	}
-	return confirmScript.run(ctx, s.renewals, keys, args...)
-}
-
-// revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same.
-func (s single) revoked(ctx context.Context, c Claim) (reason string, ok bool) {
-	v, err := do(ctx, s.renewals, "get", tombstoneOf(c.Key, c.Owner))
-	if err != nil {
-		return "", false
-	}
-	return strings.CutPrefix(v, "revoked:")
-}
-
 // Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
 func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
-	done := time.Duration(0)
-	if c.Complete {
-		done = c.Once
-	}
-	tombstone := tombstoneOf(c.Key, c.Owner)
-	entry, next, nextTombstone, nextTTL := "", "", tombstone, int64(0)
-	if c.Queue {
-		entry = entryOf(c)
-	}
-	if c.Next != nil {
-		next, nextTombstone, nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
-	}
+	r := releaseOf(c)
 	v, err := releaseScript.run(ctx, s.steps,
-		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstone, doneOf(c.Key), nextTombstone},
-		c.Owner, millis(c.Keep), millis(c.Undo), millis(done), entry, next, nextTTL)
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), r.tombstone, doneOf(c.Key), r.nextTombstone},
+		c.Owner, millis(c.Keep), millis(c.Undo), millis(r.done), r.entry, r.next, r.nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}
-	r := reply{v}
-	var g Grant
+	return releasedOf(v)
+}
+
+// releaseCall is what a release is told besides the claim's own times.
+type releaseCall struct {
+	done                     time.Duration
+	entry, next              string
+	tombstone, nextTombstone string
+	nextTTL                  int64
+}
+
+func releaseOf(c Claim) releaseCall {
+	r := releaseCall{tombstone: tombstoneOf(c.Key, c.Owner)}
+	r.nextTombstone = r.tombstone
+	if c.Complete {
+		r.done = c.Once
+	}
+	if c.Queue {
+		r.entry = entryOf(c)
+	}
+	if c.Next != nil {
+		r.next, r.nextTombstone, r.nextTTL = entryOf(*c.Next), tombstoneOf(c.Key, c.Next.Owner), millis(c.Next.TTL)
+	}
+	return r
+}
+
+// releasedOf reads the answer to a release.
+func releasedOf(text string) (g Grant, err error) {
+	r := reply{text}
 	state := r.word()
 	if r.rest != "" {
 		g.At = r.time()
@@ -253,44 +265,63 @@ func (s single) Inspect(ctx context.Context, key string) (Info, error) {
 }
 
 func (s single) look(ctx context.Context, key string) (info Info, holder leaseText, err error) {
+	info, text, err := s.read(ctx, key)
+	if err != nil || !info.Held {
+		return info, leaseText{}, err
+	}
+	h, ours := parseLease(text)
+	info.heldBy(h, ours)
+	return info, h, nil
+}
+
+// read runs inspect.lua: what lies in the key, and until when. Since is the server's clock until it is known better.
+func (s single) read(ctx context.Context, key string) (info Info, text string, err error) {
 	v, err := inspectScript.run(ctx, s.client, []string{key, queueOf(key)})
 	if err != nil {
-		return Info{}, leaseText{}, err
+		return Info{}, "", err
 	}
 	r := reply{v}
 	now, left, waiters := r.time(), r.duration(), int(r.integer())
+	return infoOf(now, left, waiters, r.rest)
+}
+
+// infoOf says what lies in L, as far as that needs no reading.
+func infoOf(now time.Time, left time.Duration, waiters int, lease string) (Info, string, error) {
 	if now.Equal(time.UnixMicro(0)) {
-		return Info{}, leaseText{}, odd("inspect")
+		return Info{}, "", odd("inspect")
 	}
 	if left == noKey {
-		return Info{Waiters: waiters}, leaseText{}, nil
+		return Info{Waiters: waiters}, "", nil
 	}
-	h, ours := parseLease(r.rest)
-	info = Info{
-		Held: true, Foreign: !ours, Left: left, Waiters: waiters,
-		Fence: h.fence, Metadata: h.metadata, Kept: h.token == kept,
+	return Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
+}
+
+// heldBy fills in what the lease says.
+func (i *Info) heldBy(h leaseText, ours bool) {
+	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.fence, h.metadata, h.token == kept
+	if h.token == shared {
+		i.Mode = Shared
 	}
+	now := i.Since
+	i.Since = time.Time{}
 	if at := time.UnixMicro(int64(h.fence)); ours && !at.After(now) {
-		info.Since = at
+		i.Since = at
 	}
-	return info, h, nil
 }
 
 // Break looks the holder up, and throws it out if it has that fence. Two steps, because the name of the
 // note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
 func (s single) Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error) {
 	info, holder, err := s.look(ctx, key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Grant{}, err
-	case info.Foreign:
-		return Grant{}, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
-	case !info.Held || fence < holder.fence || fence-holder.fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is one holder
-		return Grant{State: NotOurs}, nil
 	}
-	note := max(info.Left, time.Minute)
-	if info.Kept {
-		note = 0 // nobody is left to read it
+	if there, err := breakable(info, holder, fence); !there {
+		return Grant{State: NotOurs}, err
+	}
+	note := noteFor(info)
+	if info.Mode == Shared {
+		note = 0 // readers look for another one
 	}
 	v, err := breakScript.run(ctx, s.client,
 		[]string{key, queueOf(key), counterOf(key), tombstoneOf(key, holder.token)},
@@ -304,6 +335,22 @@ func (s single) Break(ctx context.Context, key string, fence uint64, reason stri
 	return Grant{State: Released}, nil
 }
 
+// breakable says whether the holder with that fence is there.
+func breakable(info Info, holder leaseText, fence uint64) (bool, error) {
+	if info.Foreign {
+		return false, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
+	}
+	return info.Held && fence >= holder.fence && fence-holder.fence < uint64(max(holder.block, 1)), nil //nolint:gosec // a block is one holder
+}
+
+// noteFor is how long a note must stand for a holder that is thrown out.
+func noteFor(info Info) time.Duration {
+	if info.Kept {
+		return 0 // nobody is left to read it
+	}
+	return max(info.Left, time.Minute)
+}
+
 // largestFence leaves room below 2^53, where Lua's numbers stop being exact: until the year 2255 as a clock in µs.
 const largestFence = 1<<53 - 1<<32
 
@@ -314,30 +361,4 @@ func (s single) RaiseFence(ctx context.Context, key string, atLeast uint64) erro
 	}
 	_, err := raiseFenceScript.run(ctx, s.client, []string{counterOf(key)}, strconv.FormatUint(atLeast, 10))
 	return err
-}
-
-// Examine looks at what the server does when its memory is full. A server that does not say (a proxy, a substitute, an
-// ACL) is taken as it is.
-func (s single) Examine(ctx context.Context) []Warning {
-	text, err := do(ctx, s.client, "info", "memory")
-	if err != nil {
-		return nil
-	}
-	limit, policy := "0", "noeviction"
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		switch name {
-		case "maxmemory":
-			limit = value
-		case "maxmemory_policy":
-			policy = value
-		}
-	}
-	if limit == "0" || policy == "noeviction" {
-		return nil
-	}
-	return []Warning{{
-		Code: "eviction-policy",
-		Text: "the server may drop locks when its memory is full (maxmemory-policy " + policy + "); give locks a server with noeviction",
-	}}
 }

@@ -3,6 +3,8 @@ package locker_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,45 +21,91 @@ func TestSingleObeysTheLaws(t *testing.T) {
 	obeysTheLaws(t, locker.SingleStore)
 }
 
+// obeysTheLaws runs the laws on one server.
 func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
 	t.Helper()
+	lawsHold(t, func(t *testing.T) site { return serverSite(t, redistest.Shared(t), options...) }, store)
+}
+
+func serverSite(t *testing.T, server *redistest.Server, options ...func(*redis.Options)) site {
+	t.Helper()
+	direct := server.Client(t)
+	return site{
+		direct: direct,
+		addrs:  []string{server.Addr()},
+		client: func(dial dialer) redis.UniversalClient {
+			o := &redis.Options{Addr: server.Addr(), Dialer: dial}
+			for _, set := range options {
+				set(o)
+			}
+			return redis.NewClient(o)
+		},
+		listeners: func(channel string) int64 {
+			return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
+		},
+	}
+}
+
+// site is where Stores have their data while a law is checked.
+type site struct {
+	direct    redis.UniversalClient
+	addrs     []string // where the servers are that run scripts
+	client    func(dial dialer) redis.UniversalClient
+	listeners func(channel string) int64
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// lawsHold runs the laws with Stores on a site of their own each.
+func lawsHold(t *testing.T, where func(t *testing.T) site, store func(c locker.Client) locker.Store) {
+	t.Helper()
 	lockertest.Run(t, func(t *testing.T) lockertest.Harness {
-		server := redistest.Shared(t)
-		direct := server.Client(t)
-		proxy := chaos.NewProxy(t, server.Addr())
-		client := through(t, server, proxy, options...)
-		clients := make(map[locker.Store]*redis.Client)
+		s := where(t)
+		direct := s.direct
+		proxies, dial := before(t, s.addrs)
+		connect := func(t testing.TB, dial dialer) redis.UniversalClient {
+			c := s.client(dial)
+			t.Cleanup(func() { c.Close() }) // Kill may have
+			return c
+		}
+		client := connect(t, dial)
+		clients := make(map[locker.Store]redis.UniversalClient)
+		under, can := store(client), lockertest.All
+		_, can.Readers = under.(locker.Downgrader)
 		return lockertest.Harness{
-			Store: store(client),
-			Can:   lockertest.All,
+			Store: under,
+			Can:   can,
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadScripts(t, client)
-				lost := proxy.LoseReplies(1, scriptCall(op, key))
+				var lost []*chaos.Fault
+				for _, p := range proxies {
+					lost = append(lost, p.LoseReplies(1, scriptCall(op, key)))
+				}
 				t.Cleanup(func() {
-					if lost.Hits() != 1 {
-						t.Errorf("%d answers were lost, the law needs one", lost.Hits())
+					hits := 0
+					for _, f := range lost {
+						hits += f.Hits()
+					}
+					if hits != 1 {
+						t.Errorf("%d answers were lost, the law needs one", hits)
 					}
 				})
 			},
 			Another: func(t testing.TB) locker.Store {
-				o := &redis.Options{Addr: server.Addr()}
-				for _, set := range options {
-					set(o)
-				}
-				c := redis.NewClient(o)
-				t.Cleanup(func() { c.Close() }) // Kill may have
+				c := connect(t, nil)
 				s := store(c)
 				clients[s] = c
 				return s
 			},
-			Kill: func(t testing.TB, s locker.Store) {
-				channel := locker.Kill(s)
-				for direct.PubSubNumSub(t.Context(), channel).Val()[channel] != 0 {
-					if t.Context().Err() != nil {
-						t.Fatal("somebody listens there still")
+			Kill: func(t testing.TB, dead locker.Store) {
+				for _, channel := range locker.Kill(dead) {
+					for s.listeners(channel) != 0 {
+						if t.Context().Err() != nil {
+							t.Fatal("somebody listens there still")
+						}
 					}
 				}
-				if err := clients[s].Close(); err != nil {
+				if err := clients[dead].Close(); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -79,6 +127,23 @@ func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, option
 	})
 }
 
+// before puts a proxy before each server, and returns a dialer that takes that way.
+func before(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
+	t.Helper()
+	var proxies []*chaos.Proxy
+	way := make(map[string]string)
+	for _, addr := range addrs {
+		p := chaos.NewProxy(t, addr)
+		proxies, way[addr] = append(proxies, p), p.Addr()
+	}
+	return proxies, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if through, ok := way[addr]; ok {
+			addr = through
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+}
+
 // through is a client whose connections go through the proxy.
 func through(t *testing.T, server *redistest.Server, proxy *chaos.Proxy, options ...func(*redis.Options)) *redis.Client {
 	t.Helper()
@@ -94,17 +159,21 @@ func scriptsRun(t *testing.T, c *redis.Client) int {
 	return n
 }
 
-// scriptCall matches the EVALSHA of one step on one key.
+// scriptCall matches the EVALSHA of one step on one key, of a Locker with readers or without.
 func scriptCall(op locker.Op, key string) chaos.Match {
-	name := map[locker.Op]string{locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release"}[op]
-	sha := locker.ScriptSHA(name)
+	name := map[locker.Op]string{
+		locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release", locker.OpDowngrade: "downgrade",
+	}[op]
+	shas := []string{locker.ScriptSHA(name), locker.ScriptSHA("rw_" + name)}
 	return func(request []byte) bool {
-		return strings.Contains(string(request), sha) && strings.Contains(string(request), key)
+		return strings.Contains(string(request), key) && slices.ContainsFunc(shas, func(sha string) bool {
+			return strings.Contains(string(request), sha)
+		})
 	}
 }
 
 // loadScripts makes the server know the scripts, so that no NOSCRIPT comes between.
-func loadScripts(t testing.TB, client *redis.Client) {
+func loadScripts(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
 	for _, text := range locker.ScriptText {
 		if err := client.ScriptLoad(t.Context(), text).Err(); err != nil {

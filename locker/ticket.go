@@ -34,13 +34,19 @@ func (a *acquisition) prepare() {
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), Block: 1,
 		Metadata: a.meta, Once: a.rule.Once, Pass: a.pass,
 	}
-	if a.cohort != nil {
+	if a.cohort != nil && a.rule.Mode == Exclusive {
 		a.claim.Block = a.engine.cfg.handoffs
 	}
-	if a.rule.Wait == NoWait || !a.engine.cfg.queue {
+	if !a.engine.cfg.queue {
 		return
 	}
 	p := &a.engine.post
+	if a.rule.Wait == NoWait {
+		if a.rule.Mode == Shared {
+			a.expect(p.inbox(a.claim.Key))
+		}
+		return
+	}
 	if inbox := p.inbox(a.claim.Key); p.notifier == nil || inbox != "" {
 		a.join(inbox) // otherwise the first question may not need it
 	}
@@ -49,20 +55,34 @@ func (a *acquisition) prepare() {
 // join makes the ticket queue at the server, and the post expect its grant at inbox; "" is nowhere.
 func (a *acquisition) join(inbox string) {
 	c := &a.claim
-	c.Queue, c.Inbox, c.Hand = true, inbox, c.TTL
+	c.Queue, c.Hand = true, c.TTL
 	// A lease that is renewed is handed over for a short time at first. Not one with AtLeast, which must survive a crash.
 	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
 		c.Hand = min(c.TTL, longestHand)
 	}
-	if inbox != "" {
-		a.box.key, a.expected = c.Key, true
-		a.engine.post.expect(c.Owner, &a.box)
+	a.expect(inbox)
+}
+
+// expect makes the post expect what is told about the ticket at inbox; "" is nowhere.
+func (a *acquisition) expect(inbox string) {
+	if a.claim.Inbox = inbox; inbox != "" {
+		a.box.key, a.expected = a.claim.Key, true
+		a.engine.post.expect(a.claim.Owner, &a.box)
 	}
 }
 
 // listen begins to listen for grants, once the first question has found the key busy, and queues.
 func (a *acquisition) listen() error {
-	e, key := a.engine, a.claim.Key
+	inbox, err := a.open()
+	if err == nil {
+		a.join(inbox)
+	}
+	return err
+}
+
+// open begins to listen, and returns the inbox: "" when there is none.
+func (a *acquisition) open() (string, error) {
+	e, key := a.engine, a.key()
 	ch := ask(&e.calls, func() (string, error) {
 		ctx, cancel := context.WithTimeout(e.background, callTimeout)
 		defer cancel()
@@ -70,22 +90,20 @@ func (a *acquisition) listen() error {
 	})
 	timer := e.timers.start(unansweredFor)
 	defer e.timers.stop(timer)
-	inbox := ""
 	select {
 	case r := <-ch:
 		if r.err == nil {
-			inbox = r.value
+			return r.value, nil
 		}
 	case <-timer.C: // wait as if there was nobody to tell us
 	case <-a.caller.Done():
-		return a.giveUp(a.caller.Err())
+		return "", a.giveUp(a.caller.Err())
 	case <-a.expiry:
-		return a.giveUp(errWaitOver)
+		return "", a.giveUp(errWaitOver)
 	case <-e.closing:
-		return a.giveUp(ErrClosed)
+		return "", a.giveUp(ErrClosed)
 	}
-	a.join(inbox)
-	return nil
+	return "", nil
 }
 
 // giveBack sees to it, in the background, that the token takes nothing any more, neither by an unanswered call nor from the

@@ -102,7 +102,7 @@ func (a *acquisition) handed(e Event) (*Lease, error) {
 	if !ok {
 		return nil, nil
 	}
-	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At}, since, e.Hand)
+	return a.take(Grant{State: Granted, Fence: e.Fence, Block: e.Block, At: e.At, Writer: e.Writer}, since, e.Hand)
 }
 
 // certain says whether handed would take the grant.
@@ -116,6 +116,9 @@ func (a *acquisition) certain(e Event) bool {
 // It happened no earlier than the call that tied the clocks was sent, plus what has passed since on the server's clock.
 // While no call was answered, it happened no earlier than the first was sent.
 func (a *acquisition) happened(e Event) (since time.Time, ok bool) {
+	if a.engine.cfg.acks.asked {
+		return time.Time{}, false // what was told was acknowledged by nobody; an acquire that finds the grant is
+	}
 	since, off := a.first, time.Duration(0)
 	if !a.clock.server.IsZero() {
 		since, off = a.clock.at(e.At)

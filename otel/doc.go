@@ -8,19 +8,22 @@
 //
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "break NAME"; with
 // [WithHoldSpans] also "hold NAME", from the grant to the release or the loss, which has the work under the lock as its
-// children. NAME is the Rule's Name, never its key. The histogram latchkit.lock.acquire.duration counts and times the
-// acquires by name, mode and result; its exemplars lead back to the spans.
+// children. A transaction of package sqllock is "transact NAME", with the database's own spans inside. NAME is the Rule's
+// Name, never its key. The histogram latchkit.lock.acquire.duration counts and times the acquires by name, mode and
+// result; its exemplars lead back to the spans.
 //
 // What the attributes say, and when a span is an error:
 //
 //	latchkit.lock.name           the Rule's Name; _OTHER from the 257th on
 //	latchkit.lock.mode           exclusive or shared
-//	latchkit.lock.result         the locker.Result: acquired, busy, timeout, … released, lost, revoked, expired
+//	latchkit.lock.result         the locker.Result: acquired, busy, timeout, … released, lost, revoked, expired;
+//	                             committed, rolled_back, stale_fence, fence_regressed, commit_unknown
 //	latchkit.lock.fence          spans only: the lease's fence
 //	latchkit.lock.ttl            spans only: the Rule's TTL in seconds
 //	latchkit.lock.wait.duration  acquire spans that met another holder: how long that held them up, in seconds
 //	latchkit.lock.wait.attempts  acquire spans only: how often the server was asked; 0 when the lease came from this process
 //	latchkit.lock.key            spans only, and only with WithKey
+//	latchkit.transaction.attempts  transact spans only: how often the transaction was begun
 //	error.type                   with the status Error: what the error is, in one word
 //
 // A refusal that the caller asked for (busy with locker.NoWait, done with Rule.Once) is a result and not an error. There

@@ -21,13 +21,23 @@ var kinds = [...]struct {
 	{locker.ErrDone, "done"},
 	{locker.ErrTooManyWaiters, "too_many_waiters"},
 	{locker.ErrGone, "gone"},
+	{locker.ErrRefused, "refused"},
 	{locker.ErrInvalidKey, "invalid_key"},
 	{locker.ErrInvalidRule, "invalid_rule"},
 	{locker.ErrUnsupported, "unsupported"},
+	{locker.ErrUnguarded, "unguarded"},
 	{context.Canceled, "canceled"},
+	{locker.ErrQuorum, "quorum"},
 	{locker.ErrUnavailable, "unavailable"},
 	{context.DeadlineExceeded, "deadline_exceeded"},
 	{locker.ErrBusy, "busy"},
+}
+
+// typed is an error that names its type itself, as the errors of adapters do. OpenTelemetry's instrumentations agreed on
+// the method.
+type typed interface {
+	error
+	ErrorType() string
 }
 
 // errorType is the error.type of an outcome, "" for one that is no error: success, and the refusals that a Rule asks for
@@ -40,6 +50,9 @@ func errorType(out locker.Outcome) string {
 		if errors.Is(out.Err, k.is) {
 			return k.name
 		}
+	}
+	if e, ok := errors.AsType[typed](out.Err); ok {
+		return e.ErrorType()
 	}
 	return other
 }

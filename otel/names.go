@@ -27,6 +27,7 @@ const (
 	attemptsKey = "latchkit.lock.wait.attempts"
 	waitedKey   = "latchkit.lock.wait.duration"
 	keyKey      = "latchkit.lock.key"
+	beginsKey   = "latchkit.transaction.attempts"
 
 	errorTypeKey = semconv.ErrorTypeKey
 )
@@ -41,6 +42,8 @@ var verbs = [...]string{
 	locker.OpRelease: "release",
 	locker.OpExtend:  "extend",
 	locker.OpBreak:   "break",
+
+	locker.OpTransact: "transact",
 }
 
 // The instrument.

@@ -96,6 +96,9 @@ func conclude(span trace.Span, op locker.Op, out locker.Outcome, kind string) {
 			attrs = append(attrs, attribute.Float64(waitedKey, out.Waited.Seconds()))
 		}
 	}
+	if op == locker.OpTransact {
+		attrs = append(attrs, attribute.Int(beginsKey, out.Calls))
+	}
 	if out.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(fenceKey, int64(out.Fence)))
 	}

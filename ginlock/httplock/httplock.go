@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"reflect"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -43,6 +45,12 @@ func Make(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handl
 		return nil, err
 	}
 	m := &middleware{config: cfg, template: template}
+	if cfg.delegated {
+		if m.receiver, err = delegate.NewReceiver(l, cfg.delegation...); err != nil {
+			return nil, fmt.Errorf("WithDelegation: %w", err)
+		}
+		l = m.receiver
+	}
 	m.guard = locker.Guard[*http.Request]{Locker: l, Rule: m.rule}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
@@ -62,6 +70,7 @@ func isNil(l locker.Locker) bool {
 type middleware struct {
 	config
 	template *key.Template[*http.Request]
+	receiver *delegate.Receiver // nil without WithDelegation
 	guard    locker.Guard[*http.Request]
 }
 
@@ -72,13 +81,22 @@ type middleware struct {
 //	the handler did not run               the Problem that says why
 //	the handler panicked                  the panic goes on, after the release
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	came := r
+	r, err := m.receive(r)
+	if r != came {
+		defer carry(came, r)
+	}
 	if !m.applies(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
 	out := watch(w)
+	if err != nil {
+		m.refuse(out, r, err)
+		return
+	}
 	ran := false
-	err := m.guard.Run(r.Context(), r, func(ctx context.Context) error {
+	err = m.guard.Run(r.Context(), r, func(ctx context.Context) error {
 		ran = true
 		return m.handle(ctx, out, r, next)
 	})
@@ -92,6 +110,15 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	default:
 		m.refuse(out, r, err)
 	}
+}
+
+// receive takes a delegation out of the request's header, so that no handler sends it on, and keeps it for the Locker if it is
+// taken.
+func (m *middleware) receive(r *http.Request) (*http.Request, error) {
+	if m.receiver == nil {
+		return delegate.Strip(r), nil
+	}
+	return m.receiver.Request(r)
 }
 
 func (m *middleware) applies(r *http.Request) bool {
@@ -110,7 +137,7 @@ func (m *middleware) rule(ctx context.Context, r *http.Request) (locker.Rule, er
 		return locker.Rule{}, err
 	}
 	if m.store != nil { // now, so that nobody holds the lock while a slow body comes in
-		if _, err := m.fingerprint(r); err != nil {
+		if _, err := m.whole(r); err != nil {
 			return locker.Rule{}, err
 		}
 	}
@@ -159,14 +186,16 @@ func (m *middleware) handle(ctx context.Context, out response, r *http.Request, 
 	return nil
 }
 
-// call hands what the handler has read and parsed back to the request that the middlewares outside know: the server removes
-// the files of a multipart form that it finds there.
 func (m *middleware) call(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	inner := r.WithContext(ctx)
-	defer func() {
-		r.Body, r.Form, r.PostForm, r.MultipartForm = inner.Body, inner.Form, inner.PostForm, inner.MultipartForm
-	}()
+	defer carry(r, inner)
 	next.ServeHTTP(w, inner)
+}
+
+// carry hands what the handler has read and parsed back to the request that the middlewares outside know: the server removes
+// the files of a multipart form that it finds there.
+func carry(to, from *http.Request) {
+	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }
 
 // FromContext returns the lease under which r is handled.

@@ -20,6 +20,7 @@ import (
 	"github.com/latchkit/latchkit/ginlock/httplock"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -226,6 +227,31 @@ func TestAHeldBackResponse(t *testing.T) {
 	}
 }
 
+// A lease that is passed on inside the process is not asked about at the server, so one that a held-back response depends on
+// is not passed on.
+func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		second := make(chan *httptest.ResponseRecorder)
+		var h http.Handler
+		h = shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("steal") {
+				go func() { second <- send(t.Context(), h, "POST", "/orders/42", "") }()
+				synctest.Wait() // until that one waits
+				store.Steal("order:42")
+				time.AfterFunc(time.Second, func() { store.Free("order:42") })
+			}
+			paid(w, r)
+		}))
+		if w := send(t.Context(), h, "POST", "/orders/42?steal=1", ""); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("the first: %d %s", w.Code, w.Body)
+		}
+		if w := <-second; w.Code != http.StatusOK {
+			t.Errorf("the second: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
 // released sees that nothing is sent while the lock is held.
 type released struct {
 	*httptest.ResponseRecorder
@@ -284,6 +310,27 @@ func TestHandlersKeepWhatTheirWriterCan(t *testing.T) {
 	}
 }
 
+// taken is a connection that is not the server's any more.
+type taken struct{ *httptest.ResponseRecorder }
+
+func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _, _ = w.(http.Hijacker).Hijack()
+			store.Steal("order:42")
+			<-r.Context().Done()
+		}))
+		w := taken{httptest.NewRecorder()}
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody))
+		if w.Body.Len() > 0 || len(w.Header()) > 0 {
+			t.Errorf("%v %s", w.Header(), w.Body)
+		}
+	})
+}
+
 // The server removes the files of the request that it knows, and not of the copy that the handler has.
 func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
@@ -292,7 +339,7 @@ func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 		if err := r.ParseMultipartForm(1); err != nil {
 			t.Error(err)
 		}
-		if files, err := os.ReadDir(os.TempDir()); err != nil || len(files) != 1 {
+		if files, err := os.ReadDir(os.TempDir()); err != nil || len(files) == 0 {
 			t.Errorf("%d files, %v: the form is not large enough for this test", len(files), err)
 		}
 		paid(w, r)
@@ -306,12 +353,22 @@ func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	}
 	_, _ = file.Write(make([]byte, 11<<20))
 	_ = form.Close()
-	res, err := server.Client().Post(server.URL+"/orders/42", form.FormDataContentType(), strings.NewReader(body.String()))
-	if err != nil {
-		t.Fatal(err)
+	for _, delegation := range []string{"", "one that is taken out of the header"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/orders/42", strings.NewReader(body.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", form.FormDataContentType())
+		if delegation != "" {
+			r.Header.Set(delegate.Header, delegation)
+		}
+		res, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
 	}
-	_ = res.Body.Close()
-	server.Close() // waits for the end of the request
+	server.Close() // waits for the end of the requests
 	if files, err := os.ReadDir(os.TempDir()); err != nil || len(files) != 0 {
 		t.Errorf("%d files are left, %v", len(files), err)
 	}

@@ -149,9 +149,9 @@ func (m *middleware) remember(ctx context.Context, h *held, r *http.Request, nex
 
 // fingerprint tells requests apart. Each piece comes after its length, so that none can pass for a part of another.
 func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err error) {
-	data, err := contents(r, m.maxBody)
+	data, err := m.whole(r)
 	if err != nil {
-		return sum, &key.Error{Part: key.Ref{Source: "body"}, Noun: "body", Err: err}
+		return sum, err
 	}
 	hash := sha256.New()
 	for _, piece := range [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(r.Header.Get("Content-Type")), data} {
@@ -159,6 +159,15 @@ func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err er
 		_, _ = hash.Write(piece)
 	}
 	return [sha256.Size]byte(hash.Sum(nil)), nil
+}
+
+// whole returns the body that a fingerprint is made of.
+func (m *middleware) whole(r *http.Request) ([]byte, error) {
+	data, err := contents(r, m.maxBody)
+	if err != nil {
+		return nil, &key.Error{Part: key.Ref{Source: "body"}, Noun: "body", Err: err}
+	}
+	return data, nil
 }
 
 // repeat makes h the response that was remembered.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -25,6 +26,9 @@ type config struct {
 	modeByMethod bool
 	failOpen     bool
 	maxResponse  int // of WithBufferedResponse; 0: not buffered
+
+	delegated  bool
+	delegation []delegate.Option
 
 	store    idempotency.Store
 	keep     time.Duration
@@ -128,6 +132,14 @@ func WithBufferedResponse(most int) Option {
 			c.maxResponse = most
 		}
 	}
+}
+
+// WithDelegation lets a request join the lease of its caller, which shows a delegation of it: see package delegate, whose options
+// are those that the caller uses, and whose Transport sends it. Take this for services that only your own services can reach.
+// Of several middlewares around a handler, give it to the outermost as well. Default: a delegation that comes with a request is
+// taken away from its header and has no effect.
+func WithDelegation(opts ...delegate.Option) Option {
+	return func(c *config) { c.delegated, c.delegation = true, opts }
 }
 
 // WithMaxBody sets how many bytes of a request's body are read for its key, {body.NAME}, or its fingerprint. A longer one is

@@ -25,6 +25,7 @@ var mayImport = map[string]map[string]string{
 	"locker/key": {},
 	"locker/delegate": {
 		"./locker": "it hands a lease of it to a call in another process",
+		"net/http": "it is a RoundTripper for clients, and reads the header that it has sent",
 	},
 	"locker/idempotency": {
 		"./locker":                     "a response is stored under a lease",
@@ -38,6 +39,7 @@ var mayImport = map[string]map[string]string{
 	"ginlock": {
 		"./locker":                     "an adapter turns a request into a Rule and runs it",
 		"./locker/key":                 "all adapters share the grammar of keys",
+		"./locker/delegate":            "a lease may travel with a request",
 		"./locker/idempotency":         "a repeated request gets the stored response",
 		"./ginlock/httplock":           "gin speaks net/http: what is not gin's own is written there, once",
 		"github.com/gin-gonic/gin/...": "the framework",
@@ -99,6 +101,9 @@ var mayImport = map[string]map[string]string{
 		"./internal/proc":              "a server is a child process",
 		"github.com/redis/go-redis/v9": "it hands out clients of its servers",
 	},
+	"internal/sqltest": {
+		"./internal/proc": "a server is a child process",
+	},
 	"internal/chaos": {
 		"./internal/proc":      "a fault may be a signal",
 		"./internal/redistest": "a fault may hit a server",
@@ -148,8 +153,15 @@ var onlyIn = []struct {
 			"refusal.go":      "it knows what an error of Redis or of go-redis proves",
 			"single.go":       "the Store of one server",
 			"inbox.go":        "it subscribes to one server",
+			"cluster.go":      "the Store of a cluster",
+			"route.go":        "it finds a node of a cluster",
+			"line.go":         "it subscribes to a node of a cluster",
+			"together.go":     "it sends scripts in a pipeline",
+			"acks.go":         "it sends a script and a WAIT in one",
+			"examine.go":      "it asks all masters of a cluster",
+			"skew.go":         "it looks whether a client follows a failover",
 			"autopipeline.go": "it lets the calls of a Store travel together",
-			"redlock.go":      "the Store of several servers",
+			"redlock.go":      "it looks at the clients of the Store of several servers",
 			"readwrite.go":    "the Store with readers",
 			"polling.go":      "the Store on bsm/redislock",
 			"scriptless.go":   "the Store without scripts",

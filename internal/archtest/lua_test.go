@@ -28,20 +28,29 @@ var luaCommands = map[string]luaCommand{
 	"EXISTS":           {all, false, "does anybody wait?"},
 	"GET":              {1, false, "looks at a counter, a tombstone, a mark, and at data that is no lock, which it refuses"},
 	"GETEX":            {1, true, "looks, and is refused by a replica: see docs/adr/0001-first-write.md"},
+	"HDEL":             {1, true, "takes out who has left, and what is over"},
+	"HGET":             {1, false, "who may join a lease, and who has"},
+	"HGETALL":          {1, false, "looks for what dead callers left behind"},
+	"HLEN":             {1, false, "is there so much that it is worth looking?"},
+	"HSET":             {1, true, "registers a secret, or who has joined by it"},
+	"INFO":             {0, false, "replication, stats, memory: is a quorum's node still the server that it was?"},
 	"MGET":             {all, false, "looks at a lease, its counter and its tombstone at once; data of another type is no error to it"},
 	"PEXPIRE":          {1, true, "renews a lease, or keeps it"},
 	"PTTL":             {1, false, "how long is left of a lease"},
 	"PUBLISH":          {0, false, "tells a waiter that it is its turn"},
-	"PUBSUB":           {0, false, "NUMSUB: does the waiter's process still listen?"},
+	"PUBSUB":           {0, false, "NUMSUB, SHARDNUMSUB: does the waiter's process still listen?"},
+	"SPUBLISH":         {0, false, "the same as PUBLISH, on a Redis Cluster"},
 	"SET":              {1, true, "grants a lease, counts a fence, leaves a tombstone or a mark"},
 	"TIME":             {0, false, "the only clock of a script"},
 	"TYPE":             {1, false, "is it a lock at all? GETEX of anything else would end the renewal of a whole batch"},
 	"ZADD":             {1, true, "queues, and marks whoever was handed the key"},
+	"ZCARD":            {1, false, "how many read; and is it a sorted set at all? Another type is refused before anything is done"},
 	"ZCOUNT":           {1, false, "how many wait"},
 	"ZRANGE":           {1, false, "who is first"},
 	"ZRANK":            {1, false, "which place a waiter has"},
 	"ZREM":             {1, true, "takes a waiter out of the queue"},
-	"ZREMRANGEBYSCORE": {1, true, "takes whoever was handed the key out of the queue"},
+	"ZREMRANGEBYSCORE": {1, true, "takes whoever was handed the key out of the queue, and readers whose time is over"},
+	"ZSCORE":           {1, false, "does it read still?"},
 }
 
 const (
@@ -58,8 +67,9 @@ var luaRedis = map[string]string{
 
 // luaTried are the commands for redis.pcall. Not for a write: one that was refused must end the script.
 var luaTried = map[string]string{
-	"PUBLISH": "a user's ACL may forbid the channel; that is a message lost, and no reason to stop half-way through a release",
-	"PUBSUB":  "the same: whoever cannot be counted counts as there",
+	"PUBLISH":  "a user's ACL may forbid the channel; that is a message lost, and no reason to stop half-way through a release",
+	"PUBSUB":   "the same: whoever cannot be counted counts as there",
+	"SPUBLISH": "as PUBLISH",
 }
 
 // luaForbidden is what no script may use.
@@ -363,6 +373,8 @@ func TestLuaRefused(t *testing.T) {
 		{"locker.go", "c.token, c.ttl)", "c.token)", []string{"many.lua takes ARGV 2 for each lease: append so many to args in each turn of one loop: it has [1]"}},
 		{"locker.go", "keys[i] = c.key", "", []string{"many.lua takes KEYS 1 for each lease: fill keys with so many in each turn of one loop: it has []"}},
 		{"locker.go", "manyScript.run(ctx, c, keys, args...)", "manyScript.run(ctx, c, []string{l}, token, ttl)", []string{"give it slices"}},
+		{"locker.go", "manyScript.run(ctx, c, keys, args...)", "manyScript.call([]string{l}, token, ttl)", []string{"give it slices"}},
+		{"locker.go", "c, []string{l, d}, token, ttl, thing)", "c, []string{l, d}, token, ttl, thing)\n	goodScript.call([]string{l}, token, ttl, thing)", []string{"good.lua takes KEYS 2, and is given 1"}},
 		{"locker.go", "//go:embed lua/good.lua\n", "", []string{"locker/lua/good.lua is embedded by 0 go:embed"}},
 		{"locker.go", "func one()", "//go:embed lua/good.lua\nvar again string\n\nfunc one()", []string{"locker/lua/good.lua is embedded by 2 go:embed"}},
 		{"locker.go", "lua/look.lua", "lua/*.lua", []string{"locker/locker.go:15: embed one Lua file by its name, not lua/*.lua", "locker/lua/look.lua is embedded by 0 go:embed"}},
@@ -383,9 +395,10 @@ func TestLuaRefused(t *testing.T) {
 
 	t.Run("a command that nobody uses", func(t *testing.T) {
 		t.Parallel()
-		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
-			"no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCOUNT", "no script uses ZRANGE ",
-			"no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE")
+		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses HDEL", "no script uses HGET ",
+			"no script uses HGETALL", "no script uses HLEN", "no script uses HSET", "no script uses INFO", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
+			"no script uses SPUBLISH", "no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCARD", "no script uses ZCOUNT",
+			"no script uses ZRANGE ", "no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE", "no script uses ZSCORE")
 	})
 
 	t.Run("fragments that call each other", func(t *testing.T) {

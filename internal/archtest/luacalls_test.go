@@ -19,6 +19,7 @@ import (
 //	acquireLua string
 //	acquireScript = newScript(handLua + acquireLua)
 //	… acquireScript.run(ctx, client, []string{key}, arg) …
+//	… acquireScript.call([]string{key}, arg) …            the same, to be sent later
 type scripts struct {
 	set      *token.FileSet
 	files    []*ast.File
@@ -193,14 +194,20 @@ func (s *scripts) check(file string, keys, argv arity) []string {
 				called[name] = called[name] || name.Name == script
 			}
 		case *ast.CallExpr:
-			if types.ExprString(n.Fun) == script+".run" && len(n.Args) >= 3 {
-				called[n.Fun.(*ast.SelectorExpr).X] = true //nolint:forcetypeassert // it has a dot
-				runs++
-				s.call(n, in, file, keys, argv)
+			given := n.Args
+			switch fun := types.ExprString(n.Fun); {
+			case fun == script+".run" && len(given) >= 3:
+				given = given[2:]
+			case fun == script+".call" && len(given) >= 1:
+			default:
+				return
 			}
+			called[n.Fun.(*ast.SelectorExpr).X] = true //nolint:forcetypeassert // it has a dot
+			runs++
+			s.call(n, given, in, file, keys, argv)
 		case *ast.Ident:
 			if n.Name == script && !called[n] {
-				s.bad(n, "%s is used other than by %s.run(ctx, client, keys, args…), where nobody can count what %s is given", script, script, file)
+				s.bad(n, "%s is used other than by %s.run(ctx, client, keys, args…) or call(keys, args…), where nobody can count what %s is given", script, script, file)
 			}
 		}
 	})
@@ -210,9 +217,9 @@ func (s *scripts) check(file string, keys, argv arity) []string {
 	return s.problems
 }
 
-// call counts the keys and arguments of one call.
-func (s *scripts) call(call *ast.CallExpr, in *ast.FuncDecl, file string, keys, argv arity) {
-	list, args := call.Args[2], call.Args[3:]
+// call counts the keys and arguments that one call is given.
+func (s *scripts) call(call *ast.CallExpr, given []ast.Expr, in *ast.FuncDecl, file string, keys, argv arity) {
+	list, args := given[0], given[1:]
 	literal, isLiteral := list.(*ast.CompositeLit)
 	switch {
 	case keys.each || argv.each:
@@ -220,7 +227,7 @@ func (s *scripts) call(call *ast.CallExpr, in *ast.FuncDecl, file string, keys, 
 			s.bad(call, "%s takes KEYS %s and ARGV %s: give it slices, run(ctx, client, keys, args...)", file, keys, argv)
 			return
 		}
-		s.loop(call, in, file, max(keys.n, 1), argv.n)
+		s.loop(call, types.ExprString(list), types.ExprString(args[0]), in, file, max(keys.n, 1), argv.n)
 	case !isLiteral || call.Ellipsis.IsValid():
 		s.bad(call, "%s takes KEYS %s and ARGV %s: write them into the call, so that they can be counted", file, keys, argv)
 	default:
@@ -234,8 +241,7 @@ func (s *scripts) call(call *ast.CallExpr, in *ast.FuncDecl, file string, keys, 
 }
 
 // loop looks for the one loop that fills in k keys and appends n arguments in each turn.
-func (s *scripts) loop(call *ast.CallExpr, in *ast.FuncDecl, file string, k, n int) {
-	keys, args := types.ExprString(call.Args[2]), types.ExprString(call.Args[3])
+func (s *scripts) loop(call *ast.CallExpr, keys, args string, in *ast.FuncDecl, file string, k, n int) {
 	var appends, sets []int
 	ast.Inspect(in, func(node ast.Node) bool {
 		loop, ok := node.(*ast.RangeStmt)

@@ -301,7 +301,7 @@ func (s luaScript) checkParts(parts, files []luaScript) (problems []string) {
 		}
 	}
 	for _, part := range parts {
-		if !strings.HasPrefix(s.fields["KEYS"]+" · ", part.fields["KEYS"]+" · ") {
+		if part.fields["KEYS"] != "none" && !strings.HasPrefix(s.fields["KEYS"]+" · ", part.fields["KEYS"]+" · ") {
 			bad(": %s has the KEYS %s, and %s %s: they must begin alike", part.name(), part.fields["KEYS"], s.name(), s.fields["KEYS"])
 		}
 	}

@@ -13,6 +13,9 @@
 // answers which request. It counts the commands that clients sent, so that a
 // test can say what an operation costs on the wire.
 //
+// What a master sends to its replicas is no protocol of requests and replies: a
+// [Pipe] passes it on, and freezes it.
+//
 // Faults are switched on and off while traffic flows. Each counts how often it
 // struck: a test that breaks nothing proves nothing.
 package chaos

@@ -27,9 +27,14 @@ type Process struct {
 
 // Launch starts cmd in a process group of its own, so that a Ctrl-C meant for
 // the tests does not reach it first and read like a fault. On Linux the child
-// is killed when the test binary dies, even by SIGKILL.
+// is killed when the test binary dies, even by SIGKILL. Of cmd.SysProcAttr only
+// the Credential counts: some servers refuse to be root's.
 func Launch(cmd *exec.Cmd) (*Process, error) {
+	given := cmd.SysProcAttr
 	cmd.SysProcAttr = attributes()
+	if given != nil {
+		cmd.SysProcAttr.Credential = given.Credential
+	}
 	// Output of an ended process that something else still holds open must not
 	// keep the test waiting.
 	cmd.WaitDelay = patience

@@ -18,6 +18,9 @@
 //		redistest.Main(proc.Main(m), func() error { return goleak.Find() })
 //	}
 //
+// [StartSentinel] and [StartCluster] start whole sets of servers: a master with
+// replicas and the Sentinels that watch over them, and a Redis Cluster.
+//
 // A machine without redis-server fails the tests and says what to install. They
 // are never skipped: a suite that is green because it ran nothing is worse than
 // a red one.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"testing"
 )
 
 // shared is the server of the test binary.
@@ -15,7 +14,9 @@ var shared sharedServer
 // Main is a whole TestMain: it runs the tests, stops the shared server and
 // exits. Checks given as after, such as one for leaked goroutines, run when the
 // server is gone and the tests have passed; an error from one fails the package.
-func Main(m *testing.M, after ...func() error) {
+//
+// m is the *testing.M, or what stands around it, such as sqltest.Main's.
+func Main(m interface{ Run() int }, after ...func() error) {
 	os.Exit(shared.run(m, after...))
 }
 

@@ -18,6 +18,7 @@ type Server struct {
 	t        testing.TB // the test that owns it, if one does
 	dir      string
 	args     []string
+	config   string // what its configuration file says at first; "": it needs none
 	port     int
 	password string
 
@@ -51,14 +52,15 @@ func Shared(t testing.TB) *Server {
 }
 
 // Launch runs a server for a program that is no test, until it is closed.
-func Launch(args ...string) (*Server, error) {
-	dir, err := os.MkdirTemp("", "redistest")
-	if err != nil {
+func Launch(args ...string) (*Server, error) { return launch(&Server{args: args}) }
+
+func launch(s *Server) (*Server, error) {
+	var err error
+	if s.dir, err = os.MkdirTemp("", "redistest"); err != nil {
 		return nil, err
 	}
-	s := &Server{dir: dir, args: args}
 	if err := s.start(randomPort); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
 	return s, nil
 }

@@ -1,6 +1,8 @@
 package redistest
 
 import (
+	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,7 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"regexp"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +34,9 @@ const (
 	// in which the kernel picks for outgoing connections: it would give ours
 	// away, perhaps to the very client that tries to reconnect.
 	lowestPort, highestPort = 10000, 32000
+
+	// The nodes of a cluster talk to each other on a second port, which is so much higher.
+	busOffset = 10000
 )
 
 // errMissing fails a test, and says what to do about it.
@@ -48,7 +53,9 @@ func (s *Server) start(pick func() int) error {
 	}
 	var err error
 	for range 10 {
-		s.port = pick()
+		if s.port = pick(); slices.Contains(s.args, "--cluster-enabled") && s.port+busOffset > highestPort {
+			s.port -= busOffset
+		}
 		if err = s.listen(); !errors.Is(err, errPortTaken) {
 			return err
 		}
@@ -67,10 +74,18 @@ func (s *Server) listen() error {
 	defer log.Close()
 	s.log = log.Name()
 
-	cmd := exec.Command("redis-server", append([]string{
+	args := []string{
 		"--bind", loopback, "--port", strconv.Itoa(s.port), "--dir", s.dir,
 		"--save", "", "--appendonly", "no",
-	}, s.args...)...)
+	}
+	if s.config != "" {
+		file, err := s.configFile()
+		if err != nil {
+			return err
+		}
+		args = slices.Insert(args, 0, file)
+	}
+	cmd := exec.Command("redis-server", append(args, s.args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	process, err := proc.Launch(cmd)
 	switch {
@@ -81,6 +96,15 @@ func (s *Server) listen() error {
 	}
 	s.process = process
 	return s.awaitAnswer()
+}
+
+// configFile is written once: a Sentinel keeps what it has learnt there.
+func (s *Server) configFile() (string, error) {
+	name := filepath.Join(s.dir, "redis.conf")
+	if _, err := os.Stat(name); err == nil {
+		return name, nil
+	}
+	return name, os.WriteFile(name, []byte(s.config), 0o600)
 }
 
 // awaitAnswer returns once our process answers on the port: not just anybody.
@@ -107,8 +131,6 @@ func (s *Server) awaitAnswer() error {
 	}
 }
 
-var processID = regexp.MustCompile(`process_id:(\d+)`)
-
 // whoAnswers asks the server on the port for its process id. It speaks bare
 // protocol: a client's pool would back off after the first refusals, and log
 // them.
@@ -121,20 +143,21 @@ func (s *Server) whoAnswers() (pid int, err error) {
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return 0, err
 	}
-	question := "INFO server\r\nQUIT\r\n"
+	question := "INFO server\r\n"
 	if s.password != "" {
 		question = fmt.Sprintf("AUTH %q\r\n", s.password) + question
 	}
 	if _, err := io.WriteString(conn, question); err != nil {
 		return 0, err
 	}
-	answer, err := io.ReadAll(conn)
-	if err != nil {
-		return 0, err
+	answer := bufio.NewScanner(conn)
+	for answer.Scan() {
+		if id, ok := strings.CutPrefix(answer.Text(), "process_id:"); ok {
+			return strconv.Atoi(id)
+		}
+		if strings.HasPrefix(answer.Text(), "-") {
+			return 0, errors.New(answer.Text())
+		}
 	}
-	id := processID.FindSubmatch(answer)
-	if id == nil {
-		return 0, fmt.Errorf("no process id in %q", answer)
-	}
-	return strconv.Atoi(string(id[1]))
+	return 0, cmp.Or(answer.Err(), io.ErrUnexpectedEOF)
 }

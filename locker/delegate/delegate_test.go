@@ -53,7 +53,7 @@ func serviceOf(t testing.TB, l *locker.Engine, opts ...delegate.Option) service 
 }
 
 // token is what the service sends from under rule's lock.
-func (s service) token(t testing.TB, ctx context.Context) []byte {
+func (s service) token(ctx context.Context, t testing.TB) []byte {
 	t.Helper()
 	token, err := s.sender.Token(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func TestACallRunsUnderItsCallersLease(t *testing.T) {
 				if _, err := inventory.Acquire(t.Context(), locker.Rule{Key: "order:42", Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
 					t.Errorf("without a delegation: %v", err)
 				}
-				token := shop.token(t, ctx)
+				token := shop.token(ctx, t)
 				joined, err := inventory.join(t, token, "order:42")
 				if err != nil {
 					t.Fatal(err)
@@ -132,7 +132,7 @@ func TestACallRunsUnderItsCallersLease(t *testing.T) {
 
 func TestWithoutALeaseNothingIsSent(t *testing.T) {
 	s := newService(t, lockertest.NewMemory())
-	if token := s.token(t, t.Context()); token != nil {
+	if token := s.token(t.Context(), t); token != nil {
 		t.Errorf("%x", token)
 	}
 	if ctx, err := s.receiver.With(t.Context()); err != nil || ctx != t.Context() {
@@ -152,7 +152,7 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 			}
 			return
 		}
-		token := shop.token(t, ctx)
+		token := shop.token(ctx, t)
 		for i, key := range keys {
 			_, err := inventory.join(t, token, key)
 			if innermost := i >= len(keys)-8; innermost && err != nil || !innermost && !errors.Is(err, locker.ErrBusy) {
@@ -189,7 +189,7 @@ func TestForgedDelegationsOpenNothing(t *testing.T) {
 				store := lockertest.NewMemory()
 				shop, inventory := newService(t, store, opts...), newService(t, store, opts...)
 				shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
-					token := forge.change(bytes.Clone(shop.token(t, ctx)))
+					token := forge.change(bytes.Clone(shop.token(ctx, t)))
 					lease, err := inventory.join(t, token, "order:42")
 					if forge.want == nil && err != nil || forge.want != nil && !errors.Is(err, forge.want) {
 						t.Errorf("%v, %v", lease, err)
@@ -207,7 +207,7 @@ func TestADelegationForOneKeyDoesNotOpenAnother(t *testing.T) {
 			shop, victim, inventory := newService(t, store, opts...), newService(t, store, opts...), newService(t, store, opts...)
 			victim.held(t, "order:43", func(context.Context, *locker.Lease) {
 				shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
-					token := shop.token(t, ctx)
+					token := shop.token(ctx, t)
 					if lease, err := inventory.join(t, delegate.ForKey(token, "order:43"), "order:43"); !errors.Is(err, delegate.ErrRefused) {
 						t.Errorf("%v, %v", lease, err)
 					}
@@ -226,7 +226,7 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 			store := lockertest.NewMemory()
 			shop, inventory := newService(t, store, opts...), newService(t, store, opts...)
 			var token []byte
-			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) { token = shop.token(t, ctx) })
+			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) { token = shop.token(ctx, t) })
 			if lease, err := inventory.join(t, token, "order:42"); !errors.Is(err, delegate.ErrRefused) {
 				t.Errorf("replayed after the release: %v, %v", lease, err)
 			}
@@ -265,7 +265,7 @@ func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 						})
 					}()
 					synctest.Wait()
-					token = shop.token(t, ctx)
+					token = shop.token(ctx, t)
 				})
 				<-next
 				if !waits {
@@ -284,16 +284,16 @@ func TestADelegationHasATimeOfItsOwn(t *testing.T) {
 				opts := append([]delegate.Option{delegate.WithTimeout(5 * time.Second)}, opts...)
 				shop, inventory := newService(t, store, opts...), newService(t, store, opts...)
 				shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
-					token := shop.token(t, ctx)
+					token := shop.token(ctx, t)
 					early, err := inventory.join(t, token, "order:42")
 					if err != nil {
 						t.Fatal(err)
 					}
-					time.Sleep(5*time.Second + time.Millisecond)
+					<-time.After(5*time.Second + time.Millisecond)
 					if lease, err := inventory.join(t, token, "order:42"); !errors.Is(err, delegate.ErrRefused) {
 						t.Errorf("late: %v, %v", lease, err)
 					}
-					time.Sleep(time.Minute)
+					<-time.After(time.Minute)
 					if err := early.Context().Err(); err != nil {
 						t.Errorf("who had begun in time: %v", context.Cause(early.Context()))
 					}
@@ -328,7 +328,7 @@ func TestSignaturesAreForTheirAudienceAndTheirKey(t *testing.T) {
 			store := lockertest.NewMemory()
 			shop, inventory := newService(t, store, tc.sender...), newService(t, store, tc.receiver...)
 			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
-				_, err := inventory.join(t, shop.token(t, ctx), "order:42")
+				_, err := inventory.join(t, shop.token(ctx, t), "order:42")
 				if tc.ok && err != nil || !tc.ok && !errors.Is(err, delegate.ErrRefused) {
 					t.Error(err)
 				}
@@ -359,9 +359,9 @@ func TestALeaseTravelsOverSoManyHops(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				call(second, first.token(t, ctx), func(ctx context.Context) {
-					call(third, second.token(t, ctx), func(ctx context.Context) {
-						if token := third.token(t, ctx); token != nil {
+				call(second, first.token(ctx, t), func(ctx context.Context) {
+					call(third, second.token(ctx, t), func(ctx context.Context) {
+						if token := third.token(ctx, t); token != nil {
 							t.Errorf("a third hop: %x", token)
 						}
 					})
@@ -401,14 +401,14 @@ func TestASecretIsNotShown(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)
 	shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
-		token := shop.token(t, ctx)
+		token := shop.token(ctx, t)
 		ctx, err := inventory.receiver.With(t.Context(), token)
 		if err != nil {
 			t.Fatal(err)
 		}
 		secret := token[len(token)-16:]
 		for _, shown := range []string{fmt.Sprint(ctx), fmt.Sprintf("%v %+v", ctx, ctx)} {
-			if strings.Contains(shown, fmt.Sprint(secret)) || strings.Contains(shown, fmt.Sprintf("%x", secret)) || strings.Contains(shown, string(secret)) {
+			if strings.Contains(shown, fmt.Sprintf("%v", secret)) || strings.Contains(shown, fmt.Sprintf("%x", secret)) || strings.Contains(shown, string(secret)) {
 				t.Errorf("a context shows the secret: %s", shown)
 			}
 		}
@@ -449,7 +449,7 @@ func FuzzParse(f *testing.F) {
 			f.Fatal(err)
 		}
 		s := serviceOf(f, l, opts...)
-		s.held(f, "order:42", func(ctx context.Context, _ *locker.Lease) { f.Add(s.token(f, ctx)) })
+		s.held(f, "order:42", func(ctx context.Context, _ *locker.Lease) { f.Add(s.token(ctx, f)) })
 	}
 	f.Add([]byte{1})
 	f.Add([]byte{})

@@ -37,7 +37,7 @@ func inventoryServer(t *testing.T, s service, saw *[]string) *httptest.Server {
 	return server
 }
 
-func get(t *testing.T, ctx context.Context, c *http.Client, url string, headers ...string) int {
+func get(ctx context.Context, t *testing.T, c *http.Client, url string, headers ...string) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -80,13 +80,13 @@ func TestARequestRunsUnderItsCallersLease(t *testing.T) {
 			client := &http.Client{Transport: transport}
 			var token string
 			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
-				if code := get(t, ctx, client, trusted.URL); code != http.StatusOK {
+				if code := get(ctx, t, client, trusted.URL); code != http.StatusOK {
 					t.Errorf("to the trusted host: %d", code)
 				}
-				if code := get(t, ctx, client, other.URL); code != http.StatusConflict {
+				if code := get(ctx, t, client, other.URL); code != http.StatusConflict {
 					t.Errorf("to another host: %d", code)
 				}
-				token = base64.RawURLEncoding.EncodeToString(shop.token(t, ctx))
+				token = base64.RawURLEncoding.EncodeToString(shop.token(ctx, t))
 				for name, tc := range map[string]struct {
 					url     string
 					client  *http.Client
@@ -102,12 +102,12 @@ func TestARequestRunsUnderItsCallersLease(t *testing.T) {
 					"sent on to another host":        {other.URL, client, []string{token}, http.StatusConflict},
 					"sent on, and exchanged for own": {trusted.URL, client, []string{"?"}, http.StatusOK},
 				} {
-					if code := get(t, ctx, tc.client, tc.url, tc.headers...); code != tc.code {
+					if code := get(ctx, t, tc.client, tc.url, tc.headers...); code != tc.code {
 						t.Errorf("%s: %d, want %d", name, code, tc.code)
 					}
 				}
 			})
-			if code := get(t, t.Context(), http.DefaultClient, trusted.URL, token); code != http.StatusPreconditionFailed {
+			if code := get(t.Context(), t, http.DefaultClient, trusted.URL, token); code != http.StatusPreconditionFailed {
 				t.Errorf("replayed after the release: %d", code)
 			}
 			for _, h := range saw {
@@ -137,7 +137,7 @@ func TestARedirectDoesNotCarryADelegationOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
-		if code := get(t, ctx, &http.Client{Transport: transport}, trusted.URL); code != http.StatusOK || got != "" {
+		if code := get(ctx, t, &http.Client{Transport: transport}, trusted.URL); code != http.StatusOK || got != "" {
 			t.Errorf("%d, the stranger got %q", code, got)
 		}
 	})
@@ -158,7 +158,10 @@ func TestALeaseThatCannotBeDelegatedFailsTheRequest(t *testing.T) {
 		}
 		res, err := transport.RoundTrip(r)
 		if !errors.Is(err, locker.ErrUnavailable) {
-			t.Errorf("%v, %v", res, err)
+			t.Errorf("%v", err)
+		}
+		if err == nil {
+			_ = res.Body.Close()
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ErrMalformed: what came with a call is no delegation. Its text says why, and shows nothing of it.
+// ErrMalformed says that what came with a call is no delegation. Its text says why, and shows nothing of it.
 var ErrMalformed = errors.New("the delegation cannot be read")
 
 const (

@@ -76,7 +76,11 @@ func (b *bench) granted() (locker.Claim, locker.Grant) {
 // left is how long the holder of the key has, seen by a stranger.
 func (b *bench) left() time.Duration {
 	b.Helper()
-	return b.want(b.acquire(b.claim(owner())), locker.Busy, "acquire of a held key").Holder.Left
+	g := b.want(b.acquire(b.claim(owner())), locker.Busy, "acquire of a held key")
+	if b.Left != nil {
+		return b.Left(b.TB, b.key)
+	}
+	return g.Holder.Left
 }
 
 // eventually waits until a condition holds, at most for bound.

@@ -1,5 +1,7 @@
 package lockertest
 
+import "github.com/latchkit/latchkit/locker"
+
 // Capabilities are what a Store may be unable to do.
 type Capabilities struct {
 	Fence    bool // mints fences
@@ -8,15 +10,17 @@ type Capabilities struct {
 	AtLeast  bool // keeps a released key
 	Break    bool // throws holders out; needs Inspect
 	Metadata bool // shows the holder's metadata to who is refused
+	Left     bool // says to who is refused how long the holder has, and whether another library holds the key
 	Raise    bool // raises the fence counter
 	Queue    bool // keeps a queue on the server
+	Readers  bool // has readers: it is a Downgrader
 	Notify   bool // is a Notifier that tells those in the queue when they are granted the key
 	Join     bool // is a Joiner: its leases can be joined by calls in other processes
 }
 
-// All is what a Store on Redis with scripts can do.
+// All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
-	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Raise: true, Queue: true, Notify: true, Join: true,
+	Fence: true, Undo: true, Once: true, AtLeast: true, Break: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true,
 }
 
 // What laws need.
@@ -26,16 +30,22 @@ func atLeast(h Harness) bool      { return h.Can.AtLeast }
 func once(h Harness) bool         { return h.Can.Once }
 func breaks(h Harness) bool       { return h.Can.Break && h.Can.Fence }
 func metadata(h Harness) bool     { return h.Can.Metadata }
+func left(h Harness) bool         { return h.Can.Left }
 func joinable(h Harness) bool     { return h.Can.Join && h.Can.Fence }
 func raises(h Harness) bool       { return h.Can.Raise }
 func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }
 func queues(h Harness) bool       { return h.Can.Queue }
 func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
+func readers(h Harness) bool      { return h.Can.Readers }
 func several(h Harness) bool      { return h.Another != nil }
-func kills(h Harness) bool        { return h.Another != nil && h.Kill != nil }
-func deafens(h Harness) bool      { return h.Deafen != nil }
-func counts(h Harness) bool       { return h.Queued != nil }
+func together(h Harness) bool {
+	_, ok := h.Store.(locker.Several)
+	return ok
+}
+func kills(h Harness) bool   { return h.Another != nil && h.Kill != nil }
+func deafens(h Harness) bool { return h.Deafen != nil }
+func counts(h Harness) bool  { return h.Queued != nil }
 
 // all is a law's need for several things.
 func all(needs ...func(Harness) bool) func(Harness) bool {

@@ -30,6 +30,8 @@ type Harness struct {
 	// Deafen takes the subscription of Store's process, or of one that Another returned, away without its knowing. nil:
 	// left out.
 	Deafen func(t testing.TB, s locker.Store)
+	// Left says how long whoever holds key has, negative when that has no end: for a Store that cannot say it. nil: it can.
+	Left func(t testing.TB, key string) time.Duration
 	// Queued counts the entries in key's queue, also those that were handed the key and have not confirmed. nil: left
 	// out.
 	Queued func(t testing.TB, key string) int

@@ -186,6 +186,14 @@ func (m *mail) granted(c locker.Claim) locker.Event {
 	return e
 }
 
+// writer awaits the word that a writer waits for the phase that c reads in.
+func (m *mail) writer(c locker.Claim) {
+	m.b.Helper()
+	if e := m.next("a writer"); e.Kind != locker.EventWriter || e.Owner != c.Owner {
+		m.b.Fatalf("told of %v, want the word that a writer waits", e)
+	}
+}
+
 // head awaits that c is told that it is the first in the queue, and when the key is free.
 func (m *mail) head(c locker.Claim, in time.Duration) {
 	m.b.Helper()

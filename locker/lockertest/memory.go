@@ -39,6 +39,7 @@ type lease struct {
 	since    time.Time
 	foreign  bool
 	kept     bool
+	readers  map[string]reader // by owner; nil: no phase of readers
 }
 
 // owned is a key and one of its owners.

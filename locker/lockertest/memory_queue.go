@@ -18,6 +18,7 @@ type queue struct {
 type waiter struct {
 	owner    string
 	inbox    string // "": it is told nothing
+	mode     locker.Mode
 	hand     time.Duration
 	block    int
 	metadata string
@@ -59,7 +60,7 @@ func (m *Memory) enqueue(c locker.Claim) {
 		waiting[i].handed = false
 	} else {
 		waiting = append(waiting, waiter{
-			owner: c.Owner, inbox: c.Inbox, hand: c.Hand, block: c.Block, metadata: c.Metadata, once: c.Once > 0,
+			owner: c.Owner, inbox: c.Inbox, mode: c.Mode, hand: c.Hand, block: c.Block, metadata: c.Metadata, once: c.Once > 0,
 			since: m.now(),
 		})
 	}
@@ -110,8 +111,8 @@ func (m *Memory) place(key, owner string) int {
 
 // freed is called when key may be free: it lets the queue go on. Where nobody is in the queue, whoever waits without one
 // is told to ask again.
-func (m *Memory) freed(key string) {
-	m.hand(key, "")
+func (m *Memory) freed(key string, turn locker.Mode) {
+	m.hand(key, "", turn)
 	m.hint(key)
 }
 
@@ -127,39 +128,62 @@ func (m *Memory) hint(key string) {
 	}
 }
 
-// hand gives a free key to the first in the queue who can take it. An asker whose turn it is takes the key itself, so
-// there it stops. What happens to an entry that it finds at the head:
+// hand gives a free key to the first in the queue who can take it, or to all readers there, when it is their turn or the first
+// is one. An asker whose turn it is takes the key itself, so there it stops. What happens to an entry that it finds at the head:
 //
 //	the asker's                       it stays, the key stays free
 //	handed the key before             its lease lapsed unconfirmed: all of its process leave the queue
 //	nobody listens at its inbox       its process is gone: the same
 //	otherwise                         it is granted the key for as long as it asked, and told so
-func (m *Memory) hand(key, asker string) {
+func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	if _, held := m.lease(key); held {
 		return
 	}
 	for {
 		waiting := m.queue(key)
-		if len(waiting) == 0 || waiting[0].owner == asker {
+		if len(waiting) == 0 {
 			return
 		}
 		head := waiting[0]
-		if head.handed || head.inbox != "" && m.listener(head.inbox) == nil {
-			m.setQueue(key, slices.DeleteFunc(waiting, func(w waiter) bool {
-				return w.owner == head.owner || head.inbox != "" && w.inbox == head.inbox
-			}))
+		if m.dead(head, asker) {
+			m.drop(key, head)
 			continue
 		}
+		if readers := m.readersIn(key, asker); len(readers) > 0 && (turn == locker.Shared || head.mode == locker.Shared) {
+			m.openPhase(key, readers, asker)
+			return
+		}
+		if head.owner == asker {
+			return
+		}
+		waiting = m.queue(key)
 		waiting[0].handed = true
 		l := m.put(key, head.owner, head.metadata, head.block, head.hand)
 		m.publish(head.inbox, locker.Event{
 			Kind: locker.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, Block: l.block, Hand: head.hand, At: m.at(),
 		})
-		if next, ok := m.next(key, head.inbox); ok && m.now().Sub(next.since) > longWait {
-			m.tellHead(key, next, head.hand)
-		}
+		m.tellNext(key, head.inbox, head.hand)
 		return
 	}
+}
+
+// tellNext tells the first who has waited for long who else was served, and for how long at least.
+func (m *Memory) tellNext(key, except string, hand time.Duration) {
+	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
+		m.tellHead(key, next, hand)
+	}
+}
+
+// dead says whether w will not react; an asker does.
+func (m *Memory) dead(w waiter, asker string) bool {
+	return w.owner != asker && (w.handed || w.inbox != "" && m.listener(w.inbox) == nil)
+}
+
+// drop takes w, and all of its process, out of the queue.
+func (m *Memory) drop(key string, w waiter) {
+	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(other waiter) bool {
+		return other.owner == w.owner || w.inbox != "" && other.inbox == w.inbox
+	}))
 }
 
 // next returns the first who waits and can be told so, at another inbox than except: if that one does not react, somebody

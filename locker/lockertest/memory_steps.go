@@ -11,6 +11,7 @@ import (
 
 var _ interface {
 	locker.Store
+	locker.Several
 	locker.Inspector
 	locker.Breaker
 	locker.Fencer
@@ -20,7 +21,12 @@ var _ interface {
 
 // Acquire is the Store's step.
 func (p *Process) Acquire(_ context.Context, c locker.Claim) (locker.Grant, error) {
-	return step(p, locker.OpAcquire, func(m *Memory) (locker.Grant, error) { return m.acquire(c), nil })
+	return step(p, locker.OpAcquire, func(m *Memory) (locker.Grant, error) { return m.acquire(c, locker.Exclusive), nil })
+}
+
+// AcquireAll is the Store's step. Its faults are those of OpAcquire.
+func (p *Process) AcquireAll(_ context.Context, cs []locker.Claim) ([]locker.Grant, error) {
+	return step(p, locker.OpAcquire, func(m *Memory) ([]locker.Grant, error) { return m.acquireAll(cs), nil })
 }
 
 // Renew is the Store's step.
@@ -58,7 +64,8 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 	return err
 }
 
-func (m *Memory) acquire(c locker.Claim) locker.Grant {
+// acquire is the step; turn is Shared when a writer has just given the key up.
+func (m *Memory) acquire(c locker.Claim, turn locker.Mode) locker.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {
 		if n.revoked {
 			return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
@@ -73,12 +80,42 @@ func (m *Memory) acquire(c locker.Claim) locker.Grant {
 		m.leave(c.Key, c.Owner)
 		return m.granted(l)
 	}
-	m.hand(c.Key, c.Owner)
+	m.hand(c.Key, c.Owner, turn)
+	if g, ok := m.read(c); ok {
+		return g
+	}
 	if _, held := m.lease(c.Key); held {
 		return m.busy(c)
 	}
 	m.leave(c.Key, c.Owner)
 	return m.granted(m.put(c.Key, c.Owner, c.Metadata, c.Block, c.TTL))
+}
+
+func (m *Memory) acquireAll(cs []locker.Claim) []locker.Grant {
+	grants, whole := make([]locker.Grant, len(cs)), true
+	for i, c := range cs {
+		l, held := m.lease(c.Key)
+		ours := held && l.owner == c.Owner
+		_, noted := m.noteFor(c.Key, c.Owner)
+		switch {
+		case noted, c.Once > 0 && m.isDone(c.Key), ours:
+			grants[i] = m.acquire(c, locker.Exclusive)
+		case held:
+			c.Queue = false
+			grants[i] = m.busy(c)
+		case len(m.queue(c.Key)) > 0:
+			grants[i] = locker.Grant{State: locker.Busy, At: m.at(), Place: m.place(c.Key, c.Owner)}
+		default:
+			grants[i] = locker.Grant{State: locker.NotOurs, At: m.at()}
+		}
+		whole = whole && (ours || grants[i].State == locker.NotOurs)
+	}
+	for i, c := range cs {
+		if whole && grants[i].State == locker.NotOurs {
+			grants[i] = m.granted(m.put(c.Key, c.Owner, c.Metadata, c.Block, c.TTL))
+		}
+	}
+	return grants
 }
 
 // put makes owner hold a free key.
@@ -99,6 +136,9 @@ func (m *Memory) busy(c locker.Claim) locker.Grant {
 		m.enqueue(c)
 	}
 	l, _ := m.lease(c.Key)
+	if l.readers != nil && c.Queue && c.Mode == locker.Exclusive && m.place(c.Key, c.Owner) == 1 {
+		m.announce(c.Key, l)
+	}
 	return locker.Grant{
 		State: locker.Busy, At: m.at(),
 		Holder: locker.Holder{Fence: l.fence, Left: m.left(l), Metadata: l.metadata, Foreign: l.foreign},
@@ -115,6 +155,13 @@ func (m *Memory) renew(c locker.Claim) locker.Grant {
 		}
 		return locker.Grant{State: locker.Granted, At: m.at()}
 	}
+	if l, reads := m.reads(c); reads && l.fence == c.Fence {
+		return m.lengthenReader(c, l)
+	}
+	return m.notOurs(c)
+}
+
+func (m *Memory) notOurs(c locker.Claim) locker.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {
 		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
 	}
@@ -127,8 +174,12 @@ func (m *Memory) release(c locker.Claim) locker.Grant {
 	if ours || c.Queue {
 		m.leave(c.Key, c.Owner)
 	}
-	if !held {
-		m.hand(c.Key, "")
+	_, reads := m.reads(c)
+	switch {
+	case !held:
+		m.hand(c.Key, "", locker.Exclusive)
+	case l.readers != nil && !reads:
+		m.admit(c.Key, "")
 	}
 	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {
 		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
@@ -137,6 +188,8 @@ func (m *Memory) release(c locker.Claim) locker.Grant {
 		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.Undo)}
 	}
 	switch {
+	case reads:
+		return m.leavePhase(c, l)
 	case ours:
 		return m.giveUp(c, l)
 	case c.Complete && m.isDone(c.Key):
@@ -163,10 +216,10 @@ func (m *Memory) giveUp(c locker.Claim, l lease) locker.Grant {
 	if c.Next != nil {
 		next := *c.Next
 		next.Key = c.Key
-		answer := m.acquire(next)
+		answer := m.acquire(next, locker.Shared)
 		g.Next = &answer
 	}
-	m.freed(c.Key)
+	m.freed(c.Key, locker.Shared)
 	return g
 }
 
@@ -181,6 +234,9 @@ func (m *Memory) inspect(key string) locker.Info {
 	if !l.foreign {
 		info.Since = l.since
 	}
+	if l.readers != nil {
+		info.Mode, info.Readers = locker.Shared, m.readersLeft(l)
+	}
 	return info
 }
 
@@ -194,9 +250,17 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (locker.Gr
 	}
 	delete(m.leases, key)
 	m.leave(key, l.owner)
-	if !l.kept {
-		m.notes[owned{key, l.owner}] = note{revoked: true, reason: reason, ends: m.now().Add(max(m.left(l), time.Minute))}
+	revoked := note{revoked: true, reason: reason, ends: m.now().Add(max(m.left(l), time.Minute))}
+	if !l.kept && l.readers == nil {
+		m.notes[owned{key, l.owner}] = revoked
 	}
-	m.freed(key)
+	for owner := range l.readers {
+		m.notes[owned{key, owner}] = revoked
+	}
+	turn := locker.Shared
+	if l.readers != nil {
+		turn = locker.Exclusive
+	}
+	m.freed(key, turn)
 	return locker.Grant{State: locker.Released, At: m.at()}, nil
 }

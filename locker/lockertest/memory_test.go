@@ -10,10 +10,11 @@ import (
 
 func TestMemoryObeysTheLaws(t *testing.T) {
 	lockertest.RunInBubble(t, func(*testing.T) lockertest.Harness {
-		m := lockertest.NewMemory()
+		m, can := lockertest.NewMemory(), lockertest.All
+		can.Readers = true
 		return lockertest.Harness{
 			Store:     m,
-			Can:       lockertest.All,
+			Can:       can,
 			LoseReply: func(_ testing.TB, op locker.Op, _ string) { m.LoseReplies(op, 1) },
 			Occupy:    func(_ testing.TB, key string, ttl time.Duration) { m.Occupy(key, ttl) },
 			Another:   func(testing.TB) locker.Store { return m.NewProcess() },

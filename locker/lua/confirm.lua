@@ -15,9 +15,7 @@ for i = 1, #KEYS / 2 do
   local kind = redis.call('TYPE', KEYS[2 * i - 1])['ok']
   local lease = (kind == 'string' or kind == 'none') and redis.call('GETEX', KEYS[2 * i - 1])
   if lease and string.sub(lease, 1, #owner) == owner then
-    if redis.call('PTTL', KEYS[2 * i - 1]) < tonumber(ARGV[2 * i]) then
-      redis.call('PEXPIRE', KEYS[2 * i - 1], ARGV[2 * i])
-    end
+    redis.call('PEXPIRE', KEYS[2 * i - 1], math.max(redis.call('PTTL', KEYS[2 * i - 1]), ARGV[2 * i])) -- always: a WAIT speaks of writes only
     if redis.call('TYPE', KEYS[2 * i])['ok'] == 'zset' then
       redis.call('ZREMRANGEBYSCORE', KEYS[2 * i], '-inf', '(0')
     end

@@ -1,18 +1,31 @@
 -- hand.lua: give a free key to whoever has waited longest and still lives.
 --
--- fragment: listeners(inbox) · tell(now, but, after, ms) · hand(now, stamp, counter, own, head)
+-- fragment: listeners(inbox) · publish(inbox, message) · forget(inbox, entry) · tell(now, but, after, ms) · hand(now, stamp, counter, own, head)
 -- KEYS: lease L · queue Q
 -- returns: hand: what lies in L now and for how many ms, or nil when L stays free, because nobody is left in Q or own,
---          which has left Q then, is first · listeners: how many, 1 when it cannot be found out · tell: nothing
+--          which has left Q then, is first · listeners: how many, 1 when it cannot be found out · publish: how many have
+--          heard it, or an error · forget, tell: nothing
 -- idempotent: no; for scripts that a second execution does not bring here. L is free, and what can be of another type was
 --   looked at: nothing here must fail half-way. Something that memory cannot refuse was written before.
 -- first write: ZREM of the dead, ZADD of the one that is served: in place, so it needs no memory, and passes anyhow.
 --
 -- An entry of Q is token|inbox|hand-ms|mode|block|once|metadata. Its score is its ticket, negative once the key was
 -- handed to it. Whoever confirms that, or releases, takes the entry out.
+-- An inbox is a channel: on a Redis Cluster a sharded one, whose name says so, and which lies in L's slot.
+local function sharded(inbox)
+  return string.sub(inbox, 1, 11) == 'latchkit:s:'
+end
+
 local function listeners(inbox)
-  local found = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  local found = redis.pcall('PUBSUB', sharded(inbox) and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1
+end
+
+local function publish(inbox, message)
+  if sharded(inbox) then
+    return redis.pcall('SPUBLISH', inbox, message)
+  end
+  return redis.pcall('PUBLISH', inbox, message)
 end
 
 -- forget takes all entries of a process out that is gone or does not react; without an inbox nobody knows whose they are.
@@ -39,7 +52,7 @@ local function tell(now, but, after, ms)
         return -- nor have those behind
       end
       if token and inbox ~= '-' and inbox ~= but and
-        redis.pcall('PUBLISH', inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then
+        publish(inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then
         return
       end
     end
@@ -74,7 +87,7 @@ local function hand(now, stamp, counter, own, head)
       redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
       if inbox ~= '-' then -- a message that may not be sent is a lost one: the waiter asks again
-        redis.pcall('PUBLISH', inbox,
+        publish(inbox,
           'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. ' ' .. KEYS[1])
       end
       if first[4] and tonumber(first[4]) <= now - 500000 then

@@ -79,14 +79,8 @@ if first[1] and tonumber(first[2]) < 0 then
 end
 if done > 0 then
   redis.call('SET', KEYS[5], '1', 'PX', done)
-  for _, entry in ipairs(first[1] and redis.call('ZRANGE', KEYS[2], '0', '-1') or {}) do
-    local token, inbox, once = string.match(entry, '^([^|]*)|([^|]*)|[^|]*|[^|]*|[^|]*|([^|]*)|')
-    if once == '1' then
-      redis.call('ZREM', KEYS[2], entry)
-      if inbox ~= '-' then
-        redis.pcall('PUBLISH', inbox, 'done ' .. token .. ' ' .. KEYS[1])
-      end
-    end
+  if first[1] then
+    finished()
   end
 end
 if keep > 0 then

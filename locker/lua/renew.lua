@@ -15,9 +15,7 @@ for i = 1, #KEYS do
   local kind = redis.call('TYPE', KEYS[i])['ok']
   local lease = (kind == 'string' or kind == 'none') and redis.call('GETEX', KEYS[i])
   if lease and string.sub(lease, 1, #owner) == owner then
-    if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[2 * i]) then
-      redis.call('PEXPIRE', KEYS[i], ARGV[2 * i])
-    end
+    redis.call('PEXPIRE', KEYS[i], math.max(redis.call('PTTL', KEYS[i]), ARGV[2 * i])) -- always: a WAIT speaks of writes only
     answer[i] = '1'
   else
     answer[i] = '0'

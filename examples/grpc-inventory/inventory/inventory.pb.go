@@ -129,7 +129,6 @@ func (x *ReserveReply) GetFence() uint64 {
 type PackRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sku           string                 `protobuf:"bytes,1,opt,name=sku,proto3" json:"sku,omitempty"`
-	Boxes         int32                  `protobuf:"varint,2,opt,name=boxes,proto3" json:"boxes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,13 +168,6 @@ func (x *PackRequest) GetSku() string {
 		return x.Sku
 	}
 	return ""
-}
-
-func (x *PackRequest) GetBoxes() int32 {
-	if x != nil {
-		return x.Boxes
-	}
-	return 0
 }
 
 type PackReply struct {
@@ -230,94 +222,6 @@ func (x *PackReply) GetReserveFence() uint64 {
 	return 0
 }
 
-type StockRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sku           string                 `protobuf:"bytes,1,opt,name=sku,proto3" json:"sku,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StockRequest) Reset() {
-	*x = StockRequest{}
-	mi := &file_inventory_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StockRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StockRequest) ProtoMessage() {}
-
-func (x *StockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_inventory_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StockRequest.ProtoReflect.Descriptor instead.
-func (*StockRequest) Descriptor() ([]byte, []int) {
-	return file_inventory_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *StockRequest) GetSku() string {
-	if x != nil {
-		return x.Sku
-	}
-	return ""
-}
-
-type StockReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Left          int32                  `protobuf:"varint,1,opt,name=left,proto3" json:"left,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StockReply) Reset() {
-	*x = StockReply{}
-	mi := &file_inventory_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StockReply) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StockReply) ProtoMessage() {}
-
-func (x *StockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_inventory_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StockReply.ProtoReflect.Descriptor instead.
-func (*StockReply) Descriptor() ([]byte, []int) {
-	return file_inventory_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *StockReply) GetLeft() int32 {
-	if x != nil {
-		return x.Left
-	}
-	return 0
-}
-
 var File_inventory_proto protoreflect.FileDescriptor
 
 const file_inventory_proto_rawDesc = "" +
@@ -328,24 +232,17 @@ const file_inventory_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\"8\n" +
 	"\fReserveReply\x12\x12\n" +
 	"\x04left\x18\x01 \x01(\x05R\x04left\x12\x14\n" +
-	"\x05fence\x18\x02 \x01(\x04R\x05fence\"5\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\"\x1f\n" +
 	"\vPackRequest\x12\x10\n" +
-	"\x03sku\x18\x01 \x01(\tR\x03sku\x12\x14\n" +
-	"\x05boxes\x18\x02 \x01(\x05R\x05boxes\"F\n" +
+	"\x03sku\x18\x01 \x01(\tR\x03sku\"F\n" +
 	"\tPackReply\x12\x14\n" +
 	"\x05fence\x18\x01 \x01(\x04R\x05fence\x12#\n" +
-	"\rreserve_fence\x18\x02 \x01(\x04R\freserveFence\" \n" +
-	"\fStockRequest\x12\x10\n" +
-	"\x03sku\x18\x01 \x01(\tR\x03sku\" \n" +
-	"\n" +
-	"StockReply\x12\x12\n" +
-	"\x04left\x18\x01 \x01(\x05R\x04left2\xfb\x01\n" +
-	"\tInventory\x12Z\n" +
-	"\aReserve\x12\x1c.inventory.v1.ReserveRequest\x1a\x1a.inventory.v1.ReserveReply\"\x15\xca\xfd\x1b\x11\n" +
-	"\rsku:{req.sku}\x1a\x00\x12S\n" +
-	"\x04Pack\x12\x19.inventory.v1.PackRequest\x1a\x17.inventory.v1.PackReply\"\x17\xca\xfd\x1b\x13\n" +
-	"\rsku:{req.sku}\x1a\x02\b\x01\x12=\n" +
-	"\x05Stock\x12\x1a.inventory.v1.StockRequest\x1a\x18.inventory.v1.StockReplyB@Z>github.com/latchkit/latchkit/examples/grpc-inventory/inventoryb\x06proto3"
+	"\rreserve_fence\x18\x02 \x01(\x04R\freserveFence2\xbc\x01\n" +
+	"\tInventory\x12\\\n" +
+	"\aReserve\x12\x1c.inventory.v1.ReserveRequest\x1a\x1a.inventory.v1.ReserveReply\"\x17\xca\xfd\x1b\x13\n" +
+	"\rsku:{req.sku}\x1a\x02\b\x1e\x12Q\n" +
+	"\x04Pack\x12\x19.inventory.v1.PackRequest\x1a\x17.inventory.v1.PackReply\"\x15\xca\xfd\x1b\x11\n" +
+	"\rsku:{req.sku}\x1a\x00B@Z>github.com/latchkit/latchkit/examples/grpc-inventory/inventoryb\x06proto3"
 
 var (
 	file_inventory_proto_rawDescOnce sync.Once
@@ -359,24 +256,20 @@ func file_inventory_proto_rawDescGZIP() []byte {
 	return file_inventory_proto_rawDescData
 }
 
-var file_inventory_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_inventory_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_inventory_proto_goTypes = []any{
 	(*ReserveRequest)(nil), // 0: inventory.v1.ReserveRequest
 	(*ReserveReply)(nil),   // 1: inventory.v1.ReserveReply
 	(*PackRequest)(nil),    // 2: inventory.v1.PackRequest
 	(*PackReply)(nil),      // 3: inventory.v1.PackReply
-	(*StockRequest)(nil),   // 4: inventory.v1.StockRequest
-	(*StockReply)(nil),     // 5: inventory.v1.StockReply
 }
 var file_inventory_proto_depIdxs = []int32{
 	0, // 0: inventory.v1.Inventory.Reserve:input_type -> inventory.v1.ReserveRequest
 	2, // 1: inventory.v1.Inventory.Pack:input_type -> inventory.v1.PackRequest
-	4, // 2: inventory.v1.Inventory.Stock:input_type -> inventory.v1.StockRequest
-	1, // 3: inventory.v1.Inventory.Reserve:output_type -> inventory.v1.ReserveReply
-	3, // 4: inventory.v1.Inventory.Pack:output_type -> inventory.v1.PackReply
-	5, // 5: inventory.v1.Inventory.Stock:output_type -> inventory.v1.StockReply
-	3, // [3:6] is the sub-list for method output_type
-	0, // [0:3] is the sub-list for method input_type
+	1, // 2: inventory.v1.Inventory.Reserve:output_type -> inventory.v1.ReserveReply
+	3, // 3: inventory.v1.Inventory.Pack:output_type -> inventory.v1.PackReply
+	2, // [2:4] is the sub-list for method output_type
+	0, // [0:2] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -393,7 +286,7 @@ func file_inventory_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_inventory_proto_rawDesc), len(file_inventory_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,7 +21,6 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Inventory_Reserve_FullMethodName = "/inventory.v1.Inventory/Reserve"
 	Inventory_Pack_FullMethodName    = "/inventory.v1.Inventory/Pack"
-	Inventory_Stock_FullMethodName   = "/inventory.v1.Inventory/Stock"
 )
 
 // InventoryClient is the client API for Inventory service.
@@ -30,12 +29,10 @@ const (
 //
 // Inventory keeps the stock of a shop. Its handlers read, compute and write, and know nothing of locks.
 type InventoryClient interface {
-	// Reserve takes items from the stock. Calls for the same item run one at a time, in all processes.
+	// Reserve takes items from the stock. Calls for the same item run one at a time, in all processes, and wait for each other.
 	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveReply, error)
-	// Pack packs a box of reserved items: it holds the item, and reserves it meanwhile from another service.
+	// Pack fills a box: it takes the item for itself, and reserves from another server what goes in. A second call is refused.
 	Pack(ctx context.Context, in *PackRequest, opts ...grpc.CallOption) (*PackReply, error)
-	// Stock is what is left. It needs no lock.
-	Stock(ctx context.Context, in *StockRequest, opts ...grpc.CallOption) (*StockReply, error)
 }
 
 type inventoryClient struct {
@@ -66,28 +63,16 @@ func (c *inventoryClient) Pack(ctx context.Context, in *PackRequest, opts ...grp
 	return out, nil
 }
 
-func (c *inventoryClient) Stock(ctx context.Context, in *StockRequest, opts ...grpc.CallOption) (*StockReply, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(StockReply)
-	err := c.cc.Invoke(ctx, Inventory_Stock_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // InventoryServer is the server API for Inventory service.
 // All implementations must embed UnimplementedInventoryServer
 // for forward compatibility.
 //
 // Inventory keeps the stock of a shop. Its handlers read, compute and write, and know nothing of locks.
 type InventoryServer interface {
-	// Reserve takes items from the stock. Calls for the same item run one at a time, in all processes.
+	// Reserve takes items from the stock. Calls for the same item run one at a time, in all processes, and wait for each other.
 	Reserve(context.Context, *ReserveRequest) (*ReserveReply, error)
-	// Pack packs a box of reserved items: it holds the item, and reserves it meanwhile from another service.
+	// Pack fills a box: it takes the item for itself, and reserves from another server what goes in. A second call is refused.
 	Pack(context.Context, *PackRequest) (*PackReply, error)
-	// Stock is what is left. It needs no lock.
-	Stock(context.Context, *StockRequest) (*StockReply, error)
 	mustEmbedUnimplementedInventoryServer()
 }
 
@@ -103,9 +88,6 @@ func (UnimplementedInventoryServer) Reserve(context.Context, *ReserveRequest) (*
 }
 func (UnimplementedInventoryServer) Pack(context.Context, *PackRequest) (*PackReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pack not implemented")
-}
-func (UnimplementedInventoryServer) Stock(context.Context, *StockRequest) (*StockReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method Stock not implemented")
 }
 func (UnimplementedInventoryServer) mustEmbedUnimplementedInventoryServer() {}
 func (UnimplementedInventoryServer) testEmbeddedByValue()                   {}
@@ -164,24 +146,6 @@ func _Inventory_Pack_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Inventory_Stock_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(StockRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(InventoryServer).Stock(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Inventory_Stock_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(InventoryServer).Stock(ctx, req.(*StockRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // Inventory_ServiceDesc is the grpc.ServiceDesc for Inventory service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -196,10 +160,6 @@ var Inventory_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Pack",
 			Handler:    _Inventory_Pack_Handler,
-		},
-		{
-			MethodName: "Stock",
-			Handler:    _Inventory_Stock_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -2,6 +2,8 @@ package otellock_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +26,7 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/ginlock/httplock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	otellock "github.com/latchkit/latchkit/otel"
@@ -72,6 +75,12 @@ func rule(set func(r *locker.Rule)) []httplock.Option {
 	return []httplock.Option{httplock.WithRule(func(_ *http.Request, r *locker.Rule) { set(r) })}
 }
 
+// strangersDelegation is what somebody shows who knows the key and not the secret.
+func strangersDelegation(key string) string {
+	hint := sha256.Sum256([]byte("latchkit key\x00" + key))
+	return base64.RawURLEncoding.EncodeToString(slices.Concat([]byte{1, 1}, hint[:8], make([]byte, 16)))
+}
+
 // exchanges has a row for each row of the table of replies.
 var exchanges = map[string]exchange{
 	"acquired": {status: 200, spans: []string{acquired, held, released}},
@@ -117,6 +126,13 @@ var exchanges = map[string]exchange{
 	},
 	"a body that is too large": {
 		key: "customer:{body.id}", opts: []httplock.Option{httplock.WithMaxBody(5)}, body: `{"id": 1}`, status: 413, code: "body-too-large",
+	},
+	"a delegation that is none": {
+		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, "canary"}, status: 400, code: "delegation-invalid",
+	},
+	"a delegation that lets nobody in": { // a secret that nobody has registered for this key
+		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, strangersDelegation("customer:canary")}, status: 412, code: "delegation-refused",
+		spans: []string{"acquire customer: Error(refused) error.type=refused mode=exclusive name=customer result=error ttl=3 wait.attempts=1"},
 	},
 	"a rule that cannot be": {
 		opts: rule(func(r *locker.Rule) { r.TTL = -1 }), status: 500, code: "lock-misconfigured", failed: true,

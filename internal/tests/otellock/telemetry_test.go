@@ -8,6 +8,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -22,6 +23,7 @@ import (
 type telemetry struct {
 	observer locker.Observer
 	tracers  trace.TracerProvider
+	meters   metric.MeterProvider
 	tracer   trace.Tracer // of the service around the locks
 	spans    *tracetest.SpanRecorder
 	reader   *sdkmetric.ManualReader
@@ -32,13 +34,18 @@ func newTelemetry(t testing.TB, sampler sdktrace.Sampler, opts ...otellock.Optio
 	tel := &telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(tel.spans), sdktrace.WithSampler(sampler))
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(tel.reader))
-	tel.tracers, tel.tracer = tracers, tracers.Tracer("service")
+	tel.tracers, tel.tracer, tel.meters = tracers, tracers.Tracer("service"), meters
 	var err error
-	tel.observer, err = otellock.New(append(opts, otellock.WithTracerProvider(tracers), otellock.WithMeterProvider(meters))...)
+	tel.observer, err = otellock.New(tel.options(opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tel
+}
+
+// options are opts, and those that lead to this SDK.
+func (tel *telemetry) options(opts ...otellock.Option) []otellock.Option {
+	return append(opts, otellock.WithTracerProvider(tel.tracers), otellock.WithMeterProvider(tel.meters))
 }
 
 // span returns the only span of that name that has ended.

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// delay is a way to a server on which every answer comes later.
+type delay struct {
+	listener net.Listener
+	target   string
+	by       time.Duration
+	work     sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn
+}
+
+func newDelay(target string, by time.Duration) (*delay, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	d := &delay{listener: l, target: target, by: by}
+	d.work.Go(d.accept)
+	return d, nil
+}
+
+func (d *delay) addr() string { return d.listener.Addr().String() }
+
+func (d *delay) accept() {
+	for {
+		client, err := d.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", d.target)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		if !d.keep(client, server) {
+			return
+		}
+		d.work.Go(func() { d.pass(server, client, 0) })
+		d.work.Go(func() { d.pass(client, server, d.by) })
+	}
+}
+
+// keep remembers connections for close.
+func (d *delay) keep(conns ...net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conns = append(d.conns, conns...)
+	if d.closed {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
+	return !d.closed
+}
+
+// pass copies what comes from one side to the other, each piece so much later. What is on its way holds nothing up.
+func (d *delay) pass(to, from net.Conn, by time.Duration) {
+	type piece struct {
+		due  time.Time
+		text []byte
+	}
+	pieces := make(chan piece, 1024)
+	d.work.Go(func() {
+		for p := range pieces {
+			time.Sleep(time.Until(p.due))
+			_, _ = to.Write(p.text) // if it is closed, so is the other side, and the reader ends
+		}
+		_ = to.Close()
+	})
+	defer close(pieces)
+	for {
+		text := make([]byte, 16<<10)
+		n, err := from.Read(text)
+		if n > 0 {
+			pieces <- piece{time.Now().Add(by), text[:n]}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (d *delay) close() {
+	_ = d.listener.Close()
+	d.mu.Lock()
+	d.closed = true
+	for _, c := range d.conns {
+		_ = c.Close()
+	}
+	d.mu.Unlock()
+	d.work.Wait()
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+)
+
+// library is what a process is told in which some read and some write under one key, over and over, until the turn ends.
+type library struct {
+	Contestant       string
+	Settings         settings
+	Readers, Writers int
+	Key              string
+	Arena            string
+	Turn             time.Duration
+}
+
+// lending is what they did.
+type lending struct {
+	Reads, Writes         []int // by worker
+	ReadWaits, WriteWaits histogram
+	MostPhases            int64 // of readers that began while a writer waited
+	CPU                   time.Duration
+	Violations            int
+}
+
+// rest is between two stays of a writer: without one nobody would read much.
+const rest = time.Millisecond
+
+func libraryPart(s *stage) error {
+	var lib library
+	if err := s.read(&lib); err != nil {
+		return err
+	}
+	contestant, err := named(lib.Contestant)
+	if err != nil {
+		return err
+	}
+	l, err := contestant.open(lib.Settings)
+	if err != nil {
+		return err
+	}
+	a, err := openArena(lib.Arena)
+	if err != nil {
+		return err
+	}
+	if err := warmUp(l, lib.Readers+lib.Writers); err != nil {
+		return err
+	}
+	s.say("ready", nil)
+	start, err := s.awaitStart()
+	if err != nil {
+		return err
+	}
+	done, err := lib.run(l, a, start)
+	if err != nil {
+		return err
+	}
+	s.say("done", done)
+	return nil
+}
+
+func (lib library) run(l locks, a *arena, start time.Duration) (lending, error) {
+	visitors := make([]visitor, lib.Readers+lib.Writers)
+	for i := range visitors {
+		visitors[i] = visitor{locks: l, key: lib.Key, arena: a, writes: i >= lib.Readers}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	begin := make(chan time.Time)
+	var working sync.WaitGroup
+	for i := range visitors {
+		working.Go(func() { visitors[i].work(ctx, <-begin) })
+	}
+	sleepUntil(start)
+	cpu, err := ownCPU()
+	if err != nil {
+		return lending{}, err
+	}
+	end := time.Now().Add(lib.Turn)
+	defer time.AfterFunc(lib.Turn, cancel).Stop()
+	for range visitors {
+		begin <- end
+	}
+	working.Wait()
+	used, err := ownCPU()
+	if err != nil {
+		return lending{}, err
+	}
+	done := lending{CPU: used - cpu}
+	for i := range visitors {
+		v := &visitors[i]
+		if v.err != nil {
+			return lending{}, v.err
+		}
+		if v.writes {
+			done.Writes = append(done.Writes, v.count)
+			done.WriteWaits.merge(v.waits)
+		} else {
+			done.Reads = append(done.Reads, v.count)
+			done.ReadWaits.merge(v.waits)
+		}
+		done.MostPhases = max(done.MostPhases, v.mostPhases)
+		done.Violations += v.violations
+	}
+	return done, nil
+}
+
+// visitor is one goroutine, which reads or writes.
+type visitor struct {
+	locks  locks
+	key    string
+	arena  *arena
+	writes bool
+
+	count      int
+	waits      histogram
+	mostPhases int64
+	violations int
+	err        error
+}
+
+// lock asks for what the visitor needs. Whoever knows no readers gives it the key alone.
+func (v *visitor) lock(ctx context.Context) (hold, error) {
+	if r, ok := v.locks.(readLocks); ok && !v.writes {
+		return r.RLock(ctx, v.key)
+	}
+	return v.locks.Lock(ctx, v.key)
+}
+
+// work counts what is released before the end, as worker does.
+func (v *visitor) work(ctx context.Context, end time.Time) {
+	for {
+		asked, phases := time.Now(), v.arena.phases.Load()
+		h, err := v.lock(ctx)
+		v.waits.add(time.Since(asked))
+		if err != nil {
+			if ctx.Err() == nil {
+				v.err = err
+			}
+			return
+		}
+		if v.writes {
+			v.mostPhases = max(v.mostPhases, v.arena.phases.Load()-phases)
+			v.violations += v.arena.write(h)
+			v.violations += v.arena.wrote()
+		} else {
+			v.violations += v.arena.read(h)
+			v.arena.readers.Add(-1)
+		}
+		err = h.Release(context.Background())
+		if !time.Now().Before(end) {
+			return
+		}
+		if err != nil {
+			v.err = err
+			return
+		}
+		v.count++
+		if v.writes {
+			time.Sleep(rest)
+		}
+	}
+}
+
+// shelf is how a row puts its contestants to work: so many processes with so many readers each, and writers in the first.
+type shelf struct{ processes, readers, writers int }
+
+// lendingTurn is what a contestant did in one turn, and what that cost.
+type lendingTurn struct {
+	took   time.Duration
+	lent   lending
+	server load
+	sends  []string
+}
+
+// take gives a contestant one turn.
+func (s shelf) take(ctx context.Context, on server, c contestant, length time.Duration) (t lendingTurn, err error) {
+	ctx, cancel := context.WithTimeout(ctx, length+patience)
+	defer cancel()
+	if err := on.clear(ctx); err != nil {
+		return t, err
+	}
+	arena, err := makeArena()
+	if err != nil {
+		return t, err
+	}
+	defer func() { _ = os.Remove(arena) }()
+	specs := make([]library, s.processes)
+	for i := range specs {
+		specs[i] = library{
+			Contestant: c.name, Settings: settings{Addr: on.Addr(), TTL: lockTTL, Process: i}, Readers: s.readers, Key: "wanted", Arena: arena, Turn: length,
+		}
+	}
+	specs[0].Writers = s.writers
+	all, err := launchAll("library", specs)
+	defer func() { _ = all.end() }()
+	if err != nil {
+		return t, err
+	}
+	said, used, err := observe[lending](ctx, on, all)
+	if err != nil {
+		return t, err
+	}
+	t = lendingTurn{took: length, server: used, sends: c.sends}
+	for _, l := range said {
+		t.lent.Reads, t.lent.Writes = append(t.lent.Reads, l.Reads...), append(t.lent.Writes, l.Writes...)
+		t.lent.ReadWaits.merge(l.ReadWaits)
+		t.lent.WriteWaits.merge(l.WriteWaits)
+		t.lent.MostPhases = max(t.lent.MostPhases, l.MostPhases)
+		t.lent.CPU += l.CPU
+		t.lent.Violations += l.Violations
+	}
+	return t, nil
+}
+
+func sum(counts []int) (n float64) {
+	for _, c := range counts {
+		n += float64(c)
+	}
+	return n
+}
+
+func (t lendingTurn) reads() float64       { return sum(t.lent.Reads) / t.took.Seconds() }
+func (t lendingTurn) writes() float64      { return sum(t.lent.Writes) / t.took.Seconds() }
+func (t lendingTurn) writeP50() float64    { return millis(t.lent.WriteWaits.percentile(50)) }
+func (t lendingTurn) writeP99() float64    { return millis(t.lent.WriteWaits.percentile(99)) }
+func (t lendingTurn) longestWait() float64 { return millis(t.lent.WriteWaits.max) }
+func (t lendingTurn) mostPhases() float64  { return float64(t.lent.MostPhases) }
+func (t lendingTurn) violations() float64  { return float64(t.lent.Violations) }
+func (t lendingTurn) sent() float64 {
+	return float64(t.server.commands(t.sends)) / (sum(t.lent.Reads) + sum(t.lent.Writes))
+}
+
+// starved is how many readers and writers got nothing.
+func (t lendingTurn) starved() (n float64) {
+	for _, counts := range [][]int{t.lent.Reads, t.lent.Writes} {
+		for _, c := range counts {
+			if c == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// quorumContestant is a way to lock on several servers at once.
+type quorumContestant struct {
+	name string
+	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
+}
+
+// quorumLocks say as well how many of their acquisitions took one round trip, of those that took at least one.
+type quorumLocks interface {
+	locks
+	OneRound() (once, all uint64)
+}
+
+const (
+	latchkitQuorum  = "latchkit Redlock"
+	redsyncQuorum   = "redsync"
+	redsyncFailFast = "redsync fail-fast"
+)
+
+var quorumContestants = []quorumContestant{
+	{latchkitQuorum, openLatchkitQuorum},
+	{redsyncQuorum, redsyncOnSeveral()},
+	{redsyncFailFast, redsyncOnSeveral(redsync.WithFailFast(true))},
+}
+
+func openLatchkitQuorum(addrs []string, ttl time.Duration) (quorumLocks, error) {
+	l := &latchkitOnSeveral{}
+	var nodes []locker.Client
+	for _, addr := range addrs {
+		c := redis.NewClient(&redis.Options{Addr: addr})
+		l.clients = append(l.clients, c)
+		nodes = append(nodes, c)
+	}
+	var err error
+	l.engine, err = locker.NewRedlock(nodes, locker.WithTTL(ttl), locker.WithObserver(&l.rounds))
+	return l, err
+}
+
+type latchkitOnSeveral struct {
+	latchkitLocks
+	rounds rounds
+}
+
+func (l *latchkitOnSeveral) OneRound() (once, all uint64) {
+	return l.rounds.once.Load(), l.rounds.all.Load()
+}
+
+// rounds is an Observer that counts.
+type rounds struct{ once, all atomic.Uint64 }
+
+func (r *rounds) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	if op != locker.OpAcquire {
+		return ctx, nil
+	}
+	return ctx, r.count
+}
+
+func (r *rounds) count(o locker.Outcome) {
+	if o.Rounds > 0 {
+		r.all.Add(1)
+	}
+	if o.Rounds == 1 {
+		r.once.Add(1)
+	}
+}
+
+func redsyncOnSeveral(options ...redsync.Option) func([]string, time.Duration) (quorumLocks, error) {
+	return func(addrs []string, ttl time.Duration) (quorumLocks, error) {
+		l := &redsyncQuorumLocks{options: append(options, redsync.WithTries(math.MaxInt32), redsync.WithExpiry(ttl))}
+		var pools []redsyncredis.Pool
+		for _, addr := range addrs {
+			c := redis.NewClient(&redis.Options{Addr: addr})
+			l.clients = append(l.clients, c)
+			pools = append(pools, goredis.NewPool(c))
+		}
+		l.sync = redsync.New(pools...)
+		return l, nil
+	}
+}
+
+type redsyncQuorumLocks struct {
+	clients []*redis.Client
+	sync    *redsync.Redsync
+	options []redsync.Option
+	taken   uint64
+}
+
+func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error) {
+	mutex := r.sync.NewMutex(key, r.options...)
+	if err := mutex.LockContext(ctx); err != nil {
+		return nil, err
+	}
+	r.taken++
+	return redsyncHold{mutex}, nil
+}
+
+// OneRound is all of them: it has no fence to agree on.
+func (r *redsyncQuorumLocks) OneRound() (once, all uint64) { return r.taken, r.taken }
+
+func (r *redsyncQuorumLocks) Close() {
+	for _, c := range r.clients {
+		_ = c.Close()
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+const (
+	latchkitReaders     = "latchkit read-write"
+	latchkitLoneReaders = "latchkit read-write, one hold per reader"
+)
+
+// readLocks are locks that many may hold together.
+type readLocks interface {
+	locks
+	// RLock is Lock for who only reads.
+	RLock(ctx context.Context, key string) (hold, error)
+}
+
+// readWrites differ in whether the readers of a process share a hold. They do by default.
+func readWrites() []contestant {
+	open := func(options ...locker.Option) func(settings) (locks, error) {
+		return func(s settings) (locks, error) {
+			c := redis.NewClient(&redis.Options{Addr: s.Addr})
+			e, err := locker.NewReadWrite([]locker.Client{c}, append(options, locker.WithTTL(s.TTL))...)
+			return &readWriteLocks{latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}}, err
+		}
+	}
+	return []contestant{
+		{name: latchkitReaders, kind: ours, open: open()},
+		{name: latchkitLoneReaders, kind: ours, open: open(locker.WithFair())},
+	}
+}
+
+type readWriteLocks struct{ latchkitLocks }
+
+// RLock holds the key Shared.
+func (l *readWriteLocks) RLock(ctx context.Context, key string) (hold, error) {
+	lease, err := l.engine.Acquire(ctx, locker.Rule{Key: key, Mode: locker.Shared})
+	if err != nil {
+		return nil, err
+	}
+	return lease, nil
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// quorumSpec is what a process is told that locks on several servers.
+type quorumSpec struct {
+	Contestant string
+	Addrs      []string
+	Turn       time.Duration
+}
+
+// quorumWork is what it did.
+type quorumWork struct {
+	Took         histogram // acquisitions
+	Gave         histogram // releases
+	Once, Rounds uint64    // acquisitions that took one round trip, and all that took any
+	LeftBehind   int       // goroutines that are still there when the library is closed
+}
+
+// condition is what is wrong with the servers.
+type condition struct {
+	name          string
+	slow, stopped int
+}
+
+var conditions = []condition{{name: "healthy"}, {name: "1 slow by 20 ms", slow: 1}, {name: "2 stopped", stopped: 2}}
+
+const slowBy = 20 * time.Millisecond
+
+func quorumPart(s *stage) error {
+	var q quorumSpec
+	if err := s.read(&q); err != nil {
+		return err
+	}
+	before := runtime.NumGoroutine()
+	var l quorumLocks
+	for _, c := range quorumContestants {
+		if c.name == q.Contestant {
+			var err error
+			if l, err = c.open(q.Addrs, lockTTL); err != nil {
+				return err
+			}
+		}
+	}
+	for range 20 {
+		if err := tryOut(l, "warm"); err != nil {
+			return err
+		}
+	}
+	onceWarm, roundsWarm := l.OneRound()
+	s.say("ready", nil)
+	start, err := s.awaitStart()
+	if err != nil {
+		return err
+	}
+	sleepUntil(start)
+	var done quorumWork
+	if err := done.run(l, time.Now().Add(q.Turn)); err != nil {
+		return err
+	}
+	once, all := l.OneRound()
+	done.Once, done.Rounds = once-onceWarm, all-roundsWarm
+	s.say("worked", nil)
+	s.await() // until the servers go on
+	l.Close()
+	done.LeftBehind = max(runtime.NumGoroutine()-before, 0)
+	s.say("done", done)
+	return nil
+}
+
+// run acquires and releases, one key after the other: what is left of an earlier lock harms none of the later ones.
+func (w *quorumWork) run(l locks, end time.Time) error {
+	for i := 0; time.Now().Before(end); i++ {
+		asked := time.Now()
+		h, err := l.Lock(context.Background(), "k:"+strconv.Itoa(i))
+		if err != nil {
+			return err
+		}
+		granted := time.Now()
+		w.Took.add(granted.Sub(asked))
+		if f, ok := h.(fenced); ok && f.Fence() == 0 {
+			return errors.New("a lock without a fence")
+		}
+		if err := h.Release(context.Background()); err != nil {
+			return err
+		}
+		w.Gave.add(time.Since(granted))
+	}
+	return nil
+}
+
+// quorumTurn is what came of one turn.
+type quorumTurn struct {
+	quorumWork
+	keys int // that are left on the servers
+}
+
+func (t quorumTurn) tookP50() float64    { return micros(t.Took.percentile(50)) }
+func (t quorumTurn) tookP99() float64    { return micros(t.Took.percentile(99)) }
+func (t quorumTurn) gaveP50() float64    { return micros(t.Gave.percentile(50)) }
+func (t quorumTurn) keysLeft() float64   { return float64(t.keys) }
+func (t quorumTurn) goroutines() float64 { return float64(t.LeftBehind) }
+func (t quorumTurn) oneRound() float64   { return 100 * float64(t.Once) / float64(t.Rounds) }
+
+// cluster is the servers of a row.
+type cluster struct {
+	servers []server
+	pids    []int
+	addrs   []string
+	slow    []*delay
+}
+
+var processID = regexp.MustCompile(`process_id:(\d+)`)
+
+// launchNodes starts servers that may vote at once. Each can also be reached by a slow way.
+func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
+	c = &cluster{}
+	var nodes []locker.Client
+	for range n {
+		s, err := launchServer()
+		if err != nil {
+			return nil, errors.Join(err, c.close())
+		}
+		c.servers = append(c.servers, s)
+		c.addrs = append(c.addrs, s.Addr())
+		nodes = append(nodes, s.witness)
+		info, err := s.witness.Info(ctx, "server").Result()
+		if err != nil {
+			return nil, errors.Join(err, c.close())
+		}
+		pid, _ := strconv.Atoi(processID.FindStringSubmatch(info)[1])
+		c.pids = append(c.pids, pid)
+		d, err := newDelay(s.Addr(), slowBy)
+		if err != nil {
+			return nil, errors.Join(err, c.close())
+		}
+		c.slow = append(c.slow, d)
+	}
+	if err := locker.EnrollRedlock(ctx, nodes); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
+}
+
+func (c *cluster) close() (err error) {
+	for _, d := range c.slow {
+		d.close()
+	}
+	for _, s := range c.servers {
+		err = errors.Join(err, s.close())
+	}
+	return err
+}
+
+// signal stops some of the servers, or lets them go on.
+func (c *cluster) signal(n int, s syscall.Signal) (err error) {
+	for _, pid := range c.pids[:n] {
+		err = errors.Join(err, syscall.Kill(pid, s))
+	}
+	return err
+}
+
+// take gives a contestant one turn.
+func (c *cluster) take(ctx context.Context, name string, with condition, length time.Duration) (t quorumTurn, err error) {
+	ctx, cancel := context.WithTimeout(ctx, length+2*patience)
+	defer cancel()
+	for _, s := range c.servers {
+		if err := clearLocks(ctx, s.witness); err != nil {
+			return t, err
+		}
+	}
+	spec := quorumSpec{Contestant: name, Addrs: append([]string(nil), c.addrs...), Turn: length}
+	for i := range with.slow {
+		spec.Addrs[i] = c.slow[i].addr()
+	}
+	all, err := launchAll("quorum", []quorumSpec{spec})
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, all.end()) }()
+	if err := all[0].expect(ctx, "ready", nil); err != nil {
+		return t, err
+	}
+	if err := c.signal(with.stopped, syscall.SIGSTOP); err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, c.signal(with.stopped, syscall.SIGCONT)) }()
+	if err := all.start(); err != nil {
+		return t, err
+	}
+	if err := all[0].expect(ctx, "worked", nil); err != nil {
+		return t, err
+	}
+	if err := c.signal(with.stopped, syscall.SIGCONT); err != nil {
+		return t, err
+	}
+	if err := all[0].say("go on"); err != nil {
+		return t, err
+	}
+	if err := all[0].expect(ctx, "done", &t.quorumWork); err != nil {
+		return t, err
+	}
+	if err := all.finish(); err != nil {
+		return t, err
+	}
+	for _, s := range c.servers {
+		keys, err := lockKeys(ctx, s.witness)
+		if err != nil {
+			return t, err
+		}
+		t.keys += len(keys)
+	}
+	return t, nil
+}
+
+// lockKeys are the keys that should not outlive a lock: neither the counters and markers, nor what says for a minute that a late
+// call is to take nothing.
+func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
+	keys, err := c.Keys(ctx, "*").Result()
+	for _, key := range keys {
+		if key != "latchkit:node" && !strings.HasPrefix(key, "latchkit:f:") && !strings.HasPrefix(key, "latchkit:x:") {
+			left = append(left, key)
+		}
+	}
+	return left, err
+}
+
+// clearLocks removes what the turn before left behind, but not what makes the server a node.
+func clearLocks(ctx context.Context, c *redis.Client) error {
+	keys, err := lockKeys(ctx, c)
+	if err != nil || len(keys) == 0 {
+		return err
+	}
+	return c.Del(ctx, keys...).Err()
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// P7: a lock on five servers, with servers that are slow or stand still.
+var quorumRow = row{
+	name:  "P7",
+	title: "Redlock on 5 servers, one goroutine: healthy, one slow by 20 ms, two stopped",
+	about: `Each acquisition is of a key of its own, and released at once: nothing makes it likelier that something is left behind. Times
+are of the acquire alone, and of the release. latchkit has a fence, on which the servers must agree; in one round trip where
+they do at once. The stopped servers (SIGSTOP) go on when the work is done; then the library is closed, if it can be, and what is
+left is counted: keys on the servers (counters, markers and the tombstones of acquires that were unclear for a minute apart),
+and goroutines beyond those that were there before.`,
+	run: runQuorum,
+}
+
+func runQuorum(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchNodes(ctx, 5)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+
+	f.table = newTable("contestant", "servers", "acquire p50 µs", "p99 µs", "release p50 µs", "one round trip %", "keys left", "goroutines left")
+	for _, with := range conditions {
+		turns := make(map[string][]quorumTurn)
+		for round := range o.rounds {
+			for _, c := range quorumContestants {
+				progress("round %d of %d: %s, %s", round+1, o.rounds, c.name, with.name)
+				t, err := on.take(ctx, c.name, with, o.turn)
+				if err != nil {
+					return f, fmt.Errorf("%s, %s: %w", c.name, with.name, err)
+				}
+				turns[c.name] = append(turns[c.name], t)
+			}
+		}
+		for _, c := range quorumContestants {
+			t := turns[c.name]
+			f.table.add(c.name, with.name,
+				spread("%.0f", each(t, quorumTurn.tookP50)), spread("%.0f", each(t, quorumTurn.tookP99)), spread("%.0f", each(t, quorumTurn.gaveP50)),
+				middle("%.1f", each(t, quorumTurn.oneRound)), total(each(t, quorumTurn.keysLeft)), total(each(t, quorumTurn.goroutines)))
+		}
+		ours := turns[latchkitQuorum]
+		f.verdicts = append(f.verdicts,
+			atMost("P7 "+with.name+": acquire × redsync fail-fast", 1.1, "%.2f",
+				ratios(each(ours, quorumTurn.tookP50), each(turns[redsyncFailFast], quorumTurn.tookP50))),
+			atLeast("P7 "+with.name+": one round trip, %", 80, "%.1f", each(ours, quorumTurn.oneRound)),
+			none("P7 "+with.name+": keys left", ours, quorumTurn.keysLeft),
+			none("P7 "+with.name+": goroutines left", ours, quorumTurn.goroutines),
+		)
+	}
+	return f, nil
+}

@@ -1,0 +1,60 @@
+// Command grpc-inventory is a gRPC service whose methods say in their .proto file under which lock they run. It starts two
+// servers of it, calls them, and prints what happens.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	url := flag.String("redis", "", "a real server, as in redis://localhost:6379; default: one of its own, in memory")
+	flag.Parse()
+	if err := run(context.Background(), os.Stdout, *url); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run plays all scenes.
+func run(ctx context.Context, out io.Writer, url string) error {
+	if url == "" {
+		own := miniredis.NewMiniRedis()
+		if err := own.Start(); err != nil {
+			return err
+		}
+		defer own.Close()
+		url = "redis://" + own.Addr()
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	client := redis.NewClient(options)
+	defer func() { _ = client.Close() }()
+
+	goods := newGoods("screws", 20)
+	east, err := start(client, goods)
+	if err != nil {
+		return err
+	}
+	defer east.stop()
+	west, err := start(client, goods)
+	if err != nil {
+		return err
+	}
+	defer west.stop()
+	s := scenes{out: out, east: east, west: west, goods: goods}
+	for _, scene := range []func(context.Context) error{s.busy, s.crowd, s.caller} {
+		if err := scene(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

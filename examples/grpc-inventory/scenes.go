@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/examples/grpc-inventory/inventory"
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/locker/delegate"
+)
+
+// scenes are what is played, each on the same two servers.
+type scenes struct {
+	out        io.Writer
+	east, west *server
+	goods      goods
+}
+
+func (s *scenes) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format+"\n", args...) }
+
+// said is how a call has ended.
+func said(err error) string {
+	if reason, ok := grpclock.Reason(err); ok {
+		return fmt.Sprintf("%v, %s", status.Code(err), reason)
+	}
+	return status.Code(err).String()
+}
+
+// busy lets two calls meet. gRPC's own client repeats the second one, when the server has told it to.
+func (s *scenes) busy(ctx context.Context) error {
+	s.say("Two boxes of the same item are packed at once")
+	var attempts atomic.Int32
+	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		defer attempts.Add(1)
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	patient, err := grpclock.UnaryClientInterceptor()
+	if err != nil {
+		return err
+	}
+	client, err := s.west.dial(s.east, grpc.WithChainUnaryInterceptor(patient, count))
+	if err != nil {
+		return err
+	}
+	hasty, err := s.west.dial(s.east)
+	if err != nil {
+		return err
+	}
+	begun, finish := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	s.east.other, s.east.packing = noBox{}, func(context.Context) {
+		once.Do(func() { close(begun); <-finish })
+	}
+	first := make(chan error, 1)
+	go func() {
+		_, err := hasty.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
+		first <- err
+	}()
+	<-begun
+	_, err = hasty.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
+	s.say("  the second is refused: %s", said(err))
+
+	second := make(chan error, 1)
+	go func() {
+		_, err := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
+		second <- err
+	}()
+	for attempts.Load() == 0 { // until it was refused once
+		time.Sleep(time.Millisecond)
+	}
+	close(finish)
+	s.say("  the first is packed: %s", said(<-first))
+	err = <-second
+	s.say("  who retries comes when told to, with its call no. %d: %s", attempts.Load(), said(err))
+	return nil
+}
+
+// crowd lets many calls run for few items, on both servers.
+func (s *scenes) crowd(ctx context.Context) error {
+	s.say("50 calls on two servers want one of %d items each", s.goods["screws"])
+	var clients []inventory.InventoryClient
+	for _, to := range []*server{s.east, s.west} {
+		c, err := s.west.dial(to)
+		if err != nil {
+			return err
+		}
+		clients = append(clients, c)
+	}
+	var reserved, refused, failed atomic.Int32
+	var all sync.WaitGroup
+	for i := range 50 {
+		all.Go(func() {
+			_, err := clients[i%2].Reserve(ctx, &inventory.ReserveRequest{Sku: "screws", Count: 1})
+			switch status.Code(err) {
+			case codes.OK:
+				reserved.Add(1)
+			case codes.ResourceExhausted:
+				refused.Add(1)
+			default:
+				failed.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	s.say("  %d reserved, %d sold out, %d failed, %d left", reserved.Load(), refused.Load(), failed.Load(), s.goods["screws"])
+	s.goods["screws"] = 1
+	return nil
+}
+
+// caller lets a call run under its caller's lock.
+func (s *scenes) caller(ctx context.Context) error {
+	s.say("A box is packed by one server, which reserves the item at the other")
+	client, err := s.west.dial(s.east)
+	if err != nil {
+		return err
+	}
+	other, err := s.east.dial(s.west)
+	if err != nil {
+		return err
+	}
+	s.east.other, s.east.packing = other, nil
+	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
+	s.say("  without a delegation it waits for itself: %v", status.Code(err))
+
+	sender, err := delegate.NewSender()
+	if err != nil {
+		return err
+	}
+	option, err := delegating(s.west, sender)
+	if err != nil {
+		return err
+	}
+	if s.east.other, err = s.east.dial(s.west, option); err != nil {
+		return err
+	}
+	var token []byte
+	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) } // as somebody who can read along
+	s.east.trace.forget()
+	s.west.trace.forget()
+	r, packed := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
+	if err != nil {
+		return err
+	}
+	s.say("  with one: %s, under one lock: %v", said(packed), r.GetFence() != 0 && r.GetFence() == r.GetReserveFence())
+	s.say("    the trace of one:   %s", s.east.trace)
+	s.say("    and of the other:   %s", s.west.trace)
+	_, err = other.Reserve(metadata.AppendToOutgoingContext(ctx, delegate.MetadataKey, string(token)), &inventory.ReserveRequest{Sku: "screws"})
+	s.say("  who shows the delegation when the box is packed: %s", said(err))
+	return nil
+}
+
+// noBox is an inventory that reserves nothing.
+type noBox struct{ inventory.InventoryClient }
+
+func (noBox) Reserve(context.Context, *inventory.ReserveRequest, ...grpc.CallOption) (*inventory.ReserveReply, error) {
+	return &inventory.ReserveReply{}, nil
+}

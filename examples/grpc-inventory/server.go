@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/latchkit/latchkit/examples/grpc-inventory/inventory"
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+)
+
+// server is one process of the service, but for the process.
+type server struct {
+	*service
+	addr  string
+	trace *trace
+	ends  []func()
+}
+
+// start serves on a free port. What the locks need stands in the first half.
+func start(client *redis.Client, goods goods) (s *server, err error) {
+	s = &server{service: &service{goods: goods}, trace: new(trace)}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	l, err := locker.NewSingle(client, locker.WithObserver(s.trace.observer())) // the option turns tracing on
+	if err != nil {
+		return s, err
+	}
+	s.ends = append(s.ends, func() { _ = l.Close(context.Background()) })
+	rules := grpclock.FromDescriptors()
+	locks, err := grpclock.UnaryServerInterceptor(l, rules, grpclock.WithDelegation(), grpclock.WithTTL(time.Second))
+	if err != nil {
+		return s, err
+	}
+	g := grpc.NewServer(grpc.ChainUnaryInterceptor(locks))
+	inventory.RegisterInventoryServer(g, s.service)
+	if err := rules.Bind(g); err != nil { // mistakes in the .proto file
+		return s, err
+	}
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return s, err
+	}
+	s.addr = listener.Addr().String()
+	s.ends = append(s.ends, g.Stop)
+	go func() { _ = g.Serve(listener) }() // until Stop
+	return s, nil
+}
+
+// stop ends the server, and then its locks.
+func (s *server) stop() {
+	for _, end := range slices.Backward(s.ends) {
+		end()
+	}
+}
+
+// delegating returns what lets calls to another server run under the locks of whoever makes them.
+func delegating(to *server, sender *delegate.Sender) (grpc.DialOption, error) {
+	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, to.addr))
+	return grpc.WithUnaryInterceptor(delegated), err
+}
+
+// dial returns a client of another server.
+func (s *server) dial(other *server, opts ...grpc.DialOption) (inventory.InventoryClient, error) {
+	conn, err := grpc.NewClient(other.addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		return nil, err
+	}
+	s.ends = append(s.ends, func() { _ = conn.Close() })
+	return inventory.NewInventoryClient(conn), nil
+}

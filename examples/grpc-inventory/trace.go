@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	otellock "github.com/latchkit/latchkit/otel"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// trace is what a server's spans go to. A real one has an exporter in its place; the locks need only their Observer.
+type trace struct {
+	once  sync.Once
+	spans *tracetest.SpanRecorder
+	looks locker.Observer
+}
+
+// observer is for locker.WithObserver.
+func (t *trace) observer() locker.Observer {
+	t.once.Do(func() {
+		t.spans = tracetest.NewSpanRecorder()
+		tracers := sdk.NewTracerProvider(sdk.WithSpanProcessor(t.spans))
+		t.looks, _ = otellock.New(otellock.WithTracerProvider(tracers)) // fails for a nil option only
+	})
+	return t.looks
+}
+
+// forget begins anew.
+func (t *trace) forget() { t.spans.Reset() }
+
+// String is the spans in the order of their ends, each with its result.
+func (t *trace) String() string {
+	var lines []string
+	for _, s := range t.spans.Ended() {
+		for _, a := range s.Attributes() {
+			if a.Key == "latchkit.lock.result" {
+				lines = append(lines, fmt.Sprintf("%s: %s", s.Name(), a.Value.AsString()))
+			}
+		}
+	}
+	return strings.Join(lines, ", ")
+}

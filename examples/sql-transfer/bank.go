@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"net/url"
+
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite" // the driver "sqlite", in pure Go
+
+	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+var (
+	//go:embed sql/schema.sql
+	schema string
+	//go:embed sql/fill.sql
+	fill string
+	//go:embed sql/read.sql
+	readBalance string
+	//go:embed sql/write.sql
+	writeBalance string
+)
+
+// A bank keeps accounts. Its transfers work out new balances from what they have read, so two at once must not overlap.
+type bank struct {
+	db *sql.DB
+	l  *locker.Engine
+}
+
+// openBank opens the bank whose accounts are in the file, and whose locks are on the Redis of client.
+func openBank(ctx context.Context, file string, client *redis.Client) (*bank, error) {
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
+	if err != nil {
+		return nil, err
+	}
+	l, err := newLocker(client)
+	if err != nil {
+		return nil, err
+	}
+	if err := sqllock.Migrate(ctx, db); err != nil { // the tables of fences and operations
+		return nil, err
+	}
+	for _, statement := range []string{schema, fill} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return nil, err
+		}
+	}
+	return &bank{db, l}, nil
+}
+
+func newLocker(client *redis.Client) (*locker.Engine, error) {
+	observer, err := otellock.New()
+	if err != nil {
+		return nil, err
+	}
+	return locker.NewSingle(client, locker.WithObserver(observer)) // this turns tracing on, for the transactions too
+}
+
+// branch is the same bank as another process sees it.
+func (b *bank) branch(client *redis.Client) (*bank, error) {
+	l, err := newLocker(client)
+	return &bank{b.db, l}, err
+}
+
+func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() }
+
+var errNotEnough = errors.New("there is not enough in the account")
+
+// transfer moves cents from one account to another. Both are locked, in the order of their names, whichever way the money
+// goes. meanwhile is called between reading and writing, where a real service is paused when the worst happens.
+func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
+	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
+	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+		has, err := balance(ctx, tx, from)
+		if err != nil {
+			return err
+		}
+		gets, err := balance(ctx, tx, to)
+		if err != nil {
+			return err
+		}
+		meanwhile()
+		if has < cents {
+			return errNotEnough
+		}
+		if _, err := tx.ExecContext(ctx, writeBalance, has-cents, from); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, writeBalance, gets+cents, to)
+		return err
+	}, opts...)
+}
+
+// querier is a transaction of sqllock, or the database itself.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func balance(ctx context.Context, q querier, name string) (cents int64, err error) {
+	err = q.QueryRowContext(ctx, readBalance, name).Scan(&cents)
+	return cents, err
+}

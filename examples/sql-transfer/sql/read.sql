@@ -1,0 +1,1 @@
+SELECT balance FROM accounts WHERE name = ?

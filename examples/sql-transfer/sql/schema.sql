@@ -1,0 +1,5 @@
+-- What each account has, in cents.
+CREATE TABLE accounts (
+	name    TEXT PRIMARY KEY,
+	balance INTEGER NOT NULL
+)

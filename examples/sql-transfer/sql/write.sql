@@ -1,0 +1,1 @@
+UPDATE accounts SET balance = ? WHERE name = ?

@@ -1,0 +1,126 @@
+package grpclock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func Example() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	service := &service{}
+	rules := grpclock.FromDescriptors()
+	unary, err := grpclock.UnaryServerInterceptor(l, rules)
+	if err != nil {
+		log.Fatal(err)
+	}
+	stream, err := grpclock.StreamServerInterceptor(l, rules)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
+	shop.RegisterShopServer(server, service)
+	if err := rules.Bind(server); err != nil {
+		log.Fatal(err) // a rule that makes no sense, by the name of its method
+	}
+}
+
+// Rules in Go, for services whose .proto file is not yours.
+func ExampleFromMap() {
+	rules := grpclock.FromMap(grpclock.RuleMap{
+		shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}", Wait: locker.NoWait},
+		shop.Shop_Read_FullMethodName:  {Key: "order:{req.order_id}", Mode: locker.Shared},
+		shop.Shop_Move_FullMethodName:  {Func: grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.GetItem().GetSku() }), Name: "sku"},
+	})
+	server := grpc.NewServer()
+	shop.RegisterShopServer(server, &service{})
+	if err := rules.Bind(server); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Print(rules.Describe())
+	// Output:
+	// /latchkit.shop.v1.Shop/Fill   no lock
+	// /latchkit.shop.v1.Shop/Move   exclusive sku by a function
+	// /latchkit.shop.v1.Shop/Once   no lock
+	// /latchkit.shop.v1.Shop/Place  exclusive order:{req.order_id}
+	// /latchkit.shop.v1.Shop/Read   shared order:{req.order_id}
+	// /latchkit.shop.v1.Shop/Talk   no lock
+	// /latchkit.shop.v1.Shop/Wait   no lock
+	// /latchkit.shop.v1.Shop/Watch  no lock
+}
+
+// What a client learns when somebody else is at it. With a retry policy it would come back by itself.
+func ExampleRetryServiceConfig() {
+	store := lockertest.NewMemory()
+	store.Occupy("order:42", 0) // somebody else is at it, for ever
+	l, err := locker.New(store)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+	unary, err := grpclock.UnaryServerInterceptor(l, grpclock.FromDescriptors())
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary))
+	shop.RegisterShopServer(server, &service{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig(shop.Shop_Wait_FullMethodName))) // not for Place
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = shop.NewShopClient(conn).Place(context.Background(), &shop.Order{OrderId: "42"})
+	reason, _ := grpclock.Reason(err)
+	fmt.Println(status.Code(err), reason)
+	// Output: Aborted LOCK_BUSY
+}
+
+// A service that calls another one under its own locks, and the other one, which lets it.
+func ExampleWithDelegated() {
+	sender, err := delegate.NewSender()
+	if err != nil {
+		log.Fatal(err)
+	}
+	calls, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, "dns:///inventory:443"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn, err := grpc.NewClient("dns:///inventory:443", grpc.WithUnaryInterceptor(calls), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	unary, err := grpclock.UnaryServerInterceptor(l, grpclock.FromDescriptors(), grpclock.WithDelegation())
+	if err != nil {
+		log.Fatal(err)
+	}
+	grpc.NewServer(grpc.ChainUnaryInterceptor(unary))
+}

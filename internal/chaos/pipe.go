@@ -1,0 +1,165 @@
+package chaos
+
+import (
+	"bytes"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Pipe passes bytes on as they come, also those that a [Proxy] cannot read: what a master sends to its replicas. It freezes
+// replication, and nothing else: clients may take the same way. It is made by [NewPipe]; the zero value is of no use. Its
+// methods may be called from any goroutine.
+type Pipe struct {
+	target   string
+	listener net.Listener
+	work     sync.WaitGroup
+	closed   chan struct{}
+
+	mu     sync.Mutex
+	thawed chan struct{} // closed while nothing is frozen
+	kept   int           // how many pieces were kept since Freeze
+	conns  map[net.Conn]struct{}
+}
+
+// NewPipe stands in front of the server at target, until the test ends.
+func NewPipe(t testing.TB, target string) *Pipe {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("chaos: %v", err)
+	}
+	p := &Pipe{
+		target: target, listener: listener,
+		closed: make(chan struct{}), thawed: make(chan struct{}), conns: map[net.Conn]struct{}{},
+	}
+	close(p.thawed)
+	p.work.Go(p.accept)
+	t.Cleanup(p.close)
+	return p
+}
+
+// Addr is the host:port that replicas and clients connect to.
+func (p *Pipe) Addr() string { return p.listener.Addr().String() }
+
+// Freeze lets replication stand still, in both directions and on all links, until Thaw: nothing is lost or reset.
+func (p *Pipe) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.thawed, p.kept = make(chan struct{}), 0
+}
+
+// Thaw lets everything through again, what was kept first.
+func (p *Pipe) Thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.thawed)
+}
+
+// Kept is how many pieces of replication the last Freeze has kept. A test in which it is 0 has frozen nothing.
+func (p *Pipe) Kept() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kept
+}
+
+func (p *Pipe) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		p.work.Go(func() { p.serve(client) })
+	}
+}
+
+func (p *Pipe) serve(client net.Conn) {
+	defer p.own(client)()
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		return
+	}
+	defer p.own(server)()
+	// A replica's link begins with a few commands, one of which is PSYNC.
+	var replicates sync.Once
+	isReplica := make(chan struct{})
+	var back sync.WaitGroup
+	back.Go(func() { p.pass(client, server, isReplica, nil) })
+	p.pass(server, client, isReplica, func(said []byte) {
+		if bytes.Contains(said, []byte("PSYNC")) {
+			replicates.Do(func() { close(isReplica) })
+		}
+	})
+	back.Wait()
+}
+
+// own makes close close a connection, which the function returned does as well.
+func (p *Pipe) own(c net.Conn) (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.closed:
+		_ = c.Close()
+	default:
+		p.conns[c] = struct{}{}
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.conns, c)
+		_ = c.Close()
+	}
+}
+
+// pass copies until either side ends, and then ends both.
+func (p *Pipe) pass(to, from net.Conn, isReplica <-chan struct{}, hear func(said []byte)) {
+	defer to.Close()
+	defer from.Close()
+	piece := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(piece)
+		if hear != nil {
+			hear(piece[:n])
+		}
+		if n > 0 {
+			select {
+			case <-isReplica:
+				p.wait()
+			default:
+			}
+			if _, err := to.Write(piece[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// wait returns when nothing is frozen.
+func (p *Pipe) wait() {
+	p.mu.Lock()
+	thawed := p.thawed
+	select {
+	case <-thawed:
+	default:
+		p.kept++
+	}
+	p.mu.Unlock()
+	select {
+	case <-thawed:
+	case <-p.closed:
+	}
+}
+
+func (p *Pipe) close() {
+	_ = p.listener.Close()
+	close(p.closed)
+	p.mu.Lock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+	p.mu.Unlock()
+	p.work.Wait()
+}

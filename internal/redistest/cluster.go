@@ -1,0 +1,160 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// clusterSlots is how many slots a cluster has. Each master starts with a third of them.
+const clusterSlots = 16384
+
+// Cluster is a Redis Cluster of three masters with one replica each. It is made by [StartCluster]; the zero value is of
+// no use.
+type Cluster struct {
+	Masters  []*Server // at the start; the slots are theirs in order
+	Replicas []*Server // Replicas[i] follows Masters[i]
+}
+
+// StartCluster runs a cluster for this test alone, until the test ends. It returns when every node agrees on who serves
+// what, and the replicas have their masters' data. Arguments are those of redis-server, for all nodes.
+func StartCluster(t testing.TB, args ...string) *Cluster {
+	t.Helper()
+	c, err := LaunchCluster(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.nodes() {
+		s.t = t
+		t.Cleanup(s.cleanUp)
+	}
+	return c
+}
+
+// LaunchCluster runs a cluster for a program that is no test, until it is closed.
+func LaunchCluster(args ...string) (*Cluster, error) {
+	c := &Cluster{}
+	if err := c.start(args); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(args []string) error {
+	args = append(append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "2000"}, quickSync...), args...)
+	for _, role := range []*[]*Server{&c.Masters, &c.Replicas} {
+		for range 3 {
+			s, err := Launch(args...)
+			if err != nil {
+				return err
+			}
+			*role = append(*role, s)
+		}
+	}
+	for i, s := range c.nodes() {
+		err := s.once(func(ctx context.Context, r *redis.Client) error {
+			errs := []error{r.Do(ctx, "cluster", "set-config-epoch", i+1).Err()}
+			for _, other := range c.nodes()[:i] { // all: hearsay would take seconds
+				errs = append(errs, r.ClusterMeet(ctx, loopback, strconv.Itoa(other.port)).Err())
+			}
+			return errors.Join(errs...)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for i, s := range c.Masters {
+		err := s.once(func(ctx context.Context, r *redis.Client) error {
+			return r.ClusterAddSlotsRange(ctx, clusterSlots*i/3, clusterSlots*(i+1)/3-1).Err()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for i, s := range c.Replicas {
+		id, err := c.Masters[i].NodeID()
+		if err != nil {
+			return err
+		}
+		// It can follow who it has heard of.
+		err = s.await("follow its master", func(ctx context.Context, r *redis.Client) error {
+			return r.ClusterReplicate(ctx, id).Err()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return c.awaitReady()
+}
+
+// awaitReady returns when no node would send a client anywhere but to the right one.
+func (c *Cluster) awaitReady() error {
+	want := map[string]string{} // who follows whom, "" a master
+	for i, s := range c.Masters {
+		want[s.Addr()], want[c.Replicas[i].Addr()] = "", s.Addr()
+	}
+	for _, s := range c.nodes() {
+		err := s.await("see the whole cluster", func(ctx context.Context, r *redis.Client) error {
+			info, err := r.ClusterInfo(ctx).Result()
+			if err != nil {
+				return err
+			}
+			shards, err := r.ClusterSlots(ctx).Result()
+			if err != nil {
+				return err
+			}
+			got, slots := map[string]string{}, 0
+			for _, shard := range shards {
+				slots += shard.End - shard.Start + 1
+				for i, node := range shard.Nodes {
+					if got[node.Addr] = ""; i > 0 {
+						got[node.Addr] = shard.Nodes[0].Addr
+					}
+				}
+			}
+			if slots != clusterSlots || !maps.Equal(got, want) || !clusterOK(info) {
+				return fmt.Errorf("it sees %v, %d slots, %s", got, slots, info)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, s := range c.Replicas {
+		if err := s.awaitSync(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) nodes() []*Server {
+	return append(c.Masters[:len(c.Masters):len(c.Masters)], c.Replicas...)
+}
+
+// Addrs are those of the masters, as redis.ClusterOptions takes them.
+func (c *Cluster) Addrs() []string { return addrs(c.Masters) }
+
+// Client is a client of the cluster, closed when the test ends.
+func (c *Cluster) Client(t testing.TB, mod ...func(*redis.ClusterOptions)) *redis.ClusterClient {
+	t.Helper()
+	options := &redis.ClusterOptions{Addrs: c.Addrs()}
+	for _, change := range mod {
+		change(options)
+	}
+	client := redis.NewClusterClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Fatalf("ping the cluster: %v", err)
+	}
+	return client
+}
+
+// Close kills all nodes and removes their folders. Those of tests are closed by themselves.
+func (c *Cluster) Close() error { return closeAll(c.nodes()) }

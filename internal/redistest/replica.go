@@ -1,0 +1,61 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// quickSync lets replicas copy their master's data without waiting for others to join, and hear of it soon: nodes of a
+// cluster do not show a replica before that has received something.
+var quickSync = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
+
+// awaitSync returns when a replica has its master's data.
+func (s *Server) awaitSync() error {
+	return s.await("follow its master", func(ctx context.Context, c *redis.Client) error {
+		info, err := c.Info(ctx, "replication").Result()
+		if err == nil && !strings.Contains(info, "master_link_status:up") {
+			err = errors.New(info)
+		}
+		return err
+	})
+}
+
+// await asks the server again and again until look has no objection.
+func (s *Server) await(what string, look func(context.Context, *redis.Client) error) error {
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, MaxRetries: -1})
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		err := look(ctx, client)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(glance):
+		case <-ctx.Done():
+			return fmt.Errorf("the server on %s did not %s within %v: %w\n%s", s.Addr(), what, patience, err, s.LogTail())
+		}
+	}
+}
+
+func addrs(servers []*Server) []string {
+	var all []string
+	for _, s := range servers {
+		all = append(all, s.Addr())
+	}
+	return all
+}
+
+func closeAll(servers []*Server) error {
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}

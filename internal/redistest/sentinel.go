@@ -1,0 +1,172 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// SentinelName is what the Sentinels of a [SentinelSet] call their master.
+const SentinelName = "locks"
+
+// SentinelSet is a master with two replicas, and three Sentinels that promote one of them when it is gone for a second.
+// It is made by [StartSentinel]; the zero value is of no use.
+type SentinelSet struct {
+	t         testing.TB
+	Servers   []*Server // first who was the master at the start, then who were its replicas
+	Sentinels []*Server
+}
+
+// StartSentinel runs a set for this test alone, until the test ends. It returns when every Sentinel knows all others and
+// both replicas, and these have the master's data. Through, if there is one, is told the address of the first master and
+// returns another that leads there, such as a proxy's: replicas, Sentinels and clients take that way.
+func StartSentinel(t testing.TB, through ...func(master string) string) *SentinelSet {
+	t.Helper()
+	s, err := LaunchSentinel(through...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.own(t)
+	return s
+}
+
+// LaunchSentinel runs a set for a program that is no test, until it is closed.
+func LaunchSentinel(through ...func(master string) string) (*SentinelSet, error) {
+	s := &SentinelSet{}
+	if err := s.start(through); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *SentinelSet) start(through []func(string) string) error {
+	master, err := Launch(quickSync...)
+	if err != nil {
+		return err
+	}
+	s.Servers = append(s.Servers, master)
+	addr := master.Addr()
+	for _, way := range through {
+		addr = way(addr)
+	}
+	host, port, _ := strings.Cut(addr, ":")
+	for range 2 {
+		replica, err := Launch(append([]string{"--replicaof", host + " " + port}, quickSync...)...)
+		if err != nil {
+			return err
+		}
+		s.Servers = append(s.Servers, replica)
+	}
+	for range 3 {
+		sentinel, err := launch(&Server{args: []string{"--sentinel"}, config: fmt.Sprintf(`
+sentinel monitor %[1]s %[2]s %[3]s 2
+sentinel down-after-milliseconds %[1]s 1000
+sentinel failover-timeout %[1]s 4000
+sentinel parallel-syncs %[1]s 2
+`, SentinelName, host, port)})
+		if err != nil {
+			return err
+		}
+		s.Sentinels = append(s.Sentinels, sentinel)
+	}
+	return s.awaitReady()
+}
+
+// awaitReady returns when a failover could begin.
+func (s *SentinelSet) awaitReady() error {
+	for _, replica := range s.Servers[1:] {
+		if err := replica.awaitSync(); err != nil {
+			return err
+		}
+	}
+	for _, sentinel := range s.Sentinels {
+		err := sentinel.await("know the whole set", func(ctx context.Context, c *redis.Client) error {
+			return knows(ctx, c, 2)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knows is nil when a Sentinel sees the master, so many replicas that follow it, and the two other Sentinels.
+func knows(ctx context.Context, c *redis.Client, replicas int) error {
+	sees := redis.NewMapStringStringCmd(ctx, "sentinel", "master", SentinelName)
+	if err := c.Process(ctx, sees); err != nil {
+		return err
+	}
+	if m := sees.Val(); m["flags"] != "master" || m["num-other-sentinels"] != "2" {
+		return fmt.Errorf("it says of the master: %v", m)
+	}
+	list := redis.NewMapStringStringSliceCmd(ctx, "sentinel", "replicas", SentinelName)
+	if err := c.Process(ctx, list); err != nil {
+		return err
+	}
+	n := 0
+	for _, m := range list.Val() {
+		if m["flags"] == "slave" && m["master-link-status"] == "ok" {
+			n++
+		}
+	}
+	if n < replicas {
+		return fmt.Errorf("%d of %d replicas follow", n, replicas)
+	}
+	return nil
+}
+
+// Addrs are those of the Sentinels, as redis.FailoverOptions takes them.
+func (s *SentinelSet) Addrs() []string { return addrs(s.Sentinels) }
+
+// Client is a client of whoever is the master, as the Sentinels say, and closed when the test ends.
+func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) *redis.Client {
+	t.Helper()
+	options := &redis.FailoverOptions{MasterName: SentinelName, SentinelAddrs: s.Addrs()}
+	for _, change := range mod {
+		change(options)
+	}
+	client := redis.NewFailoverClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Fatalf("ping the master: %v", err)
+	}
+	return client
+}
+
+// Promoted waits until the Sentinels have made another server the master than the first, and returns it.
+func (s *SentinelSet) Promoted(t testing.TB) *Server {
+	t.Helper()
+	var promoted *Server
+	err := s.Sentinels[0].await("promote a replica", func(ctx context.Context, c *redis.Client) error {
+		where := redis.NewStringSliceCmd(ctx, "sentinel", "get-master-addr-by-name", SentinelName)
+		if err := c.Process(ctx, where); err != nil {
+			return err
+		}
+		for _, server := range s.Servers[1:] {
+			if server.Addr() == strings.Join(where.Val(), ":") {
+				promoted = server
+				return nil
+			}
+		}
+		return fmt.Errorf("the master is at %v", where.Val())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return promoted
+}
+
+// Close kills all servers and removes their folders. Those of tests are closed by themselves.
+func (s *SentinelSet) Close() error { return closeAll(append(s.Sentinels, s.Servers...)) }
+
+func (s *SentinelSet) own(t testing.TB) {
+	s.t = t
+	for _, server := range append(s.Sentinels[:len(s.Sentinels):len(s.Sentinels)], s.Servers...) {
+		server.t = t
+		t.Cleanup(server.cleanUp)
+	}
+}

@@ -1,0 +1,104 @@
+package sqltest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Kind is a kind of server.
+type Kind int
+
+const (
+	Postgres Kind = iota // PostgreSQL
+	MariaDB              // MariaDB
+)
+
+// row is what differs between the kinds.
+type row struct {
+	name    string
+	debian  string // the package
+	brew    string
+	program string
+	args    func(*Server) []string
+	ready   func(*Server) bool
+}
+
+var rows = [...]row{
+	Postgres: {"PostgreSQL server", "postgresql", "postgresql", "postgres", postgresArgs, postgresReady},
+	MariaDB:  {"MariaDB server", "mariadb-server-core", "mariadb", "mariadbd", mariaArgs, mariaReady},
+}
+
+func (k Kind) row() row { return rows[k] }
+
+// String returns for example "PostgreSQL server".
+func (k Kind) String() string { return k.row().name }
+
+// DSN is what pgx or go-sql-driver take to open a database of a server of this
+// kind at addr.
+func (k Kind) DSN(addr, database string) string {
+	if k == Postgres {
+		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", addr, database)
+	}
+	return fmt.Sprintf("root@tcp(%s)/%s", addr, database)
+}
+
+// prepare makes what must be there before the first start. MariaDB makes what it
+// needs by itself, but for the tables of its privileges, which it is told to do
+// without.
+func (k Kind) prepare(s *Server) error {
+	if k != Postgres {
+		return nil
+	}
+	cmd, err := s.command("initdb", "--pgdata", s.data(), "--username=postgres", "--auth=trust", "--no-sync", "--no-locale", "--encoding=UTF8")
+	if err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+func postgresArgs(s *Server) []string {
+	args := []string{"-D", s.data(), "-p", strconv.Itoa(s.port)}
+	for _, setting := range []string{
+		"listen_addresses=" + loopback, "unix_socket_directories=", "max_connections=200", "shared_buffers=16MB",
+		"fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "deadlock_timeout=100ms",
+	} {
+		args = append(args, "-c", setting)
+	}
+	return args
+}
+
+// postgresReady reads postmaster.pid: the process id in the first line, the
+// status in the eighth.
+func postgresReady(s *Server) bool {
+	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	lines := strings.Split(string(text), "\n")
+	return err == nil && len(lines) >= 8 &&
+		strings.TrimSpace(lines[0]) == strconv.Itoa(s.process.Pid()) && strings.TrimSpace(lines[7]) == "ready"
+}
+
+func mariaArgs(s *Server) []string {
+	args := []string{
+		"--no-defaults", "--datadir=" + s.dir, "--bind-address=" + loopback, "--port=" + strconv.Itoa(s.port),
+		"--socket=" + filepath.Join(s.dir, "sock"), "--pid-file=" + filepath.Join(s.dir, "pid"),
+		"--skip-grant-tables", "--skip-networking=0", "--max-connections=200",
+		"--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0",
+	}
+	if os.Geteuid() == 0 {
+		args = append(args, "--user=root") // it wants to be asked for
+	}
+	return args
+}
+
+// mariaReady believes the log, which is new with each start.
+func mariaReady(s *Server) bool {
+	log, err := os.ReadFile(s.log)
+	return err == nil && strings.Contains(string(log), "ready for connections")
+}

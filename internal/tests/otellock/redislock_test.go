@@ -1,0 +1,254 @@
+package otellock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/redis/go-redis/v9"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// redislockClient is what a service may have declared for its use of redislock.
+type redislockClient[L any] interface {
+	Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (L, error)
+}
+
+// redislockLock is what it does with a lock.
+type redislockLock interface {
+	Key() string
+	Token() string
+	Metadata() string
+	TTL(ctx context.Context) (time.Duration, error)
+	Refresh(ctx context.Context, ttl time.Duration, opt *redislock.Options) error
+	Release(ctx context.Context) error
+}
+
+var (
+	_ redislockClient[*redislock.Lock]         = (*redislock.Client)(nil)
+	_ redislockClient[*otellock.RedislockLock] = (*otellock.RedislockClient)(nil)
+	_ redislockClient[*redislock.Lock]         = (*redislock.Lock)(nil)
+	_ redislockClient[*otellock.RedislockLock] = (*otellock.RedislockLock)(nil)
+	_ redislockLock                            = (*redislock.Lock)(nil)
+	_ redislockLock                            = (*otellock.RedislockLock)(nil)
+)
+
+// retry lets redislock ask n times more.
+func retry(n int) *redislock.Options {
+	return &redislock.Options{RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(5*time.Millisecond), n)}
+}
+
+func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
+	server := redistest.Shared(t)
+	direct := redislock.New(server.Client(t))
+	const ttl = 30 * time.Second
+	for name, tc := range map[string]struct {
+		do     func(ctx context.Context, t *testing.T, c *otellock.RedislockClient)
+		spans  []string
+		metric string
+	}{
+		"obtained, refreshed and released": {
+			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+				lock, err := c.Obtain(ctx, "order:1", ttl, &redislock.Options{Token: "token", Metadata: "meta"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if left, err := lock.TTL(ctx); lock.Key() != "order:1" || lock.Token() != "token" || lock.Metadata() != "meta" || left <= 0 || err != nil {
+					t.Errorf("%q %q %q %v %v", lock.Key(), lock.Token(), lock.Metadata(), left, err)
+				}
+				if err := lock.Refresh(ctx, time.Minute, nil); err != nil {
+					t.Error(err)
+				}
+				if err := lock.Release(ctx); err != nil {
+					t.Error(err)
+				}
+			},
+			spans: []string{
+				"acquire order: Unset mode=exclusive name=order result=acquired ttl=30 wait.attempts=1",
+				"extend order: Unset mode=exclusive name=order result=extended ttl=30",
+				"hold order: Unset mode=exclusive name=order result=released ttl=30",
+				"release order: Unset mode=exclusive name=order result=released ttl=30",
+			},
+			metric: "mode=exclusive name=order result=acquired",
+		},
+		"busy": {
+			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+				if _, err := direct.Obtain(ctx, "busy", ttl, nil); err != nil {
+					t.Fatal(err)
+				}
+				if lock, err := c.Obtain(ctx, "busy", ttl, nil); err != redislock.ErrNotObtained || lock != nil {
+					t.Errorf("%v %v", lock, err)
+				}
+			},
+			spans:  []string{"acquire lock: Unset mode=exclusive name=lock result=busy ttl=30 wait.attempts=1"},
+			metric: "mode=exclusive name=lock result=busy",
+		},
+		"waited for, in vain": {
+			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+				if _, err := direct.Obtain(ctx, "vain:1", ttl, nil); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := c.Obtain(ctx, "vain:1", ttl, retry(3)); err != redislock.ErrNotObtained {
+					t.Error(err)
+				}
+			},
+			spans:  []string{"acquire vain: Error(busy) error.type=busy mode=exclusive name=vain result=timeout ttl=30 wait.attempts=4"},
+			metric: "error.type=busy mode=exclusive name=vain result=timeout",
+		},
+		"waited for until the deadline": {
+			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+				if _, err := direct.Obtain(ctx, "late:1", ttl, nil); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+				defer cancel()
+				_, err := c.Obtain(ctx, "late:1", ttl, &redislock.Options{RetryStrategy: redislock.LinearBackoff(time.Hour)})
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			},
+			spans:  []string{"acquire late: Error(deadline_exceeded) error.type=deadline_exceeded mode=exclusive name=late result=timeout ttl=30 wait.attempts=1"},
+			metric: "error.type=deadline_exceeded mode=exclusive name=late result=timeout",
+		},
+		"given up": {
+			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+				if _, err := direct.Obtain(ctx, "gone:1", ttl, nil); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(ctx)
+				time.AfterFunc(200*time.Millisecond, cancel)
+				_, err := c.Obtain(ctx, "gone:1", ttl, &redislock.Options{RetryStrategy: redislock.LinearBackoff(time.Hour)})
+				if !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			},
+			spans:  []string{"acquire gone: Error(canceled) error.type=canceled mode=exclusive name=gone result=canceled ttl=30 wait.attempts=1"},
+			metric: "error.type=canceled mode=exclusive name=gone result=canceled",
+		},
+		"lost": {
+			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+				lock, err := c.Obtain(ctx, "lost:1", ttl, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := server.Client(t).Del(ctx, "lost:1").Err(); err != nil {
+					t.Fatal(err)
+				}
+				if err := lock.Refresh(ctx, ttl, nil); err != redislock.ErrNotObtained {
+					t.Error(err)
+				}
+				if err := lock.Release(ctx); err != redislock.ErrLockNotHeld {
+					t.Error(err)
+				}
+			},
+			spans: []string{
+				"acquire lost: Unset mode=exclusive name=lost result=acquired ttl=30 wait.attempts=1",
+				"extend lost: Error(lost) error.type=lost mode=exclusive name=lost result=lost ttl=30",
+				"hold lost: Error(lost) error.type=lost mode=exclusive name=lost result=lost ttl=30",
+				"release lost: Error(lost) error.type=lost mode=exclusive name=lost result=lost ttl=30",
+			},
+			metric: "mode=exclusive name=lost result=acquired",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tel := newTelemetry(t, sdktrace.AlwaysSample())
+			c, err := otellock.Redislock(redislock.New(server.Client(t)), tel.options(otellock.WithHoldSpans())...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, request := tel.tracer.Start(t.Context(), "request")
+			tc.do(ctx, t, c)
+			request.End()
+			got := tel.told(t)
+			slices.Sort(got)
+			if !slices.Equal(got, tc.spans) {
+				t.Errorf("spans\n\t%q, want\n\t%q", got, tc.spans)
+			}
+			for _, s := range tel.spans.Ended() {
+				if s.Name() != "request" && s.Parent().SpanID() != request.SpanContext().SpanID() {
+					t.Errorf("%q is no child of the request", s.Name())
+				}
+			}
+			points := tel.histogram(t).DataPoints
+			if len(points) != 1 || text(points[0].Attributes.ToSlice()) != tc.metric || points[0].Count != 1 {
+				t.Errorf("measured %v, want %s once", points, tc.metric)
+			}
+		})
+	}
+}
+
+func TestRedislockTellsAServerThatIsNotThere(t *testing.T) {
+	tel := newTelemetry(t, sdktrace.AlwaysSample())
+	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer dead.Close()
+	c, err := otellock.Redislock(redislock.New(dead), tel.options()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Obtain(t.Context(), "order:1", time.Second, retry(3)); err == nil || errors.Is(err, redislock.ErrNotObtained) {
+		t.Fatal(err)
+	}
+	want := []string{"acquire order: Error(unavailable) error.type=unavailable mode=exclusive name=order result=unavailable ttl=1 wait.attempts=1"}
+	if got := tel.told(t); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What redislock sends becomes a child of our span: tracing of the client shows in which attempt the time went.
+func TestTheCallsOfRedislockAreChildrenOfTheSpan(t *testing.T) {
+	tel := newTelemetry(t, sdktrace.AlwaysSample())
+	client := redistest.Shared(t).Client(t)
+	var parents []trace.SpanID
+	client.AddHook(hook(func(ctx context.Context) {
+		parents = append(parents, trace.SpanContextFromContext(ctx).SpanID())
+	}))
+	c, err := otellock.Redislock(redislock.New(client), tel.options()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := c.Obtain(t.Context(), "child:1", time.Second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"acquire child", "release child"} {
+		if !slices.Contains(parents, tel.span(t, name).SpanContext().SpanID()) {
+			t.Errorf("no command is a child of %q", name)
+		}
+	}
+}
+
+// hook sees the context of each command.
+type hook func(ctx context.Context)
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { h(ctx); return next(ctx, cmd) }
+}
+func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestRedislockRefusesWhatCannotBeMeant(t *testing.T) {
+	if _, err := otellock.Redislock(nil); err == nil {
+		t.Error("no client was accepted")
+	}
+	if _, err := otellock.Redislock(redislock.New(nil), nil); err == nil {
+		t.Error("a nil option was accepted")
+	}
+	var none *otellock.RedislockLock
+	if err := none.Release(t.Context()); err != redislock.ErrLockNotHeld {
+		t.Errorf("%v, redislock returns ErrLockNotHeld", err)
+	}
+}

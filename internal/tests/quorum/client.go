@@ -1,0 +1,181 @@
+package quorum
+
+// client asks for the key, holds it for a while, and gives it up, over and over. Now and then it dies in between: it goes
+// on as a new one, and leaves everything as it is.
+type client struct {
+	world  *world
+	index  int
+	offset int64 // of its clock
+
+	phase  phase
+	token  int
+	sent   int64 // when the first vote was asked for
+	before int64 // the last fence of all grants then
+	hint   int64
+	votes  []vote
+
+	fence, block int64
+	deadline     int64
+}
+
+type phase uint8
+
+const (
+	idle phase = iota
+	asking
+	agreeing
+	holding
+)
+
+// vote is what one node has granted.
+type vote struct {
+	given   bool
+	counts  bool // for the fence that was agreed on
+	minted  int64
+	fence   int64
+	block   int64
+	tenancy int
+}
+
+func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
+
+// act does something by itself.
+func (c *client) act() {
+	w := c.world
+	chance := w.rng.IntN(1000)
+	switch {
+	case c.phase != idle && chance < 5: // dies
+		c.phase = idle
+	case c.phase == idle:
+		c.begin()
+	case c.phase == holding && (chance < 200 || w.now >= c.deadline):
+		c.giveUp()
+	case c.phase != holding && chance < 60:
+		c.giveUp()
+	case c.phase != holding && chance < 160: // once more
+		c.ask(w.rng.IntN(w.Nodes))
+	}
+}
+
+func (c *client) begin() {
+	w := c.world
+	w.tokens++
+	c.phase, c.token, c.sent, c.before = asking, w.tokens, w.now, w.highest
+	c.hint = w.now + c.offset
+	c.votes = make([]vote, w.Nodes)
+	for i := range w.nodes {
+		c.ask(i)
+	}
+}
+
+func (c *client) send(m message) {
+	m.client, m.token = c.index, c.token
+	c.world.mail = append(c.world.mail, m)
+}
+
+func (c *client) ask(node int) {
+	c.send(message{kind: voting, node: node, hint: c.hint, block: c.world.Block})
+}
+
+func (c *client) giveUp() {
+	for i := range c.votes {
+		c.send(message{kind: releasing, node: i})
+	}
+	c.phase = idle
+}
+
+// hear takes an answer.
+func (c *client) hear(m message) {
+	if m.token != c.token || !m.yes {
+		return
+	}
+	v := &c.votes[m.node]
+	switch {
+	case m.kind == voting && c.phase == asking:
+		if !v.given {
+			*v = vote{given: true, minted: m.minted, fence: m.fence, block: m.block, tenancy: m.tenancy}
+		}
+		c.tally()
+	case m.kind == confirming && c.phase == agreeing && m.fence == c.fence:
+		v.counts = true
+		c.agreed()
+	}
+}
+
+// tally looks whether enough nodes have voted, and for the same fence.
+func (c *client) tally() {
+	w := c.world
+	given, most := 0, int64(0)
+	for _, v := range c.votes {
+		if v.given {
+			given++
+			most = max(most, v.fence)
+		}
+	}
+	if given < w.need() {
+		return
+	}
+	for _, candidate := range c.votes {
+		if same := c.count(candidate.fence); candidate.given && same >= w.need() {
+			w.OneRound++
+			c.propose(candidate.fence, true)
+			c.agreed()
+			return
+		}
+	}
+	c.propose(most, w.Without == Confirm)
+	if w.Without == Confirm {
+		for i := range c.votes {
+			c.votes[i].counts = c.votes[i].given
+		}
+	}
+	c.agreed()
+}
+
+func (c *client) count(fence int64) (n int) {
+	for _, v := range c.votes {
+		if v.given && v.fence == fence {
+			n++
+		}
+	}
+	return n
+}
+
+// propose settles the fence, with the shortest block of those that count; onlySame: those that have it already.
+func (c *client) propose(fence int64, onlySame bool) {
+	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
+	for i := range c.votes {
+		v := &c.votes[i]
+		if v.counts = v.given && v.fence == fence; v.given && (v.counts || !onlySame) {
+			c.block = min(c.block, v.block)
+		}
+	}
+	for i, v := range c.votes {
+		if v.given && !v.counts && !onlySame {
+			c.send(message{kind: confirming, node: i, minted: v.minted, fence: fence, block: c.block})
+		}
+	}
+}
+
+// agreed takes the lease when enough nodes stand by the fence, if any of its time is left.
+func (c *client) agreed() {
+	w, standing := c.world, 0
+	for _, v := range c.votes {
+		if v.counts {
+			standing++
+		}
+	}
+	if standing < w.need() {
+		return
+	}
+	since := c.sent
+	if w.Without == Sent {
+		since = w.now
+	}
+	if c.deadline = since + w.TTL - 1; w.now >= c.deadline {
+		c.giveUp()
+		return
+	}
+	c.phase = holding
+	w.granted(c)
+}

@@ -1,0 +1,210 @@
+// Package runall lets processes take random sets of keys that overlap, with RunAll, and shows that all of them come to an end.
+package runall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
+
+// stuckAfter is how long a call may take before it counts as one that hangs. All work of a scenario takes a second or so.
+const stuckAfter = 20 * time.Second
+
+// call is a RunAll with another one inside, or none.
+type call struct {
+	Keys   []string // in any order, also repeated
+	Wait   time.Duration
+	Hold   time.Duration
+	Inside *call
+}
+
+// job is what one process does: its workers' calls, one after the other.
+type job struct {
+	Reentrant bool
+	Workers   [][]call
+}
+
+// report is what a process says of a job.
+type report struct {
+	Ran, Refused int
+	Failures     []string
+}
+
+// process does the jobs that it is told, until its parent is gone.
+var process = proc.Register("process", func(args []string) {
+	client := redis.NewClient(&redis.Options{Addr: args[0]})
+	e, err := locker.NewSingle(client)
+	if err != nil {
+		panic(err)
+	}
+	for {
+		var j job
+		if err := json.Unmarshal([]byte(proc.Listen()), &j); err != nil {
+			panic(err)
+		}
+		w := worker{locks: e, client: client}
+		if j.Reentrant {
+			w.locks = locker.NewReentrant(e)
+		}
+		var wg sync.WaitGroup
+		for _, calls := range j.Workers {
+			wg.Go(func() {
+				for _, c := range calls {
+					w.do(context.Background(), c, nil)
+				}
+			})
+		}
+		wg.Wait()
+		text, err := json.Marshal(w.report)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println("did", string(text))
+	}
+})
+
+// worker is all workers of a process.
+type worker struct {
+	locks  locker.Locker
+	client *redis.Client
+
+	mu     sync.Mutex
+	report report
+}
+
+// do makes a call. The context holds the keys in held.
+func (w *worker) do(ctx context.Context, c call, held []string) {
+	var rules []locker.Rule
+	for _, key := range c.Keys {
+		rules = append(rules, locker.Rule{Key: key, TTL: 10 * time.Second, Wait: c.Wait})
+	}
+	calling, cancel := context.WithTimeout(ctx, stuckAfter)
+	defer cancel()
+	ran := false
+	err := locker.RunAll(calling, w.locks, rules, func(ctx context.Context) error {
+		ran = true
+		all := slices.Clone(held)
+		for _, key := range c.Keys {
+			if !slices.Contains(all, key) {
+				all = append(all, key)
+				w.enter(key)
+			}
+		}
+		time.Sleep(c.Hold)
+		if c.Inside != nil {
+			w.do(ctx, *c.Inside, all)
+		}
+		for _, key := range all[len(held):] {
+			if err := w.client.Decr(context.Background(), "inside:"+key).Err(); err != nil {
+				w.fail("%v", err)
+			}
+		}
+		return nil
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err == nil && ran:
+		w.report.Ran++
+	case errors.Is(err, context.DeadlineExceeded), ran:
+		w.report.Failures = append(w.report.Failures, fmt.Sprintf("RunAll of %v inside %v: %v", c.Keys, held, err))
+	case errors.Is(err, locker.ErrUnsupported), errors.Is(err, locker.ErrBusy), c.Wait > 0 && errors.Is(err, locker.ErrUnavailable): // a short Wait
+		w.report.Refused++
+	default:
+		w.report.Failures = append(w.report.Failures, fmt.Sprintf("RunAll of %v inside %v: %v", c.Keys, held, err))
+	}
+}
+
+// enter says that a key is held, and finds out if somebody else says so too.
+func (w *worker) enter(key string) {
+	if n, err := w.client.Incr(context.Background(), "inside:"+key).Result(); n != 1 || err != nil {
+		w.fail("%d hold %s: %v", n, key, err)
+	}
+}
+
+func (w *worker) fail(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report.Failures = append(w.report.Failures, fmt.Sprintf(format, args...))
+}
+
+// calls draws a call with others inside.
+func calls(depth int) *rapid.Generator[call] {
+	return rapid.Custom(func(t *rapid.T) call {
+		c := call{
+			Keys: rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}), 0, 4).Draw(t, "keys"),
+			Wait: rapid.SampledFrom([]time.Duration{0, 0, locker.NoWait, 10 * time.Millisecond}).Draw(t, "wait"),
+			Hold: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond}).Draw(t, "hold"),
+		}
+		if depth > 1 && rapid.Bool().Draw(t, "nested") {
+			inside := calls(depth-1).Draw(t, "inside")
+			c.Inside = &inside
+		}
+		return c
+	})
+}
+
+func TestRandomSetsOfKeysInFourProcessesNeverHang(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	var children []*proc.Child
+	for range 4 {
+		children = append(children, process.Start(t, server.Addr()))
+	}
+	ran, refused := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		jobs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) job {
+			return job{
+				Reentrant: rapid.Bool().Draw(t, "reentrant"),
+				Workers:   rapid.SliceOfN(rapid.SliceOfN(calls(3), 1, 6), 1, 3).Draw(t, "workers"),
+			}
+		}), len(children), len(children)).Draw(rt, "jobs")
+		for i, j := range jobs {
+			text, err := json.Marshal(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			children[i].Send(string(text))
+		}
+		var failures []string
+		for i, c := range children {
+			var r report
+			if err := json.Unmarshal([]byte(c.Expect(t, "did ")), &r); err != nil {
+				t.Fatal(err)
+			}
+			ran, refused = ran+r.Ran, refused+r.Refused
+			for _, f := range r.Failures {
+				failures = append(failures, fmt.Sprintf("process %d: %s", i, f))
+			}
+		}
+		if len(failures) > 0 {
+			rt.Fatal(strings.Join(failures, "\n"))
+		}
+		bound := time.Now().Add(stuckAfter)
+		for client.Exists(t.Context(), "a", "b", "c", "d", "e").Val() != 0 || len(client.Keys(t.Context(), "latchkit:q:*").Val()) != 0 {
+			if time.Now().After(bound) {
+				rt.Fatalf("%v is left", client.Keys(t.Context(), "*").Val())
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	t.Logf("%d calls ran, %d were refused", ran, refused)
+	if ran == 0 || refused == 0 {
+		t.Error("positive control: some calls run, and some are refused")
+	}
+}

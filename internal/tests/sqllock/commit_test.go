@@ -1,0 +1,222 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// through opens db through a wire.
+func through(t testing.TB, db *database) (*database, *wire) {
+	t.Helper()
+	w := newWire(t, db.addr)
+	far := *db
+	kind := map[sqllock.Dialect]sqltest.Kind{postgres: sqltest.Postgres, maria: sqltest.MariaDB}[db.dialect]
+	name := db.dsn
+	if db.dialect == postgres {
+		name = kind.DSN(w.addr(), "postgres") + name[len(kind.DSN(db.addr, "postgres")):]
+	} else {
+		name = kind.DSN(w.addr(), name[len(kind.DSN(db.addr, "")):])
+	}
+	far.dsn = name
+	far.DB = open(t, db.driver, name)
+	return &far, w
+}
+
+func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		for name, s := range map[string]strike{"the answer is cut off": cutAnswer, "the request is cut off": cutRequest, "the answer is swallowed": swallow} {
+			t.Run(fmt.Sprintf("%s, strategy %d", name, strategy), func(t *testing.T) {
+				each(t, func(t *testing.T, db *database) {
+					far, w := through(t, db)
+					l, _ := memory(t)
+					rounds := 5
+					if s == swallow {
+						rounds = 1
+					}
+					retries := 0 // where the ledger says that it was committed; a repetition would show
+					if s == cutRequest {
+						retries = 1
+					}
+					for range rounds {
+						ran := 0
+						if err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
+							if ran++; ran == 1 { // here, so that it is behind the COMMIT of VerifyLast's claim
+								w.strike(s, false)
+							}
+							return deposit(10)(ctx, tx)
+						}, sqllock.WithStrategy(strategy), sqllock.WithAnswerWithin(time.Second), sqllock.WithRetries(retries)); err != nil {
+							t.Error(err)
+						}
+						if ran != 1+retries {
+							t.Errorf("the work ran %d times, want %d", ran, 1+retries)
+						}
+					}
+					db.holds(t, 100+10*int64(rounds))
+					if w.struck() != rounds {
+						t.Errorf("%d of %d COMMITs were struck", w.struck(), rounds)
+					}
+				}, postgres, maria)
+			})
+		}
+	}
+}
+
+func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
+	for name, tc := range map[string]struct {
+		strike    strike
+		committed bool
+	}{
+		"it was committed":   {cutAnswer, true},
+		"it was rolled back": {cutRequest, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				far, w := through(t, db)
+				l, _ := memory(t)
+				var op string
+				ran := 0
+				err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					ran++
+					op = tx.Op()
+					w.strike(tc.strike, true)
+					return deposit(10)(ctx, tx)
+				}, sqllock.WithAnswerWithin(100*time.Millisecond))
+				e, ok := errors.AsType[*sqllock.Error](err)
+				if !ok || !errors.Is(err, sqllock.ErrCommitUnknown) || e.Op != op || ran != 1 {
+					t.Fatalf("err = %v, the work ran %d times", err, ran)
+				}
+				w.revive()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				if committed, err := sqllock.Resolve(ctx, far, e.Op); err != nil || committed != tc.committed {
+					t.Errorf("Resolve: %v, %v; want %v", committed, err, tc.committed)
+				}
+				if tc.committed {
+					db.holds(t, 110)
+				} else {
+					db.holds(t, 100)
+				}
+			}, postgres, maria)
+		})
+	}
+}
+
+// A transaction that is still open when Resolve asks is waited for: "not there" would be wrong a moment later. That also
+// holds for the first claim of a resource, whose row nobody else can see yet.
+func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
+	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, _ := memory(t)
+				if before {
+					if err := sqllock.Do(t.Context(), l, db, account, deposit(0)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ops, resolved := make(chan string), make(chan bool)
+				go func() {
+					op := <-ops
+					committed, err := sqllock.Resolve(t.Context(), db, op)
+					if err != nil {
+						t.Error(err)
+					}
+					resolved <- committed
+				}()
+				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					ops <- tx.Op()
+					select {
+					case committed := <-resolved:
+						t.Errorf("Resolve did not wait, and said %v", committed)
+					case <-time.After(200 * time.Millisecond): // it has had time enough
+					}
+					return deposit(10)(ctx, tx)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !<-resolved {
+					t.Error("Resolve: not committed")
+				}
+			})
+		})
+	}
+}
+
+// Between the verification and the COMMIT nothing of the row has changed, it is only locked.
+func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		resolved := make(chan bool, 1)
+		err := sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
+			Dialect: db.dialect,
+			Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+				tx, err := db.BeginTx(ctx, opts)
+				k := &keen{silent: silent{Tx: tx, of: &silent{begun: 2}}}
+				k.first = func() {
+					var op string
+					if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(op), '') FROM latchkit_ledger").Scan(&op); err != nil {
+						t.Error(err)
+					}
+					if op == "" { // the claim ahead
+						return
+					}
+					go func() {
+						committed, err := sqllock.Resolve(t.Context(), db, op+":"+account.Key)
+						if err != nil {
+							t.Error(err)
+						}
+						resolved <- committed
+					}()
+					select {
+					case committed := <-resolved:
+						t.Errorf("Resolve did not wait, and said %v", committed)
+						resolved <- committed
+					case <-time.After(200 * time.Millisecond): // it has had time enough
+					}
+				}
+				return k, err
+			},
+		}, account, func(context.Context, *keen) error { return nil }, sqllock.WithStrategy(sqllock.VerifyLast))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !<-resolved {
+			t.Error("Resolve: not committed")
+		}
+	})
+}
+
+func TestResolveRefusesWhatIsNoOperation(t *testing.T) {
+	db := newDatabase(t, sqlite)
+	if _, err := sqllock.Resolve(t.Context(), db, "account:1"); !errors.Is(err, locker.ErrInvalidRule) {
+		t.Error(err)
+	}
+}
+
+func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		var op string
+		if err := sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		db.exec(t, "INSERT INTO latchkit_ledger (op, resource, fence) VALUES ('00000000000001ABCDEFGHIJKL', 'account:1', 1)")
+		if n, err := sqllock.Purge(t.Context(), db, time.Hour); err != nil || n != 1 {
+			t.Errorf("purged %d: %v", n, err)
+		}
+		if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
+			t.Errorf("the new operation: %v, %v", committed, err)
+		}
+		if _, err := sqllock.Purge(t.Context(), db, time.Minute); !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("a minute: %v", err)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+var (
+	processes  = flag.Int("processes", 16, "processes that count together")
+	increments = flag.Int("increments", 6, "increments of each of them; the whole size is 1000")
+)
+
+const countTTL = 400 * time.Millisecond
+
+// counter increments the account until it has succeeded as often as it was told, and says how often it was told no.
+var counter = proc.Register("counter", func(args []string) {
+	w := newWorker(args)
+	rule := locker.Rule{Key: args[3], TTL: countTTL}
+	left, err := strconv.Atoi(args[4])
+	must(err)
+	strategy, err := strconv.Atoi(args[5])
+	must(err)
+	fmt.Println("ready")
+	proc.Listen()
+	refused := 0
+	for left > 0 {
+		err := sqllock.Do(context.Background(), w.l, w.db, rule, deposit(1), sqllock.WithRetries(5), sqllock.WithStrategy(sqllock.Strategy(strategy)))
+		if e, ok := errors.AsType[*sqllock.Error](err); ok && e.Op != "" {
+			committed, unknown := sqllock.Resolve(context.Background(), w.db, e.Op)
+			must(unknown)
+			if committed {
+				err = nil
+			}
+		}
+		if err != nil {
+			refused++
+			continue
+		}
+		left--
+	}
+	fmt.Println("refused", refused)
+	proc.Listen()
+})
+
+// TestManyPausedProcessesCountExactly: every increment that was committed is there, and none twice, whoever was paused when.
+func TestManyPausedProcessesCountExactly(t *testing.T) {
+	for _, tc := range []struct {
+		d sqllock.Dialect
+		s sqllock.Strategy
+	}{{postgres, sqllock.ClaimFirst}, {postgres, sqllock.VerifyLast}, {maria, sqllock.ClaimFirst}} {
+		t.Run(fmt.Sprintf("%v strategy %d", tc.d, tc.s), func(t *testing.T) {
+			db := newDatabase(t, tc.d)
+			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 1")
+			var all []*proc.Child
+			for range *processes {
+				all = append(all, db.start(t, counter, t.Name(), strconv.Itoa(*increments), strconv.Itoa(int(tc.s))))
+			}
+			for _, child := range all {
+				child.Expect(t, "ready")
+				child.Send("go")
+			}
+			over := make(chan struct{})
+			paused := make(chan int)
+			go func() {
+				pauses := 0
+				defer func() { paused <- pauses }()
+				for {
+					child := all[rand.IntN(len(all))]
+					child.Pause()
+					pauses++
+					stop := false
+					select {
+					case <-time.After(time.Duration(rand.Int64N(int64(2 * countTTL)))):
+					case <-over:
+						stop = true
+					}
+					child.Resume()
+					if stop {
+						return
+					}
+				}
+			}()
+			refused := 0
+			for _, child := range all {
+				n, err := strconv.Atoi(child.Expect(t, "refused"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				refused += n
+			}
+			close(over)
+			t.Logf("%d increments, %d pauses, %d transactions refused", *processes**increments, <-paused, refused)
+			db.holds(t, int64(*processes**increments))
+		})
+	}
+}

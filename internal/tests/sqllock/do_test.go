@@ -1,0 +1,249 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			l, _ := memory(t)
+			var fence uint64
+			var op string
+			before := db.balance(t)
+			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				fence, op = tx.Fence(), tx.Op()
+				return deposit(10)(ctx, tx)
+			}, sqllock.WithStrategy(strategy))
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.holds(t, before+10)
+			if got := db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'"); uint64(got) != fence || fence == 0 {
+				t.Errorf("the claim has fence %d, want %d", got, fence)
+			}
+			if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
+				t.Errorf("Resolve: %v, %v", committed, err)
+			}
+		}
+	})
+}
+
+func TestWhatFailsLeavesNothing(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		var op string
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			op = tx.Op()
+			if err := deposit(10)(ctx, tx); err != nil {
+				return err
+			}
+			return errOnPurpose
+		})
+		if err != errOnPurpose {
+			t.Errorf("err = %v", err)
+		}
+		func() {
+			defer func() {
+				if r := recover(); r != errOnPurpose {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			_ = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				_ = deposit(10)(ctx, tx)
+				panic(errOnPurpose)
+			})
+		}()
+		db.holds(t, 100)
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != 0 {
+			t.Errorf("%d claims are left", n)
+		}
+		if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || committed {
+			t.Errorf("Resolve: %v, %v", committed, err)
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
+			t.Errorf("the lock or a connection was kept: %v", err)
+		}
+		if open := db.Stats().InUse; open != 0 {
+			t.Errorf("%d connections are still in use", open)
+		}
+	})
+}
+
+func TestALostLeaseIsNeverCommitted(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			l, store := memory(t)
+			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				if err := deposit(10)(ctx, tx); err != nil {
+					return err
+				}
+				store.Steal(account.Key)
+				lease, _ := locker.FromContext(ctx)
+				_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // finds out
+				return nil                                                  // as work does that does not look
+			}, sqllock.WithStrategy(strategy))
+			if !errors.Is(err, locker.ErrLost) {
+				t.Errorf("err = %v, want ErrLost", err)
+			}
+			db.holds(t, 100)
+		}
+	})
+}
+
+// A library that does not end its transactions with their context, as pgx does not, is not committed either.
+func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
+	for name, end := range map[string]func(store *lockertest.Memory, lease *locker.Lease, cancel func()){
+		"the lease is lost": func(store *lockertest.Memory, lease *locker.Lease, _ func()) {
+			store.Steal(account.Key)
+			_ = lease.Extend(context.Background(), 2*account.TTL)
+		},
+		"the caller gives up": func(_ *lockertest.Memory, _ *locker.Lease, cancel func()) { cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, store := memory(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				committed := false
+				err := sqllock.DoWith(ctx, l, sqllock.Database[*keen]{
+					Dialect: db.dialect,
+					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+						tx, err := db.BeginTx(context.WithoutCancel(ctx), opts)
+						return &keen{silent{Tx: tx, of: &silent{begun: 2}}, func() { committed = true }}, err
+					},
+				}, account, func(ctx context.Context, tx *keen) error {
+					lease, _ := locker.FromContext(ctx)
+					end(store, lease, cancel)
+					return write(context.WithoutCancel(ctx), tx.Tx, 1, 110)
+				})
+				if err == nil || committed {
+					t.Errorf("err = %v, committed %v", err, committed)
+				}
+				db.holds(t, 100)
+			})
+		})
+	}
+}
+
+// keen is a transaction that does something before its COMMIT.
+type keen struct {
+	silent
+	first func()
+}
+
+func (k *keen) Commit(ctx context.Context) error {
+	k.first()
+	return k.silent.Commit(ctx)
+}
+
+func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		store := newLosing()
+		l := store.locker(t)
+		err := sqllock.Do(t.Context(), l, db, account, deposit(10))
+		if err != nil || !store.lost.Load() {
+			t.Errorf("err = %v; the release was refused: %v", err, store.lost.Load())
+		}
+		db.holds(t, 110)
+	})
+}
+
+func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			l, _ := memory(t)
+			lease, err := l.Acquire(t.Context(), account)
+			if err != nil {
+				t.Fatal(err)
+			}
+			within := lockedBy(t, lease)
+			before := db.balance(t)
+			for range 2 { // one lease may have several transactions
+				if err := sqllock.Within(within, db, deposit(1), sqllock.WithStrategy(strategy), sqllock.WithOwner("me")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err = sqllock.Within(within, db, deposit(1), sqllock.WithStrategy(strategy), sqllock.WithOwner("a stranger"))
+			e, ok := errors.AsType[*sqllock.Error](err)
+			if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || e.Seen != lease.Fence() || e.Fence != lease.Fence() {
+				t.Errorf("err = %v", err)
+			}
+			db.holds(t, before+2)
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		ahead := uint64(1) << 61
+		db.claimed(t, account.Key, ahead, "before the loss")
+		err := sqllock.Do(t.Context(), l, db, account, deposit(10))
+		e, ok := errors.AsType[*sqllock.Error](err)
+		if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || errors.Is(err, sqllock.ErrStaleFence) || e.Seen != ahead {
+			t.Fatalf("err = %v", err)
+		}
+		if err := sqllock.Repair(t.Context(), l, db, account.Key); err != nil {
+			t.Fatal(err)
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(10)); err != nil {
+			t.Errorf("after Repair: %v", err)
+		}
+		db.holds(t, 110)
+	})
+}
+
+func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
+	db := newDatabase(t, postgres)
+	l := onRedis(t)
+	rule := locker.Rule{Key: "account:repaired"}
+	ahead := uint64(1) << 52 // more than a clock in µs will show for a century
+	db.claimed(t, rule.Key, ahead, "before the loss")
+	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
+		t.Fatal(err)
+	}
+	if err := sqllock.Repair(t.Context(), l, db, rule.Key); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); err != nil {
+		t.Errorf("after Repair: %v", err)
+	}
+	db.holds(t, 110)
+}
+
+func TestAHolderThatWasOvertakenIsStale(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		late := beginner{db, func() { // somebody else has come between the grant and the claim
+			store.Steal(account.Key)
+			db.claimed(t, account.Key, 1<<61, "the next one")
+		}}
+		err := sqllock.Do(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
+		if !errors.Is(err, sqllock.ErrStaleFence) {
+			t.Errorf("err = %v", err)
+		}
+		db.holds(t, 100)
+	})
+}
+
+func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l := fenceless(t)
+		ran := false
+		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { ran = true; return nil })
+		if !errors.Is(err, locker.ErrUnsupported) || ran {
+			t.Errorf("err = %v, ran %v", err, ran)
+		}
+	}, sqlite)
+}

@@ -1,0 +1,225 @@
+// Package sqllock_test tests sqllock on real databases, which the library itself must not import drivers for.
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "modernc.org/sqlite"             // the driver "sqlite"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+func TestMain(m *testing.M) {
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // it would print each connection that a test cuts
+	redistest.Main(sqltest.Main(proc.Main(m)))
+}
+
+// patience bounds waits that only a failing test spends.
+const patience = 30 * time.Second
+
+// database is one test's own database, with the tables of sqllock and an account that has 100.
+type database struct {
+	*sql.DB
+	dialect sqllock.Dialect
+	driver  string
+	dsn     string
+	addr    string // of the server, "" without one
+}
+
+const (
+	postgres = sqllock.Postgres
+	maria    = sqllock.MySQL
+	sqlite   = sqllock.SQLite
+)
+
+// each runs the test on databases of all kinds, or only of those that are given.
+func each(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
+	t.Helper()
+	if len(kinds) == 0 {
+		kinds = []sqllock.Dialect{postgres, maria, sqlite}
+	}
+	for _, d := range kinds {
+		t.Run(d.String(), func(t *testing.T) {
+			t.Parallel()
+			test(t, newDatabase(t, d))
+		})
+	}
+}
+
+var databases atomic.Int64
+
+// newDatabase makes a database of a kind.
+func newDatabase(t testing.TB, d sqllock.Dialect) *database {
+	t.Helper()
+	db := &database{dialect: d}
+	name := fmt.Sprintf("test_%d", databases.Add(1))
+	switch d {
+	case postgres:
+		server := sqltest.Shared(t, sqltest.Postgres)
+		run(t, "pgx", server.DSN("postgres"), "CREATE SCHEMA "+name)
+		db.driver, db.addr, db.dsn = "pgx", server.Addr(), server.DSN("postgres")+"&search_path="+name
+	case maria:
+		server := sqltest.Shared(t, sqltest.MariaDB)
+		run(t, "mysql", server.DSN(""), "CREATE DATABASE "+name)
+		db.driver, db.addr, db.dsn = "mysql", server.Addr(), server.DSN(name)
+	default:
+		db.driver = "sqlite"
+		db.dsn = "file:" + filepath.Join(t.TempDir(), name+".db") +
+			"?_pragma=busy_timeout(200)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
+	}
+	db.DB = open(t, db.driver, db.dsn)
+	if err := sqllock.Migrate(t.Context(), db.DB); err != nil {
+		t.Fatal(err)
+	}
+	db.exec(t, "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, fence BIGINT NOT NULL DEFAULT 0)")
+	db.exec(t, "INSERT INTO accounts (id, balance) VALUES (1, 100), (2, 100)")
+	return db
+}
+
+func open(t testing.TB, driver, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func run(t testing.TB, driver, dsn, statement string) {
+	t.Helper()
+	if _, err := open(t, driver, dsn).ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exec runs a statement, again where SQLite is busy.
+func (db *database) exec(t testing.TB, statement string, args ...any) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		_, err := db.ExecContext(t.Context(), statement, args...)
+		if err == nil {
+			return
+		}
+		if db.dialect != sqlite || time.Now().After(deadline) {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+// number runs a query with one number as its answer.
+func (db *database) number(t testing.TB, query string) (n int64) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func (db *database) balance(t testing.TB) int64 {
+	t.Helper()
+	return db.number(t, "SELECT balance FROM accounts WHERE id = 1")
+}
+
+// holds fails the test unless account 1 has this much.
+func (db *database) holds(t testing.TB, want int64) {
+	t.Helper()
+	if got := db.balance(t); got != want {
+		t.Errorf("the account has %d, want %d", got, want)
+	}
+}
+
+// claimed puts a claim into the table, as if somebody with that fence had been there.
+func (db *database) claimed(t testing.TB, key string, fence uint64, owner string) {
+	t.Helper()
+	db.exec(t, fmt.Sprintf("DELETE FROM latchkit_fence WHERE resource = '%s'", key))
+	db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner) VALUES ('%s', %d, '%s')", key, fence, owner))
+}
+
+// querier is a Tx of sqllock or of database/sql, or a connection.
+type querier interface {
+	sqllock.Execer
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func read(ctx context.Context, q querier, id int) (balance int64, err error) {
+	err = q.QueryRowContext(ctx, fmt.Sprintf("SELECT balance FROM accounts WHERE id = %d", id)).Scan(&balance)
+	return balance, err
+}
+
+func write(ctx context.Context, q querier, id int, balance int64) error {
+	_, err := q.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = %d WHERE id = %d", balance, id))
+	return err
+}
+
+// deposit is work that a lost update shows in: what is written was worked out from what was read.
+func deposit(amount int64) func(ctx context.Context, tx *sqllock.Tx) error {
+	return func(ctx context.Context, tx *sqllock.Tx) error {
+		balance, err := read(ctx, tx, 1)
+		if err != nil {
+			return err
+		}
+		return write(ctx, tx, 1, balance+amount)
+	}
+}
+
+// account is what the tests lock.
+var account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
+
+// memory returns a Locker over a Store in memory.
+func memory(t testing.TB, opts ...locker.Option) (*locker.Engine, *lockertest.Memory) {
+	t.Helper()
+	store := lockertest.NewMemory()
+	return lockertest.NewLocker(t, store, opts...), store
+}
+
+// onRedis returns a Locker on the server that all tests share.
+func onRedis(t testing.TB, opts ...locker.Option) *locker.Engine {
+	t.Helper()
+	return redisLocker(t, redistest.Shared(t), opts...)
+}
+
+func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.Option) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewSingle(server.Client(t), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// await returns once what is said is so.
+func await(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for deadline := time.Now().Add(patience); !so(); <-look.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v still not: %s", patience, what)
+		}
+	}
+}
+
+var errOnPurpose = errors.New("on purpose")

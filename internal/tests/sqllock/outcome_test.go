@@ -1,0 +1,354 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	otellock "github.com/latchkit/latchkit/otel"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// scene is what a case of the table may touch.
+type scene struct {
+	*database
+	t     testing.TB
+	lock  *locker.Engine
+	store *lockertest.Memory
+}
+
+// do deposits 10 under the lock, with work before or instead.
+func (s scene) do(ctx context.Context, work func(context.Context, *sqllock.Tx) error, opts ...sqllock.Option) error {
+	return sqllock.Do(ctx, s.lock, s.database, account, work, opts...)
+}
+
+// TestEachOutcomeIsTold asserts what Do returns, what is in the database, and what its span says, together.
+func TestEachOutcomeIsTold(t *testing.T) {
+	const common = " fence=N key=account:1 mode=exclusive name=account"
+	errShared := errors.New("two come too close")
+	for name, tc := range map[string]struct {
+		kinds []sqllock.Dialect // default: all
+		do    func(ctx context.Context, s scene) error
+		want  error  // nil: committed
+		span  string // "": there is none, as the lock was not taken
+	}{
+		"committed": {
+			do:   func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10)) },
+			span: "Unset attempts=1" + common + " result=committed",
+		},
+		"committed by VerifyLast": {
+			do: func(ctx context.Context, s scene) error {
+				return s.do(ctx, deposit(10), sqllock.WithStrategy(sqllock.VerifyLast))
+			},
+			span: "Unset attempts=1" + common + " result=committed",
+		},
+		"committed at the third attempt": {
+			do: func(ctx context.Context, s scene) error {
+				tries := 0
+				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					if tries++; tries < 3 {
+						return tooClose(s.dialect, errShared)
+					}
+					return deposit(10)(ctx, tx)
+				})
+			},
+			span: "Unset attempts=3" + common + " result=committed",
+		},
+		"too close again and again": {
+			do: func(ctx context.Context, s scene) error {
+				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					_ = deposit(10)(ctx, tx)
+					return tooClose(s.dialect, errShared)
+				}, sqllock.WithRetries(2))
+			},
+			want: errShared,
+			span: "Error(CODE) attempts=3 error.type=CODE" + common + " result=rolled_back",
+		},
+		"the work fails": {
+			do: func(ctx context.Context, s scene) error {
+				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					_ = deposit(10)(ctx, tx)
+					return errOnPurpose
+				})
+			},
+			want: errOnPurpose,
+			span: "Error(_OTHER) attempts=1 error.type=_OTHER" + common + " result=rolled_back",
+		},
+		"the work panics": {
+			do: func(ctx context.Context, s scene) (err error) {
+				defer func() { err = recover().(error) }()
+				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					_ = deposit(10)(ctx, tx)
+					panic(errOnPurpose)
+				})
+			},
+			want: errOnPurpose,
+			span: "Error(_OTHER) attempts=1 error.type=_OTHER" + common + " result=rolled_back",
+		},
+		"the lease is lost": {
+			do: func(ctx context.Context, s scene) error {
+				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					_ = deposit(10)(ctx, tx)
+					s.store.Steal(account.Key)
+					lease, _ := locker.FromContext(ctx)
+					_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL)
+					return nil
+				})
+			},
+			want: locker.ErrLost,
+			span: "Error(lost) attempts=1 error.type=lost" + common + " result=rolled_back",
+		},
+		"too little of the lease is left": {
+			do:   func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10), sqllock.WithMargin(time.Hour)) },
+			want: sqllock.ErrTooLate,
+			span: "Error(too_late) attempts=1 error.type=too_late" + common + " result=rolled_back",
+		},
+		"the caller gives up": {
+			do: func(ctx context.Context, s scene) error {
+				ctx, cancel := context.WithCancel(ctx)
+				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					err := deposit(10)(ctx, tx)
+					cancel()
+					return err
+				})
+			},
+			want: context.Canceled,
+			span: "Error(canceled) attempts=1 error.type=canceled" + common + " result=rolled_back",
+		},
+		"a newer holder was there": {
+			do: func(ctx context.Context, s scene) error {
+				late := beginner{s.database, func() {
+					s.store.Steal(account.Key)
+					s.exec(s.t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner) VALUES ('account:1', %d, 'next')", uint64(1)<<61))
+				}}
+				return sqllock.Do(ctx, s.lock, late, account, deposit(10), sqllock.WithDialect(s.dialect))
+			},
+			want: sqllock.ErrStaleFence,
+			span: "Error(stale_fence) attempts=1 error.type=stale_fence" + common + " result=stale_fence",
+		},
+		"a newer holder came while the work was done": {
+			do: func(ctx context.Context, s scene) error {
+				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					s.store.Steal(account.Key)
+					s.exec(s.t, fmt.Sprintf("UPDATE latchkit_fence SET fence = %d, owner = 'next'", uint64(1)<<61))
+					return deposit(10)(ctx, tx)
+				}, sqllock.WithStrategy(sqllock.VerifyLast))
+			},
+			want: sqllock.ErrStaleFence,
+			span: "Error(stale_fence) attempts=1 error.type=stale_fence" + common + " result=stale_fence",
+		},
+		"the lock server went back": {
+			do: func(ctx context.Context, s scene) error {
+				s.exec(s.t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner) VALUES ('account:1', %d, 'before')", uint64(1)<<61))
+				return s.do(ctx, deposit(10))
+			},
+			want: sqllock.ErrFenceRegressed,
+			span: "Error(fence_regressed) attempts=1 error.type=fence_regressed" + common + " result=fence_regressed",
+		},
+		"the tables are missing": {
+			do: func(ctx context.Context, s scene) error {
+				err := s.do(ctx, deposit(10), sqllock.WithTablePrefix("nobody_"))
+				if err == nil || !strings.Contains(err.Error(), "nobody_fence") || !strings.Contains(err.Error(), "sqllock.Migrate") {
+					return err
+				}
+				return errOnPurpose
+			},
+			want: errOnPurpose,
+			span: "Error(CODE) attempts=1 error.type=CODE" + common + " result=rolled_back",
+		},
+		"the answer to COMMIT is lost, and it was committed": {
+			do: func(ctx context.Context, s scene) error {
+				return s.with(ctx, &silent{commits: true})
+			},
+			span: "Unset attempts=1" + common + " result=committed",
+		},
+		"the answer to COMMIT is lost, and it was rolled back": {
+			do: func(ctx context.Context, s scene) error {
+				return s.with(ctx, &silent{})
+			},
+			span: "Unset attempts=2" + common + " result=committed",
+		},
+		"nobody answers": {
+			do: func(ctx context.Context, s scene) error {
+				return s.with(ctx, &silent{deaf: true}, sqllock.WithAnswerWithin(50*time.Millisecond))
+			},
+			want: sqllock.ErrCommitUnknown,
+			span: "Error(commit_unknown) attempts=1 error.type=commit_unknown" + common + " result=commit_unknown",
+		},
+		"the lock is busy": {
+			do: func(ctx context.Context, s scene) error {
+				s.store.Occupy(account.Key, 0)
+				rule := account
+				rule.Wait = locker.NoWait
+				return sqllock.Do(ctx, s.lock, s.database, rule, deposit(10))
+			},
+			want: locker.ErrBusy,
+		},
+		"the lease has no fence": {
+			do: func(ctx context.Context, s scene) error {
+				return sqllock.Do(ctx, s.lock, s.database, account, deposit(10))
+			},
+			want:  locker.ErrUnsupported,
+			kinds: []sqllock.Dialect{sqlite},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				spans := tracetest.NewSpanRecorder()
+				observer, err := otellock.New(otellock.WithKey(),
+					otellock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))))
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, store := memory(t, locker.WithObserver(observer))
+				if name == "the lease has no fence" {
+					l = lockertest.NewLocker(t, nameless{store}, locker.WithHandoffs(1), locker.WithObserver(observer))
+				}
+				err = tc.do(t.Context(), scene{db, t, l, store})
+				if !errors.Is(err, tc.want) {
+					t.Errorf("err = %v, want %v", err, tc.want)
+				}
+				if tc.want == nil {
+					db.holds(t, 110)
+				} else {
+					db.holds(t, 100)
+				}
+				if got := transacted(spans, db.dialect); got != tc.span {
+					t.Errorf("the span says\n%s\nwant\n%s", got, tc.span)
+				}
+			}, tc.kinds...)
+		})
+	}
+}
+
+// transacted is what the span of the transaction says: its status, and its attributes without the common prefixes.
+func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
+	var said []string
+	for _, s := range spans.Ended() {
+		if s.Name() != "transact account" {
+			continue
+		}
+		status := s.Status().Code.String()
+		if s.Status().Code == codes.Error {
+			status += "(" + s.Status().Description + ")"
+		}
+		said = append(said, status+" "+words(s.Attributes()))
+	}
+	text := strings.Join(said, "\n")
+	for _, code := range []string{"40001", "42P01", "mysql_1213", "mysql_1146", "sqlite_5", "sqlite_1"} {
+		text = strings.NewReplacer("("+code+")", "(CODE)", "="+code+" ", "=CODE ").Replace(text)
+	}
+	return text
+}
+
+func words(attrs []attribute.KeyValue) string {
+	var words []string
+	for _, a := range attrs {
+		key := strings.TrimPrefix(strings.TrimPrefix(string(a.Key), "latchkit.lock."), "latchkit.transaction.")
+		value := fmt.Sprint(a.Value.AsInterface())
+		switch {
+		case key == "ttl":
+			continue
+		case key == "fence" && a.Value.AsInt64() > 0:
+			value = "N"
+		}
+		words = append(words, key+"="+value)
+	}
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
+
+// tooClose is an error of the database that says: do it again.
+func tooClose(d sqllock.Dialect, err error) error {
+	return map[sqllock.Dialect]error{
+		postgres: stateError{err, "40001"}, maria: &numberError{err, 1213}, sqlite: codeError{err, 5},
+	}[d]
+}
+
+// stateError, numberError and codeError have the shapes of the drivers' errors.
+type stateError struct {
+	error
+	state string
+}
+
+func (e stateError) SQLState() string { return e.state }
+func (e stateError) Unwrap() error    { return e.error }
+
+type numberError struct {
+	Err    error
+	Number uint16
+}
+
+func (e *numberError) Error() string { return e.Err.Error() }
+func (e *numberError) Unwrap() error { return e.Err }
+
+type codeError struct {
+	error
+	code int
+}
+
+func (e codeError) Code() int     { return e.code }
+func (e codeError) Unwrap() error { return e.error }
+
+// silent makes transactions whose first COMMIT has no answer: it was done, or not, and perhaps nothing answers afterwards.
+type silent struct {
+	*sql.Tx
+	of *silent
+
+	commits, deaf bool
+	begun         int
+}
+
+// with deposits 10 in transactions of from.
+func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) error {
+	return sqllock.DoWith(ctx, s.lock, sqllock.Database[*silent]{
+		Dialect: s.dialect,
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (*silent, error) {
+			from.begun++
+			if from.deaf && from.begun > 1 {
+				return nil, errOnPurpose
+			}
+			tx, err := s.BeginTx(ctx, opts)
+			return &silent{Tx: tx, of: from}, err
+		},
+	}, account, func(ctx context.Context, tx *silent) error {
+		balance, err := read(ctx, tx.Tx, 1)
+		if err != nil {
+			return err
+		}
+		return write(ctx, tx.Tx, 1, balance+10)
+	}, opts...)
+}
+
+func (s *silent) Exec(ctx context.Context, query string, args ...any) error {
+	_, err := s.ExecContext(ctx, query, args...)
+	return err
+}
+
+func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any) error {
+	return s.QueryRowContext(ctx, query, args...).Scan(dest...)
+}
+
+func (s *silent) Commit(context.Context) error {
+	if s.of.begun > 1 {
+		return s.Tx.Commit()
+	}
+	if s.of.commits {
+		return errors.Join(s.Tx.Commit(), errOnPurpose)
+	}
+	return errors.Join(s.Tx.Rollback(), errOnPurpose)
+}
+
+func (s *silent) Rollback(context.Context) error { return s.Tx.Rollback() }

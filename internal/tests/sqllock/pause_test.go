@@ -1,0 +1,181 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Holders in processes of their own, which the kernel pauses for longer than their lease lasts.
+
+// pausedTTL is how long a lease of these tests lasts without renewals.
+const pausedTTL = time.Second
+
+// worker is what a child of these tests is made of: a database and a Locker on Redis.
+type worker struct {
+	db *sql.DB
+	l  *locker.Engine
+}
+
+// newWorker opens what a child is told: driver, DSN and the address of Redis.
+func newWorker(args []string) worker {
+	db, err := sql.Open(args[0], args[1])
+	must(err)
+	db.SetMaxOpenConns(4)
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[2]}))
+	must(err)
+	return worker{db, l}
+}
+
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// say reports to the parent how Do ended.
+func say(err error) {
+	if err == nil {
+		fmt.Println("result committed")
+		return
+	}
+	fmt.Println("result", strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
+// The work of these holders does not look at its context: it is the worst there is.
+
+// readHolder is paused by its parent after it has read.
+var readHolder = proc.Register("read holder", func(args []string) {
+	w := newWorker(args)
+	say(sqllock.Do(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
+		balance, err := read(context.Background(), tx, 1)
+		if err != nil {
+			return err
+		}
+		fmt.Println("has read")
+		proc.Listen()
+		return write(context.Background(), tx, 1, balance+10)
+	}))
+	proc.Listen()
+})
+
+// commitHolder pauses itself right before COMMIT is sent, after everything was looked at.
+var commitHolder = proc.Register("commit holder", func(args []string) {
+	w := newWorker(args)
+	database := sqllock.Database[stopping]{
+		Dialect: dialectOf(args[0]),
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (stopping, error) {
+			conn, err := w.db.Conn(ctx)
+			if err != nil {
+				return stopping{}, err
+			}
+			if args[0] == "mysql" { // what Do does by itself, for database/sql
+				if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = 1"); err != nil {
+					return stopping{}, err
+				}
+			}
+			tx, err := conn.BeginTx(ctx, opts)
+			return stopping{&silent{Tx: tx, of: &silent{begun: 2}}}, err
+		},
+	}
+	say(sqllock.DoWith(context.Background(), w.l, database, locker.Rule{Key: args[3], TTL: pausedTTL}, func(ctx context.Context, tx stopping) error {
+		balance, err := read(ctx, tx.Tx, 1)
+		if err != nil {
+			return err
+		}
+		return write(ctx, tx.Tx, 1, balance+10)
+	}))
+	proc.Listen()
+})
+
+// stopping is a transaction that stops the whole process when it is to be committed.
+type stopping struct{ *silent }
+
+func (s stopping) Commit(ctx context.Context) error {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this one run on for a moment
+	return s.silent.Commit(ctx)
+}
+
+func dialectOf(driver string) sqllock.Dialect {
+	return map[string]sqllock.Dialect{"pgx": postgres, "mysql": maria, "sqlite": sqlite}[driver]
+}
+
+// start starts a child of these tests on db.
+func (db *database) start(t testing.TB, program proc.Program, more ...string) *proc.Child {
+	t.Helper()
+	return program.Start(t, append([]string{db.driver, db.dsn, redistest.Shared(t).Addr()}, more...)...)
+}
+
+func TestAHolderThatWasPausedAfterItsLastReadDoesNotCommit(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		key := t.Name()
+		child := db.start(t, readHolder, key)
+		child.Expect(t, "has read")
+		child.Pause()
+		db.succeeds(t, key, child.Resume)
+		child.Send("go on")
+		if result := child.Expect(t, "result"); result == "committed" {
+			t.Error("the paused holder was committed")
+		}
+		db.holds(t, 150)
+	})
+}
+
+func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		key := t.Name()
+		child := db.start(t, commitHolder, key)
+		child.AwaitStop()
+		want := int64(150)
+		db.succeeds(t, key, child.Resume)
+		if result := child.Expect(t, "result"); result == "committed" {
+			if db.dialect != sqlite {
+				t.Error("the paused holder was committed")
+			}
+			want = 160 // SQLite: it was committed before its successor could claim, and read, anything
+		}
+		db.holds(t, want)
+	})
+}
+
+// succeeds deposits 50 under the lock that a paused child holds, and resumes the child: where a server ends the paused
+// transaction, when the deposit is there; with SQLite, where nobody does, when the lock has changed hands.
+func (db *database) succeeds(t testing.TB, key string, resume func()) {
+	t.Helper()
+	var seen lockertest.Recorder
+	l := onRedis(t, locker.WithObserver(&seen))
+	done := make(chan error, 1)
+	go func() {
+		done <- sqllock.Do(t.Context(), l, db, locker.Rule{Key: key, TTL: patience}, deposit(50), sqllock.WithRetries(1000))
+	}()
+	if db.dialect == sqlite {
+		seen.Await(t, func(r *lockertest.Recorder) bool { return len(r.Records(locker.OpAcquire)) > 0 })
+		resume()
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("the successor: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the successor is blocked by a holder that is paused")
+	}
+	if db.dialect != sqlite {
+		resume()
+	}
+}

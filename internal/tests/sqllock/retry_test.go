@@ -1,0 +1,234 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// together runs n calls at once and returns their errors.
+func together(n int, call func(i int) error) []error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = call(i) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// meeting lets two transactions go on together, once both have come; whoever comes later passes.
+type meeting struct {
+	mu   sync.Mutex
+	came int
+	both chan struct{}
+}
+
+func newMeeting() *meeting { return &meeting{both: make(chan struct{})} }
+
+func (m *meeting) wait() {
+	m.mu.Lock()
+	if m.came++; m.came == 2 {
+		close(m.both)
+	}
+	m.mu.Unlock()
+	select {
+	case <-m.both:
+	case <-time.After(time.Second): // SQLite lets only one in at a time
+	}
+}
+
+// crossing takes two rows, in an order that depends on i, under a lock of its own.
+func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, opts ...sqllock.Option) error {
+	t.Helper()
+	first, second := 1+i%2, 2-i%2
+	rule := locker.Rule{Key: fmt.Sprintf("crossing:%d", i)}
+	return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+		for n, id := range []int{first, second} {
+			if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", id)); err != nil {
+				return err
+			}
+			if n == 0 {
+				m.wait()
+			}
+		}
+		return nil
+	}, opts...)
+}
+
+func TestADeadlockIsDoneAgain(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		m := newMeeting()
+		failed := 0
+		for _, err := range together(2, func(i int) error { return crossing(t, db, l, m, i, sqllock.WithRetries(0)) }) {
+			if err != nil {
+				failed++
+			}
+		}
+		if failed != 1 {
+			t.Fatalf("the control: %d of 2 failed, want one deadlock", failed)
+		}
+		db.holds(t, 101)
+
+		m = newMeeting()
+		for _, err := range together(2, func(i int) error { return crossing(t, db, l, m, i) }) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		db.holds(t, 103)
+	}, postgres, maria)
+}
+
+func TestASerializationFailureIsDoneAgain(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		serializable := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelSerializable})
+		call := func(m *meeting, opts ...sqllock.Option) func(i int) error {
+			return func(i int) error {
+				rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
+				return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+					balance, err := read(ctx, tx, 1)
+					if err != nil {
+						return err
+					}
+					m.wait()
+					return write(ctx, tx, 1, balance+1)
+				}, append(opts, serializable)...)
+			}
+		}
+		failed := 0
+		for _, err := range together(2, call(newMeeting(), sqllock.WithRetries(0))) {
+			if err != nil {
+				failed++
+			}
+		}
+		if failed != 1 {
+			t.Fatalf("the control: %d of 2 failed, want one", failed)
+		}
+		for _, err := range together(2, call(newMeeting())) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		db.holds(t, 103)
+	}, postgres, maria)
+}
+
+// MySQL and MariaDB undo only the statement when a lock wait times out: without a ROLLBACK, what came before would be
+// committed by the next attempt.
+func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		blocker := db.begin(t, sql.LevelReadCommitted)
+		if err := write(t.Context(), blocker, 2, 0); err != nil {
+			t.Fatal(err)
+		}
+		tries := 0
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if tries++; tries == 2 {
+				_ = blocker.Rollback()
+			}
+			if _, err := tx.ExecContext(ctx, "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
+				return err
+			}
+			if err := deposit(10)(ctx, tx); err != nil {
+				return err
+			}
+			return write(ctx, tx, 2, 200)
+		})
+		if err != nil || tries != 2 {
+			t.Errorf("%v after %d attempts", err, tries)
+		}
+		db.holds(t, 110)
+	}, maria)
+}
+
+func TestABusySQLiteIsDoneAgain(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		blocker := db.begin(t, sql.LevelDefault)
+		if err := write(t.Context(), blocker, 2, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(0)); err == nil {
+			t.Fatal("the control was not refused")
+		}
+		time.AfterFunc(500*time.Millisecond, func() { _ = blocker.Rollback() })
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(1000)); err != nil {
+			t.Error(err)
+		}
+		db.holds(t, 110)
+	}, sqlite)
+}
+
+func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
+	db := newDatabase(t, sqlite)
+	l, _ := memory(t)
+	tries := 0
+	began := time.Now()
+	err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: "short", TTL: 300 * time.Millisecond, AtMost: 300 * time.Millisecond},
+		func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) }, sqllock.WithRetries(1_000_000))
+	if !errors.Is(err, errOnPurpose) || tries < 2 {
+		t.Errorf("%v after %d attempts", err, tries)
+	}
+	if took := time.Since(began); took > patience {
+		t.Errorf("it went on for %v", took)
+	}
+}
+
+// A deadlock ends MySQL's transaction without a word, as an interrupt does SQLite's: statements that follow would be
+// committed one by one, without a claim. Work that goes on after it must not get that far.
+func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
+	t.Run("mysql, a deadlock", func(t *testing.T) {
+		t.Parallel()
+		db := newDatabase(t, maria)
+		l, _ := memory(t)
+		m := newMeeting()
+		errs := together(2, func(i int) error {
+			rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i)}
+			return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+				for n, id := range []int{1 + i, 2 - i} {
+					_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", id))
+					if n == 0 {
+						m.wait()
+					}
+				}
+				_, _ = tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO accounts (id, balance) VALUES (%d, 0)", 10+i))
+				return nil
+			}, sqllock.WithRetries(0))
+		})
+		if (errs[0] == nil) == (errs[1] == nil) {
+			t.Fatalf("want one deadlock, got %v", errs)
+		}
+		if n := db.number(t, "SELECT count(*) FROM accounts WHERE id >= 10"); n != 1 {
+			t.Errorf("%d rows are left, want one: that of the transaction that was committed", n)
+		}
+	})
+	t.Run("sqlite, an interrupt", func(t *testing.T) {
+		t.Parallel()
+		db := newDatabase(t, sqlite)
+		l, _ := memory(t)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			_ = deposit(10)(ctx, tx)
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			_, _ = tx.ExecContext(short, `INSERT INTO accounts (id, balance)
+				WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT i, 0 FROM n`)
+			_ = deposit(10)(ctx, tx)
+			return nil
+		})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("err = %v", err)
+		}
+		db.holds(t, 100)
+	})
+}

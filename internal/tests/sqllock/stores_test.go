@@ -1,0 +1,78 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"sync/atomic"
+	"testing"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// losing is a Store that says at the release that the lease had been lost.
+type losing struct {
+	*lockertest.Memory
+	lost atomic.Bool
+}
+
+func newLosing() *losing { return &losing{Memory: lockertest.NewMemory()} }
+
+func (s *losing) locker(t testing.TB) *locker.Engine { return lockertest.NewLocker(t, s) }
+
+func (s *losing) Release(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+	if g, err := s.Memory.Release(ctx, c); err != nil {
+		return g, err
+	}
+	s.lost.Store(true)
+	return locker.Grant{State: locker.NotOurs}, nil
+}
+
+// nameless is a Store that mints no fences.
+type nameless struct{ *lockertest.Memory }
+
+func (s nameless) Acquire(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+	g, err := s.Memory.Acquire(ctx, c)
+	g.Fence, g.Block = 0, 0
+	return g, err
+}
+
+func fenceless(t testing.TB) *locker.Engine {
+	t.Helper()
+	return lockertest.NewLocker(t, nameless{lockertest.NewMemory()}, locker.WithHandoffs(1))
+}
+
+// beginner does something before each transaction.
+type beginner struct {
+	sqllock.Beginner
+	first func()
+}
+
+func (b beginner) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	b.first()
+	return b.Beginner.BeginTx(ctx, opts)
+}
+
+// holding is a Locker that hands out a lease that is held already.
+type holding struct{ lease *locker.Lease }
+
+func (h holding) Acquire(context.Context, locker.Rule) (*locker.Lease, error) { return h.lease, nil }
+
+// lockedBy returns a context within lease, for as long as the test runs.
+func lockedBy(t testing.TB, lease *locker.Lease) context.Context {
+	t.Helper()
+	found := make(chan context.Context)
+	over := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = locker.Run(context.WithoutCancel(t.Context()), holding{lease}, account, func(ctx context.Context) error {
+			found <- ctx
+			<-over
+			return nil
+		})
+	}()
+	t.Cleanup(func() { close(over); <-done })
+	return <-found
+}

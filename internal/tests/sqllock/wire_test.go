@@ -1,0 +1,174 @@
+package sqllock_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// wire is a proxy in front of a database server that strikes at COMMIT. It looks for the word in what clients send: both
+// protocols send it as text.
+type wire struct {
+	target   string
+	listener net.Listener
+	work     sync.WaitGroup
+	closed   atomic.Bool
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	next  strike // what happens to the next COMMIT
+	dead  bool   // nobody gets through any more
+	hits  int
+}
+
+// strike is what becomes of a COMMIT.
+type strike int
+
+const (
+	pass       strike = iota // nothing
+	cutAnswer                // it is done; the connection is closed instead of the answer
+	cutRequest               // the connection is closed instead of the request
+	swallow                  // it is done; the answer does not come, and the connection stays
+)
+
+func newWire(t testing.TB, target string) *wire {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{target: target, listener: listener, conns: make(map[net.Conn]struct{})}
+	w.work.Go(w.accept)
+	t.Cleanup(func() {
+		w.closed.Store(true)
+		_ = listener.Close()
+		w.cut()
+		w.work.Wait()
+	})
+	return w
+}
+
+func (w *wire) addr() string { return w.listener.Addr().String() }
+
+// strike arms the proxy for the next COMMIT; from then on, if so, nobody gets through.
+func (w *wire) strike(s strike, thenDead bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next, w.dead = s, false
+	if thenDead {
+		w.next = s | 1<<8
+	}
+}
+
+// revive lets everybody through again.
+func (w *wire) revive() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dead = false
+}
+
+// struck is how many COMMITs were hit.
+func (w *wire) struck() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hits
+}
+
+// meet is called for what a client sends, and says what to do.
+func (w *wire) meet(sent []byte) strike {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == pass || !bytes.Contains(bytes.ToUpper(sent), []byte("COMMIT")) {
+		return pass
+	}
+	s := w.next
+	w.next = pass
+	w.hits++
+	w.dead = s&(1<<8) != 0
+	return s &^ (1 << 8)
+}
+
+func (w *wire) accept() {
+	for {
+		client, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		w.mu.Lock()
+		dead := w.dead
+		w.conns[client] = struct{}{}
+		w.mu.Unlock()
+		if dead || w.closed.Load() {
+			_ = client.Close()
+			continue
+		}
+		w.work.Go(func() { w.serve(client) })
+	}
+}
+
+func (w *wire) serve(client net.Conn) {
+	defer func() { _ = client.Close() }()
+	server, err := net.Dial("tcp", w.target)
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	w.conns[server] = struct{}{}
+	w.mu.Unlock()
+	var mute atomic.Bool // the server's answers go nowhere
+	w.work.Go(func() {
+		defer func() { _ = client.Close() }()
+		buffer := make([]byte, 1<<16)
+		for {
+			n, err := server.Read(buffer)
+			if n > 0 && !mute.Load() {
+				_, _ = client.Write(buffer[:n])
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	defer func() { _ = server.Close() }()
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := client.Read(buffer)
+		if err != nil {
+			return
+		}
+		switch w.meet(buffer[:n]) {
+		case cutRequest:
+			return
+		case cutAnswer:
+			mute.Store(true)
+			_, _ = server.Write(buffer[:n])
+			w.awaitAnswer(server)
+			return
+		case swallow:
+			mute.Store(true)
+		case pass:
+		}
+		if _, err := server.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// awaitAnswer ends our half of the connection and returns when the server, which answers first, has ended its own.
+func (w *wire) awaitAnswer(server net.Conn) {
+	if half, ok := server.(*net.TCPConn); ok {
+		_ = half.CloseWrite()
+	}
+	_, _ = io.Copy(io.Discard, server)
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.conns {
+		_ = c.Close()
+	}
+}

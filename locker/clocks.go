@@ -1,0 +1,69 @@
+package locker
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// clocks knows how the clocks of a quorum's nodes stand to this process's, which is read once and then runs by itself: its
+// being set has no effect.
+type clocks struct {
+	began time.Time
+
+	mu      sync.Mutex
+	offsets []time.Duration
+	slack   []time.Duration // by how much the offset may be wrong
+	known   []bool
+}
+
+func newClocks(n int) *clocks {
+	return &clocks{began: time.Now(), offsets: make([]time.Duration, n), slack: make([]time.Duration, n), known: make([]bool, n)}
+}
+
+// local is the time of the process.
+func (c *clocks) local() time.Time { return c.began.Add(time.Since(c.began)).Round(0) }
+
+// note remembers that node i's clock showed server at some time between sent and now.
+func (c *clocks) note(i int, server time.Time, sent time.Time) {
+	half := time.Since(sent) / 2
+	offset := server.Sub(c.local().Add(-half))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.offsets[i], c.slack[i], c.known[i] = offset, half, true
+}
+
+// now is the time by the median of the nodes' clocks; the process's while none is known.
+func (c *clocks) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.local().Add(c.median())
+}
+
+// off is how far node i's clock is from the median, at least.
+func (c *clocks) off(i int) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max((c.offsets[i]-c.median()).Abs()-c.slack[i], 0)
+}
+
+// median is the middle of what is known: the mean of the two in the middle, so that of two nodes that disagree neither is
+// believed. c.mu is held.
+func (c *clocks) median() time.Duration {
+	var room [mostNodes]time.Duration
+	sorted := room[:0]
+	for i, offset := range c.offsets {
+		if c.known[i] {
+			sorted = append(sorted, offset)
+		}
+	}
+	if len(sorted) == 0 {
+		return 0
+	}
+	slices.Sort(sorted)
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return sorted[middle-1] + (sorted[middle]-sorted[middle-1])/2
+}

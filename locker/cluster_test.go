@@ -1,0 +1,550 @@
+package locker_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// answers counts the error replies of all nodes of a cluster, by their first word.
+type answers struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+// counted makes a client count the errors that its nodes answer, also those that it deals with by itself.
+func (a *answers) counted(o *redis.ClusterOptions) {
+	a.n = make(map[string]int)
+	o.NewClient = func(o *redis.Options) *redis.Client {
+		node := redis.NewClient(o)
+		node.AddHook(a)
+		return node
+	}
+}
+
+func (a *answers) note(err error) {
+	if err == nil || err == redis.Nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	word, _, _ := strings.Cut(err.Error(), " ")
+	a.n[word]++
+}
+
+func (a *answers) of(word string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.n[word]
+}
+
+func (a *answers) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a *answers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		a.note(err)
+		return err
+	}
+}
+
+func (a *answers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			a.note(cmd.Err())
+		}
+		return err
+	}
+}
+
+// listenersIn counts who listens in a key's slot at the node.
+func listenersIn(t *testing.T, node *redistest.Server, key string) (n int) {
+	t.Helper()
+	tag := strings.TrimPrefix(locker.CounterOf(key), "latchkit:f:")
+	c := node.Client(t)
+	return len(c.PubSubShardChannels(t.Context(), "latchkit:s:"+tag+":*").Val()) + len(c.PubSubChannels(t.Context(), "latchkit:i:"+tag+":*").Val())
+}
+
+// While a slot moves, no script of several keys runs there. Leases are held, renewed and given up all the same, and nobody
+// who wants one is told of it.
+func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for name, carry := range map[string]bool{"before its keys are carried": false, "after its keys were carried": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := "moves " + name
+			from, i := cluster.Owner(int(locker.SlotOf(key)))
+			to := cluster.Masters[(i+1)%3]
+			var seen answers
+			client := cluster.Client(t, seen.counted)
+			l := newSingle(t, client)
+			holder := acquire(t, l, locker.Rule{Key: key})
+			head := queues(t, newSingle(t, client), locker.Rule{Key: key}, client)
+			waiter := queues(t, newSingle(t, client), locker.Rule{Key: key}, client)
+
+			move := cluster.Migrate(t, int(locker.SlotOf(key)), from, to)
+			if carry && move.Carry() == 0 {
+				t.Fatal("there was nothing to carry")
+			}
+			release(t, holder)
+			if n := client.Exists(t.Context(), key).Val(); n != 0 {
+				t.Error("the key is still there")
+			}
+			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
+			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // the same slot
+			time.Sleep(1500 * time.Millisecond)                             // longer than a first answer may take from a server that is gone
+			newcomer.waitsStill()
+			head.waitsStill()
+			waiter.waitsStill()
+			move.Finish()
+
+			// In any order: who asks first may find the others' subscriptions still on their way to the other node.
+			served := make(chan error)
+			for _, p := range []*pending{head, waiter, newcomer} {
+				go func() {
+					if <-p.done; p.err != nil {
+						served <- p.err
+						return
+					}
+					served <- p.lease.Release(context.Background())
+				}()
+			}
+			for range 3 {
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			}
+			if n := seen.of("CROSSSLOT"); n > 0 {
+				t.Errorf("%d scripts went across slots", n)
+			}
+		})
+	}
+}
+
+// Some keys of a batch are here, and some there: the batch is refused, each alone is not.
+func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	var seen answers
+	client := cluster.Client(t, seen.counted)
+	l := newSingle(t, client)
+	slot := int(locker.SlotOf("{batch}"))
+	from, i := cluster.Owner(slot)
+	var leases []*locker.Lease
+	var half []string
+	for n := range 60 { // so many that some are due together
+		rule := locker.Rule{Key: fmt.Sprintf("{batch}:%d", n), TTL: 3 * time.Second}
+		leases = append(leases, acquire(t, l, rule))
+		if n%2 == 0 {
+			half = append(half, rule.Key)
+		}
+	}
+	live := func() {
+		t.Helper()
+		before := make(map[*locker.Lease]time.Time)
+		for _, l := range leases {
+			before[l] = l.Expires()
+		}
+		for _, l := range leases {
+			eventually(t, "it is renewed", func() bool {
+				if l.Context().Err() != nil {
+					t.Fatal(context.Cause(l.Context()))
+				}
+				return l.Expires().After(before[l])
+			})
+		}
+	}
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	live()
+	if n := move.Carry(half...); n != len(half) {
+		t.Fatalf("%d keys were carried", n)
+	}
+	live()
+	live()
+	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+		t.Fatal("positive control: no batch was refused, or nobody was sent to the target")
+	}
+	move.Finish()
+	live()
+	for _, l := range leases {
+		release(t, l)
+	}
+	if n := seen.of("CROSSSLOT"); n > 0 {
+		t.Errorf("%d scripts went across slots", n)
+	}
+}
+
+func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	store := locker.SingleStore(client)
+	const key = "confirmed"
+	holder := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1}
+	winner := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1, Queue: true, Hand: time.Minute}
+	want := func(state locker.State, g locker.Grant, err error) {
+		t.Helper()
+		if err != nil || g.State != state {
+			t.Fatalf("%v %v, want %v", g.State, err, state)
+		}
+	}
+	g, err := store.Acquire(t.Context(), holder)
+	want(locker.Granted, g, err)
+	g, err = store.Acquire(t.Context(), winner)
+	want(locker.Busy, g, err)
+	g, err = store.Release(t.Context(), holder)
+	want(locker.Released, g, err)
+
+	slot := int(locker.SlotOf(key))
+	from, i := cluster.Owner(slot)
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	if move.Carry(key) != 1 {
+		t.Fatal("the lease was not carried, or the queue with it")
+	}
+	renewal := locker.Claim{Key: key, Owner: winner.Owner, TTL: 2 * time.Minute, Handed: true}
+	gs, err := store.Renew(t.Context(), []locker.Claim{renewal})
+	want(locker.Granted, gs[0], err)
+	if left := client.PTTL(t.Context(), key).Val(); left < 90*time.Second {
+		t.Errorf("%v are left", left)
+	}
+	if n := client.ZCard(t.Context(), locker.QueueOf(key)).Val(); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+
+	// The rest of what a release does, in steps of one key each.
+	waiter := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, Hand: time.Minute, Undo: time.Minute}
+	g, err = store.Release(t.Context(), waiter)
+	want(locker.NotOurs, g, err)
+	if client.Get(t.Context(), locker.Tombstone(key, waiter.Owner)).Val() != "undone" {
+		t.Error("there is no tombstone")
+	}
+	winner.Keep = time.Minute
+	g, err = store.Release(t.Context(), winner)
+	want(locker.Released, g, err)
+	if text := client.Get(t.Context(), key).Val(); !strings.HasPrefix(text, "kept:") {
+		t.Errorf("AtLeast keeps %q", text)
+	}
+	once := locker.Claim{Key: key, Owner: rand.Text(), Once: time.Minute, Complete: true}
+	if _, err := store.Release(t.Context(), once); !redis.IsTryAgainError(err) {
+		t.Errorf("a release that sets the mark ended with %v", err)
+	}
+}
+
+func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]locker.Option{
+		"":                  nil,
+		"all in a pipeline": {locker.WithAutoPipeline()},
+		"acknowledged":      {locker.WithReplicaAck(1, 4*time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.StartCluster(t)
+			var seen, other answers
+			client, another := cluster.Client(t, seen.counted), cluster.Client(t, other.counted)
+			ls := []*locker.Engine{newSingle(t, client, opts...), newSingle(t, another, opts...)}
+			keys := []string{"{moving}:1", "{moving}:2", "elsewhere"}
+			c := bustles(t, ls, keys, 3, locker.Rule{TTL: 10 * time.Second})
+			c.goesOn()
+
+			slot := int(locker.SlotOf(keys[0]))
+			from, i := cluster.Owner(slot)
+			to := cluster.Masters[(i+1)%3]
+			for range 4 {
+				move := cluster.Migrate(t, slot, from, to)
+				time.Sleep(50 * time.Millisecond)
+				move.Carry()
+				time.Sleep(50 * time.Millisecond)
+				move.Finish()
+				c.goesOn()
+				from, to = to, from
+			}
+			for n, replica := range cluster.Replicas {
+				if cluster.Masters[n] == from || cluster.Masters[n] == to {
+					cluster.Failover(t, replica)
+					c.goesOn()
+				}
+			}
+			c.unharmed()
+			for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
+				if seen.of(word)+other.of(word) == 0 {
+					t.Errorf("positive control: nobody was answered %s", word)
+				}
+			}
+			if n := seen.of("CROSSSLOT") + other.of("CROSSSLOT"); n > 0 {
+				t.Errorf("%d scripts went across slots", n)
+			}
+		})
+	}
+}
+
+// A cluster has sharded channels from Redis 7 on; older ones have plain ones, of which no node takes one away when a slot
+// moves.
+func TestAWaiterFollowsItsSlot(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"by a sharded channel": nil,
+		"by a plain channel":   {"--rename-command", "SSUBSCRIBE", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.StartCluster(t, args...)
+			client := cluster.Client(t)
+			const key = "follows"
+			slot := int(locker.SlotOf(key))
+			from, i := cluster.Owner(slot)
+			to := cluster.Masters[(i+1)%3]
+			holder := acquire(t, newSingle(t, client), locker.Rule{Key: key})
+			waiter := queues(t, newSingle(t, cluster.Client(t)), locker.Rule{Key: key}, client)
+			if n := listenersIn(t, from, key); n != 1 {
+				t.Fatalf("%d listen at the first node", n)
+			}
+			cluster.Migrate(t, slot, from, to).Finish()
+			eventually(t, "the waiter listens at the other node", func() bool { return listenersIn(t, to, key) == 1 })
+			eventually(t, "and at the first no more", func() bool { return listenersIn(t, from, key) == 0 })
+			release(t, holder)
+			release(t, waiter.granted(5*time.Second))
+		})
+	}
+}
+
+func TestAHandOverOnAClusterIsPushed(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"by a sharded channel": nil,
+		"by a plain channel":   {"--rename-command", "SSUBSCRIBE", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.StartCluster(t, args...)
+			client := cluster.Client(t)
+			var rec lockertest.Recorder
+			holds, waits := newSingle(t, client), newSingle(t, cluster.Client(t), locker.WithObserver(&rec))
+			const keys = 30 // in slots of all nodes
+			for n := range keys {
+				key := fmt.Sprint("pushed ", n)
+				holder := acquire(t, holds, locker.Rule{Key: key})
+				waiter := queues(t, waits, locker.Rule{Key: key}, client)
+				release(t, holder)
+				release(t, waiter.granted(time.Second))
+			}
+			calls := 0
+			for _, r := range rec.Records(locker.OpAcquire) {
+				calls += r.Outcome.Calls
+			}
+			if calls > 3*keys { // at most two to queue, where nobody listened yet, and hardly ever a re-check
+				t.Errorf("%d calls for %d hand-overs", calls, keys)
+			}
+			lines := 0
+			for _, node := range cluster.Masters {
+				for _, info := range strings.Split(node.Client(t).ClientList(t.Context()).Val(), "\n") {
+					if strings.Contains(info, "ssub=") && !strings.Contains(info, " sub=0 psub=0 ssub=0 ") {
+						lines++
+					}
+				}
+			}
+			if lines != len(cluster.Masters) {
+				t.Errorf("%d connections listen, want one for each node", lines)
+			}
+		})
+	}
+}
+
+func TestALineThatIsCutIsReplaced(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	const key = "cut"
+	node, _ := cluster.Owner(int(locker.SlotOf(key)))
+	holder := acquire(t, newSingle(t, client), locker.Rule{Key: key})
+	waits := newSingle(t, cluster.Client(t))
+	waiter := queues(t, waits, locker.Rule{Key: key}, client)
+	direct := node.Client(t)
+	for range 3 {
+		if n := direct.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val(); n != 1 {
+			t.Fatalf("%d lines were cut", n)
+		}
+		eventually(t, "it listens again", func() bool { return listenersIn(t, node, key) == 1 })
+	}
+	release(t, holder)
+	release(t, waiter.granted(5*time.Second))
+}
+
+func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	waits := newSingle(t, cluster.Client(t))
+	locker.LeaveAfter(waits, 2*time.Second)
+	holds := newSingle(t, client)
+	used, left := "used", "left{"+"used"+"}x" // one slot would be one channel
+	for n := 0; locker.SlotOf(left) == locker.SlotOf(used) || !sameNode(cluster, left, used); n++ {
+		left = fmt.Sprint("left ", n)
+	}
+	node, _ := cluster.Owner(int(locker.SlotOf(used)))
+	holder := acquire(t, holds, locker.Rule{Key: used})
+	waiter := queues(t, waits, locker.Rule{Key: used}, client)
+	gone := acquire(t, holds, locker.Rule{Key: left})
+	once := queues(t, waits, locker.Rule{Key: left}, client)
+	release(t, gone)
+	release(t, once.granted(5*time.Second))
+	eventually(t, "nobody listens for it", func() bool { return listenersIn(t, node, left) == 0 })
+	if listenersIn(t, node, used) != 1 {
+		t.Error("the channel of somebody who waits was left")
+	}
+	release(t, holder)
+	release(t, waiter.granted(5*time.Second))
+
+	gone = acquire(t, holds, locker.Rule{Key: left}) // positive control: it can be had again
+	once = queues(t, waits, locker.Rule{Key: left}, client)
+	if listenersIn(t, node, left) != 1 {
+		t.Error("who waits there again does not listen")
+	}
+	release(t, gone)
+	release(t, once.granted(5*time.Second))
+}
+
+func sameNode(c *redistest.Cluster, a, b string) bool {
+	_, i := c.Owner(int(locker.SlotOf(a)))
+	_, k := c.Owner(int(locker.SlotOf(b)))
+	return i == k
+}
+
+func TestWhoMayNotListenOnAClusterWaitsAllTheSame(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for _, node := range append(cluster.Masters, cluster.Replicas...) {
+		if err := node.Client(t).Do(t.Context(), "acl", "setuser", "mute", "on", "nopass", "~*", "+@all", "resetchannels").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := cluster.Client(t)
+	mute := newSingle(t, cluster.Client(t, func(o *redis.ClusterOptions) { o.Username, o.Password = "mute", "x" }))
+	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "a"})
+	waiter := queues(t, mute, locker.Rule{Key: "a"}, client)
+	release(t, holder)
+	release(t, waiter.granted(5*time.Second))
+}
+
+func TestTheClientsOfALockerLeadToTheSamePlace(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t).Client(t)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { cluster.Close() })
+	for _, pair := range [][2]locker.Client{{server, cluster}, {cluster, server}} {
+		_, err := locker.NewSingle(pair[0], locker.WithRenewClient(pair[1]))
+		if err == nil || !strings.Contains(err.Error(), "two of one cluster") {
+			t.Error(err)
+		}
+	}
+	if _, err := locker.NewSingle(cluster, locker.WithRenewClient(cluster), locker.WithAutoPipeline()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	alone := locker.SingleStore(cluster.Masters[0].Client(t)).(locker.Examiner)
+	if w := alone.Examine(t.Context()); len(w) != 1 || w[0].Code != "cluster-node" {
+		t.Errorf("%+v", w)
+	}
+	whole := locker.SingleStore(cluster.Client(t)).(locker.Examiner)
+	if w := whole.Examine(t.Context()); len(w) != 0 {
+		t.Errorf("%+v", w)
+	}
+	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory", "100mb")
+	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru")
+	if w := whole.Examine(t.Context()); len(w) != 1 || w[0].Code != "eviction-policy" {
+		t.Errorf("%+v", w)
+	}
+}
+
+// What the README says that a user needs.
+func TestAUserForLocksOnACluster(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(readme), "ACL SETUSER locks ")
+	list, rest, _ := strings.Cut(rest, "```")
+	_, rest, _ = strings.Cut(rest, "On a Cluster add `")
+	more, _, ok := strings.Cut(rest, "`")
+	if !ok {
+		t.Fatal("the README has no such list")
+	}
+	words := []any{"acl", "setuser", "locks"}
+	for _, word := range strings.Fields(list + " " + more) {
+		words = append(words, word)
+	}
+	cluster := redistest.StartCluster(t)
+	for _, node := range append(cluster.Masters, cluster.Replicas...) {
+		if err := node.Client(t).Do(t.Context(), words...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	as := func(o *redis.ClusterOptions) { o.Username, o.Password = "locks", "secret" }
+	client := cluster.Client(t)
+	holder := acquire(t, newSingle(t, cluster.Client(t, as)), locker.Rule{Key: "order:1"})
+	waits := newSingle(t, cluster.Client(t, as))
+	waiter := queues(t, waits, locker.Rule{Key: "order:1"}, client)
+	node, i := cluster.Owner(int(locker.SlotOf("order:1")))
+	if n := listenersIn(t, node, "order:1"); n != 1 {
+		t.Errorf("%d listen", n)
+	}
+	to := cluster.Masters[(i+1)%3]
+	cluster.Migrate(t, int(locker.SlotOf("order:1")), node, to).Finish()
+	eventually(t, "the waiter follows its slot", func() bool { return listenersIn(t, to, "order:1") == 1 })
+	release(t, holder)
+	release(t, waiter.granted(5*time.Second))
+}
+
+func TestRunAllOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for name, opts := range map[string][]locker.Option{"": nil, "acknowledged": {locker.WithReplicaAck(1, 4*time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var seen answers
+			client := cluster.Client(t, seen.counted)
+			l := newSingle(t, client, opts...)
+			for _, keys := range [][]string{{"{all}" + name + ":1", "{all}" + name + ":2"}, {"one" + name, "two" + name, "three" + name, "four" + name}} {
+				var rules []locker.Rule
+				for _, key := range keys {
+					rules = append(rules, locker.Rule{Key: key})
+				}
+				err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
+					if n := len(locker.LeasesFromContext(ctx)); n != len(keys) {
+						t.Errorf("%d leases of %v", n, keys)
+					}
+					for _, key := range keys {
+						if client.Exists(ctx, key).Val() != 1 {
+							t.Errorf("%s is not held", key)
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if n := seen.of("CROSSSLOT"); n > 0 {
+				t.Errorf("%d scripts went across slots", n)
+			}
+		})
+	}
+}

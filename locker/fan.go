@@ -1,0 +1,113 @@
+package locker
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// nodes is a set of nodes of a quorum: bit i is node i.
+type nodes uint32
+
+func (s nodes) has(i int) bool      { return s&(1<<i) != 0 }
+func (s nodes) with(i int) nodes    { return s | 1<<i }
+func (s nodes) without(i int) nodes { return s &^ (1 << i) }
+
+// fan is one step that is under way on several nodes at once. Whoever sent it takes answers until they decide; all others
+// come later, and are the business of the call itself: it goes on, on its own goroutine, when nobody listens any more.
+type fan[T any] struct {
+	quorum  *quorum
+	answers chan said[T]
+	open    nodes // those that have not answered
+	timer   *time.Timer
+	overdue bool
+	fates   []atomic.Int32
+}
+
+// said is one node's answer.
+type said[T any] struct {
+	node  int
+	value T
+	err   error
+}
+
+// send calls some nodes. call is made on one goroutine for each.
+func send[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
+	f := &fan[T]{quorum: q, open: to, answers: make(chan said[T], len(q.nodes)), fates: make([]atomic.Int32, len(q.nodes))}
+	q.active.Add(1)
+	for i, n := range q.nodes {
+		if !to.has(i) {
+			continue
+		}
+		n.underWay.Add(1)
+		q.calls.do(func() {
+			v, err := call(n)
+			n.underWay.Add(-1)
+			if !f.fates[i].CompareAndSwap(underWay, answered) {
+				n.late.Add(-1)
+			}
+			f.answers <- said[T]{i, v, err}
+		})
+	}
+	f.timer = q.timers.start(q.patience)
+	return f
+}
+
+// next waits for an answer. It is false when there is none to wait for: all have answered, or their time is over. A node
+// that has not answered an earlier call in time is not waited for.
+func (f *fan[T]) next() (said[T], bool) {
+	if f.open == 0 || f.overdue {
+		return f.ready()
+	}
+	if f.onlyLate() {
+		f.overdue = true
+		return f.ready()
+	}
+	select {
+	case a := <-f.answers:
+		f.open = f.open.without(a.node)
+		return a, true
+	case <-f.timer.C:
+		f.overdue = true
+		for i, n := range f.quorum.nodes {
+			if f.open.has(i) && f.fates[i].CompareAndSwap(underWay, abandoned) {
+				n.late.Add(1)
+			}
+		}
+		return f.ready()
+	}
+}
+
+// ready takes an answer that is there already.
+func (f *fan[T]) ready() (said[T], bool) {
+	select {
+	case a := <-f.answers:
+		f.open = f.open.without(a.node)
+		return a, true
+	default:
+		return said[T]{}, false
+	}
+}
+
+func (f *fan[T]) onlyLate() bool {
+	for i, n := range f.quorum.nodes {
+		if f.open.has(i) && n.late.Load() == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// done ends the wait. What is still open goes on by itself.
+func (f *fan[T]) done() {
+	f.quorum.timers.stop(f.timer)
+	f.quorum.active.Add(-1)
+}
+
+// behind says whether a node lags so far behind the others that it is left alone: calls that nobody waits for any more must
+// not pile up on one that hangs or is slow.
+func (q *quorum) behind(n *node) bool {
+	return n.underWay.Load()-q.active.Load() > mostBehind
+}
+
+// mostBehind is how many calls may be under way on a node that nobody waits for.
+const mostBehind = 16

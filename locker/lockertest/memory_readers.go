@@ -1,0 +1,205 @@
+package lockertest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// reader is one owner's part of a phase.
+type reader struct {
+	inbox string // "": it is told nothing
+	ends  time.Time
+}
+
+var _ locker.Downgrader = (*Process)(nil)
+
+// Downgrade is the Store's step.
+func (p *Process) Downgrade(_ context.Context, c locker.Claim) (locker.Grant, error) {
+	return step(p, locker.OpDowngrade, func(m *Memory) (locker.Grant, error) { return m.downgrade(c), nil })
+}
+
+func (m *Memory) downgrade(c locker.Claim) locker.Grant {
+	l, held := m.lease(c.Key)
+	if held && l.owner == c.Owner {
+		m.leave(c.Key, c.Owner)
+		l.owner, l.fence, l.block = "", c.Fence, 1
+		l.readers = map[string]reader{c.Owner: {c.Inbox, l.ends}}
+		m.leases[c.Key] = l
+		m.enter(c.Key, c.Owner, c.Inbox, c.TTL)
+		m.letIn(c.Key, m.readersIn(c.Key, ""), "")
+	}
+	if l, reads := m.reads(c); reads && l.fence == c.Fence {
+		return m.lengthenReader(c, l)
+	}
+	return m.notOurs(c)
+}
+
+// reads says whether c's owner has part in the phase in l. m.mu is held here and below.
+func (m *Memory) reads(c locker.Claim) (l lease, reads bool) {
+	l, held := m.lease(c.Key)
+	if !held {
+		return l, false
+	}
+	r, there := l.readers[c.Owner]
+	return l, there && m.now().Before(r.ends)
+}
+
+// read makes a reader of c, or makes its part last longer, if it may enter.
+func (m *Memory) read(c locker.Claim) (g locker.Grant, ok bool) {
+	if c.Mode != locker.Shared {
+		return g, false
+	}
+	l, held := m.lease(c.Key)
+	_, reads := m.reads(c)
+	switch {
+	case !held: // nobody waits before it
+		m.openPhase(c.Key, nil, "")
+		l = m.leases[c.Key]
+		l.metadata = c.Metadata
+		m.leases[c.Key] = l
+	case l.readers == nil, !reads && m.blocked(c.Key):
+		return g, false
+	case !reads:
+		m.admit(c.Key, c.Owner)
+	}
+	m.leave(c.Key, c.Owner)
+	m.enter(c.Key, c.Owner, c.Inbox, c.TTL)
+	g = m.granted(m.leases[c.Key])
+	g.Writer = m.waiters(c.Key) > 0
+	return g, true
+}
+
+// enter makes owner a reader of key's phase for at least ttl from now, and the phase last as long.
+func (m *Memory) enter(key, owner, inbox string, ttl time.Duration) {
+	l := m.leases[key]
+	r := l.readers[owner]
+	r.inbox = inbox
+	if ends := m.now().Add(ttl); ends.After(r.ends) {
+		r.ends = ends
+	}
+	l.readers[owner] = r
+	m.leases[key] = l
+	m.lengthen(key, l, ttl)
+}
+
+func (m *Memory) lengthenReader(c locker.Claim, l lease) locker.Grant {
+	m.enter(c.Key, c.Owner, l.readers[c.Owner].inbox, c.TTL)
+	g := m.granted(l)
+	g.Writer = m.waiters(c.Key) > 0
+	return g
+}
+
+// openPhase begins a phase of these readers, who wait.
+func (m *Memory) openPhase(key string, readers []waiter, asker string) {
+	l := lease{since: m.now(), ends: m.now(), readers: make(map[string]reader)}
+	l.fence, l.block = m.mint(1)
+	if len(readers) > 0 {
+		l.metadata = readers[0].metadata
+	}
+	m.leases[key] = l
+	longest := m.letIn(key, readers, asker)
+	if len(readers) > 0 {
+		m.tellNext(key, "", longest)
+	}
+}
+
+// letIn takes readers from the queue into the phase, and tells them; but not the asker, whose answer says it.
+func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time.Duration) {
+	for _, w := range readers {
+		m.leave(key, w.owner)
+		m.enter(key, w.owner, w.inbox, w.hand)
+		longest = max(longest, w.hand)
+	}
+	l := m.leases[key]
+	for _, w := range readers {
+		if w.owner != asker {
+			m.publish(w.inbox, locker.Event{
+				Kind: locker.EventGranted, Key: key, Owner: w.owner, Fence: l.fence, Block: 1, Hand: w.hand, At: m.at(),
+				Writer: m.waiters(key) > 0,
+			})
+		}
+	}
+	return longest
+}
+
+// readersIn are the readers in the queue that live. The others leave it.
+func (m *Memory) readersIn(key, asker string) (readers []waiter) {
+	for _, w := range slices.Clone(m.queue(key)) {
+		switch {
+		case w.mode != locker.Shared:
+		case m.dead(w, asker):
+			m.drop(key, w)
+		default:
+			readers = append(readers, w)
+		}
+	}
+	return readers
+}
+
+// blocked says whether a writer waits who lives. The others leave the queue.
+func (m *Memory) blocked(key string) bool {
+	for _, w := range slices.Clone(m.queue(key)) {
+		if w.mode != locker.Exclusive {
+			continue
+		}
+		if !m.dead(w, "") {
+			return true
+		}
+		m.drop(key, w)
+	}
+	return false
+}
+
+// admit lets the readers who wait into the phase unless a writer waits.
+func (m *Memory) admit(key, asker string) {
+	if len(m.queue(key)) > 0 && !m.blocked(key) {
+		m.letIn(key, m.readersIn(key, asker), asker)
+	}
+}
+
+// announce tells the readers of l that a writer waits.
+func (m *Memory) announce(key string, l lease) {
+	for owner, r := range l.readers {
+		m.publish(r.inbox, locker.Event{Kind: locker.EventWriter, Key: key, Owner: owner})
+	}
+}
+
+// leavePhase is a reader's release: the last one frees the key, and with Keep its part stays without an owner.
+func (m *Memory) leavePhase(c locker.Claim, l lease) locker.Grant {
+	if c.Complete && c.Once > 0 {
+		m.done[c.Key] = m.now().Add(c.Once)
+		m.dismiss(c.Key)
+	}
+	delete(l.readers, c.Owner)
+	if c.Keep > 0 {
+		l.readers["kept:"+c.Owner] = reader{ends: m.now().Add(c.Keep)}
+	}
+	l.ends = m.now()
+	for _, r := range l.readers {
+		if r.ends.After(l.ends) {
+			l.ends = r.ends
+		}
+	}
+	m.leases[c.Key] = l
+	if m.readersLeft(l) == 0 {
+		delete(m.leases, c.Key)
+	} else {
+		m.admit(c.Key, "")
+	}
+	m.freed(c.Key, locker.Exclusive)
+	return locker.Grant{State: locker.Released, At: m.at()}
+}
+
+// readersLeft counts whose time is not over.
+func (m *Memory) readersLeft(l lease) int {
+	n := 0
+	for _, r := range l.readers {
+		if m.now().Before(r.ends) {
+			n++
+		}
+	}
+	return n
+}

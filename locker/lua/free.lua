@@ -1,0 +1,19 @@
+-- free.lua: give a lease up, or keep it without an owner, and touch nothing else: for a slot that moves.
+--
+-- KEYS: lease L
+-- ARGV: token · keep L this long, in ms, 0: not
+-- returns: "1", or "0" when L is not that token's
+-- idempotent: a second execution finds L without the token and does nothing.
+-- first write: GETEX, which changes nothing and which memory cannot refuse; then DEL or PEXPIRE.
+local owner = ARGV[1] .. ':'
+local lease = redis.call('GETEX', KEYS[1])
+if not lease or string.sub(lease, 1, #owner) ~= owner then
+  return '0'
+end
+if ARGV[2] == '0' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', ARGV[2])
+end
+return '1'

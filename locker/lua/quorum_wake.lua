@@ -1,0 +1,43 @@
+-- quorum_wake.lua: tell whoever has waited longest for one node's vote that it may have it.
+--
+-- fragment: hearing(inbox) · wake()
+-- KEYS: lease L · queue Q · wake mark W
+-- returns: hearing: how many listen, 1 when it cannot be found out · wake: nothing
+-- idempotent: a second wake tells the same waiter again, who asks and finds out.
+-- first write: ZREM of who is gone, or SET W. Whoever calls has written something that memory cannot refuse, so they pass.
+--
+-- An entry of Q is token|inbox|once, its score the ticket that the waiter brought: the same on all nodes, so that all wake
+-- the same one. For 50 ms W keeps the vote for it against newcomers; nothing else does, so nodes that disagree delay nobody.
+local function hearing(inbox)
+  local found = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  return found[2] or 1
+end
+
+local function wake()
+  local clock = redis.call('TIME')
+  local long = clock[1] * 1000000 + clock[2] - 500000
+  local from, woken = 0, nil
+  while true do
+    local page = redis.call('ZRANGE', KEYS[2], from, from + 7, 'WITHSCORES')
+    for i = 1, #page, 2 do
+      local token, inbox = string.match(page[i], '^([^|]+)|([^|]+)|')
+      if not token or hearing(inbox) == 0 then
+        redis.call('ZREM', KEYS[2], page[i])
+        from = from - 1
+      elseif not woken then
+        woken = inbox
+        redis.call('SET', KEYS[3], token, 'PX', '50')
+        redis.pcall('PUBLISH', inbox, 'free ' .. KEYS[1])
+      elseif tonumber(page[i + 1]) > long then
+        return -- nor have those behind waited for long
+      elseif inbox ~= woken then -- if the first does not react, somebody else must
+        redis.pcall('PUBLISH', inbox, 'head 50 ' .. token .. ' ' .. KEYS[1])
+        return
+      end
+    end
+    if #page < 16 then
+      return
+    end
+    from = from + 8
+  end
+end

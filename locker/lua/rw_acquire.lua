@@ -1,0 +1,103 @@
+-- rw_acquire.lua: take the lease for a token, alone or as one of its readers, or say who has it, and wait in line.
+--
+-- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D
+-- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata, may be "" · how it
+--       waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue · the token's entry in R, for a
+--       reader, "" for a writer
+-- returns: as acquire.lua, and for a reader "entered" server-µs PTTL writers L, where writers is "1" when one waits
+-- idempotent: a second execution finds the token in L or in R, answers with the same L and at most lengthens it; or it
+--   finds the token in Q, where it keeps its place; after an undo it finds X.
+-- first write: SET C for a free L that nobody waits for, ZADD of a reader that enters a phase: a full server refuses them,
+--   and then nothing has happened; otherwise GETEX, PEXPIRE, ZREM or ZREMRANGEBYSCORE, which no full server refuses, and
+--   every replica.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp .. ' '
+
+local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[5])
+local lease, counter, tombstone = found[1], found[2], found[3]
+if tombstone then
+  if string.sub(tombstone, 1, 8) == 'revoked:' then
+    return 'revoked' .. at .. string.sub(tombstone, 9)
+  end
+  return 'undone' .. at
+end
+if ARGV[4] == '1' and redis.call('GET', KEYS[6]) then
+  return 'done' .. at
+end
+
+local owner, member = ARGV[1] .. ':', ARGV[7]
+if lease and string.sub(lease, 1, #owner) == owner then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, this is a sign of life
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- always: a WAIT speaks of writes only
+  return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
+end
+
+-- entered lengthens what the token has in the phase, or makes it a reader of it.
+local function entered()
+  enter(now, member, ARGV[2])
+  return 'entered' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. redis.call('EXISTS', KEYS[2]) .. ' ' .. lease
+end
+
+-- reads says whether L is a phase of which the token is a reader.
+local function reads()
+  if member == '' or not lease or string.sub(lease, 1, 7) ~= 'shared:' then
+    return false
+  end
+  local ends = redis.call('ZSCORE', KEYS[4], member)
+  return ends and tonumber(ends) > now / 1000
+end
+
+if reads() then
+  return entered()
+end
+local left
+if lease then
+  left = redis.call('PTTL', KEYS[1])
+  if member ~= '' and string.sub(lease, 1, 7) == 'shared:' then
+    if redis.call('EXISTS', KEYS[2]) == 0 then
+      return entered()
+    elseif not blocked() then
+      redis.call('GETEX', KEYS[1])
+      admit(now, stamp, lease, ARGV[1]) -- whoever stood before them is gone
+      return entered()
+    end
+  end
+  if ARGV[6] == '' then
+    redis.call('GETEX', KEYS[1]) -- not before: see acquire.lua
+  end
+elseif redis.call('EXISTS', KEYS[2], KEYS[5]) > 0 then
+  -- Nobody overtakes the queue. That a key is data of another type must be found out before anything is done.
+  redis.call('GETEX', KEYS[1])
+  redis.call('GET', KEYS[5])
+  redis.call('ZCARD', KEYS[4])
+  lease, left = serve(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1], nil)
+  if reads() or lease and member ~= '' and string.sub(lease, 1, 7) == 'shared:' and not blocked() then
+    return entered()
+  end
+end
+if not lease and member ~= '' then
+  redis.call('ZCARD', KEYS[4])
+  lease = grant(now, stamp, counter, 'shared', ARGV[2], '1', ARGV[5])
+  redis.call('DEL', KEYS[4])
+  return entered()
+elseif not lease then
+  local rest = redis.call('EXISTS', KEYS[4])
+  lease = grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
+  if rest == 1 then
+    redis.call('DEL', KEYS[4]) -- of readers whose L was taken away
+  end
+  return 'granted' .. at .. ARGV[2] .. ' ' .. lease
+end
+
+local place, listening
+if ARGV[6] ~= '' then
+  place, listening = queue(now, ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[5], string.match(ARGV[6], '^[^|]*'))
+  if place == 1 and member == '' and string.sub(lease, 1, 7) == 'shared:' then
+    announce() -- each time that it asks, because a message may be lost
+  end
+else
+  place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'
+end
+return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

@@ -1,0 +1,110 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// member is whether a node may vote, as far as this process knows. The node itself says so with every vote: it compares its
+// marker with its identity in the same step, so no connection can lead to a server that was restarted, emptied or promoted
+// without its being seen. A node that may have forgotten what it has granted becomes a member again when nothing of that can
+// matter any more, by the clock of this process.
+type member struct {
+	in atomic.Bool
+
+	mu    sync.Mutex // held while the node is asked
+	asked time.Time
+	seen  quarantine
+	why   error // it may not vote
+}
+
+// quarantine is a time in which a node does not vote.
+type quarantine struct {
+	id, name string    // of the data, and of the quarantine itself
+	since    time.Time // when this process first heard of it
+	lasts    time.Duration
+}
+
+// askAgain is how often a node that may not vote is asked whether it may by now.
+const askAgain = 250 * time.Millisecond
+
+// expel makes the node be asked who it is before it votes again.
+func (m *member) expel() { m.in.Store(false) }
+
+// admitted is nil when the node may be asked for its vote.
+func (n *node) admitted(ctx context.Context) error {
+	m := &n.member
+	if m.in.Load() {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.in.Load() {
+		return nil
+	}
+	over := m.seen.name != "" && time.Since(m.seen.since) >= m.seen.lasts
+	if m.why != nil && time.Since(m.asked) < askAgain && !over {
+		return m.why
+	}
+	waitedFor, waited := "", time.Duration(0)
+	if over {
+		waitedFor, waited = m.seen.name, time.Since(m.seen.since)
+	}
+	err := n.enroll(ctx, waitedFor, waited)
+	m.asked, m.why = time.Now(), nil
+	if isRefusal(err) {
+		m.why = err
+	}
+	return err
+}
+
+// enroll runs quorum_enroll.lua. m.mu is held.
+func (n *node) enroll(ctx context.Context, waitedFor string, waited time.Duration) error {
+	m, q := &n.member, n.quorum
+	v, err := quorumEnrollScript.run(ctx, n.client, []string{nodeKey, outKey},
+		millis(q.longest), millis(q.gate), waitedFor, int64(waited/time.Millisecond))
+	if err != nil {
+		return err
+	}
+	r := reply{v}
+	state, id := r.word(), r.word()
+	switch state {
+	case "member":
+		m.seen = quarantine{}
+		return q.admit(n, id)
+	case "quarantine":
+		name, lasts := r.word(), r.duration()
+		if m.seen.id != id || m.seen.name != name {
+			m.seen = quarantine{id: id, name: name, since: time.Now()}
+		}
+		m.seen.lasts = lasts
+		return &Refusal{Temporary: true, Err: fmt.Errorf(
+			"it may have forgotten leases, because it is new, was restarted, emptied or replaced; it does not vote for another %v (when none of the nodes was ever used, say so with EnrollRedlock)",
+			max(lasts-time.Since(m.seen.since), 0).Round(time.Second/10))}
+	case "old":
+		return &Refusal{Err: errors.New("it was a node before and its data was replaced since, so it is not new: it must wait; use the Locker, which sees to that")}
+	case "unknown":
+		return &Refusal{Err: fmt.Errorf("%w: the server does not tell its replication ID (INFO replication), without which it could not be noticed that it has forgotten leases", ErrUnsupported)}
+	}
+	return odd("enroll")
+}
+
+// admit makes a node a member, unless another one is the same server, or of the same replica set: it would vote twice.
+func (q *quorum) admit(n *node, id string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ids[n.index] = id
+	for i, other := range q.ids {
+		if i != n.index && other == id && q.nodes[i].member.in.Load() {
+			return &Refusal{Err: fmt.Errorf("%w: it is the same server as node %s, or of the same replica set, and does not vote twice; give clients of independent servers",
+				ErrUnsupported, strconv.Itoa(i))}
+		}
+	}
+	n.member.in.Store(true)
+	return nil
+}

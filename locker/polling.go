@@ -1,0 +1,271 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/bsm/redislock"
+)
+
+// NewPolling returns a Locker that locks through a client of bsm/redislock: for services that use redislock already and
+// want their waits, renewals and losses taken care of, and for proxies and servers on which nobody can subscribe. Who holds a
+// key through redislock itself excludes this Locker, and is excluded.
+//
+// It can do what redislock's Obtain, Refresh and Release can. There is no queue on the server, so processes that wait ask
+// again after the pauses of their Backoff, and no order is kept between them; of the callers in one process only the first asks.
+// The fence is 0, which databases cannot check. Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect,
+// Break and RaiseFence. How long a holder has left is not known, so [Error.RetryAfter] is a guess. An acquire that
+// stayed without an answer is cleared as soon as the server answers again. Should the server execute it later still, and
+// that answer be lost as well, the key is held by nobody for its TTL.
+//
+// redislock sends commands with the retries of its Redis client. [Retries] makes a [Backoff] of redislock's RetryStrategies.
+func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
+	if c == nil {
+		return nil, errors.New("latchkit: NewPolling: the client is nil; give one of redislock.New")
+	}
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.renewClient != nil || cfg.autoPipeline || cfg.acks.asked {
+		return nil, errors.New("latchkit: NewPolling: WithRenewClient, WithAutoPipeline and WithReplicaAck are for constructors that take a Redis client; set redislock's client up by itself")
+	}
+	return newEngine(newPollingStore(c), cfg), nil
+}
+
+// Retries makes a Backoff of a RetryStrategy of redislock. They count, so each wait begins with one of its own:
+//
+//	locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
+//		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
+//	}))
+func Retries(strategy func() redislock.RetryStrategy) Backoff {
+	return func(yield func(time.Duration) bool) {
+		for s := strategy(); ; {
+			if d := s.NextBackoff(); d < 1 || !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+// polling is the Store on redislock. Unlike other Stores it remembers what its owners hold: redislock can refresh and release
+// only what it has obtained. What it remembers decides nothing, the server does.
+type polling struct {
+	client *redislock.Client
+
+	mu     sync.Mutex
+	held   map[owned]*obtained
+	undone map[owned]time.Time // owners that must get nothing any more, until when that matters
+	sweep  int                 // how many there must be of both before the next look for those that are over
+}
+
+// owned is a key and one of its owners.
+type owned struct{ key, owner string }
+
+// obtained is a lock as redislock knows it.
+type obtained struct {
+	*redislock.Lock
+	until time.Time // when the server has surely forgotten it; guarded by the Store's mutex
+
+	renewing sync.Mutex    // held while it is refreshed
+	asked    time.Duration // for which it was last obtained or refreshed
+}
+
+func newPollingStore(c *redislock.Client) *polling {
+	return &polling{client: c, held: make(map[owned]*obtained), undone: make(map[owned]time.Time), sweep: 64}
+}
+
+var _ Store = (*polling)(nil)
+
+// Acquire obtains the key. An owner that has it already gets it again.
+func (p *polling) Acquire(ctx context.Context, c Claim) (Grant, error) {
+	switch {
+	case c.Mode == Shared:
+		return Grant{}, &Refusal{Err: fmt.Errorf("%w: redislock has no Shared locks", ErrUnsupported)}
+	case c.Once > 0:
+		return Grant{}, &Refusal{Err: fmt.Errorf("%w: redislock cannot remember that work is done; leave Once out, or take NewSingle", ErrUnsupported)}
+	}
+	lock, err := p.obtain(ctx, c)
+	switch {
+	case errors.Is(err, redislock.ErrNotObtained):
+		return Grant{State: Busy, Holder: Holder{Left: -1, Foreign: true}}, nil
+	case err != nil:
+		return Grant{}, refusal(err)
+	}
+	if _, undone := p.remember(c, lock); undone { // while we waited for the answer, which nobody else does any more
+		if _, err := p.Release(context.WithoutCancel(ctx), c); err != nil {
+			return Grant{}, err
+		}
+		return Grant{State: Undone}, nil
+	}
+	return Grant{State: Granted, Block: 1}, nil
+}
+
+// obtain asks once. Behind the token stands what no owner has, because redislock takes an owner whose token begins
+// like the holder's for the holder. It is no colon, so that no Locker takes the lock for a lease of its own kind.
+func (p *polling) obtain(ctx context.Context, c Claim) (*redislock.Lock, error) {
+	return p.client.Obtain(ctx, c.Key, whole(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
+}
+
+// whole is a number of milliseconds: redislock cuts the rest off.
+func whole(d time.Duration) time.Duration { return time.Duration(millis(d)) * time.Millisecond }
+
+// Renew refreshes one lock after the other, some at a time. Those without an answer are left unanswered.
+func (p *polling) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
+	const atOnce = 8
+	grants, errs := make([]Grant, len(cs)), make([]error, len(cs))
+	var wg sync.WaitGroup
+	for first := range min(atOnce, len(cs)) {
+		wg.Go(func() {
+			for i := first; i < len(cs); i += atOnce {
+				grants[i], errs[i] = p.renew(ctx, cs[i])
+			}
+		})
+	}
+	wg.Wait()
+	var failure error
+	for _, err := range errs {
+		if err == nil {
+			return grants, nil
+		}
+		failure = err
+	}
+	return nil, failure
+}
+
+// renew lengthens one lock. Refresh sets what is left, to less as well, so that is looked at before where it could happen,
+// and no two of them are under way at once.
+func (p *polling) renew(ctx context.Context, c Claim) (Grant, error) {
+	o := p.find(c)
+	if o == nil {
+		return Grant{State: NotOurs}, nil
+	}
+	o.renewing.Lock()
+	defer o.renewing.Unlock()
+	if c.TTL < o.asked {
+		left, err := o.TTL(ctx)
+		switch {
+		case err != nil:
+			return Grant{}, refusal(err)
+		case left >= c.TTL:
+			return Grant{State: Granted}, nil
+		}
+	}
+	o.asked = c.TTL
+	p.keep(o, c.TTL)
+	switch err := o.Refresh(ctx, whole(c.TTL), nil); {
+	case errors.Is(err, redislock.ErrNotObtained):
+		p.forget(c)
+		return Grant{State: NotOurs}, nil
+	case err != nil:
+		return Grant{}, refusal(err)
+	}
+	return Grant{State: Granted}, nil
+}
+
+// Release releases the lock, or lets it run out to keep the key. Of an owner whose acquire is unanswered nobody knows whether
+// it has the lock: it is obtained, which finds it or makes it, and released.
+func (p *polling) Release(ctx context.Context, c Claim) (Grant, error) {
+	if c.Undo > 0 {
+		p.undo(c)
+	}
+	o := p.find(c)
+	if o == nil {
+		if c.Undo == 0 {
+			return Grant{State: NotOurs}, nil
+		}
+		return Grant{State: NotOurs}, p.clear(ctx, c)
+	}
+	var err error
+	if c.Keep > 0 {
+		err = o.Refresh(ctx, whole(c.Keep), nil)
+	} else {
+		err = o.Lock.Release(ctx)
+	}
+	switch {
+	case errors.Is(err, redislock.ErrLockNotHeld), errors.Is(err, redislock.ErrNotObtained):
+		p.forget(c)
+		return Grant{State: NotOurs}, nil
+	case err != nil:
+		return Grant{}, refusal(err)
+	}
+	p.forget(c)
+	return Grant{State: Released}, nil
+}
+
+// clear makes sure that an owner of whom nothing is known has nothing.
+func (p *polling) clear(ctx context.Context, c Claim) error {
+	lock, err := p.obtain(ctx, c)
+	if err == nil {
+		err = lock.Release(ctx)
+	}
+	switch err := refusal(err); {
+	case err == nil, errors.Is(err, redislock.ErrNotObtained), errors.Is(err, redislock.ErrLockNotHeld),
+		errors.Is(err, ErrInvalidKey): // data that is no lock is nobody's
+		return nil
+	default:
+		return err
+	}
+}
+
+func (p *polling) find(c Claim) *obtained {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held[owned{c.Key, c.Owner}]
+}
+
+// keep notes that the lock is refreshed for that long now.
+func (p *polling) keep(o *obtained, ttl time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if until := time.Now().Add(ttl); until.After(o.until) {
+		o.until = until
+	}
+}
+
+// undo notes that the owner is to get nothing any more.
+func (p *polling) undo(c Claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tidy()
+	p.undone[owned{c.Key, c.Owner}] = time.Now().Add(c.Undo)
+}
+
+// remember adds a lock, and says whether its owner was undone meanwhile.
+func (p *polling) remember(c Claim, lock *redislock.Lock) (o *obtained, undone bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tidy()
+	id := owned{c.Key, c.Owner}
+	o = &obtained{Lock: lock, asked: c.TTL, until: time.Now().Add(c.TTL)}
+	p.held[id] = o
+	return o, time.Now().Before(p.undone[id])
+}
+
+func (p *polling) forget(c Claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.held, owned{c.Key, c.Owner})
+}
+
+// tidy drops what is over: locks that ran out and were never released. p.mu is held.
+func (p *polling) tidy() {
+	if len(p.held)+len(p.undone) < p.sweep {
+		return
+	}
+	now := time.Now()
+	for id, o := range p.held {
+		if o.until.Add(time.Minute).Before(now) {
+			delete(p.held, id)
+		}
+	}
+	for id, until := range p.undone {
+		if until.Before(now) {
+			delete(p.undone, id)
+		}
+	}
+	p.sweep = max(64, 2*(len(p.held)+len(p.undone)))
+}

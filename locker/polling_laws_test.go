@@ -1,0 +1,95 @@
+package locker_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// Its calls are redislock's, so its harness declares none of the capabilities. Which laws are left out by that, the test's log
+// says.
+func TestPollingObeysTheLaws(t *testing.T) {
+	lockertest.Run(t, func(t *testing.T) lockertest.Harness {
+		server := redistest.Shared(t)
+		direct := server.Client(t)
+		proxy := chaos.NewProxy(t, server.Addr())
+		client := through(t, server, proxy, sendOnce)
+		clients := make(map[locker.Store]*redis.Client)
+		return lockertest.Harness{
+			Store: locker.PollingStore(redislock.New(client)),
+			LoseReply: func(t testing.TB, op locker.Op, key string) {
+				loadRedislock(t, direct)
+				lost := proxy.LoseReplies(1, redislockCall(op, key))
+				t.Cleanup(func() {
+					if lost.Hits() != 1 {
+						t.Errorf("%d answers were lost, the law needs one", lost.Hits())
+					}
+				})
+			},
+			Left: func(t testing.TB, key string) time.Duration { return direct.PTTL(t.Context(), key).Val() },
+			Another: func(t testing.TB) locker.Store {
+				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
+				t.Cleanup(func() { c.Close() }) // Kill may have
+				s := locker.PollingStore(redislock.New(c))
+				clients[s] = c
+				return s
+			},
+			Kill: func(t testing.TB, s locker.Store) {
+				if err := clients[s].Close(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Occupy: func(t testing.TB, key string, ttl time.Duration) {
+				if err := direct.Set(t.Context(), key, "QkZ:redislock/other==", ttl).Err(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Spoil: func(t testing.TB, key string) func() bool {
+				if err := direct.HSet(t.Context(), key, "field", "value").Err(); err != nil {
+					t.Fatal(err)
+				}
+				return func() bool { return direct.HGet(context.Background(), key, "field").Val() == "value" }
+			},
+		}
+	})
+}
+
+// sendOnce makes go-redis not repeat what redislock asks: a lost answer is repeated before anybody sees it otherwise.
+func sendOnce(o *redis.Options) { o.MaxRetries = -1 }
+
+// redislockCall matches one of redislock's scripts about a key, by its arguments.
+func redislockCall(op locker.Op, key string) chaos.Match {
+	words := map[locker.Op]string{
+		locker.OpAcquire: "*7\r\n", // EVALSHA sha 1 key value offset ttl
+		locker.OpRenew:   "*6\r\n", // EVALSHA sha 1 key value ttl
+		locker.OpRelease: "*5\r\n", // EVALSHA sha 1 key value
+	}[op]
+	return func(request []byte) bool {
+		text := strings.ToLower(string(request))
+		return strings.HasPrefix(text, words) && strings.Contains(text, "evalsha") && strings.Contains(string(request), key)
+	}
+}
+
+// loadRedislock makes the server know redislock's scripts, so that no NOSCRIPT comes between.
+func loadRedislock(t testing.TB, c *redis.Client) {
+	t.Helper()
+	lock, err := redislock.Obtain(t.Context(), c, "redislock:warm:"+t.Name(), time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

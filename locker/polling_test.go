@@ -1,0 +1,356 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func newPolling(t *testing.T, c *redis.Client, opts ...locker.Option) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewPolling(redislock.New(c), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	client := server.Client(t)
+	l := newPolling(t, client)
+	theirs := redislock.New(server.Client(t))
+
+	const key = "polling:both"
+	lock, err := theirs.Obtain(t.Context(), key, time.Minute, &redislock.Options{Metadata: "theirs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+	wantErr(t, err, key, locker.ErrBusy)
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: 50 * time.Millisecond})
+	wantErr(t, err, key, locker.ErrBusy)
+	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
+		t.Fatalf("their lock was disturbed: %v", err)
+	}
+	w := asks(t, l, locker.Rule{Key: key})
+	w.waitsStill()
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lease := w.granted(0)
+	if lease.Fence() != 0 {
+		t.Errorf("fence %d, which nobody has minted", lease.Fence())
+	}
+
+	if _, err := theirs.Obtain(t.Context(), key, time.Minute, nil); !errors.Is(err, redislock.ErrNotObtained) {
+		t.Fatalf("redislock got the key that we hold: %v", err)
+	}
+	obtained := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		lock, err = theirs.Obtain(ctx, key, time.Minute, &redislock.Options{RetryStrategy: redislock.LinearBackoff(5 * time.Millisecond)})
+		obtained <- err
+	}()
+	release(t, lease)
+	if err := <-obtained; err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// A lock that its owner does not release runs out.
+	if _, err := theirs.Obtain(t.Context(), key, 100*time.Millisecond, nil); err != nil {
+		t.Fatal(err)
+	}
+	release(t, acquire(t, l, locker.Rule{Key: key, Wait: time.Minute}))
+}
+
+func TestPollingAndRedislockCountTogether(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	l, other := newPolling(t, server.Client(t)), newPolling(t, server.Client(t))
+	single := newSingle(t, server.Client(t), locker.WithoutQueue())
+	theirs := redislock.New(server.Client(t))
+	const key, each = "polling:count", 15
+	counter, inside := 0, new(atomic.Int32)
+	visit := func(context.Context) error {
+		if inside.Add(1) != 1 {
+			t.Error("two are inside")
+		}
+		counter++ // the race detector watches
+		<-time.After(time.Millisecond)
+		inside.Add(-1)
+		return nil
+	}
+	var wg sync.WaitGroup
+	for _, l := range []locker.Locker{l, l, other, single} {
+		wg.Go(func() {
+			for range each {
+				if err := locker.Run(t.Context(), l, locker.Rule{Key: key, Wait: time.Minute}, visit); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 2 {
+		wg.Go(func() {
+			for range each {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				lock, err := theirs.Obtain(ctx, key, 30*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(3 * time.Millisecond)})
+				cancel()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = visit(t.Context())
+				if err := lock.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if counter != 6*each {
+		t.Errorf("%d of %d visits counted", counter, 6*each)
+	}
+}
+
+func TestPollingIsForeignToLocksWithAQueue(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	client := server.Client(t)
+	single := newSingle(t, client)
+	for _, metadata := range []string{"", "17:42:x", "host:7"} {
+		l := newPolling(t, client, locker.WithMetadata(func(context.Context) string { return metadata }))
+		key := "polling:foreign:" + metadata
+		lease := acquire(t, l, locker.Rule{Key: key})
+		if i, err := single.Inspect(t.Context(), key); err != nil || !i.Held || !i.Foreign {
+			t.Errorf("metadata %q: %+v %v", metadata, i, err)
+		}
+		if value := client.Get(t.Context(), key).Val(); !strings.HasSuffix(value, "|"+metadata) {
+			t.Errorf("the key holds %q", value)
+		}
+		w := queues(t, single, locker.Rule{Key: key}, client)
+		release(t, lease)
+		release(t, w.granted(130*time.Millisecond)) // the longest pause of the Backoff
+	}
+}
+
+func TestPollingRenewsAndLoses(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	l := newPolling(t, client)
+	lease := acquire(t, l, locker.Rule{Key: "polling:renew", TTL: time.Second})
+	first := lease.Expires()
+	eventually(t, "it is renewed", func() bool { return lease.Expires().After(first.Add(time.Second)) })
+	if err := lease.Extend(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if left := client.PTTL(t.Context(), "polling:renew").Val(); left < 59*time.Minute {
+		t.Errorf("%v left after an extension", left)
+	}
+	release(t, lease)
+
+	lease = acquire(t, l, locker.Rule{Key: "polling:renew", TTL: time.Second})
+	if err := client.Set(t.Context(), "polling:renew", "somebody else", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	lost(t, lease, locker.ErrLost)
+	wantErr(t, lease.Release(t.Context()), "polling:renew", locker.ErrLost)
+	if client.Get(t.Context(), "polling:renew").Val() != "somebody else" {
+		t.Error("the next holder was disturbed")
+	}
+}
+
+func TestPollingRefusesWhatRedislockCannotDo(t *testing.T) {
+	t.Parallel()
+	l := newPolling(t, redistest.Shared(t).Client(t))
+	for _, rule := range []locker.Rule{{Key: "polling:no", Once: time.Minute}, {Key: "polling:no", Mode: locker.Shared}} {
+		_, err := l.Acquire(t.Context(), rule)
+		wantErr(t, err, "polling:no", locker.ErrUnsupported)
+		wantNot(t, err, locker.ErrBusy, locker.ErrUnavailable)
+	}
+	if _, err := l.Inspect(t.Context(), "a"); !errors.Is(err, locker.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := l.Break(t.Context(), "a", 0, ""); !errors.Is(err, locker.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := l.RaiseFence(t.Context(), "a", 0); !errors.Is(err, locker.ErrUnsupported) {
+		t.Error(err)
+	}
+	client := redistest.Shared(t).Client(t)
+	for name, make := range map[string]func() (*locker.Engine, error){
+		"no client": func() (*locker.Engine, error) { return locker.NewPolling(nil) },
+		"a renew client": func() (*locker.Engine, error) {
+			return locker.NewPolling(redislock.New(client), locker.WithRenewClient(client))
+		},
+		"a pipeline": func() (*locker.Engine, error) {
+			return locker.NewPolling(redislock.New(client), locker.WithAutoPipeline())
+		},
+	} {
+		if _, err := make(); err == nil || !strings.Contains(err.Error(), "NewPolling") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPollingKeepsAKeyForAtLeast(t *testing.T) {
+	t.Parallel()
+	l := newPolling(t, redistest.Shared(t).Client(t))
+	start := time.Now()
+	release(t, acquire(t, l, locker.Rule{Key: "polling:keep", AtLeast: 300 * time.Millisecond}))
+	release(t, acquire(t, l, locker.Rule{Key: "polling:keep"}))
+	if took := time.Since(start); took < 290*time.Millisecond {
+		t.Errorf("the key was free after %v", took)
+	}
+}
+
+func TestRetriesOfRedislockAreABackoff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		make func() redislock.RetryStrategy
+		want []time.Duration
+	}{
+		"none":   {redislock.NoRetry, nil},
+		"linear": {func() redislock.RetryStrategy { return redislock.LimitRetry(redislock.LinearBackoff(7), 3) }, []time.Duration{7, 7, 7}},
+		"exponential": {func() redislock.RetryStrategy {
+			return redislock.LimitRetry(redislock.ExponentialBackoff(5*time.Millisecond, 10*time.Millisecond), 3)
+		}, []time.Duration{5e6, 8e6, 10e6}},
+	} {
+		b := locker.Retries(tc.make)
+		for range 2 { // each wait begins anew
+			if got := slices.Collect(b); !slices.Equal(got, tc.want) {
+				t.Errorf("%s: %v, want %v", name, got, tc.want)
+			}
+		}
+		for range b { // who stops early
+			break
+		}
+	}
+	client := redistest.Start(t).Client(t)
+	l := newPolling(t, client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
+		return redislock.LimitRetry(redislock.LinearBackoff(time.Millisecond), 3)
+	})))
+	if _, err := redislock.Obtain(t.Context(), client, "polling:retries", time.Minute, nil); err != nil {
+		t.Fatal(err)
+	}
+	before := scriptsRun(t, client)
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "polling:retries"})
+	wantErr(t, err, "polling:retries", locker.ErrBusy)
+	if n := scriptsRun(t, client) - before; n != 4 {
+		t.Errorf("it asked %d times, the strategy lets it ask 4 times", n)
+	}
+}
+
+// Of the callers in one process only one polls.
+func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := newPolling(t, client, locker.WithBackoff(locker.Constant(time.Hour)))
+	lock, err := redislock.Obtain(t.Context(), client, "polling:one", time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*pending
+	for range 20 {
+		all = append(all, asks(t, l, locker.Rule{Key: "polling:one"}))
+	}
+	eventually(t, "all are there", func() bool { return scriptsRun(t, client) >= 2 })
+	<-time.After(50 * time.Millisecond)
+	if n := scriptsRun(t, client); n > 4 { // their obtain, and our first question
+		t.Errorf("%d scripts", n)
+	}
+	for _, w := range all {
+		w.cancel()
+	}
+	if err := lock.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	direct := server.Client(t)
+	l := newPolling(t, through(t, server, proxy, sendOnce))
+	loadRedislock(t, direct)
+
+	const key = "polling:unclear"
+	swallowed := proxy.SwallowReplies(1, redislockCall(locker.OpAcquire, key))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := l.Acquire(ctx, locker.Rule{Key: key})
+	wantErr(t, err, key, context.DeadlineExceeded, locker.ErrUnavailable)
+	wantNot(t, err, locker.ErrBusy)
+	if swallowed.Hits() != 1 {
+		t.Fatal("positive control: no answer was swallowed")
+	}
+	eventually(t, "the key is free", func() bool { return direct.Exists(t.Context(), key).Val() == 0 })
+
+	// What is cleared is ours alone: somebody else may have come in between.
+	lock, err := redislock.Obtain(t.Context(), direct, key, time.Minute, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := scriptsRun(t, direct)
+	proxy.SwallowReplies(1, redislockCall(locker.OpAcquire, key))
+	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = l.Acquire(ctx, locker.Rule{Key: key})
+	wantErr(t, err, key, context.DeadlineExceeded)
+	eventually(t, "it was looked for", func() bool { return scriptsRun(t, direct) >= before+2 })
+	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
+		t.Errorf("their lock was disturbed: %v", err)
+	}
+}
+
+// redislock keeps no note of an undo. But as long as this process hears of the late execution, it gives back what that took.
+func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	direct := server.Client(t)
+	l := newPolling(t, through(t, server, proxy, sendOnce, func(o *redis.Options) { o.ReadTimeout = time.Minute }))
+	loadRedislock(t, direct)
+
+	const key = "polling:late"
+	held := proxy.HoldRequests(1, redislockCall(locker.OpAcquire, key))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	before := scriptsRun(t, direct)
+	_, err := l.Acquire(ctx, locker.Rule{Key: key})
+	wantErr(t, err, key, context.DeadlineExceeded)
+	eventually(t, "the undo has run", func() bool { return scriptsRun(t, direct) >= before+2 }) // obtained and released
+	if held.Hits() != 1 {
+		t.Fatal("positive control: the obtain was not held back")
+	}
+	held.Lift()
+	eventually(t, "the late one was executed and given back", func() bool {
+		return scriptsRun(t, direct) >= before+4 && direct.Exists(t.Context(), key).Val() == 0
+	})
+}

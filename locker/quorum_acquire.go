@@ -1,0 +1,161 @@
+package locker
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// mostRounds bounds how often votes are collected anew within one acquire, when contenders have split them and nobody won.
+const mostRounds = 3
+
+// Acquire asks all nodes for their votes. It is granted when more than half of them gave it theirs and agree on the fence.
+func (q *quorum) Acquire(ctx context.Context, c Claim) (Grant, error) {
+	ctx = lasting(ctx)
+	b := q.ballots.open(c)
+	total := 0
+	for round := 1; ; round++ {
+		t, ok := q.round(ctx, b, c)
+		total += t.rounds
+		if !ok {
+			return Grant{State: Undone}, nil
+		}
+		g, err := t.result()
+		g.Rounds = total
+		if err != nil || g.State != Busy {
+			return g, err
+		}
+		if t.split() && round < mostRounds {
+			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) // others do the same, for as long as it takes them
+			continue
+		}
+		if b.settled() {
+			if !c.Queue {
+				q.ballots.drop(c.Owner)
+			}
+		} else {
+			g.Unsettled = true
+		}
+		return g, nil
+	}
+}
+
+// round collects votes once. False: the token is being released.
+func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bool) {
+	ask, hint, ticket, ok := b.begin(q)
+	t = newTally(q)
+	if !ok {
+		return t, false
+	}
+	for i, n := range q.nodes {
+		switch {
+		case ask.has(i):
+		case q.behind(n):
+			t.hear(i, poll{}, errBehind)
+		default:
+			t.hear(i, poll{}, errOwnWay)
+		}
+	}
+	sent := time.Now()
+	t.rounds = 1
+	f := send(q, ask, func(n *node) (poll, error) {
+		p, err := n.acquire(ctx, c, hint, ticket)
+		if p.Deaf {
+			n.deaf(c.Inbox)
+		}
+		q.afterwards(ctx, n, b, b.heard(n.index, p.Grant, err))
+		return p, err
+	})
+	for !t.decided() {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		t.hear(a.node, a.value, a.err)
+		if t.enough() { // what is there already may make them agree
+			for a, ok := f.ready(); ok && !t.won(); a, ok = f.ready() {
+				t.hear(a.node, a.value, a.err)
+			}
+			break
+		}
+	}
+	f.done()
+	if t.enough() && !t.won() {
+		t.rounds++
+		q.agree(ctx, c, t)
+	}
+	t.took = time.Since(sent)
+	for n := range q.each(b.end(t.won(), t.uncertain())) {
+		q.calls.do(func() { q.giveBack(ctx, n, b) })
+	}
+	return t, true
+}
+
+// agree raises the votes to the largest fence among them. With it, and only where the vote is still the same, the counter is
+// raised over the whole block: so whoever is granted the key next, by a quorum that shares a node with this one, gets a
+// larger fence. No clock is needed for that.
+func (q *quorum) agree(ctx context.Context, c Claim, t *tally) {
+	fence, block := t.proposal()
+	var lower nodes
+	for i := range q.nodes {
+		if t.votes(i) && t.polls[i].Fence != fence {
+			lower = lower.with(i)
+		}
+	}
+	f := send(q, lower, func(n *node) (bool, error) {
+		return n.confirm(ctx, c, t.polls[n.index].minted, fence, block)
+	})
+	defer f.done()
+	for !t.won() {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		switch {
+		case a.err != nil:
+			t.errs[a.node] = a.err
+		case a.value:
+			t.polls[a.node].Fence = fence
+		default: // it ran out meanwhile
+			t.polls[a.node].State = NotOurs
+		}
+	}
+	for i := range q.nodes { // whose confirmation is not known cannot be counted
+		if f.open.has(i) && t.polls[i].Fence != fence {
+			t.errs[i] = errSilent
+		}
+	}
+}
+
+// afterwards does with a late vote what must be done.
+func (q *quorum) afterwards(ctx context.Context, n *node, b *ballot, fate afterwards) {
+	switch fate {
+	case leaveIt:
+	case giveItBack:
+		q.giveBack(ctx, n, b)
+	case releaseIt:
+		c := b.farewell(n.index)
+		if _, err := n.release(lasting(ctx), c, true); err != nil {
+			n.clean(c)
+		}
+	}
+}
+
+// giveBack frees a node from the vote that a lost round has left there. It wakes nobody: who was refused because of it tries
+// again by itself, and all who are woken would split the votes again. The node is not asked again before it has confirmed.
+func (q *quorum) giveBack(ctx context.Context, n *node, b *ballot) {
+	c := b.lost()
+	over := time.Now().Add(c.TTL)
+	for pause := range betweenRepeats {
+		_, err := n.release(lasting(ctx), c, false)
+		if err == nil || time.Now().After(over) { // or it has run out by itself
+			break
+		}
+		select {
+		case <-time.After(pause):
+		case <-q.closing:
+			over = time.Time{}
+		}
+	}
+	b.given(n.index)
+}

@@ -1,0 +1,201 @@
+package locker
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// seen is what one node shows of a key.
+type seen struct {
+	Info
+	id    string // tells holders apart; "" when the node's vote is free
+	block int
+}
+
+// view reads L as a quorum writes it.
+func (n *node) view(ctx context.Context, key string) (seen, error) {
+	info, text, err := n.read(ctx, key)
+	if err != nil || !info.Held {
+		return seen{Info: info}, err
+	}
+	h, _, ours := parseVote(text)
+	info.heldBy(h, ours)
+	if ours && !info.Kept {
+		text = h.token
+	}
+	return seen{info, text, h.block}, nil
+}
+
+// Inspect says who holds a quorum of the votes, or may, where some nodes do not answer.
+func (q *quorum) Inspect(ctx context.Context, key string) (Info, error) {
+	holder, err := q.inspect(lasting(ctx), key)
+	return holder.Info, err
+}
+
+func (q *quorum) inspect(ctx context.Context, key string) (seen, error) {
+	f := send(q, q.all(), func(n *node) (seen, error) { return n.view(ctx, key) })
+	defer f.done()
+	views := make([]*seen, len(q.nodes))
+	var errs []error
+	answers := 0
+	for {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		if a.err != nil {
+			errs = append(errs, q.nodes[a.node].error(a.err))
+			continue
+		}
+		views[a.node] = &a.value
+		answers++
+	}
+	for n := range q.each(f.open) {
+		errs = append(errs, n.error(errSilent))
+	}
+	if answers < q.need {
+		return seen{}, &quorumError{what: fmt.Sprintf("%d of %d nodes answered, %d must", answers, len(q.nodes), q.need), nodes: errs}
+	}
+	count := func(id string) (n int) {
+		for _, v := range views {
+			if v != nil && v.id == id {
+				n++
+			}
+		}
+		return n
+	}
+	holder, most, waiters := "", 0, 0
+	for _, v := range views {
+		if v == nil {
+			continue
+		}
+		waiters = max(waiters, v.Waiters)
+		if n := count(v.id); v.id != "" && n > most {
+			holder, most = v.id, n
+		}
+	}
+	if most == 0 || most+len(q.nodes)-answers < q.need {
+		return seen{Info: Info{Waiters: waiters}}, nil // what lies on a minority is no holder
+	}
+	s := q.describe(views, holder)
+	s.Waiters = waiters
+	return s, nil
+}
+
+// describe puts together what the nodes show of a holder: the fence that most of them show, and the time after which its
+// votes are no quorum.
+func (q *quorum) describe(views []*seen, holder string) (s seen) {
+	fences := make(map[uint64]int)
+	var lefts []time.Duration
+	for _, v := range views {
+		if v == nil || v.id != holder {
+			continue
+		}
+		lefts = append(lefts, v.Left)
+		if fences[v.Fence]++; !s.Held || fences[v.Fence] > fences[s.Fence] {
+			s = *v
+		}
+	}
+	s.Left = runsOut(lefts, len(lefts)-q.need+1)
+	return s
+}
+
+// Break takes the votes back from the holder of a fence, on all nodes, with a note that says why.
+func (q *quorum) Break(ctx context.Context, key string, fence uint64, reason string) (Grant, error) {
+	ctx = lasting(ctx)
+	holder, err := q.inspect(ctx, key)
+	switch {
+	case err != nil:
+		return Grant{}, err
+	case holder.Foreign:
+		return Grant{}, &Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", ErrUnsupported)}
+	case !holder.Held || fence < holder.Fence || fence-holder.Fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is one holder
+		return Grant{State: NotOurs}, nil
+	}
+	c := Claim{Key: key, Owner: holder.id, TTL: holder.Left, Undo: max(holder.Left, time.Minute)}
+	if holder.Kept {
+		c.Owner, c.Undo = kept, 0 // nobody is left to read a note
+	}
+	f := send(q, q.all(), func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, true) })
+	defer f.done()
+	t := count{quorum: q}
+	for t.released+t.gone <= len(q.nodes)-q.need || t.released == 0 {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		t.hear(q.nodes[a.node], a.value, a.err)
+	}
+	switch {
+	case t.released+t.gone > len(q.nodes)-q.need && t.released > 0: // what is left to the holder is no quorum
+		return Grant{State: Released}, nil
+	case t.gone > len(q.nodes)-q.need:
+		return Grant{State: NotOurs}, nil
+	}
+	return t.result(f.open)
+}
+
+// RaiseFence raises the counters of a quorum, so that every quorum has one of them in it.
+func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
+	ctx = lasting(ctx)
+	f := send(q, q.all(), func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) })
+	defer f.done()
+	raised, refused := 0, 0
+	var errs []error
+	for raised < q.need {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		if a.err == nil {
+			raised++
+			continue
+		}
+		errs = append(errs, q.nodes[a.node].error(a.err))
+		if isRefusal(a.err) {
+			refused++
+		}
+	}
+	if raised >= q.need {
+		return nil
+	}
+	for n := range q.each(f.open) {
+		errs = append(errs, n.error(errSilent))
+	}
+	err := error(&quorumError{what: fmt.Sprintf("%d of %d nodes raised it, %d must", raised, len(q.nodes), q.need), nodes: errs})
+	if refused == len(q.nodes) {
+		return &Refusal{Err: err}
+	}
+	return err
+}
+
+// Examine looks at every node.
+func (q *quorum) Examine(ctx context.Context) (all []Warning) {
+	f := send(q, q.all(), func(n *node) ([]Warning, error) { return n.Examine(ctx), nil })
+	defer f.done()
+	for {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		for _, w := range a.value {
+			w.Text = "node " + strconv.Itoa(a.node) + ": " + w.Text
+			all = append(all, w)
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, id := range q.ids {
+		for j, other := range q.ids[:i] {
+			if id != "" && id == other {
+				all = append(all, Warning{
+					Code: "same-server",
+					Text: fmt.Sprintf("nodes %d and %d are the same server, or of one replica set, and vote once; give clients of independent servers", j, i),
+				})
+			}
+		}
+	}
+	return all
+}

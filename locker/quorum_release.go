@@ -1,0 +1,202 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Release takes the votes back. It is Released when a quorum had given them. A node that does not answer is told again until
+// it does, once the others have decided; as long as they have not, the Engine repeats the whole.
+//
+// Next is asked for when the key is free. That is a round trip more than on one server, where it is the same step.
+func (q *quorum) Release(ctx context.Context, c Claim) (Grant, error) {
+	g, err := q.release(lasting(ctx), c)
+	if err == nil && g.State == Released && c.Next != nil && c.Keep == 0 {
+		if next, err := q.Acquire(ctx, *c.Next); err == nil {
+			g.Next = &next
+		}
+	}
+	return g, err
+}
+
+func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
+	tell, tombstones, later := q.all(), nodes(0), nodes(0)
+	b := q.ballots.of(c.Owner)
+	if b != nil {
+		tell, tombstones, later = b.leave(c.Undo > 0)
+	}
+	open := farewell{quorum: q}
+	claim := func(i int) Claim {
+		c := c
+		c.Next = nil
+		if tombstones.has(i) {
+			c.Undo = max(c.Undo, undoFor(true, c.TTL))
+		}
+		return c
+	}
+	t := count{quorum: q, gone: len(q.nodes)}
+	for n := range q.each(tell | later) {
+		t.gone--
+		if tell.has(n.index) && q.behind(n) {
+			tell = tell.without(n.index)
+			open.failed(n, claim(n.index), errBehind)
+			t.hear(n, Grant{}, errBehind)
+		}
+	}
+	f := send(q, tell, func(n *node) (Grant, error) {
+		c := claim(n.index)
+		g, err := n.release(ctx, c, true)
+		if err != nil {
+			open.failed(n, c, err)
+		}
+		return g, err
+	})
+	defer f.done()
+	for !t.decided() {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		t.hear(q.nodes[a.node], a.value, a.err)
+	}
+	g, err := t.result(f.open)
+	if err == nil {
+		open.decided()
+		q.ballots.drop(c.Owner)
+	}
+	return g, err
+}
+
+// farewell is what is left of a release when it was decided: nodes that have not heard of it.
+type farewell struct {
+	quorum *quorum
+
+	mu    sync.Mutex
+	done  bool
+	fails []func()
+}
+
+// failed says that a node has not confirmed. It does not need to when the Engine repeats the release.
+func (f *farewell) failed(n *node, c Claim, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if no, ok := errors.AsType[*Refusal](err); ok && !no.Temporary {
+		return // it refuses for good: the lease runs out
+	}
+	if f.done {
+		n.clean(c)
+	} else {
+		f.fails = append(f.fails, func() { n.clean(c) })
+	}
+}
+
+func (f *farewell) decided() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done = true
+	for _, clean := range f.fails {
+		clean()
+	}
+}
+
+// count counts the answers to a release.
+type count struct {
+	quorum   *quorum
+	released int
+	gone     int // nodes where it is not the owner's
+	revoked  bool
+	reason   string
+	done     bool
+	errs     []error
+}
+
+func (t *count) hear(n *node, g Grant, err error) {
+	switch {
+	case err != nil:
+		t.errs = append(t.errs, n.error(err))
+		return
+	case g.State == Released:
+		t.released++
+		return
+	case g.State == Revoked:
+		t.revoked, t.reason = true, g.Reason
+	case g.State == Done:
+		t.done = true
+	}
+	t.gone++
+}
+
+func (t *count) decided() bool {
+	return t.released >= t.quorum.need || t.gone > len(t.quorum.nodes)-t.quorum.need
+}
+
+func (t *count) result(silent nodes) (Grant, error) {
+	switch {
+	case t.released >= t.quorum.need:
+		return Grant{State: Released}, nil
+	case !t.decided():
+		for n := range t.quorum.each(silent) {
+			t.errs = append(t.errs, n.error(errSilent))
+		}
+		return Grant{}, &quorumError{
+			what:  fmt.Sprintf("%d of %d nodes answered, %d must agree", t.released+t.gone, len(t.quorum.nodes), t.quorum.need),
+			nodes: t.errs,
+		}
+	case t.revoked:
+		return Grant{State: Revoked, Reason: t.reason}, nil
+	case t.done:
+		return Grant{State: Done}, nil
+	}
+	return Grant{State: NotOurs}, nil
+}
+
+// Renew lengthens the votes. A lease is renewed when a quorum of them was, and lost when so many nodes say that it is not
+// the owner's that the others are no quorum. What is neither has no answer.
+func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
+	ctx = lasting(ctx)
+	q.ballots.renewed(cs)
+	f := send(q, q.all(), func(n *node) ([]Grant, error) { return n.Renew(ctx, cs) })
+	defer f.done()
+	counts := make([]count, len(cs))
+	open := len(cs)
+	var errs []error
+	for open > 0 {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		n := q.nodes[a.node]
+		if a.err != nil {
+			errs = append(errs, n.error(a.err))
+			continue
+		}
+		for i, g := range a.value {
+			t := &counts[i]
+			t.quorum = q
+			was := t.decided()
+			if g.State == Granted { // where a release takes, a renewal keeps
+				g.State = Released
+			}
+			if t.hear(n, g, nil); !was && t.decided() {
+				open--
+			}
+		}
+	}
+	if open == len(cs) && open > 0 {
+		for n := range q.each(f.open) {
+			errs = append(errs, n.error(errSilent))
+		}
+		return nil, &quorumError{what: fmt.Sprintf("the votes of %d of %d nodes must be renewed", q.need, len(q.nodes)), nodes: errs}
+	}
+	grants := make([]Grant, len(cs))
+	for i := range counts {
+		if t := &counts[i]; t.quorum != nil && t.decided() {
+			if grants[i], _ = t.result(0); grants[i].State == Released {
+				grants[i].State = Granted
+			}
+		}
+	}
+	return grants, nil
+}

@@ -1,0 +1,9 @@
+package locker_test
+
+import (
+	"testing"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestReadWriteObeysTheLaws(t *testing.T) { obeysTheLaws(t, locker.ReadWriteStore) }

@@ -1,0 +1,465 @@
+package locker_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/proc/faketest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Readers and writers on real servers.
+
+func newReadWrite(t testing.TB, c locker.Client, opts ...locker.Option) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewReadWrite([]locker.Client{c}, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
+	t.Parallel()
+	c := redis.NewClient(&redis.Options{})
+	defer c.Close()
+	for says, cs := range map[string][]locker.Client{
+		"0 clients": {}, "2 clients": {c, c}, "nil": {nil},
+	} {
+		if _, err := locker.NewReadWrite(cs); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	if _, err := locker.NewReadWrite([]locker.Client{ring}); err == nil || !strings.Contains(err.Error(), "Ring") {
+		t.Error(err)
+	}
+}
+
+// The lock is the key itself, so whoever else locks it, in whichever way, is kept out, and keeps readers out.
+func TestReadersAndOtherLockers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	rw, single := newReadWrite(t, server.Client(t)), newSingle(t, server.Client(t))
+	other := newReadWrite(t, server.Client(t)) // whose readers share no lease with those of rw
+	key := locker.Rule{Key: "mixed"}
+	shared := locker.Rule{Key: "mixed", Mode: locker.Shared}
+
+	lease := acquire(t, rw, shared)
+	if client.SetNX(t.Context(), key.Key, "foreign", time.Minute).Val() {
+		t.Fatal("another library took what readers hold")
+	}
+	w := queues(t, single, key, client)
+	late := queues(t, other, shared, client)
+	release(t, lease)
+	writer := w.granted(0)
+	if writer.Fence() <= lease.Fence() {
+		t.Fatalf("fence %d after %d", writer.Fence(), lease.Fence())
+	}
+	late.waitsStill()
+	// A Locker without readers hands the key to the next as it does: the reader has it alone.
+	release(t, writer)
+	reader := late.granted(0)
+	if reader.Fence() <= writer.Fence() || reader.Mode() != locker.Shared {
+		t.Fatalf("%v, fence after %d", reader, writer.Fence())
+	}
+	if err := reader.Extend(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w = queues(t, single, key, client)
+	second := queues(t, rw, shared, client) // not with other, who shares what it has alone
+	release(t, reader)
+	release(t, second.granted(0)) // it had the key alone, like a writer, so it is the readers' turn
+	release(t, w.granted(0))
+
+	if !client.SetNX(t.Context(), key.Key, "foreign", time.Second).Val() {
+		t.Fatal("the key is not free")
+	}
+	_, err := rw.Acquire(t.Context(), locker.Rule{Key: "mixed", Mode: locker.Shared, Wait: locker.NoWait})
+	wantErr(t, err, "mixed", locker.ErrBusy)
+	release(t, acquire(t, rw, shared)) // when that has run out
+	nothingLeftBut(t, client)
+}
+
+func TestAfterReadersAndWritersNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	ls := []*locker.Engine{newReadWrite(t, server.Client(t)), newReadWrite(t, server.Client(t)), newReadWrite(t, server.Client(t), locker.WithFair())}
+	var wg sync.WaitGroup
+	for i := range 24 {
+		wg.Go(func() {
+			for n := range 30 {
+				rule := locker.Rule{Key: fmt.Sprint("left:", n%3), Mode: locker.Mode((i + n) % 2), Wait: time.Duration(n%4) * 10 * time.Millisecond} //nolint:gosec // 0 or 1
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(10+n)*time.Millisecond)
+				lease, err := ls[i%3].Acquire(ctx, rule)
+				if err == nil {
+					if n%5 == 0 && rule.Mode == locker.Exclusive {
+						if err := lease.Downgrade(t.Context()); err != nil {
+							t.Error(err)
+						}
+					}
+					release(t, lease)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	for _, l := range ls {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}
+	nothingLeftBut(t, client, "latchkit:x:")
+}
+
+func TestAFullServerLetsReadersGoAndNoneIn(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	one, other := newReadWrite(t, server.Client(t)), newReadWrite(t, server.Client(t))
+	shared := locker.Rule{Key: "full", Mode: locker.Shared, TTL: 3 * time.Second}
+	lease := acquire(t, one, shared)
+	w := queues(t, other, locker.Rule{Key: "full"}, client)
+	client.ConfigSet(t.Context(), "maxmemory", "1")
+	defer client.ConfigSet(context.Background(), "maxmemory", "0")
+	_, err := other.Acquire(t.Context(), locker.Rule{Key: "empty", Mode: locker.Shared})
+	wantErr(t, err, "empty", locker.ErrUnavailable)
+	renewed := lease.Expires()
+	eventually(t, "it is renewed", func() bool { return lease.Expires().After(renewed) })
+	release(t, lease)
+	lease = w.granted(0)
+	if err := lease.Downgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = one.Acquire(t.Context(), shared)
+	wantErr(t, err, "full", locker.ErrUnavailable)
+	release(t, lease)
+}
+
+func TestDataOfAnotherTypeBesideAReadWriteLockIsRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := newReadWrite(t, server.Client(t))
+	for _, key := range []string{locker.ReadersOf("a"), locker.QueueOf("b"), "c"} {
+		if err := client.HSet(t.Context(), key, "field", "value").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: key, Mode: locker.Shared, Wait: time.Second})
+		if err == nil || errors.Is(err, locker.ErrBusy) {
+			t.Errorf("%s: %v", key, err)
+		}
+		if got := client.Get(t.Context(), key).Val(); got != "" {
+			t.Errorf("%s holds %q although the step was refused", key, got)
+		}
+	}
+}
+
+func TestADowngradeWhoseAnswerIsLostOnTheWire(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	client := through(t, server, proxy)
+	loadScripts(t, client)
+	l, other := newReadWrite(t, client), newReadWrite(t, server.Client(t))
+	lease := acquire(t, l, locker.Rule{Key: "a"})
+	lost := proxy.LoseReplies(1, scriptCall(locker.OpDowngrade, "a"))
+	if err := lease.Downgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if lost.Hits() != 1 {
+		t.Fatal("positive control: no answer was lost")
+	}
+	r := acquire(t, other, locker.Rule{Key: "a", Mode: locker.Shared})
+	if r.Fence() != lease.Fence() {
+		t.Fatalf("fence %d beside %d", r.Fence(), lease.Fence())
+	}
+	release(t, lease)
+	release(t, r)
+	nothingLeftBut(t, server.Client(t))
+}
+
+// readerProcess reads a key until it is told to stop.
+var readerProcess = proc.Register("reader", func(args []string) {
+	ttl, err := time.ParseDuration(args[2])
+	if err != nil {
+		panic(err)
+	}
+	l, err := locker.NewReadWrite([]locker.Client{redis.NewClient(&redis.Options{Addr: args[0]})})
+	if err != nil {
+		panic(err)
+	}
+	lease, err := l.Acquire(context.Background(), locker.Rule{Key: args[1], Mode: locker.Shared, TTL: ttl})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("granted", lease.Fence())
+	told := make(chan struct{})
+	go func() {
+		proc.Listen()
+		close(told)
+		proc.Listen()
+	}()
+	select {
+	case <-lease.Context().Done():
+		fmt.Println("lost", errors.Is(context.Cause(lease.Context()), locker.ErrLost))
+	case <-told:
+		fmt.Println("released", lease.Release(context.Background()))
+	}
+	select {} // whoever listens ends the process
+})
+
+// A process that reads and is gone, or stands still, costs a writer what is left of its own lease, and other readers nothing.
+func TestASignalToAReader(t *testing.T) {
+	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+		rw := newReadWrite(t, p.server.Client(t))
+		shared := locker.Rule{Key: p.key, Mode: locker.Shared}
+		alive := acquire(t, rw, shared)
+		child := readerProcess.Start(t, p.server.Addr(), p.key, "2s")
+		fence := p.granted(child)
+		if fence != alive.Fence() {
+			t.Fatalf("fence %d beside %d", fence, alive.Fence())
+		}
+		w := queues(t, newReadWrite(t, p.server.Client(t)), locker.Rule{Key: p.key}, p.client)
+		strike(child)
+		<-time.After(2200 * time.Millisecond)
+		w.waitsStill() // there is a reader who lives
+		if err := context.Cause(alive.Context()); err != nil {
+			t.Fatal(err)
+		}
+		release(t, alive)
+		var written *locker.Lease
+		within(t, 0, "the writer's grant", func() { written = w.granted(0) })
+		if signal == "stopped" {
+			child.Resume()
+			if got := child.Expect(t, "lost"); got != "true" {
+				t.Fatalf("its lease ended with ErrLost: %s", got)
+			}
+			if err := context.Cause(written.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		release(t, written)
+		nothingLeftBut(t, p.client)
+	})
+}
+
+// visitors are readers and writers of one process.
+type visitors struct {
+	Addr, Name, Key  string
+	Readers, Writers int
+	For, Hold        time.Duration
+}
+
+// visit is one stay, on the machine's clock, which all processes share. It lies within the lease.
+type visit struct {
+	Who               string
+	Mode              locker.Mode
+	Fence             uint64
+	Asked, Start, End int64 // in ns
+	Failed            string
+}
+
+func (v visitors) run(l *locker.Engine) []visit {
+	var mu sync.Mutex
+	var all []visit
+	until := time.Now().Add(v.For)
+	var wg sync.WaitGroup
+	for i := range v.Readers + v.Writers {
+		mode := locker.Shared
+		if i >= v.Readers {
+			mode = locker.Exclusive
+		}
+		wg.Go(func() {
+			for time.Now().Before(until) {
+				s := v.visit(l, fmt.Sprint(v.Name, "/", i), mode)
+				mu.Lock()
+				all = append(all, s)
+				mu.Unlock()
+				if s.Failed != "" {
+					return
+				}
+				if mode == locker.Exclusive {
+					<-time.After(5 * time.Millisecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+func (v visitors) visit(l *locker.Engine, who string, mode locker.Mode) visit {
+	ctx, cancel := context.WithTimeout(context.Background(), stuckAfter)
+	defer cancel()
+	s := visit{Who: who, Mode: mode, Asked: time.Now().UnixNano()}
+	lease, err := l.Acquire(ctx, locker.Rule{Key: v.Key, Mode: mode, TTL: 20 * time.Second})
+	if err != nil {
+		s.Failed = err.Error()
+		return s
+	}
+	s.Fence, s.Start = lease.Fence(), time.Now().UnixNano()
+	<-time.After(v.Hold)
+	s.End = time.Now().UnixNano()
+	if err := lease.Release(ctx); err != nil {
+		s.Failed = err.Error()
+	}
+	return s
+}
+
+var visitorProcess = proc.Register("visitors", func(args []string) {
+	var v visitors
+	if err := json.Unmarshal([]byte(args[0]), &v); err != nil {
+		panic(err)
+	}
+	l, err := locker.NewReadWrite([]locker.Client{redis.NewClient(&redis.Options{Addr: v.Addr})})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	proc.Listen()
+	text, err := json.Marshal(v.run(l))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("done %s\n", text)
+	proc.Listen()
+})
+
+// checkVisits looks for everything that must never be: an error, a writer beside anybody, a fence that does not grow from phase
+// to phase. It returns how many stays and phases there were, and how many phases began while a writer waited, at most.
+func checkVisits(t testing.TB, all []visit) (reads, writes, phases, overtaken int) {
+	t.Helper()
+	slices.SortFunc(all, func(a, b visit) int { return cmp.Compare(a.Start, b.Start) })
+	var writer, last visit // the last writer, and who was last in
+	var ended int64        // when the last of all had left
+	began := make(map[uint64]int64)
+	for _, s := range all {
+		if s.Failed != "" {
+			t.Errorf("%s: %s", s.Who, s.Failed)
+			return
+		}
+		if s.Mode == locker.Shared {
+			reads++
+			if _, known := began[s.Fence]; !known {
+				began[s.Fence] = s.Start
+				phases++
+			}
+			if s.Start < writer.End {
+				t.Errorf("reader %s came in %v before writer %s had left", s.Who, time.Duration(writer.End-s.Start), writer.Who)
+			}
+		} else {
+			writes++
+			if s.Start < ended {
+				t.Errorf("writer %s came in %v before somebody had left", s.Who, time.Duration(ended-s.Start))
+			}
+			writer = s
+		}
+		if s.Fence < last.Fence || s.Fence == last.Fence && (s.Mode == locker.Exclusive || last.Mode == locker.Exclusive) {
+			t.Errorf("fence %d of %s after %d of %s", s.Fence, s.Who, last.Fence, last.Who)
+		}
+		last, ended = s, max(ended, s.End)
+		if t.Failed() {
+			return // what follows is no news
+		}
+	}
+	subscribed := make(map[string]bool)
+	for _, s := range all {
+		if s.Mode == locker.Shared || !subscribed[s.Who] { // who waits for the first time cannot be in the queue at once
+			subscribed[s.Who] = s.Mode == locker.Exclusive
+			continue
+		}
+		n := 0
+		for _, at := range began {
+			if at > s.Asked && at < s.Start {
+				n++
+			}
+		}
+		overtaken = max(overtaken, n)
+	}
+	return reads, writes, phases, overtaken
+}
+
+func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
+	first := visit{Who: "r", Mode: locker.Shared, Fence: 1, Start: 10, End: 20}
+	for name, wrong := range map[string][]visit{
+		"a writer beside a reader": {first, {Who: "w", Fence: 2, Start: 19, End: 30}},
+		"a reader beside a writer": {{Who: "w", Fence: 1, Start: 10, End: 20}, {Who: "r", Mode: locker.Shared, Fence: 2, Start: 15, End: 30}},
+		"a fence for two":          {first, {Who: "w", Fence: 1, Start: 21, End: 30}},
+		"a fence that falls":       {{Who: "w", Fence: 5, Start: 1, End: 2}, first},
+		"an error":                 {first, {Who: "w", Failed: "stuck"}},
+	} {
+		if !faketest.Run(t, func(t testing.TB) { checkVisits(t, wrong) }).Failed() {
+			t.Errorf("%s: it was not found", name)
+		}
+	}
+	if reads, _, phases, _ := checkVisits(t, []visit{first, {Who: "q", Mode: locker.Shared, Fence: 1, Start: 15, End: 25}}); reads != 2 || phases != 1 {
+		t.Errorf("%d reads in %d phases", reads, phases)
+	}
+}
+
+// 64 readers in two processes, always somebody reading, and a writer in each: none waits for more than one phase that
+// begins after it has asked, and none of any kind beside another.
+func TestReadersAndWritersOfManyProcesses(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	var children []*proc.Child
+	for i := range 2 {
+		text, err := json.Marshal(visitors{
+			Addr: server.Addr(), Name: fmt.Sprint("p", i), Key: "visited", Readers: 32, Writers: 1, For: 3 * time.Second, Hold: 2 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := visitorProcess.Start(t, string(text))
+		child.Expect(t, "ready")
+		children = append(children, child)
+	}
+	for _, child := range children {
+		child.Send("go")
+	}
+	var all []visit
+	for _, child := range children {
+		var more []visit
+		if err := json.Unmarshal([]byte(child.Expect(t, "done")), &more); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, more...)
+	}
+	reads, writes, phases, overtaken := checkVisits(t, all)
+	t.Logf("%d reads in %d phases, %d writes; at most %d phases began while a writer waited", reads, phases, writes, overtaken)
+	// Of two writers one waits for the other and for the phase between them; and a phase may begin while the question is under way.
+	if reads < 100 || writes < 10 || overtaken > 3 {
+		t.Errorf("%d reads, %d writes, %d phases began while a writer waited", reads, writes, overtaken)
+	}
+	eventually(t, "nothing is left", func() bool { return server.Client(t).Exists(t.Context(), "visited").Val() == 0 })
+	nothingLeftBut(t, server.Client(t))
+}

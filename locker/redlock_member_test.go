@@ -1,0 +1,249 @@
+package locker_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// shortQuarantine makes nodes that may have forgotten vote again after about 6 s.
+var shortQuarantine = []locker.Option{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(200 * time.Millisecond)}
+
+// Of three nodes, two have voted for a holder and one has not. When one of the two forgets, it and the third would be a quorum
+// for somebody else. It must not vote, however it forgot; and must again, when the lease of that time is over.
+func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		how    string
+		start  []string // arguments of the server that forgets
+		forget func(t *testing.T, s *redistest.Server, c *redis.Client)
+	}{
+		{"it was restarted", nil, func(_ *testing.T, s *redistest.Server, _ *redis.Client) { s.Restart() }},
+		{"it was emptied", nil, func(t *testing.T, _ *redistest.Server, c *redis.Client) {
+			if err := c.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"it has evicted its marker", []string{"--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"}, func(t *testing.T, _ *redistest.Server, c *redis.Client) {
+			c.Del(t.Context(), "latchkit:node", "held") // which is what an eviction does
+		}},
+		{"it has evicted its leases", []string{"--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru", "--maxmemory-samples", "64"}, evictThe("held")},
+	} {
+		for _, guarded := range []bool{true, false} {
+			name := c.how
+			if !guarded {
+				name += ", and nobody is told"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				servers := startNodes(t, 3)
+				servers[1] = redistest.Start(t, c.start...)
+				forgets(t, servers, guarded, c.forget)
+			})
+		}
+	}
+}
+
+func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget func(*testing.T, *redistest.Server, *redis.Client)) {
+	t.Helper()
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
+		t.Fatal(err)
+	}
+	cs := clientsOf(t, servers)
+	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, append(shortQuarantine, locker.WithoutRenewal())...)
+	lease := acquire(t, holder, locker.Rule{Key: "held", TTL: 6 * time.Second})
+
+	forget(t, servers[1], cs[1])
+	eventually(t, "it has forgotten the lease", func() bool {
+		return cs[1].Exists(t.Context(), "held").Val() == 0 && cs[1].Ping(t.Context()).Err() == nil
+	})
+	if !guarded { // positive control: without the marker's being checked two would hold the key
+		cs[1].Del(t.Context(), "latchkit:quarantine", "latchkit:node")
+		enrollAlone(t, servers[1])
+	}
+	other := redlockOn(t, servers, shortQuarantine...)
+	_, err := other.Acquire(t.Context(), locker.Rule{Key: "held", Wait: locker.NoWait})
+	if lease.Context().Err() != nil {
+		t.Fatal("the lease has run out meanwhile: this machine was too slow for the test to show anything")
+	}
+	if !guarded {
+		if err != nil {
+			t.Errorf("positive control: %v, although a node that forgot was declared new", err)
+		}
+		return
+	}
+	if err == nil {
+		t.Fatal("two hold the key")
+	}
+	again := acquire(t, other, locker.Rule{Key: "held", Wait: 30 * time.Second})
+	if lease.Context().Err() == nil {
+		t.Error("two hold the key")
+	}
+	if again.Fence() <= lease.Fence() {
+		t.Errorf("fence %d after %d", again.Fence(), lease.Fence())
+	}
+	release(t, again)
+	if _, err := cs[2].Ping(t.Context()).Result(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is a member again", func() bool {
+		l, err := other.Acquire(t.Context(), locker.Rule{Key: "another", Wait: locker.NoWait})
+		if err == nil {
+			release(t, l)
+		}
+		return strings.Contains(cs[1].Get(t.Context(), "latchkit:node").Val(), ":6000") && cs[1].Exists(t.Context(), "latchkit:quarantine").Val() == 0
+	})
+}
+
+// enrollAlone makes a server a member as if it were new.
+func enrollAlone(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	two := startNodes(t, 2)
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, append(two, s))), shortQuarantine...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// evictThe fills a server's memory until it has evicted a key, while its marker is in use and stays.
+func evictThe(key string) func(*testing.T, *redistest.Server, *redis.Client) {
+	return func(t *testing.T, _ *redistest.Server, c *redis.Client) {
+		t.Helper()
+		for i := 0; c.Exists(t.Context(), key).Val() == 1; i++ {
+			if i == 100_000 {
+				t.Fatal("it evicts nothing")
+			}
+			c.Get(t.Context(), "latchkit:node")
+			if err := c.Set(t.Context(), "filler:"+strconv.Itoa(i), strings.Repeat("x", 20_000), 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.Exists(t.Context(), "latchkit:node").Val() == 0 {
+			t.Log("its marker is gone, too")
+		}
+		for i := range 100_000 { // or the next lease may be evicted at once
+			if c.Unlink(t.Context(), "filler:"+strconv.Itoa(i)).Val() == 0 && i > 2000 {
+				break
+			}
+		}
+	}
+}
+
+// A replica that takes its master's place has the marker, but not the master's identity.
+func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(servers[1].Port()), "--repl-diskless-sync-delay", "0")
+	copied := replica.Client(t)
+	eventually(t, "the replica is in step", func() bool {
+		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the marker is copied", func() bool { return copied.Exists(t.Context(), "latchkit:node").Val() == 1 })
+
+	l := redlockOn(t, servers, append(shortQuarantine, locker.WithoutRenewal())...)
+	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+	if err := copied.ReplicaOf(t.Context(), "no", "one").Err(); err != nil { // before the lease below is copied
+		t.Fatal(err)
+	}
+	cs := clientsOf(t, servers)
+	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, append(shortQuarantine, locker.WithoutRenewal())...)
+	acquire(t, holder, locker.Rule{Key: "held", TTL: 6 * time.Second})
+	servers[1].Kill()
+
+	servers[1] = replica
+	other := redlockOn(t, servers, shortQuarantine...)
+	_, err := other.Acquire(t.Context(), locker.Rule{Key: "held", Wait: locker.NoWait})
+	if err == nil {
+		t.Fatal("the replica has voted although it lacks the lease")
+	}
+	release(t, acquire(t, other, locker.Rule{Key: "held", Wait: 30 * time.Second}))
+}
+
+// Of a server and its replica, only one may be a node.
+func TestAServerAndItsReplicaAreNoTwoNodes(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(servers[0].Port()), "--repl-diskless-sync-delay", "0")
+	copied := replica.Client(t)
+	eventually(t, "the replica is in step", func() bool {
+		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	l := newRedlock(t, clients([]*redis.Client{servers[0].Client(t), copied, deadNode(t)}), locker.WithNodeTimeout(100*time.Millisecond))
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 200 * time.Millisecond})
+	wantErr(t, err, "a", locker.ErrQuorum)
+	wantNot(t, err, locker.ErrBusy)
+}
+
+func TestNewServersVoteAfterTheirQuarantineUnlessTheyAreEnrolled(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	l := redlockOn(t, servers, shortQuarantine...)
+	begun := time.Now()
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 200 * time.Millisecond})
+	wantErr(t, err, "a", locker.ErrQuorum, locker.ErrUnavailable)
+	if !strings.Contains(err.Error(), "EnrollRedlock") {
+		t.Errorf("%v: does not say what to do", err)
+	}
+	for {
+		lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 500 * time.Millisecond})
+		if err == nil {
+			release(t, lease)
+			break
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatal(err)
+		}
+	}
+	if early := time.Since(begun); early < 6*time.Second {
+		t.Errorf("they voted after %v", early)
+	}
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
+		t.Errorf("enrolling nodes that vote already: %v", err)
+	}
+}
+
+// Enrolling a node whose data was replaced would hide that it forgot.
+func TestOnlyNewServersAreEnrolled(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	c := servers[1].Client(t)
+	c.Set(t.Context(), "latchkit:node", strings.Repeat("ab", 20)+":60000", 0) // as copied from another server
+	err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)))
+	if err == nil || !strings.Contains(err.Error(), "node 1 (") || !strings.Contains(err.Error(), "is not new") {
+		t.Errorf("%v", err)
+	}
+}
+
+// The wait counts from when this process has seen the loss: a second loss of the same server begins another one.
+func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3, shortQuarantine...)
+	l, other := redlockOn(t, servers, shortQuarantine...), redlockOn(t, servers, shortQuarantine...)
+	c := servers[0].Client(t)
+	member := func() bool { return c.Exists(t.Context(), "latchkit:node").Val() == 1 }
+	ask := func(l *locker.Engine, key string) {
+		if lease, err := l.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait}); err == nil {
+			release(t, lease)
+		}
+	}
+	ask(l, "warm")
+	c.FlushAll(t.Context())
+	ask(l, "a") // it has seen the first loss
+	eventually(t, "the quarantine has begun", func() bool { ask(l, "a"); return c.Exists(t.Context(), "latchkit:quarantine").Val() == 1 })
+	eventually(t, "the other one has ended it", func() bool { ask(other, "b"); return member() })
+	c.FlushAll(t.Context())
+	again := time.Now()
+	eventually(t, "it is a member again", func() bool { ask(l, fmt.Sprint("c", time.Since(again))); return member() })
+	if d := time.Since(again); d < 6*time.Second {
+		t.Errorf("after the second loss it voted again after %v", d)
+	}
+}

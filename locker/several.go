@@ -1,0 +1,192 @@
+package locker
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+var _ severally = (*Engine)(nil)
+
+// acquireAll takes the locks of a RunAll: in one step, if the Store can and all are free. Otherwise nothing was taken by
+// that, and each up to the first that is not free is taken by itself, in order, with all that belongs to a wait; then the rest
+// is tried together again. So who wants many keys stands in one queue after the other, like everybody else. Trying for
+// all of them until it succeeds would overtake those who wait for one, or never succeed.
+func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
+	began := time.Now()
+	var all []*acquisition
+	defer func() {
+		for _, a := range all {
+			_, _ = a.end(nil, err) // those that it did not come to
+			e.acquires.leave()
+		}
+	}()
+	for _, rule := range rules {
+		a, err := e.begin(ctx, rule)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	for _, a := range all {
+		a.observe()
+	}
+	return gather(ctx, func(g *gathering) error {
+		for rest := all; len(rest) > 0; {
+			alone, err := e.together(g, rest)
+			if err != nil || alone == 0 {
+				return err
+			}
+			for _, a := range rest[:alone] {
+				a.caller, a.rule, a.began = g.ctx, a.rule.since(began), time.Now()
+				lease, err := a.end(a.run())
+				if err != nil {
+					return err
+				}
+				g.add(lease)
+			}
+			rest = rest[alone:]
+		}
+		return nil
+	})
+}
+
+// together tries for all leases in one step. It says how many must be taken alone: 0, because it has them all; or those up to
+// the first that is not free, and then it has none of them.
+func (e *Engine) together(g *gathering, all []*acquisition) (alone int, err error) {
+	s, able := e.store.(Several)
+	if !able || len(all) == 1 || g.ctx.Err() != nil || e.isClosing() {
+		return len(all), nil
+	}
+	j := joint{all: all, sent: time.Now()}
+	for _, a := range all {
+		if a.rule.Mode == Shared {
+			return len(all), nil
+		}
+		j.ask(a)
+	}
+	grants, failure, err := j.await(g, ask(&e.calls, func() ([]Grant, error) { return s.AcquireAll(all[0].ctx, j.claims) }))
+	switch no := (*Refusal)(nil); {
+	case err != nil:
+		return 0, err
+	case errors.As(failure, &no): // by itself each says what is wrong, and repeats what may be repeated
+		return 1, j.forget()
+	case failure != nil:
+		return 1, j.undo(failure)
+	}
+	for i, g := range grants {
+		if g.State == Done {
+			return 0, cmp.Or(j.forget(), all[i].fail(ErrDone, 0))
+		}
+		if a := all[i]; g.State == Busy && g.Holder.Left != 0 && a.rule.Wait == NoWait {
+			a.busy(g)
+			return 0, cmp.Or(j.forget(), a.giveUp(errWaitOver))
+		}
+	}
+	for i, g := range grants {
+		if g.State != Granted {
+			return i + 1, j.forget()
+		}
+	}
+	return 0, j.take(g, grants)
+}
+
+// joint is one attempt at several keys, with a token for each.
+type joint struct {
+	all    []*acquisition
+	claims []Claim
+	sent   time.Time
+}
+
+// ask makes the question for one of the keys.
+func (j *joint) ask(a *acquisition) {
+	a.describe()
+	a.ticket = &a.own
+	a.claim = Claim{
+		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), Block: 1,
+		Metadata: a.meta, Once: a.rule.Once,
+	}
+	a.calls++
+	a.known, a.first, a.sent = true, j.sent, j.sent
+	j.claims = append(j.claims, a.claim)
+}
+
+// await waits for the answers, and says why there are none, unless it is over before: by ctx, by the shortest Wait, or by
+// Close.
+func (j *joint) await(g *gathering, heard <-chan answer[[]Grant]) (grants []Grant, failure, over error) {
+	e, first := j.all[0].engine, j.all[0]
+	for _, a := range j.all {
+		if a.rule.Wait > 0 && (first.rule.Wait <= 0 || a.rule.Wait < first.rule.Wait) {
+			first = a
+		}
+	}
+	var expiry <-chan time.Time
+	if first.rule.Wait > 0 {
+		timer := e.timers.start(first.rule.Wait)
+		defer e.timers.stop(timer)
+		expiry = timer.C
+	}
+	var reason error
+	select {
+	case r := <-heard:
+		if r.err == nil && len(r.value) != len(j.all) {
+			r.err = fmt.Errorf("the Store answered %d of %d claims", len(r.value), len(j.all))
+		}
+		return r.value, r.err, nil
+	case <-g.ctx.Done():
+		reason = g.ctx.Err()
+	case <-expiry:
+		reason = errWaitOver
+	case <-e.closing:
+		reason = ErrClosed
+	}
+	if time.Since(j.sent) > freshGrant {
+		first.failure = errNoAnswer
+	}
+	_ = j.undo(errNoAnswer)
+	return nil, nil, first.giveUp(reason)
+}
+
+// undo sees to it that a call which is not answered takes nothing. The keys may be asked for again, with other tokens: what the
+// call takes meanwhile comes free for them. It is an error where somebody does not wait for that.
+func (j *joint) undo(failure error) (err error) {
+	for _, a := range j.all {
+		a.unclear = true
+		a.giveBack()
+		if a.rule.Wait == NoWait && err == nil {
+			err = a.fail(unavailable(failure), 0)
+		}
+	}
+	return cmp.Or(j.forget(), err)
+}
+
+// forget is for tokens that hold nothing.
+func (j *joint) forget() error {
+	for _, a := range j.all {
+		a.own = ticket{holder: a.holder, place: a.place}
+		a.ticket = &a.own
+	}
+	return nil
+}
+
+// take makes the leases.
+func (j *joint) take(g *gathering, grants []Grant) error {
+	for i, a := range j.all {
+		a.caller = g.ctx
+		lease, err := a.take(grants[i], j.sent, 0)
+		if lease == nil {
+			for _, a := range j.all[i:] {
+				a.giveBack()
+			}
+			return cmp.Or(err, a.fail(unavailable(cmp.Or(a.failure, errNoAnswer)), 0))
+		}
+		if lease, err = a.end(lease, nil); err != nil {
+			return err
+		}
+		g.add(lease)
+	}
+	return nil
+}

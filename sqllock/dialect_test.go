@@ -1,0 +1,128 @@
+package sqllock
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// stateErr, numberErr and codeErr have the shapes of the errors of pgx, go-sql-driver and SQLite's drivers.
+type stateErr string
+
+func (e stateErr) Error() string    { return string(e) }
+func (e stateErr) SQLState() string { return string(e) }
+
+type numberErr struct{ Number uint16 }
+
+func (*numberErr) Error() string { return "number" }
+
+type codeErr int
+
+func (e codeErr) Error() string { return "code" }
+func (e codeErr) Code() int     { return int(e) }
+
+type fieldErr struct{ Code int }
+
+func (fieldErr) Error() string { return "field" }
+
+func TestErrorsOfServersAreToldApart(t *testing.T) {
+	for _, tc := range []struct {
+		d                       Dialect
+		err                     error
+		passing, ended, refused bool
+	}{
+		{Postgres, stateErr("40001"), true, false, true},
+		{Postgres, stateErr("40P01"), true, false, true},
+		{Postgres, stateErr("23505"), false, false, true},  // a deferred constraint
+		{Postgres, stateErr("57P01"), false, false, false}, // it goes down, perhaps after the commit
+		{Postgres, stateErr("08006"), false, false, false},
+		{Postgres, errors.New("EOF"), false, false, false},
+		{MySQL, &numberErr{1213}, true, true, true},
+		{MySQL, &numberErr{1205}, true, false, true},
+		{MySQL, &numberErr{1020}, true, true, true},
+		{MySQL, &numberErr{1180}, false, false, false}, // an error during COMMIT
+		{SQLite, codeErr(5), true, false, true},
+		{SQLite, codeErr(517), true, false, true}, // BUSY_SNAPSHOT
+		{SQLite, codeErr(6), true, false, true},
+		{SQLite, codeErr(13), false, true, false},
+		{SQLite, codeErr(787), false, false, true}, // a deferred foreign key
+		{SQLite, fieldErr{5}, true, false, true},
+		{SQLite, &fieldErr{5}, true, false, true},
+		{SQLite, codeErr(1), false, false, false},
+	} {
+		for _, err := range []error{tc.err, fmt.Errorf("around it: %w", tc.err), errors.Join(errors.New("beside it"), tc.err)} {
+			if got := tc.d.passing(err); got != tc.passing {
+				t.Errorf("%v %v: passing %v", tc.d, err, got)
+			}
+			if got := tc.d.ended(err); got != tc.ended {
+				t.Errorf("%v %v: ended %v", tc.d, err, got)
+			}
+			if got := tc.d.refused(err); got != tc.refused {
+				t.Errorf("%v %v: refused %v", tc.d, err, got)
+			}
+		}
+	}
+	for d := Postgres; d <= SQLite; d++ {
+		if !d.passing(driver.ErrBadConn) || d.refused(driver.ErrBadConn) || !d.refused(sql.ErrTxDone) {
+			t.Errorf("%v: a connection that is gone takes the transaction with it, but not a COMMIT", d)
+		}
+	}
+}
+
+func TestStatementsTakeThePrefixAndLeaveTheirComments(t *testing.T) {
+	for d := Postgres; d <= SQLite; d++ {
+		for name, text := range d.statements("app.my_") {
+			if strings.Contains(text, "--") || text == "" || strings.HasSuffix(text, ";") {
+				t.Errorf("%v %s: %q", d, name, text)
+			}
+			if strings.Contains(text, "latchkit_fence") || strings.Contains(text, "latchkit_ledger") {
+				t.Errorf("%v %s keeps the usual name: %s", d, name, text)
+			}
+		}
+		all := slices.Sorted(maps.Keys(d.statements(defaultPrefix)))
+		for _, needed := range []string{"await", "claim", "fence_table", "forget", "ledger_table", "look", "recall", "verify"} {
+			if !slices.Contains(all, needed) {
+				t.Errorf("%v lacks %s, has %v", d, needed, all)
+			}
+		}
+	}
+}
+
+func TestOperationsAreNamedInTheOrderOfTime(t *testing.T) {
+	last := ""
+	for range 1000 {
+		id := newID()
+		if len(id) != idBytes || id[:14] < last {
+			t.Fatalf("%q after %q", id, last)
+		}
+		last = id[:14]
+	}
+	if old := idAt(time.Now().Add(-time.Hour)); old >= last {
+		t.Errorf("an hour ago is %q, now %q", old, last)
+	}
+	if far := idAt(time.Now().AddDate(1000, 0, 0)); len(far) != 14 || far <= last {
+		t.Errorf("in a thousand years it is %q", far)
+	}
+}
+
+func TestAnErrorSaysWhatHappenedToWhat(t *testing.T) {
+	for want, e := range map[string]*Error{
+		"sqllock: account:42 with fence 7: a newer holder has claimed the resource, with fence 9":                                 {Resource: "account:42", Fence: 7, Seen: 9, Err: ErrStaleFence},
+		"sqllock: account:42 with fence 7, operation X: it is unknown whether the transaction was committed; ask sqllock.Resolve": {Resource: "account:42", Fence: 7, Op: "X", Err: ErrCommitUnknown},
+	} {
+		if e.Error() != want {
+			t.Errorf("%q", e.Error())
+		}
+	}
+	for _, k := range kinds {
+		if got := (&Error{Err: fmt.Errorf("so: %w", k.is)}).ErrorType(); got != k.name {
+			t.Errorf("%v is %q", k.is, got)
+		}
+	}
+}

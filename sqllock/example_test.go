@@ -1,0 +1,91 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+var (
+	db *sql.DB // of any of the known drivers
+	l  locker.Locker
+)
+
+func ExampleDo() {
+	ctx := context.Background()
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := sqllock.Migrate(ctx, db); err != nil { // two small tables
+		log.Fatal(err)
+	}
+	err = sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *sqllock.Tx) error {
+		var balance int
+		if err := tx.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE id = 42").Scan(&balance); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = $1 WHERE id = 42", balance-10)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err) // nothing was changed, unless it is ErrCommitUnknown
+	}
+}
+
+// What an error says about the transaction.
+func ExampleDo_errors() {
+	ctx := context.Background()
+	err := sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, work)
+	switch {
+	case err == nil:
+		log.Print("committed")
+	case errors.Is(err, sqllock.ErrCommitUnknown):
+		e, _ := errors.AsType[*sqllock.Error](err)
+		log.Print("ask sqllock.Resolve before doing it again: ", e.Op)
+	case errors.Is(err, sqllock.ErrStaleFence):
+		log.Print("we were overtaken; nothing was changed")
+	case errors.Is(err, sqllock.ErrFenceRegressed):
+		log.Print("Redis has lost data; nothing was changed, and sqllock.Repair helps")
+	default:
+		log.Print("nothing was changed: ", err)
+	}
+}
+
+func work(context.Context, *sqllock.Tx) error { return nil }
+
+// After a crash, or when nobody answered, the ledger knows.
+func ExampleResolve() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, work)
+	if e, ok := errors.AsType[*sqllock.Error](err); ok && errors.Is(err, sqllock.ErrCommitUnknown) {
+		committed, err := sqllock.Resolve(ctx, db, e.Op)
+		log.Print(committed, err)
+	}
+}
+
+// A route that ginlock guards, or anything else inside of locker.Run.
+func ExampleWithin() {
+	_ = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+		return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE orders SET paid = true WHERE id = 42")
+			return err
+		})
+	})
+}
+
+// The fence in the row itself: one statement, no tables of sqllock.
+func ExampleFencedUpdate() {
+	_ = locker.Run(context.Background(), l, locker.Rule{Key: "stock:book"}, func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		return sqllock.FencedUpdate(ctx, db, "UPDATE stock SET left_over = $1, fence = $2 WHERE sku = 'book' AND fence <= $2", 41, lease.Fence())
+	})
+}

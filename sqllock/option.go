@@ -1,0 +1,135 @@
+package sqllock
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// An Option sets up one call.
+type Option func(*config)
+
+// config is what the options set; its defaults stand in newConfig and nowhere else.
+type config struct {
+	dialect  Dialect
+	prefix   string
+	tx       *sql.TxOptions
+	strategy Strategy
+	retries  int
+	margin   time.Duration
+	idle     time.Duration
+	answer   time.Duration
+	owner    string
+}
+
+// Strategy says when the fence is checked. The package's comment compares the two.
+type Strategy uint8
+
+const (
+	// ClaimFirst claims the fence as the first statement of the transaction. It is the default.
+	ClaimFirst Strategy = iota
+	// VerifyLast claims the fence in a transaction of its own, and verifies it as the last statement of the work's.
+	VerifyLast
+)
+
+const defaultPrefix = "latchkit_"
+
+func newConfig(opts []Option) (config, error) {
+	c := config{prefix: defaultPrefix, retries: 3, answer: 10 * time.Second}
+	for i, o := range opts {
+		if o == nil {
+			return c, fmt.Errorf("sqllock: option %d is nil; leave it out instead", i+1)
+		}
+		o(&c)
+	}
+	if c.owner == "" {
+		c.owner = process()
+	}
+	return c, c.validate()
+}
+
+// identifier is a prefix for names of tables, perhaps with a schema in front.
+var identifier = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (c *config) validate() error {
+	switch {
+	case c.dialect != 0 && !c.dialect.known():
+		return fmt.Errorf("sqllock: WithDialect(%d): give Postgres, MySQL or SQLite", c.dialect)
+	case !identifier.MatchString(c.prefix) || len(c.prefix) > 48:
+		return fmt.Errorf("sqllock: WithTablePrefix(%q): give letters, digits and _, at most 48, and perhaps a schema with a dot before them", c.prefix)
+	case c.strategy > VerifyLast:
+		return fmt.Errorf("sqllock: WithStrategy(%d): give ClaimFirst or VerifyLast", c.strategy)
+	case c.retries < 0:
+		return fmt.Errorf("sqllock: WithRetries(%d): give 0 for one attempt, or more", c.retries)
+	case c.margin < 0 || c.idle < 0:
+		return errors.New("sqllock: WithMargin and WithIdleLimit take positive times; leave them out for their defaults")
+	case c.answer <= 0:
+		return fmt.Errorf("sqllock: WithAnswerWithin(%v): give a positive time", c.answer)
+	case len(c.owner) > maxOwner:
+		return fmt.Errorf("sqllock: WithOwner: %d bytes; at most %d are allowed", len(c.owner), maxOwner)
+	}
+	return nil
+}
+
+// readOnly says whether transactions only verify the fence, because they cannot write a claim.
+func (c *config) readOnly(rules []locker.Rule) (bool, error) {
+	shared := false
+	for _, r := range rules {
+		shared = shared || r.Mode == locker.Shared
+	}
+	asked := c.tx != nil && c.tx.ReadOnly
+	if shared && c.tx != nil && !asked {
+		return false, fmt.Errorf("%w: a Shared lease only reads; set ReadOnly in WithTxOptions, or lock Exclusive", locker.ErrInvalidRule)
+	}
+	return shared || asked, nil
+}
+
+// WithDialect says what the database speaks. Default: found by the driver's package, which fails for drivers that wrap
+// another one.
+func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
+
+// WithTablePrefix names the tables PREFIXfence and PREFIXledger; a schema and a dot may stand before the prefix. Services
+// that lock the same keys on different lock servers need tables of their own. Default: "latchkit_".
+func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
+
+// WithTxOptions sets isolation and access mode. With ReadOnly the fence is verified and not claimed. Default: the
+// database's isolation; for Shared leases ReadOnly, and on PostgreSQL REPEATABLE READ, so that all is read as of one moment.
+func WithTxOptions(opts *sql.TxOptions) Option {
+	return func(c *config) {
+		c.tx = opts
+		if opts != nil {
+			own := *opts
+			c.tx = &own
+		}
+	}
+}
+
+// WithStrategy says when the fence is checked. Default: ClaimFirst.
+func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
+
+// WithRetries sets how often a transaction that failed because it came too close to another one is done again: after a
+// serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file. It is also bounded by the lease: when
+// less is left than the pause before the next attempt, that attempt is not made. 0: never. Default: 3.
+func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
+
+// WithMargin sets how much of the lease must be left for a COMMIT to be sent; with less it is ErrTooLate. Default: 100 ms,
+// or a quarter of what was left when the transaction began, whichever is less.
+func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d } }
+
+// WithIdleLimit sets how long the server lets the transaction be idle before it ends it, so that a holder that was paused
+// blocks its successor no longer. PostgreSQL counts in milliseconds, MySQL and MariaDB in whole seconds; SQLite has no server
+// that could do it. A shorter limit of the server's stays. Default: what is left of the lease when the transaction begins.
+func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idle = d } }
+
+// WithAnswerWithin bounds how long the answer to a COMMIT is awaited, and then again how long the ledger is asked what
+// became of it. Default: 10 s.
+func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
+
+// WithOwner says who claims. Of two claims with the same fence, the second must come from the same owner: one lease may
+// have several transactions, but two leases with one fence are a mistake of the lock server. Give one when several processes
+// use one lease, by delegation: at most 64 bytes, the same in all of them. Default: this process.
+func WithOwner(owner string) Option { return func(c *config) { c.owner = owner } }

@@ -1,0 +1,3 @@
+-- forget: removes operations older than one.
+-- ? operation
+DELETE FROM latchkit_ledger WHERE op < ?

@@ -1,0 +1,6 @@
+-- ledger_table: one row for each transaction that was committed. Operations begin with their time, so the oldest come first.
+CREATE TABLE IF NOT EXISTS latchkit_ledger (
+	op       VARBINARY(26) NOT NULL PRIMARY KEY,
+	resource VARBINARY(512) NOT NULL,
+	fence    BIGINT NOT NULL
+) ENGINE = InnoDB

@@ -1,0 +1,2 @@
+-- restore: takes limit back.
+SET SESSION wait_timeout = @latchkit_wait_timeout

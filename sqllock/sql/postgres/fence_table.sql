@@ -1,0 +1,7 @@
+-- fence_table: one row for each resource that was ever locked: the newest fence that has claimed it, and whose it was.
+CREATE TABLE IF NOT EXISTS latchkit_fence (
+	resource   text COLLATE "C" PRIMARY KEY,
+	fence      bigint NOT NULL,
+	owner      text NOT NULL,
+	claimed_at timestamptz NOT NULL DEFAULT now()
+)

@@ -1,0 +1,3 @@
+-- forget: removes operations older than one.
+-- $1 operation
+DELETE FROM latchkit_ledger WHERE op < $1

@@ -1,0 +1,6 @@
+-- ledger_table: one row for each transaction that was committed. Operations begin with their time, so the oldest come first.
+CREATE TABLE IF NOT EXISTS latchkit_ledger (
+	op       text COLLATE "C" PRIMARY KEY,
+	resource text NOT NULL,
+	fence    bigint NOT NULL
+)

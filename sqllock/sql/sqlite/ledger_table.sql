@@ -1,0 +1,6 @@
+-- ledger_table: one row for each transaction that was committed. Operations begin with their time, so the oldest come first.
+CREATE TABLE IF NOT EXISTS latchkit_ledger (
+	op       TEXT NOT NULL PRIMARY KEY,
+	resource TEXT NOT NULL,
+	fence    INTEGER NOT NULL
+)

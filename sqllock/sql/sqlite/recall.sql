@@ -1,0 +1,3 @@
+-- recall: 1 if the operation was committed, else 0.
+-- ? operation
+SELECT count(*) FROM latchkit_ledger WHERE op = ?
