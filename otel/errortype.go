@@ -25,9 +25,9 @@ var kinds = [...]struct {
 	{locker.ErrInvalidKey, "invalid_key"},
 	{locker.ErrInvalidRule, "invalid_rule"},
 	{locker.ErrUnsupported, "unsupported"},
-	{locker.ErrRefused, "refused"},
 	{locker.ErrUnguarded, "unguarded"},
 	{context.Canceled, "canceled"},
+	{locker.ErrQuorum, "quorum"}, // before unavailable, which it also is
 	{locker.ErrUnavailable, "unavailable"},
 	{context.DeadlineExceeded, "deadline_exceeded"},
 	{locker.ErrBusy, "busy"},
