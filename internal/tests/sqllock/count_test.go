@@ -20,7 +20,10 @@ var (
 	increments = flag.Int("increments", 6, "increments of each of them; the whole size is 1000")
 )
 
-const countTTL = 400 * time.Millisecond
+const (
+	countTTL = 400 * time.Millisecond
+	step     = 3 // increments after which a child says that it goes on
+)
 
 // counter increments the account until it has succeeded as often as it was told, and says how often it was told no.
 var counter = proc.Register("counter", func(args []string) {
@@ -46,7 +49,9 @@ var counter = proc.Register("counter", func(args []string) {
 			refused++
 			continue
 		}
-		left--
+		if left--; left%step == 0 {
+			fmt.Println("counted")
+		}
 	}
 	fmt.Println("refused", refused)
 	proc.Listen()
@@ -92,6 +97,9 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 			}()
 			refused := 0
 			for _, child := range all {
+				for range *increments / step {
+					child.Expect(t, "counted")
+				}
 				n, err := strconv.Atoi(child.Expect(t, "refused"))
 				if err != nil {
 					t.Fatal(err)

@@ -1,0 +1,104 @@
+package sqllock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// transact tries the transaction until it is committed, cannot be, or must not be any more.
+func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error) {
+	for _, l := range leases {
+		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {
+			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
+				"%w: its leases have no fence that a database could check; use a Locker whose server mints one, such as NewSingle", locker.ErrUnsupported)}
+		}
+	}
+	tries, returned := 0, false
+	ctx, end := leases[0].Observe(ctx, locker.OpTransact)
+	defer func() {
+		if !returned { // fn panicked, or called runtime.Goexit
+			err = errPanicked
+		}
+		end(c.outcome(err, tries))
+	}()
+	for pause := range betweenTries {
+		tries++
+		again := false
+		again, err = c.try(ctx, leases)
+		if !again || tries > c.retries || !sleep(ctx, pause, left(leases)-c.marginOf(leases)) {
+			break
+		}
+	}
+	returned = true
+	return err
+}
+
+// betweenTries are the pauses between attempts: those who came too close to each other must not do so again.
+var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
+
+// sleep lets pause pass. It is false when that takes longer than most, or ctx ends.
+func sleep(ctx context.Context, pause, most time.Duration) bool {
+	if pause > most {
+		return false
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// left is what is left of the lease that ends first.
+func left(leases []*locker.Lease) time.Duration {
+	least := time.Duration(math.MaxInt64)
+	for _, l := range leases {
+		least = min(least, time.Until(l.Expires()))
+	}
+	return least
+}
+
+func (c *call) marginOf(leases []*locker.Lease) time.Duration {
+	if c.margin > 0 {
+		return c.margin
+	}
+	return min(100*time.Millisecond, left(leases)/4)
+}
+
+var errPanicked = errors.New("sqllock: the function did not return")
+
+// outcome is what the Observer is told.
+func (c *call) outcome(err error, tries int) locker.Outcome {
+	o := locker.Outcome{Result: locker.ResultCommitted, Err: err, Calls: tries}
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrStaleFence):
+		o.Result = locker.ResultStaleFence
+	case errors.Is(err, ErrFenceRegressed):
+		o.Result = locker.ResultFenceRegressed
+	case errors.Is(err, ErrCommitUnknown):
+		o.Result = locker.ResultCommitUnknown
+	default:
+		o.Result = locker.ResultRolledBack
+		if code := c.dialect.code(err); code != "" {
+			o.Err = coded{err, code}
+		}
+	}
+	return o
+}
+
+// coded gives a database's error the type by which OpenTelemetry's conventions for databases name it.
+type coded struct {
+	error
+	code string
+}
+
+func (c coded) Unwrap() error     { return c.error }
+func (c coded) ErrorType() string { return c.code }
