@@ -49,7 +49,7 @@ func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
 			return next.ProcessTask(ctx, t)
 		}
 		j := job{guard: g, rule: r, next: next, wait: r.wait}
-		j.message.read(ctx, t)
+		j.read(ctx, t)
 		return j.process(ctx)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"github.com/hibiken/asynq"
@@ -61,6 +62,7 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 				"asynq would keep it from being enqueued for the whole time given there", t.Type())
 		case asynq.TaskIDOpt:
 			return nil, fmt.Errorf("asynqlock: the task %s has an ID that its rule makes, because of Unique; leave asynq.TaskID out", t.Type())
+		default:
 		}
 	}
 	text, err := r.key(ctx, &m)
@@ -74,7 +76,7 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	// same ID.
 	id := first
 	for range mostArchived {
-		info, err := c.client.EnqueueContext(ctx, t, append(opts[:len(opts):len(opts)], asynq.TaskID(id))...)
+		info, err := c.client.EnqueueContext(ctx, t, append(slices.Clip(opts), asynq.TaskID(id))...)
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			return info, err
 		}

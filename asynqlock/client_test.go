@@ -62,6 +62,7 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 		return errors.New("it fails")
 	})
 	q.serve(g, asynq.Config{}, fail)
+	t.Cleanup(func() { close(w.end) }) // the others are tried again and again
 	for next(t, w) != id {
 		w.end <- struct{}{}
 	}

@@ -122,6 +122,7 @@ func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
 			}
 			return inside(v.Elem())
 		}, nil
+	default:
 	}
 	switch {
 	case typ.Implements(reflect.TypeFor[encoding.TextMarshaler]()):

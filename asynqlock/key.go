@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/hibiken/asynq"
@@ -69,7 +71,7 @@ func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 // member of the payload, also inside others, {payload.user.id}; {header.NAME}; {queue}; {type}; and {id}, the task's ID, of a
 // clone that of the task it is a clone of. [Payload] and its like make the same text with the compiler's help.
 func Template(text key.Key) Keys {
-	id := key.Key(part("id", ""))
+	id := TaskID()
 	return Keys{ofTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
 		t, err := key.Grammar[*message]{Sources: c.sources(), Secret: c.secret}.Compile(text)
 		if err != nil {
@@ -165,18 +167,14 @@ var ownID = func() *key.Template[*message] {
 // sources are the parts of a task.
 func (c *config) sources() map[string]source {
 	sources := map[string]source{"payload": {Noun: "member of the payload", Bind: c.bindPayload}}
-	for word, s := range outside {
-		sources[word] = s
-	}
+	maps.Copy(sources, outside)
 	return sources
 }
 
 func (c *config) bindPayload(path string) (read, error) {
 	steps := strings.Split(path, ".")
-	for _, s := range steps {
-		if s == "" {
-			return nil, errors.New("a name in it is empty; write {payload.tenant}, or {payload.user.id}")
-		}
+	if slices.Contains(steps, "") {
+		return nil, errors.New("a name in it is empty; write {payload.tenant}, or {payload.user.id}")
 	}
 	if !c.notJSON {
 		return bindMember(steps)
@@ -202,7 +200,7 @@ func decoderOf[T any](decode Decoder) func(*asynq.Task) (T, error) {
 	made := reflect.TypeFor[T]()
 	return func(t *asynq.Task) (payload T, err error) {
 		if made.Kind() == reflect.Pointer {
-			payload, _ = reflect.New(made.Elem()).Interface().(T)
+			payload, _ = reflect.TypeAssert[T](reflect.New(made.Elem()))
 			err = decode(t, payload)
 		} else {
 			err = decode(t, &payload)

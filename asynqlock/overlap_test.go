@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 				g = guard(t, q.locker(), asynqlock.Snooze(time.Second))
 			}
 			see := q.serve(g, asynq.Config{}, w)
+			t.Cleanup(func() { close(w.end) }) // on a slow machine there are more runs
 			q.enqueue("job", `{"account":"42"}`, asynq.Timeout(time.Second))
 			next(t, w)
 			if !guarded {
@@ -46,8 +48,8 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 			w.end <- struct{}{}
 			next(t, w)
 			w.end <- struct{}{}
-			if runs, most := w.counts(); runs != 2 || most != 1 {
-				t.Errorf("%d runs, %d at a time; want 2, one after the other", runs, most)
+			if runs, most := w.counts(); runs < 2 || most != 1 {
+				t.Errorf("%d runs, %d at a time; want one after the other", runs, most)
 			}
 		})
 	}
@@ -66,11 +68,12 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 				}
 				return guard(t, q.locker(), asynqlock.Once(time.Hour), asynqlock.Drop(), asynqlock.Snooze(time.Second))
 			}
-			q.serve(fresh(), asynq.Config{}, w)
+			first := q.serve(fresh(), asynq.Config{}, w)
 			id := q.enqueue("job", `{"account":"42"}`).ID
 			next(t, w)
 			age(t, q.redis, q.name, id)
-			see := q.serve(fresh(), asynq.Config{}, w)
+			second := q.serve(fresh(), asynq.Config{}, w)
+			problems := func() []string { return append(first.problems(), second.problems()...) } // either may get it
 			if !guarded {
 				next(t, w)
 				if _, most := w.counts(); most != 2 {
@@ -80,20 +83,49 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 				w.end <- struct{}{}
 				return
 			}
-			await(t, "asynq delivers it to the other server, which puts it off", func() bool { return len(see.problems()) > 0 })
-			if got := see.problems()[0]; got != "already-running snoozed" {
-				t.Errorf("%s, want it to be put off: it is not to be dropped while its only run may still fail", got)
+			await(t, "asynq delivers it again, and it is put off", func() bool { return len(problems()) > 0 })
+			if got := problems()[0]; got != "already-running snoozed" {
+				t.Errorf("%s, want it to be found running", got)
 			}
 			w.end <- struct{}{}
-			await(t, "it is found to be done", func() bool {
-				all := see.problems()
-				return all[len(all)-1] == "already-done dropped"
-			})
+			await(t, "it is found to be done", func() bool { return slices.Contains(problems(), "already-done dropped") })
 			if runs, most := w.counts(); runs != 1 || most != 1 {
 				t.Errorf("%d runs, %d at a time, want one", runs, most)
 			}
 		})
 	}
+}
+
+// A server that stops gives the task back before its handler has returned. For the one who gets it next it is no duplicate: if
+// that handler fails, nobody else will do the work.
+func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
+	t.Parallel()
+	q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
+	g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Snooze(time.Second))
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	mux.HandleFunc("job", func(context.Context, *asynq.Task) error {
+		close(begun)
+		<-end
+		return errors.New("it fails after all")
+	})
+	cfg := prompt(asynq.Config{}, q.name)
+	cfg.ShutdownTimeout = time.Millisecond
+	stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
+	if err := stopping.Start(mux); err != nil {
+		t.Fatal(err)
+	}
+	id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
+	<-begun
+	stopping.Shutdown()
+	see := q.serve(guard(t, q.locker(), asynqlock.Drop(), asynqlock.Snooze(time.Second)), asynq.Config{},
+		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	await(t, "it is delivered again", func() bool { return len(see.problems()) > 0 })
+	if got := see.problems()[0]; got != "already-running snoozed" {
+		t.Errorf("%s, want it to be put off", got)
+	}
+	close(end)
+	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
 }
 
 // age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30 s ago, when they start and then

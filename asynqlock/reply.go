@@ -138,6 +138,7 @@ func (r reply) problem(j *job, err error) *Problem {
 		p.asynq = asynq.SkipRetry
 	case Snoozed:
 		p.RetryAfter = j.rule.pause(err)
+	case Failed:
 	}
 	return p
 }

@@ -114,7 +114,7 @@ func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerO
 		case own != nil:
 			return fmt.Errorf("asynqlock: %s: %w", caller, own)
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // that is how it ends when all is well
 		case errors.Is(err, locker.ErrClosed), errors.Is(err, locker.ErrInvalidKey), errors.Is(err, locker.ErrInvalidRule), errors.Is(err, locker.ErrUnsupported):
 			return err
 		}
@@ -184,11 +184,15 @@ const (
 // due at the same moment, and its context may end after the tick began. Whatever passes here belongs to this term, however long it
 // is on its way to asynq, and another term's ticks are due later. That leaves clocks that differ, for which there are the slots.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
-	now := time.Now()
-	if t.ctx.Err() != nil || !now.Before(t.lease.Expires()) {
-		return false
-	}
-	entry, slot := entryOf(task, opts), now.Unix()
+	entry, slot := entryOf(task, opts), time.Now().Unix()
+	return t.leads() && t.claims(entry, slot) && t.leads()
+}
+
+// leads says whether the lock is held now.
+func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
+
+// claims takes the slot, unless another process has.
+func (t *term) claims(entry string, slot int64) bool {
 	t.mu.Lock()
 	mine := t.claimed[entry] == slot // this process was slow, and the entry's next tick came within the same second
 	t.claimed[entry] = slot
@@ -203,7 +207,7 @@ func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 		Wait: locker.NoWait, AtLeast: slotKept,
 	})
 	if err != nil {
-		return !errors.Is(err, locker.ErrBusy) && t.ctx.Err() == nil // without an answer the term decides
+		return !errors.Is(err, locker.ErrBusy) // without an answer the term decides
 	}
 	_ = lease.Release(ctx) // it stays claimed; and without an answer it does as well
 	return true

@@ -93,7 +93,7 @@ func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 	}{
 		"without a body":                   {"order:{param.id}", http.MethodGet, "", time.Hour, "client-gone 499 0", locker.ResultCanceled},
 		"with a body, read for the key":    {"order:{param.id}:{body.sku}", http.MethodPost, `{"sku": "a"}`, time.Hour, "client-gone 499 0", locker.ResultCanceled},
-		"with a body that nobody has read": {"order:{param.id}", http.MethodPost, `{"sku": "a"}`, 300 * time.Millisecond, "lock-busy 409", locker.ResultTimeout},
+		"with a body that nobody has read": {"order:{param.id}", http.MethodPost, `{"sku": "a"}`, time.Second, "lock-busy 409", locker.ResultTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := lockertest.NewMemory()

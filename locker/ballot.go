@@ -20,16 +20,17 @@ type ballot struct {
 	claim Claim // of the last acquire
 
 	mu     sync.Mutex
-	asking nodes // an acquire is under way
-	giving nodes // a vote is being given back
-	holds  nodes // the node has granted the token's lease
-	loose  nodes // an acquire is unclear
-	queued nodes // the node has the token in its queue
-	knows  nodes // the node may know the token
-	rounds int   // that are under way
-	won    bool  // a quorum has granted it
-	keeps  bool  // no quorum was seen, but there may be one
-	gone   bool  // it is being released
+	asking nodes         // an acquire is under way
+	giving nodes         // a vote is being given back
+	holds  nodes         // the node has granted the token's lease
+	loose  nodes         // an acquire is unclear
+	queued nodes         // the node has the token in its queue
+	knows  nodes         // the node may know the token
+	calm   chan struct{} // closed when nothing is asked any more; nil while nobody waits for that
+	rounds int           // that are under way
+	won    bool          // a quorum has granted it
+	keeps  bool          // no quorum was seen, but there may be one
+	gone   bool          // it is being released
 	ticket uint64
 	hint   uint64
 	since  time.Time // of the hint
@@ -113,6 +114,27 @@ func (b *ballot) over(now time.Time) bool {
 // hintLife is how long repetitions of an acquire propose the same fence: as long as some node may still take it from the first.
 const hintLife = time.Second
 
+// await waits until the node's answers to the round before have come, if they come soon. Whoever asks again so quickly has not
+// lost much, and a node that has answered can be asked, and waited at.
+func (b *ballot) await(soon time.Duration) {
+	b.mu.Lock()
+	if b.asking == 0 {
+		b.mu.Unlock()
+		return
+	}
+	if b.calm == nil {
+		b.calm = make(chan struct{})
+	}
+	calm := b.calm
+	b.mu.Unlock()
+	timer := time.NewTimer(soon)
+	defer timer.Stop()
+	select {
+	case <-calm:
+	case <-timer.C:
+	}
+}
+
 // begin begins a round: it says whom to ask, what to propose, and under which number to queue. False: the token is being
 // released.
 func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
@@ -144,7 +166,10 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 func (b *ballot) heard(i int, g Grant, err error) (fate afterwards) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asking = b.asking.without(i)
+	if b.asking = b.asking.without(i); b.asking == 0 && b.calm != nil {
+		close(b.calm)
+		b.calm = nil
+	}
 	refused := isRefusal(err)
 	switch {
 	case err != nil && !refused:
@@ -235,5 +260,5 @@ func (b *ballot) farewell(i int) Claim {
 func (b *ballot) lost() Claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL}
+	return Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}
 }

@@ -16,6 +16,7 @@ type cleaner struct {
 	release    func(context.Context, Claim) (Grant, error)
 	background context.Context // of the calls
 	closing    <-chan struct{} // closed when stop is near
+	one        bool            // of several servers: when all is about to close, one that is down is not waited for
 	work       tasks           // what is not confirmed yet
 
 	mu      sync.Mutex
@@ -120,9 +121,10 @@ func (c *cleaner) first() (chore, bool) {
 }
 
 // failed puts the oldest chore behind the others, one of which may be answered. When all is about to close, what the server
-// refuses for good is not worth waiting for.
+// refuses for good is not worth waiting for; nor is one of several servers that is down, and has forgotten it or will find it
+// run out.
 func (c *cleaner) failed(err error) {
-	if no, ok := errors.AsType[*Refusal](err); ok && !no.Temporary {
+	if no, ok := errors.AsType[*Refusal](err); ok && (c.one || !no.Temporary) {
 		select {
 		case <-c.closing:
 			c.done()

@@ -105,7 +105,7 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			}
 			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
 			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // the same slot
-			time.Sleep(1500 * time.Millisecond)                             // longer than a first answer may take from a server that is gone
+			time.Sleep(1500 * time.Millisecond)                             //nolint:forbidigo // nothing is to happen, for longer than a first answer may take
 			newcomer.waitsStill()
 			head.waitsStill()
 			waiter.waitsStill()
@@ -263,11 +263,17 @@ func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 			slot := int(locker.SlotOf(keys[0]))
 			from, i := cluster.Owner(slot)
 			to := cluster.Masters[(i+1)%3]
+			refused := 0
+			met := func() bool { // since it was last asked
+				before := refused
+				refused = seen.of("TRYAGAIN") + other.of("TRYAGAIN")
+				return refused > before
+			}
 			for range 4 {
 				move := cluster.Migrate(t, slot, from, to)
-				time.Sleep(50 * time.Millisecond)
+				eventually(t, "callers meet a slot on the move", func() bool { return met() })
 				move.Carry()
-				time.Sleep(50 * time.Millisecond)
+				eventually(t, "callers meet one whose keys are elsewhere", func() bool { return met() })
 				move.Finish()
 				c.goesOn()
 				from, to = to, from
@@ -350,7 +356,7 @@ func TestAHandOverOnAClusterIsPushed(t *testing.T) {
 			}
 			lines := 0
 			for _, node := range cluster.Masters {
-				for _, info := range strings.Split(node.Client(t).ClientList(t.Context()).Val(), "\n") {
+				for info := range strings.SplitSeq(node.Client(t).ClientList(t.Context()).Val(), "\n") {
 					if strings.Contains(info, "ssub=") && !strings.Contains(info, " sub=0 psub=0 ssub=0 ") {
 						lines++
 					}
@@ -443,7 +449,7 @@ func TestTheClientsOfALockerLeadToTheSamePlace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t).Client(t)
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	t.Cleanup(func() { cluster.Close() })
+	t.Cleanup(func() { _ = cluster.Close() })
 	for _, pair := range [][2]locker.Client{{server, cluster}, {cluster, server}} {
 		_, err := locker.NewSingle(pair[0], locker.WithRenewClient(pair[1]))
 		if err == nil || !strings.Contains(err.Error(), "two of one cluster") {
@@ -488,7 +494,7 @@ func TestAUserForLocksOnACluster(t *testing.T) {
 		t.Fatal("the README has no such list")
 	}
 	words := []any{"acl", "setuser", "locks"}
-	for _, word := range strings.Fields(list + " " + more) {
+	for word := range strings.FieldsSeq(list + " " + more) {
 		words = append(words, word)
 	}
 	cluster := redistest.StartCluster(t)

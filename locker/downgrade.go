@@ -12,10 +12,10 @@ import (
 // ErrUnsupported, readers may have been let in. Of a Shared lease it is nil, and nothing is sent. Back there is no way: release,
 // and acquire again. ctx ends the attempt, not the lease; the step may still happen then. Call it again, or release.
 //
-// Errors: ErrUnsupported when the Locker has no readers; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed;
+// Errors: ErrUnsupported when the Locker has no readers, or when a Locker of [NewReentrant] has let the holder in again; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed;
 // ErrUnavailable when the server refuses for good; ctx.Err().
 func (l *Lease) Downgrade(ctx context.Context) error {
-	ctx, end := l.engine.cfg.begin(ctx, OpDowngrade, l.rule)
+	ctx, end := l.config().begin(ctx, OpDowngrade, l.rule)
 	calls := 0
 	err := l.downgrade(ctx, &calls)
 	if over := l.ended(); endedEarly(over) {
@@ -44,9 +44,12 @@ func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 	if l.isDowngraded() {
 		return nil
 	}
+	if l.part != nil && !l.part.family.isLast() {
+		return fmt.Errorf("%w: there are other holds of the same lease, which count on its being Exclusive; downgrade when they are released", ErrUnsupported)
+	}
 	over := l.Context().Done()
 	for pause := range betweenRepeats {
-		claim, start, ok := e.keeper.downgrading(l, e.post.inbox(l.hold.claim.Key))
+		claim, start, ok := e.keeper.downgrading(l.root(), e.post.inbox(l.hold.claim.Key))
 		if !ok { // a Release has come in between
 			<-over
 			return l.gone()
@@ -94,6 +97,9 @@ func (l *Lease) isDowngraded() bool {
 
 // becomeShared makes Mode say what the lease is good for from now on.
 func (l *Lease) becomeShared() {
+	if l.part != nil {
+		l.part.family.root.becomeShared()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mode = Shared

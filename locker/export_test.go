@@ -29,6 +29,10 @@ var (
 		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
 		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
 		"delegate": delegateScript.text, "join": joinScript.text, "leave": leaveScript.text,
+
+		"quorum_rw_acquire": quorumRWAcquireScript.text, "quorum_rw_confirm": quorumRWConfirmScript.text,
+		"quorum_rw_renew": quorumRWRenewScript.text, "quorum_rw_release": quorumRWReleaseScript.text,
+		"quorum_rw_downgrade": quorumRWDowngradeScript.text,
 	}
 )
 
@@ -56,13 +60,13 @@ func ReadWriteStore(c Client) Store {
 func Kill(s Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
-		return s.inbox.end()
+		return s.end()
 	case listeningReadWrite:
-		return s.inbox.end()
+		return s.end()
 	case listeningCluster:
-		return s.shards.end()
+		return s.end()
 	case listeningReadWriteCluster:
-		return s.shards.end()
+		return s.end()
 	}
 	return nil
 }
@@ -83,7 +87,7 @@ func (s *shards) end() (channels []string) {
 }
 
 // LeaveAfter makes an Engine on a cluster leave channels that nobody has used for that long. Call it before the first wait.
-func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).shards.leaves = d }
+func LeaveAfter(e *Engine, d time.Duration) { e.store.(listeningCluster).leaves = d }
 
 // ScriptSHA is the name under which the server knows a script.
 func ScriptSHA(name string) string { return newScript(ScriptText[name]).sha.(string) }
@@ -113,7 +117,16 @@ func QuorumStore(cs []Client, opts ...Option) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return q.withInboxes(cs), nil
+	return q.withEars(cs), nil
+}
+
+// ReadWriteQuorumStore is the Store behind NewReadWrite with several clients.
+func ReadWriteQuorumStore(cs []Client, opts ...Option) (Store, error) {
+	q, _, err := newRedlock("ReadWriteQuorumStore", cs, opts)
+	if err != nil {
+		return nil, err
+	}
+	return q.withReaders(cs), nil
 }
 
 // Settle waits for what a Store of QuorumStore does after it has answered.

@@ -38,7 +38,7 @@ type part struct {
 func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	root := f.root
 	p := &part{family: f, cfg: f.of.observed(root)}
-	l := &Lease{engine: root.engine, hold: root.hold, rule: rule, fence: root.fence, began: time.Now(), part: p}
+	l := &Lease{engine: root.engine, hold: root.hold, rule: rule, mode: rule.Mode, fence: root.fence, began: time.Now(), part: p}
 	if rule.AtMost != 0 {
 		p.until = l.began.Add(rule.AtMost)
 	}

@@ -30,8 +30,8 @@ type said[T any] struct {
 	err   error
 }
 
-// send calls some nodes. call is made on one goroutine for each.
-func send[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
+// fanOut calls some nodes. call is made on one goroutine for each.
+func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 	f := &fan[T]{quorum: q, open: to, answers: make(chan said[T], len(q.nodes)), fates: make([]atomic.Int32, len(q.nodes))}
 	q.active.Add(1)
 	for i, n := range q.nodes {
@@ -53,7 +53,7 @@ func send[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 }
 
 // next waits for an answer. It is false when there is none to wait for: all have answered, or their time is over. A node
-// that has not answered an earlier call in time is not waited for.
+// that has not answered an earlier call in time is not waited for, while the others are enough.
 func (f *fan[T]) next() (said[T], bool) {
 	if f.open == 0 || f.overdue {
 		return f.ready()
@@ -88,13 +88,19 @@ func (f *fan[T]) ready() (said[T], bool) {
 	}
 }
 
+// onlyLate says whether those that are still open are not worth waiting for: they are late with other calls, and the others are
+// a quorum.
 func (f *fan[T]) onlyLate() bool {
+	prompt := 0
 	for i, n := range f.quorum.nodes {
-		if f.open.has(i) && n.late.Load() == 0 {
-			return false
+		if n.late.Load() == 0 {
+			prompt++
+			if f.open.has(i) {
+				return false
+			}
 		}
 	}
-	return true
+	return prompt >= f.quorum.need
 }
 
 // done ends the wait. What is still open goes on by itself.

@@ -75,11 +75,7 @@ func (s listening) AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error) 
 }
 
 func newInbox(s subscriber) *inbox {
-	return newInboxAt(s, inboxChannel+rand.Text())
-}
-
-func newInboxAt(s subscriber, channel string) *inbox {
-	b := &inbox{client: s, channel: channel, tell: func(Event) {}}
+	b := &inbox{client: s, channel: inboxChannel + rand.Text(), tell: func(Event) {}}
 	b.ctx, b.cut = context.WithCancel(context.Background())
 	return b
 }
@@ -113,6 +109,8 @@ func (b *inbox) Inbox(string) string {
 	}
 	return b.channel
 }
+
+func (b *inbox) name(string) string { return b.channel }
 
 // Open waits for the subscription that is under way, and starts one if there never was any. During the pause after one that
 // failed it says why at once.

@@ -18,6 +18,7 @@ const (
 	joinsKey     = reserved + "j:{"        // latchkit:j:{tag}:L, a hash of who may join a lease, and who has
 	counterKey   = reserved + "f:{"        // latchkit:f:{tag of the slot}, the fence counter, for ever
 	wakeKey      = reserved + "w:{"        // latchkit:w:{tag}:L, for whom a node of a quorum keeps its vote
+	intentKey    = reserved + "t:{"        // latchkit:t:{tag}:L, which writer waits at a node of a quorum that has readers
 	nodeKey      = reserved + "node"       // the marker of a quorum's node, for ever
 	outKey       = reserved + "quarantine" // there while such a node is left out
 	inboxChannel = reserved + "i:"         // latchkit:i:random, no key but a channel: where an Engine is told of its turn
@@ -56,6 +57,7 @@ func tagOf(l string) string {
 func queueOf(l string) string            { return queueKey + tagOf(l) + "}:" + l }
 func readersOf(l string) string          { return readersKey + tagOf(l) + "}:" + l }
 func tombstoneOf(l, token string) string { return tombstoneKey + tagOf(l) + "}:" + token }
+func intentOf(l string) string           { return intentKey + tagOf(l) + "}:" + l }
 func wakeOf(l string) string             { return wakeKey + tagOf(l) + "}:" + l }
 func doneOf(l string) string             { return doneKey + tagOf(l) + "}:" + l }
 func joinsOf(l string) string            { return joinsKey + tagOf(l) + "}:" + l }

@@ -61,7 +61,7 @@ func (l *Lease) Mode() Mode {
 }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process; all who share
-// the key in one phase of readers have the same. Hand it to
+// the key in one phase of readers have the same, on a quorum mostly. Hand it to
 // whatever the lock protects and let that refuse a smaller one than it has seen: then a holder that was paused past its
 // lease can do no harm. It is 0 only where the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }

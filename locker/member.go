@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +14,9 @@ import (
 // without its being seen. A node that may have forgotten what it has granted becomes a member again when nothing of that can
 // matter any more, by the clock of this process.
 type member struct {
-	in atomic.Bool
+	marker, out string // keys: the marker, and the quarantine
+	in          atomic.Bool
+	id          string // of the data, when it was last told; guarded by the quorum's mutex
 
 	mu    sync.Mutex // held while the node is asked
 	asked time.Time
@@ -33,12 +34,25 @@ type quarantine struct {
 // askAgain is how often a node that may not vote is asked whether it may by now.
 const askAgain = 250 * time.Millisecond
 
+// memberAt is the node's membership for a key. A Redis Cluster has one for each slot, where the key lies: each slot is served by
+// another server, and one that has moved has come to a server that does not know what was granted in it.
+func (n *node) memberAt(slot uint16) *member {
+	if n.cluster == nil {
+		return &n.member
+	}
+	m, ok := n.slots.Load(slot)
+	if !ok {
+		tag := tagOfSlot(slot)
+		m, _ = n.slots.LoadOrStore(slot, &member{marker: nodeKey + ":" + tag, out: outKey + ":" + tag})
+	}
+	return m.(*member)
+}
+
 // expel makes the node be asked who it is before it votes again.
 func (m *member) expel() { m.in.Store(false) }
 
 // admitted is nil when the node may be asked for its vote.
-func (n *node) admitted(ctx context.Context) error {
-	m := &n.member
+func (n *node) admitted(ctx context.Context, m *member, slot uint16) error {
 	if m.in.Load() {
 		return nil
 	}
@@ -55,7 +69,7 @@ func (n *node) admitted(ctx context.Context) error {
 	if over {
 		waitedFor, waited = m.seen.name, time.Since(m.seen.since)
 	}
-	err := n.enroll(ctx, waitedFor, waited)
+	err := n.enroll(ctx, m, slot, waitedFor, waited)
 	m.asked, m.why = time.Now(), nil
 	if isRefusal(err) {
 		m.why = err
@@ -64,9 +78,9 @@ func (n *node) admitted(ctx context.Context) error {
 }
 
 // enroll runs quorum_enroll.lua. m.mu is held.
-func (n *node) enroll(ctx context.Context, waitedFor string, waited time.Duration) error {
-	m, q := &n.member, n.quorum
-	v, err := quorumEnrollScript.run(ctx, n.client, []string{nodeKey, outKey},
+func (n *node) enroll(ctx context.Context, m *member, slot uint16, waitedFor string, waited time.Duration) error {
+	q := n.quorum
+	v, err := quorumEnrollScript.run(ctx, n.client, []string{m.marker, m.out},
 		millis(q.longest), millis(q.gate), waitedFor, int64(waited/time.Millisecond))
 	if err != nil {
 		return err
@@ -76,7 +90,7 @@ func (n *node) enroll(ctx context.Context, waitedFor string, waited time.Duratio
 	switch state {
 	case "member":
 		m.seen = quarantine{}
-		return q.admit(n, id)
+		return q.admit(n, m, slot, id)
 	case "quarantine":
 		name, lasts := r.word(), r.duration()
 		if m.seen.id != id || m.seen.name != name {
@@ -95,16 +109,51 @@ func (n *node) enroll(ctx context.Context, waitedFor string, waited time.Duratio
 }
 
 // admit makes a node a member, unless another one is the same server, or of the same replica set: it would vote twice.
-func (q *quorum) admit(n *node, id string) error {
+func (q *quorum) admit(n *node, m *member, slot uint16, id string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.ids[n.index] = id
-	for i, other := range q.ids {
-		if i != n.index && other == id && q.nodes[i].member.in.Load() {
-			return &Refusal{Err: fmt.Errorf("%w: it is the same server as node %s, or of the same replica set, and does not vote twice; give clients of independent servers",
-				ErrUnsupported, strconv.Itoa(i))}
+	m.id = id
+	for _, other := range q.nodes {
+		if o := other.memberAt(slot); other != n && o.id == id && o.in.Load() {
+			return &Refusal{Err: fmt.Errorf("%w: it is the same server as node %d, or of the same replica set, and does not vote twice; give clients of independent servers",
+				ErrUnsupported, other.index)}
 		}
 	}
-	n.member.in.Store(true)
+	m.in.Store(true)
 	return nil
+}
+
+// enrollAll declares the node new: all that is one, each of its slots.
+func (n *node) enrollAll(ctx context.Context) error {
+	if n.cluster == nil {
+		return n.enrollNew(ctx, 0)
+	}
+	var all sync.WaitGroup
+	var failed atomic.Pointer[error]
+	next := atomic.Int32{}
+	for range mostAtOnce {
+		all.Go(func() {
+			for failed.Load() == nil {
+				i := next.Add(1) - 1
+				if i >= slotCount {
+					return
+				}
+				if err := n.enrollNew(ctx, uint16(i)); err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (n *node) enrollNew(ctx context.Context, slot uint16) error {
+	m := n.memberAt(slot)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return n.enroll(lasting(ctx), m, slot, "new", 0)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -13,17 +14,19 @@ import (
 // node is one independent server of a quorum: what single is where there is one server. It gives votes.
 type node struct {
 	single
-	index  int
-	addr   string
-	quorum *quorum
-	inbox  *inbox // nil: the client cannot subscribe
+	cluster *clustered // a Redis Cluster; nil: one server, or the one that Sentinel picks
+	index   int
+	addr    string
+	quorum  *quorum
+	ear     ear // nil: the client cannot subscribe
 
 	underWay atomic.Int32 // calls
 	late     atomic.Int32 // those that have taken too long
 	opening  atomic.Bool  // of the inbox
 
-	cleaner cleaner // releases that the node has not confirmed
-	member  member
+	cleaner cleaner  // releases that the node has not confirmed
+	member  member   // of one server
+	slots   sync.Map // of a cluster: a *member for each slot in use
 }
 
 // poll is a node's answer to an acquire.
@@ -35,28 +38,40 @@ type poll struct {
 
 func newNode(c Client, i int, q *quorum) *node {
 	n := &node{single: single{client: c, steps: c, renewals: c}, index: i, addr: addressOf(c), quorum: q}
+	if cluster, ok := c.(clusterClient); ok {
+		n.cluster = &clustered{n.single, cluster}
+	}
+	n.member.marker, n.member.out = nodeKey, outKey
 	n.cleaner = cleaner{
-		calls: &q.calls, background: q.background, closing: q.closing,
+		calls: &q.calls, background: q.background, closing: q.closing, one: true,
 		release: func(ctx context.Context, c Claim) (Grant, error) { return n.release(ctx, c, true) },
 	}
 	n.cleaner.init()
 	return n
 }
 
-// error says which node an error is of.
-func (n *node) error(err error) error { return &NodeError{Node: n.index, Addr: n.addr, Err: err} }
+// error says which node an error is of. That this node refused says nothing of the others, so it is no Refusal any more: whoever
+// looks for one inside would take a step for not done that another node may have done.
+func (n *node) error(err error) error {
+	for no, ok := errors.AsType[*Refusal](err); ok; no, ok = errors.AsType[*Refusal](err) {
+		err = no.Err
+	}
+	return &NodeError{Node: n.index, Addr: n.addr, Err: err}
+}
 
 // acquire asks for the node's vote, if it may vote.
 func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll, error) {
+	at := slot(tagOf(c.Key))
+	m := n.memberAt(at)
 	for range 2 {
-		if err := n.admitted(ctx); err != nil {
+		if err := n.admitted(ctx, m, at); err != nil {
 			return poll{}, err
 		}
-		p, err := n.vote(ctx, c, hint, ticket)
+		p, err := n.vote(ctx, c, m, hint, ticket)
 		if !errors.Is(err, errForgot) {
 			return p, err
 		}
-		n.member.expel()
+		m.expel()
 	}
 	return poll{}, &Refusal{Temporary: true, Err: errForgot}
 }
@@ -64,20 +79,33 @@ func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll,
 // errForgot: the node has no marker, or not its own.
 var errForgot = errors.New("it may have forgotten leases")
 
-func (n *node) vote(ctx context.Context, c Claim, hint, ticket uint64) (poll, error) {
-	inbox := ""
-	if c.Queue {
-		inbox = c.Inbox
-	}
+func (n *node) vote(ctx context.Context, c Claim, m *member, hint, ticket uint64) (poll, error) {
 	sent := time.Now()
-	v, err := quorumAcquireScript.run(ctx, n.steps,
-		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key), nodeKey},
-		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, inbox,
-		strconv.FormatUint(hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(ticket, 10))
+	v, err := n.ask(ctx, c, m, hint, ticket)
 	if err != nil {
 		return poll{}, err
 	}
-	r := reply{v}
+	return n.pollOf(v, sent)
+}
+
+// ask runs quorum_acquire.lua.
+func (n *node) ask(ctx context.Context, c Claim, m *member, hint, ticket uint64) (string, error) {
+	inbox := n.inboxOf(c)
+	if inbox != "" {
+		n.ear.Inbox(c.Key) // which is so in use
+	}
+	if n.quorum.readers {
+		return n.askReading(ctx, c, m, inbox, hint, ticket)
+	}
+	return quorumAcquireScript.run(ctx, n.steps,
+		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key), m.marker},
+		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, inbox,
+		strconv.FormatUint(hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(ticket, 10))
+}
+
+// pollOf reads the answer to an acquire that was sent at that time.
+func (n *node) pollOf(text string, sent time.Time) (poll, error) {
+	r := reply{text}
 	state := r.word()
 	at := r.time()
 	n.quorum.clocks.note(n.index, at, sent)
@@ -85,8 +113,11 @@ func (n *node) vote(ctx context.Context, c Claim, hint, ticket uint64) (poll, er
 	switch state {
 	case "forgot":
 		return poll{}, errForgot
-	case "granted":
+	case "granted", "entered":
 		_ = r.word()
+		if state == "entered" {
+			p.Writer = r.word() == "1"
+		}
 		h, minted, ok := parseVote(r.rest)
 		if !ok {
 			return poll{}, odd("acquire")
@@ -128,6 +159,9 @@ func parseVote(text string) (h leaseText, minted uint64, ok bool) {
 
 // confirm raises the node's vote to the fence that the quorum agreed on. It is false when it is not the owner's any more.
 func (n *node) confirm(ctx context.Context, c Claim, minted, fence uint64, block int) (bool, error) {
+	if n.quorum.readers {
+		return n.confirmReading(ctx, c, minted, fence, block)
+	}
 	v, err := quorumConfirmScript.run(ctx, n.steps, []string{c.Key, counterOf(c.Key)},
 		c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10)) //nolint:gosec // ≥ 1
 	return v == "1", err
@@ -140,23 +174,29 @@ func (n *node) release(ctx context.Context, c Claim, wakes bool) (Grant, error) 
 
 // take is a release whose tombstone says why.
 func (n *node) take(ctx context.Context, c Claim, tombstone string, wakes bool) (Grant, error) {
-	done, inbox, wake := time.Duration(0), "", "0"
+	done, wake := time.Duration(0), "0"
 	if c.Complete {
 		done = c.Once
-	}
-	if c.Queue {
-		inbox = c.Inbox
 	}
 	if wakes {
 		wake = "1"
 	}
+	if n.quorum.readers {
+		v, err := n.takeReading(ctx, c, tombstone, done, n.inboxOf(c), wake)
+		return takenOf(v, err)
+	}
 	v, err := quorumReleaseScript.run(ctx, n.steps,
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), inbox, asksOnce(c), wake)
+		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), n.inboxOf(c), asksOnce(c), wake)
+	return takenOf(v, err)
+}
+
+// takenOf reads the answer to a release.
+func takenOf(text string, err error) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	r := reply{v}
+	r := reply{text}
 	switch r.word() {
 	case "released":
 		return Grant{State: Released}, nil
@@ -168,6 +208,25 @@ func (n *node) take(ctx context.Context, c Claim, tombstone string, wakes bool) 
 		return Grant{State: Revoked, Reason: r.rest}, nil
 	}
 	return Grant{}, odd("release")
+}
+
+// renew renews votes where they lie.
+func (n *node) renew(ctx context.Context, cs []Claim) ([]Grant, error) {
+	if n.quorum.readers {
+		return n.renewReading(ctx, cs)
+	}
+	if n.cluster != nil {
+		return n.cluster.Renew(ctx, cs)
+	}
+	return n.Renew(ctx, cs)
+}
+
+// examine finds out what is unsafe about the node.
+func (n *node) examine(ctx context.Context) []Warning {
+	if n.cluster != nil {
+		return n.cluster.Examine(ctx)
+	}
+	return n.Examine(ctx)
 }
 
 // clean makes the node's cleaner repeat a release until it is confirmed.

@@ -23,7 +23,6 @@ type config struct {
 	queue      bool
 	handoffs   int
 
-	maxSkew     time.Duration
 	nodeTimeout time.Duration
 
 	adaptive     *adaptiveBackoff
@@ -31,6 +30,7 @@ type config struct {
 	renewClient  Client
 	renewApart   bool
 	autoPipeline bool
+	maxSkew      time.Duration
 	failsOver    bool // another server may take over, whose clock differs by maxSkew
 	acks         acks
 }
@@ -44,7 +44,7 @@ func newConfig(opts []Option) (config, error) {
 		handoffs: DefaultHandoffs,
 
 		maxSkew:     DefaultMaxSkew,
-		nodeTimeout: 500 * time.Millisecond,
+		nodeTimeout: DefaultNodeTimeout,
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -148,8 +148,11 @@ const DefaultHandoffs = 64
 // do, every caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return func(c *config) { c.handoffs = n } }
 
+// DefaultNodeTimeout is how long a quorum waits for a node when [WithNodeTimeout] does not say otherwise.
+const DefaultNodeTimeout = 500 * time.Millisecond
+
 // WithNodeTimeout is how long one step on a quorum waits for a node that does not answer, where the answers of the others do not
-// decide. It has nothing to do with the TTL. Default: 500 ms.
+// decide. It has nothing to do with the TTL. Default: [DefaultNodeTimeout].
 func WithNodeTimeout(d time.Duration) Option { return func(c *config) { c.nodeTimeout = d } }
 
 // WithFair grants strictly in the order in which callers of all processes began to wait at the server: it is

@@ -183,7 +183,7 @@ func (p *polling) Release(ctx context.Context, c Claim) (Grant, error) {
 	if c.Keep > 0 {
 		err = o.Refresh(ctx, whole(c.Keep), nil)
 	} else {
-		err = o.Lock.Release(ctx)
+		err = o.Release(ctx)
 	}
 	switch {
 	case errors.Is(err, redislock.ErrLockNotHeld), errors.Is(err, redislock.ErrNotObtained):

@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,8 @@ import (
 // Only what the quorum could not decide is the Engine's to repeat.
 type quorum struct {
 	nodes    []*node
-	need     int           // nodes that must agree
+	need     int // nodes that must agree
+	readers  bool
 	skew     time.Duration // between the nodes' clocks
 	patience time.Duration // with a node that does not answer
 	longest  time.Duration // TTL
@@ -33,8 +33,7 @@ type quorum struct {
 	closing    chan struct{}
 	settled    sync.Once
 
-	mu  sync.Mutex
-	ids []string // of the nodes' data
+	mu sync.Mutex // so that no two nodes become members as the same server
 }
 
 var _ interface {
@@ -50,7 +49,7 @@ func newQuorum(cs []Client, cfg config) *quorum {
 	q := &quorum{
 		need: len(cs)/2 + 1, skew: cfg.maxSkew, patience: cfg.nodeTimeout,
 		longest: cfg.maxTTL, gate: max(cfg.maxTTL+cfg.drift(cfg.maxTTL), 4*cfg.maxSkew) + 100*time.Millisecond,
-		clocks: newClocks(len(cs)), closing: make(chan struct{}), ids: make([]string, len(cs)),
+		clocks: newClocks(len(cs)), closing: make(chan struct{}),
 	}
 	q.background, q.cut = context.WithCancel(context.Background())
 	for i, c := range cs {
@@ -84,7 +83,9 @@ func (q *quorum) settle(ctx context.Context) (err error) {
 	q.settled.Do(func() {
 		close(q.closing)
 		for _, n := range q.nodes {
-			err = errors.Join(err, n.cleaner.stop(ctx))
+			if stopped := n.cleaner.stop(ctx); err == nil {
+				err = stopped
+			}
 		}
 		q.cut()
 		if stopped := q.calls.stop(ctx); err == nil {

@@ -9,6 +9,9 @@ import (
 // mostRounds bounds how often votes are collected anew within one acquire, when contenders have split them and nobody won.
 const mostRounds = 3
 
+// soon is how long an acquire waits for the late answers to an earlier one of the same token.
+const soon = 5 * time.Millisecond
+
 // Acquire asks all nodes for their votes. It is granted when more than half of them gave it theirs and agree on the fence.
 func (q *quorum) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	ctx = lasting(ctx)
@@ -42,6 +45,7 @@ func (q *quorum) Acquire(ctx context.Context, c Claim) (Grant, error) {
 
 // round collects votes once. False: the token is being released.
 func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bool) {
+	b.await(soon)
 	ask, hint, ticket, ok := b.begin(q)
 	t = newTally(q)
 	if !ok {
@@ -58,10 +62,10 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 	}
 	sent := time.Now()
 	t.rounds = 1
-	f := send(q, ask, func(n *node) (poll, error) {
+	f := fanOut(q, ask, func(n *node) (poll, error) {
 		p, err := n.acquire(ctx, c, hint, ticket)
 		if p.Deaf {
-			n.deaf(c.Inbox)
+			n.deaf(c.Key)
 		}
 		q.afterwards(ctx, n, b, b.heard(n.index, p.Grant, err))
 		return p, err
@@ -102,7 +106,7 @@ func (q *quorum) agree(ctx context.Context, c Claim, t *tally) {
 			lower = lower.with(i)
 		}
 	}
-	f := send(q, lower, func(n *node) (bool, error) {
+	f := fanOut(q, lower, func(n *node) (bool, error) {
 		return n.confirm(ctx, c, t.polls[n.index].minted, fence, block)
 	})
 	defer f.done()

@@ -16,7 +16,11 @@ type seen struct {
 
 // view reads L as a quorum writes it.
 func (n *node) view(ctx context.Context, key string) (seen, error) {
-	info, text, err := n.read(ctx, key)
+	look := n.read
+	if n.quorum.readers {
+		look = n.readReaders
+	}
+	info, text, err := look(ctx, key)
 	if err != nil || !info.Held {
 		return seen{Info: info}, err
 	}
@@ -35,7 +39,7 @@ func (q *quorum) Inspect(ctx context.Context, key string) (Info, error) {
 }
 
 func (q *quorum) inspect(ctx context.Context, key string) (seen, error) {
-	f := send(q, q.all(), func(n *node) (seen, error) { return n.view(ctx, key) })
+	f := fanOut(q, q.all(), func(n *node) (seen, error) { return n.view(ctx, key) })
 	defer f.done()
 	views := make([]*seen, len(q.nodes))
 	var errs []error
@@ -98,6 +102,11 @@ func (q *quorum) describe(views []*seen, holder string) (s seen) {
 			s = *v
 		}
 	}
+	for _, v := range views {
+		if v != nil && v.id == holder {
+			s.Readers = max(s.Readers, v.Readers)
+		}
+	}
 	s.Left = runsOut(lefts, len(lefts)-q.need+1)
 	return s
 }
@@ -118,7 +127,10 @@ func (q *quorum) Break(ctx context.Context, key string, fence uint64, reason str
 	if holder.Kept {
 		c.Owner, c.Undo = kept, 0 // nobody is left to read a note
 	}
-	f := send(q, q.all(), func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, true) })
+	if holder.Mode == Shared {
+		c.Owner, c.Fence = shared, holder.Fence
+	}
+	f := fanOut(q, q.all(), func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, true) })
 	defer f.done()
 	t := count{quorum: q}
 	for t.released+t.gone <= len(q.nodes)-q.need || t.released == 0 {
@@ -140,7 +152,7 @@ func (q *quorum) Break(ctx context.Context, key string, fence uint64, reason str
 // RaiseFence raises the counters of a quorum, so that every quorum has one of them in it.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = lasting(ctx)
-	f := send(q, q.all(), func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) })
+	f := fanOut(q, q.all(), func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) })
 	defer f.done()
 	raised, refused := 0, 0
 	var errs []error
@@ -173,7 +185,7 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 
 // Examine looks at every node.
 func (q *quorum) Examine(ctx context.Context) (all []Warning) {
-	f := send(q, q.all(), func(n *node) ([]Warning, error) { return n.Examine(ctx), nil })
+	f := fanOut(q, q.all(), func(n *node) ([]Warning, error) { return n.examine(ctx), nil })
 	defer f.done()
 	for {
 		a, ok := f.next()
@@ -183,18 +195,6 @@ func (q *quorum) Examine(ctx context.Context) (all []Warning) {
 		for _, w := range a.value {
 			w.Text = "node " + strconv.Itoa(a.node) + ": " + w.Text
 			all = append(all, w)
-		}
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for i, id := range q.ids {
-		for j, other := range q.ids[:i] {
-			if id != "" && id == other {
-				all = append(all, Warning{
-					Code: "same-server",
-					Text: fmt.Sprintf("nodes %d and %d are the same server, or of one replica set, and vote once; give clients of independent servers", j, i),
-				})
-			}
 		}
 	}
 	return all

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// hinted is a quorum whose clients can subscribe, and so a Notifier. One channel name, on every node; it brings no grants,
-// because no node can make one, but hints: a key may be free, ask again. Any node's will do.
+// hinted is a quorum whose clients can subscribe, and so a Notifier. It brings no grants, because no node can make one, but
+// hints: a key may be free, ask again. Any node's will do. To the Engine all inboxes are one.
 type hinted struct {
 	*quorum
 	channel string
@@ -15,17 +15,33 @@ type hinted struct {
 
 var _ Notifier = hinted{}
 
-// withInboxes gives every node an inbox, if all clients can subscribe.
-func (q *quorum) withInboxes(cs []Client) Store {
-	channel := inboxChannel + rand.Text()
+// ear is how a node's hints are heard: an inbox, or the shards of a cluster.
+type ear interface {
+	Notifier
+	name(key string) string // of the channel, also while it is not heard
+}
+
+// withEars makes hints be heard, if all clients can subscribe.
+func (q *quorum) withEars(cs []Client) Store {
 	for i, c := range cs {
-		s, ok := c.(subscriber)
-		if !ok {
+		switch s := c.(type) {
+		case clusterClient:
+			q.nodes[i].ear = newShards(s)
+		case subscriber:
+			q.nodes[i].ear = newInbox(s)
+		default:
 			return q
 		}
-		q.nodes[i].inbox = newInboxAt(s, channel)
 	}
-	return hinted{q, channel}
+	return hinted{q, inboxChannel + rand.Text()}
+}
+
+// inboxOf is where a claim waits at this node, "" when it does not. Its own inbox only says that it does.
+func (n *node) inboxOf(c Claim) string {
+	if !c.Queue || c.Inbox == "" || n.ear == nil {
+		return ""
+	}
+	return n.ear.name(c.Key)
 }
 
 // Listen makes tell hear what any node says, one at a time.
@@ -33,7 +49,7 @@ func (q hinted) Listen(tell func(Event)) (stop func()) {
 	var one sync.Mutex
 	var stops []func()
 	for _, n := range q.nodes {
-		stops = append(stops, n.inbox.Listen(func(e Event) {
+		stops = append(stops, n.ear.Listen(func(e Event) {
 			one.Lock()
 			defer one.Unlock()
 			tell(e)
@@ -52,7 +68,7 @@ func (q hinted) Listen(tell func(Event)) (stop func()) {
 func (q hinted) Inbox(key string) string {
 	heard := 0
 	for _, n := range q.nodes {
-		if n.inbox.Inbox(key) != "" {
+		if n.ear.Inbox(key) != "" {
 			heard++
 		}
 	}
@@ -64,7 +80,7 @@ func (q hinted) Inbox(key string) string {
 
 // Open subscribes on all nodes, and returns when a quorum is heard.
 func (q hinted) Open(ctx context.Context, key string) (string, error) {
-	f := send(q.quorum, q.all(), func(n *node) (string, error) { return n.inbox.Open(ctx, key) })
+	f := fanOut(q.quorum, q.all(), func(n *node) (string, error) { return n.ear.Open(ctx, key) })
 	defer f.done()
 	heard := 0
 	var errs []error
@@ -82,20 +98,13 @@ func (q hinted) Open(ctx context.Context, key string) (string, error) {
 	return q.channel, nil
 }
 
-// Reset subscribes afresh wherever the subscription was not found.
-func (q hinted) Reset(name string) {
-	for _, n := range q.nodes {
-		n.inbox.Reset(name)
-	}
-}
+// Reset has nothing to do: each node where nobody listened was seen to when it said so.
+func (q hinted) Reset(string) {}
 
 // deaf is called when a node has said that nobody listens there at our inbox.
-func (n *node) deaf(inbox string) {
-	if n.inbox == nil {
-		return
-	}
-	if n.inbox.Inbox("") != "" {
-		n.inbox.Reset(inbox)
+func (n *node) deaf(key string) {
+	if n.ear.Inbox(key) != "" {
+		n.ear.Reset(n.ear.name(key))
 		return
 	}
 	if n.opening.Swap(true) {
@@ -105,6 +114,6 @@ func (n *node) deaf(inbox string) {
 		defer n.opening.Store(false)
 		ctx, cancel := context.WithTimeout(n.quorum.background, callTimeout)
 		defer cancel()
-		_, _ = n.inbox.Open(ctx, "") // the next answer says whether it worked
+		_, _ = n.ear.Open(ctx, key) // the next answer says whether it worked
 	})
 }

@@ -45,7 +45,7 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 			t.hear(n, Grant{}, errBehind)
 		}
 	}
-	f := send(q, tell, func(n *node) (Grant, error) {
+	f := fanOut(q, tell, func(n *node) (Grant, error) {
 		c := claim(n.index)
 		g, err := n.release(ctx, c, true)
 		if err != nil {
@@ -109,6 +109,7 @@ type count struct {
 	revoked  bool
 	reason   string
 	done     bool
+	writer   bool // waits, says a node
 	errs     []error
 }
 
@@ -119,6 +120,7 @@ func (t *count) hear(n *node, g Grant, err error) {
 		return
 	case g.State == Released:
 		t.released++
+		t.writer = t.writer || g.Writer
 		return
 	case g.State == Revoked:
 		t.revoked, t.reason = true, g.Reason
@@ -157,7 +159,7 @@ func (t *count) result(silent nodes) (Grant, error) {
 func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	ctx = lasting(ctx)
 	q.ballots.renewed(cs)
-	f := send(q, q.all(), func(n *node) ([]Grant, error) { return n.Renew(ctx, cs) })
+	f := fanOut(q, q.all(), func(n *node) ([]Grant, error) { return n.renew(ctx, cs) })
 	defer f.done()
 	counts := make([]count, len(cs))
 	open := len(cs)
@@ -176,6 +178,10 @@ func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 			t := &counts[i]
 			t.quorum = q
 			was := t.decided()
+			if g.Err != nil {
+				t.hear(n, Grant{}, g.Err)
+				continue
+			}
 			if g.State == Granted { // where a release takes, a renewal keeps
 				g.State = Released
 			}
@@ -192,11 +198,14 @@ func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	}
 	grants := make([]Grant, len(cs))
 	for i := range counts {
-		if t := &counts[i]; t.quorum != nil && t.decided() {
-			if grants[i], _ = t.result(0); grants[i].State == Released {
-				grants[i].State = Granted
-			}
+		t := &counts[i]
+		t.quorum, t.errs = q, append(t.errs, errs...)
+		g, err := t.result(f.open)
+		if g.State == Released {
+			g.State, g.Writer = Granted, t.writer
 		}
+		g.Err = err
+		grants[i] = g
 	}
 	return grants, nil
 }

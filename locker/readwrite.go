@@ -3,6 +3,7 @@ package locker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,10 +21,19 @@ import (
 // Who reads cannot become a writer, also not in a nested Acquire: that is refused at once with ErrUnsupported, because two such
 // callers would wait for each other. [Lease.Downgrade] goes the other way.
 //
+// With three or more clients, an odd number, of independent servers, more than half of them must agree, as for [NewRedlock],
+// whose rules hold, [EnrollRedlock] included. There a writer who waits keeps new readers out, and after a writer all readers who
+// wait have a try before the next; but no order is promised, and a process whose writer waits longer than 3 s without asking
+// loses that privilege.
+//
 // Nothing is sent before the first lock. The clients must outlive the Locker.
 func NewReadWrite(cs []Client, opts ...Option) (*Engine, error) {
-	if len(cs) != 1 {
-		return nil, fmt.Errorf("latchkit: NewReadWrite: %d clients; give one", len(cs))
+	switch len(cs) {
+	case 0:
+		return nil, errors.New("latchkit: NewReadWrite: 0 clients; give one, or an odd number, at least 3, of independent servers")
+	case 1:
+	default:
+		return newReadWriteQuorum(cs, opts)
 	}
 	c := cs[0]
 	if err := checkClient("NewReadWrite", c); err != nil {
@@ -157,7 +167,7 @@ func (s readWrite) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 		s.renew(ctx, b, grants)
 	}
 	if s.cluster != nil {
-		clustered{s.single, s.cluster}.each(batches(cs, func(key string) uint16 { return slot(tagOf(key)) }), renew)
+		clustered(s).each(batches(cs, func(key string) uint16 { return slot(tagOf(key)) }), renew)
 	} else {
 		for _, b := range batches(cs, func(string) uint16 { return 0 }) {
 			renew(b)
@@ -222,20 +232,26 @@ func (s readWrite) Inspect(ctx context.Context, key string) (Info, error) {
 }
 
 func (s readWrite) look(ctx context.Context, key string) (Info, leaseText, error) {
-	v, err := rwInspectScript.run(ctx, s.client, []string{key, queueOf(key), readersOf(key)})
-	if err != nil {
-		return Info{}, leaseText{}, err
-	}
-	r := reply{v}
-	now, left, waiters, readers := r.time(), r.duration(), int(r.integer()), int(r.integer())
-	info, text, err := infoOf(now, left, waiters, r.rest)
+	info, text, err := s.readReaders(ctx, key)
 	if err != nil || !info.Held {
 		return info, leaseText{}, err
 	}
 	h, ours := parseLease(text)
 	info.heldBy(h, ours)
-	info.Readers = readers
 	return info, h, nil
+}
+
+// readReaders is read, which counts readers too.
+func (s single) readReaders(ctx context.Context, key string) (Info, string, error) {
+	v, err := rwInspectScript.run(ctx, s.client, []string{key, queueOf(key), readersOf(key)})
+	if err != nil {
+		return Info{}, "", err
+	}
+	r := reply{v}
+	now, left, waiters, readers := r.time(), r.duration(), int(r.integer()), int(r.integer())
+	info, text, err := infoOf(now, left, waiters, r.rest)
+	info.Readers = readers
+	return info, text, err
 }
 
 // Break looks the holder up, and throws it out if it has that fence, as single does; readers are thrown out together, because

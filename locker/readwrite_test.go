@@ -42,7 +42,7 @@ func newReadWrite(t testing.TB, c locker.Client, opts ...locker.Option) *locker.
 func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
 	c := redis.NewClient(&redis.Options{})
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	for says, cs := range map[string][]locker.Client{
 		"0 clients": {}, "2 clients": {c, c}, "nil": {nil},
 	} {
@@ -51,7 +51,7 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 		}
 	}
 	ring := redis.NewRing(&redis.RingOptions{})
-	defer ring.Close()
+	defer func() { _ = ring.Close() }()
 	if _, err := locker.NewReadWrite([]locker.Client{ring}); err == nil || !strings.Contains(err.Error(), "Ring") {
 		t.Error(err)
 	}
@@ -355,11 +355,11 @@ var visitorProcess = proc.Register("visitors", func(args []string) {
 })
 
 // checkVisits looks for everything that must never be: an error, a writer beside anybody, a fence that does not grow from phase
-// to phase. It returns how many stays and phases there were, and how many phases began while a writer waited, at most.
-func checkVisits(t testing.TB, all []visit) (reads, writes, phases, overtaken int) {
+// to phase; on a quorum the readers of one time may have different ones, but all later writers larger ones. It returns how many stays and phases there were, and how many phases began while a writer waited, at most.
+func checkVisits(t testing.TB, all []visit, quorum bool) (reads, writes, phases, overtaken int) {
 	t.Helper()
 	slices.SortFunc(all, func(a, b visit) int { return cmp.Compare(a.Start, b.Start) })
-	var writer, last visit // the last writer, and who was last in
+	var writer, last visit // the last writer, and who had the largest fence
 	var ended int64        // when the last of all had left
 	began := make(map[uint64]int64)
 	for _, s := range all {
@@ -381,12 +381,21 @@ func checkVisits(t testing.TB, all []visit) (reads, writes, phases, overtaken in
 			if s.Start < ended {
 				t.Errorf("writer %s came in %v before somebody had left", s.Who, time.Duration(ended-s.Start))
 			}
+		}
+		before := writer // whoever has a smaller fence than that
+		if s.Mode == locker.Exclusive || !quorum {
+			before = last
+		}
+		if s.Fence < before.Fence || s.Fence == before.Fence && (s.Mode == locker.Exclusive || before.Mode == locker.Exclusive) {
+			t.Errorf("fence %d of %s after %d of %s", s.Fence, s.Who, before.Fence, before.Who)
+		}
+		if s.Mode == locker.Exclusive {
 			writer = s
 		}
-		if s.Fence < last.Fence || s.Fence == last.Fence && (s.Mode == locker.Exclusive || last.Mode == locker.Exclusive) {
-			t.Errorf("fence %d of %s after %d of %s", s.Fence, s.Who, last.Fence, last.Who)
+		if s.Fence > last.Fence {
+			last = s
 		}
-		last, ended = s, max(ended, s.End)
+		ended = max(ended, s.End)
 		if t.Failed() {
 			return // what follows is no news
 		}
@@ -417,11 +426,11 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 		"a fence that falls":       {{Who: "w", Fence: 5, Start: 1, End: 2}, first},
 		"an error":                 {first, {Who: "w", Failed: "stuck"}},
 	} {
-		if !faketest.Run(t, func(t testing.TB) { checkVisits(t, wrong) }).Failed() {
+		if !faketest.Run(t, func(t testing.TB) { checkVisits(t, wrong, name == "a fence for two") }).Failed() {
 			t.Errorf("%s: it was not found", name)
 		}
 	}
-	if reads, _, phases, _ := checkVisits(t, []visit{first, {Who: "q", Mode: locker.Shared, Fence: 1, Start: 15, End: 25}}); reads != 2 || phases != 1 {
+	if reads, _, phases, _ := checkVisits(t, []visit{first, {Who: "q", Mode: locker.Shared, Fence: 1, Start: 15, End: 25}}, false); reads != 2 || phases != 1 {
 		t.Errorf("%d reads in %d phases", reads, phases)
 	}
 }
@@ -454,10 +463,11 @@ func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 		}
 		all = append(all, more...)
 	}
-	reads, writes, phases, overtaken := checkVisits(t, all)
+	reads, writes, phases, overtaken := checkVisits(t, all, false)
 	t.Logf("%d reads in %d phases, %d writes; at most %d phases began while a writer waited", reads, phases, writes, overtaken)
-	// Of two writers one waits for the other and for the phase between them; and a phase may begin while the question is under way.
-	if reads < 100 || writes < 10 || overtaken > 3 {
+	// Of two writers one waits for the other and for the phase between them, and phases may begin while the question is under way on
+	// a slow machine. Readers who starve writers would begin hundreds.
+	if reads < 100 || writes < 10 || overtaken > 8 {
 		t.Errorf("%d reads, %d writes, %d phases began while a writer waited", reads, writes, overtaken)
 	}
 	eventually(t, "nothing is left", func() bool { return server.Client(t).Exists(t.Context(), "visited").Val() == 0 })

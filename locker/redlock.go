@@ -10,7 +10,7 @@ import (
 
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more than half must agree: three
 // survive the loss of one, five of two. cs is an odd number of clients, at least three, each of a server of its own: not
-// of a replica of another one.
+// of a replica of another one. Each may also be a client of a whole Sentinel set or Redis Cluster.
 //
 // A node that may have forgotten what it granted (it was restarted, emptied, replaced by its replica, or has evicted keys) does not
 // vote until every lease of that time is over: as long as [WithMaxTTL], which is 1 minute by default. That holds for new
@@ -23,11 +23,11 @@ func NewRedlock(cs []Client, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newEngine(q.withInboxes(cs), cfg), nil
+	return newEngine(q.withEars(cs), cfg), nil
 }
 
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker need not wait before it uses them.
-// Call it once, when they are installed, with the options of the Locker; not whenever a service starts: a server that was
+// A Redis Cluster is enrolled slot by slot, which takes seconds. Call it once, when they are installed, with the options of the Locker; not whenever a service starts: a server that was
 // restarted in the meantime has forgotten its leases, and nobody would notice. All must answer. Servers that are in use already
 // are left as they are.
 //
@@ -38,11 +38,7 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...Option) error {
 		return err
 	}
 	defer func() { _ = q.settle(ctx) }()
-	f := send(q, q.all(), func(n *node) (struct{}, error) {
-		n.member.mu.Lock()
-		defer n.member.mu.Unlock()
-		return struct{}{}, n.enroll(lasting(ctx), "new", 0)
-	})
+	f := fanOut(q, q.all(), func(n *node) (struct{}, error) { return struct{}{}, n.enrollAll(ctx) })
 	defer f.done()
 	var errs []error
 	for range q.nodes {
@@ -83,11 +79,14 @@ func newRedlock(who string, cs []Client, opts []Option) (*quorum, config, error)
 			return nil, cfg, fmt.Errorf("%w (on a quorum WithMaxTTL is %v unless you raise it: a node that may have forgotten its leases stays out for that long)", err, longestOnQuorums)
 		}
 	}
-	if cfg.renewClient != nil || cfg.autoPipeline {
-		return nil, cfg, fmt.Errorf("latchkit: %s: WithRenewClient and WithAutoPipeline speak of one server; leave them out", who)
+	if cfg.renewClient != nil || cfg.autoPipeline || cfg.acks.asked {
+		return nil, cfg, fmt.Errorf("latchkit: %s: WithRenewClient, WithAutoPipeline and WithReplicaAck speak of one server; leave them out", who)
 	}
 	if err := checkNodes(who, cs); err != nil {
 		return nil, cfg, err
+	}
+	for _, c := range cs {
+		cfg.failsOver = cfg.failsOver || failsOver(c)
 	}
 	return newQuorum(cs, cfg), cfg, nil
 }
@@ -107,9 +106,8 @@ func checkNodes(who string, cs []Client) error {
 		if isNil(c) {
 			return fmt.Errorf("latchkit: %s: client %d is nil; give a go-redis v9 client of each server", who, i)
 		}
-		switch c.(type) {
-		case *redis.ClusterClient, *redis.Ring:
-			return fmt.Errorf("latchkit: %s: client %d is a %T, which spreads keys over several servers; give clients of one server each", who, i, c)
+		if _, ok := c.(*redis.Ring); ok {
+			return fmt.Errorf("latchkit: %s: client %d is a *redis.Ring, which moves keys to other servers when one is gone; give a client of one server, of a Sentinel set or of a Cluster", who, i)
 		}
 		for j, other := range cs[:i] {
 			if same(c, other) {

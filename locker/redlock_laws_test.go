@@ -2,8 +2,8 @@ package locker_test
 
 import (
 	"context"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,6 +34,11 @@ func TestRedlockObeysTheLaws(t *testing.T) {
 }
 
 func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness {
+	return harnessOf(t, servers, locker.QuorumStore)
+}
+
+// harnessOf is for the Stores that a constructor makes on several servers.
+func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) lockertest.Harness {
 	direct := clientsOf(t, servers)
 	var proxies []*chaos.Proxy
 	var through []*redis.Client
@@ -42,12 +47,11 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness
 		proxies = append(proxies, p)
 		through = append(through, s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() }))
 	}
-	var mu sync.Mutex
-	connections := make(map[locker.Store][]*redis.Client)
-	store := newQuorumStore(t, through)
+	store, can := openQuorum(t, through, open), quorumCan
+	_, can.Readers = store.(locker.Downgrader)
 	return lockertest.Harness{
 		Store: store,
-		Can:   quorumCan,
+		Can:   can,
 		LoseReply: func(t testing.TB, op locker.Op, key string) {
 			for i, p := range proxies {
 				loadScripts(t, through[i])
@@ -60,12 +64,7 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness
 			}
 		},
 		Another: func(t testing.TB) locker.Store {
-			cs := clientsOf(t, servers)
-			s := newQuorumStore(t, cs)
-			mu.Lock()
-			defer mu.Unlock()
-			connections[s] = cs
-			return s
+			return openQuorum(t, clientsOf(t, servers), open)
 		},
 		Occupy: func(t testing.TB, key string, ttl time.Duration) {
 			for _, c := range direct {
@@ -92,27 +91,81 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness
 	}
 }
 
-func newQuorumStore(t testing.TB, cs []*redis.Client) locker.Store {
+type quorumOpener = func([]locker.Client, ...locker.Option) (locker.Store, error)
+
+func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
 	t.Helper()
-	s, err := locker.QuorumStore(clients(cs))
+	s, err := open(clients(cs))
 	if err != nil {
 		t.Fatal(err)
 	}
+	settles(t, s)
+	return s
+}
+
+// settles fails the test if a Store does not come to rest when the test is over.
+func settles(t testing.TB, s locker.Store) {
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := locker.Settle(ctx, s); err != nil {
 			t.Errorf("settle: %v", err)
 		}
 	})
-	return s
 }
 
-// quorumCall matches the EVALSHA of one step of a quorum on one key.
+// quorumCall matches the EVALSHA of one step of a quorum on one key, with readers or without.
 func quorumCall(op locker.Op, key string) chaos.Match {
-	name := map[locker.Op]string{locker.OpAcquire: "quorum_acquire", locker.OpRenew: "renew", locker.OpRelease: "quorum_release"}[op]
-	sha := locker.ScriptSHA(name)
+	names := map[locker.Op][]string{
+		locker.OpAcquire: {"quorum_acquire", "quorum_rw_acquire"}, locker.OpRenew: {"renew", "quorum_rw_renew"},
+		locker.OpRelease: {"quorum_release", "quorum_rw_release"},
+	}[op]
 	return func(request []byte) bool {
-		return strings.Contains(string(request), sha) && strings.Contains(string(request), key)
+		return strings.Contains(string(request), key) && slices.ContainsFunc(names, func(name string) bool {
+			return strings.Contains(string(request), locker.ScriptSHA(name))
+		})
 	}
+}
+
+// A node may be a server, a Sentinel set or a Cluster, and they may be mixed.
+func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	server, set, cluster := redistest.Start(t), redistest.StartSentinel(t), redistest.StartCluster(t)
+	nodes := func(t testing.TB) []redis.UniversalClient {
+		return []redis.UniversalClient{server.Client(t), set.Client(t), cluster.Client(t)}
+	}
+	asClients := func(cs []redis.UniversalClient) (all []locker.Client) {
+		for _, c := range cs {
+			all = append(all, c)
+		}
+		return all
+	}
+	if err := locker.EnrollRedlock(t.Context(), asClients(nodes(t))); err != nil {
+		t.Fatal(err)
+	}
+	store := func(t testing.TB) locker.Store {
+		s, err := locker.QuorumStore(asClients(nodes(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		settles(t, s)
+		return s
+	}
+	t.Run("mixed", func(t *testing.T) {
+		lockertest.Run(t, func(t *testing.T) lockertest.Harness {
+			direct := nodes(t)
+			return lockertest.Harness{
+				Store:   store(t),
+				Can:     quorumCan,
+				Another: store,
+				Occupy: func(t testing.TB, key string, ttl time.Duration) {
+					for _, c := range direct {
+						if err := c.Set(t.Context(), key, "somebody else", ttl).Err(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				},
+			}
+		})
+	})
 }

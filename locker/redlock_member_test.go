@@ -242,6 +242,7 @@ func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 	eventually(t, "the other one has ended it", func() bool { ask(other, "b"); return member() })
 	c.FlushAll(t.Context())
 	again := time.Now()
+	eventually(t, "another quarantine has begun", func() bool { ask(other, "d"); return c.Exists(t.Context(), "latchkit:quarantine").Val() == 1 })
 	eventually(t, "it is a member again", func() bool { ask(l, fmt.Sprint("c", time.Since(again))); return member() })
 	if d := time.Since(again); d < 6*time.Second {
 		t.Errorf("after the second loss it voted again after %v", d)

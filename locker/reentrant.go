@@ -21,7 +21,8 @@ import (
 // themselves where they must.
 //
 // A nested hold is what the first one is. Shared inside Exclusive joins it; Exclusive inside Shared is refused at once
-// with ErrUnsupported, because two who try that would wait for each other. Of the nested Rule:
+// with ErrUnsupported, because two who try that would wait for each other. [Lease.Downgrade] is for who holds the lock alone.
+// Of the nested Rule:
 //
 //	TTL      does not matter: the lease goes on being renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
@@ -127,7 +128,7 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 func (r *reentrant) found(root *Lease, key string) *Lease {
 	f := &family{of: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
-		engine: root.engine, hold: root.hold, rule: root.rule, fence: root.fence, began: root.began, base: root.base,
+		engine: root.engine, hold: root.hold, rule: root.rule, mode: root.Mode(), fence: root.fence, began: root.began, base: root.base,
 		part: &part{family: f, cfg: root.config()},
 	}
 	l.rule.Key = key // what it is known by here, whatever the Locker inside makes of it

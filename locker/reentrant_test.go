@@ -85,7 +85,7 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 				holds := []*locker.Lease{first, second, inside(t, l, second, locker.Rule{Key: "a"})}
 				stranger := waits(t, e, locker.Rule{Key: "a"})
 				for n, i := range order {
-					time.Sleep(10 * time.Second) // it is renewed
+					<-time.After(10 * time.Second) // it is renewed
 					stranger.waitsStill()
 					release(t, holds[i])
 					release(t, holds[i]) // again
@@ -212,7 +212,7 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 			return nil
 		})
 		stranger := waits(t, e, locker.Rule{Key: "a"})
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		stranger.waitsStill()
 		close(out)
 		<-end
@@ -275,6 +275,46 @@ func TestModesOfNestedHolds(t *testing.T) {
 	})
 }
 
+func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a", Mode: locker.Shared})
+		inner := inside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
+		if inner.Fence() != outer.Fence() {
+			t.Errorf("fence %d inside %d", inner.Fence(), outer.Fence())
+		}
+		before, start := calls(store), time.Now()
+		for _, holder := range []*locker.Lease{outer, inner} {
+			_, err := l.Acquire(holder.Context(), locker.Rule{Key: "a"})
+			wantErr(t, err, "a", locker.ErrUnsupported)
+			wantErr(t, locker.RunAll(holder.Context(), l, rulesOf("a", "b"), never(t)), "a", locker.ErrUnsupported)
+		}
+		since(t, start, 0, 0)
+		if calls(store) != before {
+			t.Error("the Store was asked")
+		}
+		release(t, outer)
+		release(t, inner)
+	})
+}
+
+func TestOnlyWhoHoldsAloneDowngrades(t *testing.T) {
+	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a"})
+		inner := inside(t, l, outer, locker.Rule{Key: "a"})
+		wantErr(t, outer.Downgrade(t.Context()), "a", locker.ErrUnsupported)
+		release(t, outer)
+		if err := inner.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared, Wait: locker.NoWait})
+		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
+		wantErr(t, err, "a", locker.ErrUnsupported)
+		release(t, inside(t, l, inner, locker.Rule{Key: "a", Mode: locker.Shared}))
+		release(t, reader)
+		release(t, inner)
+	})
+}
+
 func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		lease := acquire(t, l, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Minute})
@@ -296,7 +336,7 @@ func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 			t.Error("the Store was asked")
 		}
 		release(t, lease)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 	})
 }
 
@@ -326,7 +366,7 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 		outer = acquire(t, l, locker.Rule{Key: "a", AtMost: time.Second})
 		inner = inside(t, l, outer, locker.Rule{Key: "a"})
 		lost(t, inner, locker.ErrExpired)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 	})
 }
 
@@ -381,7 +421,7 @@ func TestExtendOfANestedHold(t *testing.T) {
 		if left := time.Until(outer.Expires()); left > time.Second {
 			t.Errorf("%v left, and nobody else is there", left)
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		release(t, outer)
 	})
 }
@@ -527,7 +567,7 @@ func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 			ctx := context.WithoutCancel(outer.Context())
 			var wg sync.WaitGroup
 			store.Steal("a")
-			time.Sleep(outer.Expires().Sub(time.Now()) / 3) // about when the renewal is due
+			<-time.After(time.Until(outer.Expires()) / 3) // about when the renewal is due
 			for range 8 {
 				wg.Go(func() {
 					for ctx.Err() == nil {
@@ -536,7 +576,7 @@ func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 							wantErr(t, err, "a", locker.ErrLost)
 							return
 						}
-						time.Sleep(time.Millisecond)
+						<-time.After(time.Millisecond)
 						if err := lease.Release(t.Context()); err != nil {
 							wantErr(t, err, "a", locker.ErrLost)
 						}

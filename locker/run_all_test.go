@@ -180,7 +180,7 @@ func TestRunAllWaitsForAllTogether(t *testing.T) {
 				start := time.Now()
 				wantErr(t, locker.RunAll(t.Context(), wrap(e), rules, never(t)), "c", locker.ErrBusy)
 				since(t, start, 5*time.Second, 10*time.Millisecond)
-				time.Sleep(2 * time.Hour)
+				<-time.After(2 * time.Hour)
 			})
 		})
 	}
@@ -213,7 +213,7 @@ func TestRunAllEndsWithTheFirstLeaseThatIsLost(t *testing.T) {
 				err := locker.RunAll(t.Context(), l, rulesOf("a", "b", "c"), func(ctx context.Context) error {
 					store.Steal("a")
 					store.Steal("c")
-					time.Sleep(time.Minute)
+					<-time.After(time.Minute)
 					return nil
 				})
 				for _, key := range []string{"a", "c"} {
@@ -293,7 +293,7 @@ func TestAReleaseThatFailsLeavesNoOtherKeyHeld(t *testing.T) {
 		}
 		since(t, start, 2*time.Second, 10*time.Millisecond) // for all of them, not for each
 		store.Fail(locker.OpRelease, nil)
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if store.Len() != 0 {
 			t.Fatal("not released")
 		}
@@ -326,7 +326,7 @@ func TestAnUnansweredStepForAllIsUndone(t *testing.T) {
 		defer cancel()
 		err = locker.RunAll(ctx, l, rulesOf("a", "b"), never(t))
 		wantErr(t, err, "a", context.DeadlineExceeded, locker.ErrUnavailable)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if store.Len() != 0 {
 			t.Fatal("the late execution has taken something")
 		}
@@ -384,7 +384,7 @@ func TestAKeyGivenTwiceCountsOnce(t *testing.T) {
 				t.Errorf("%v", all)
 			}
 			wantErr(t, locker.RunAll(context.Background(), l, rules, never(t)), "a", locker.ErrBusy) // the shorter Wait
-			time.Sleep(2 * time.Hour)
+			<-time.After(2 * time.Hour)
 			wantErr(t, context.Cause(ctx), "a", locker.ErrExpired)
 			return nil
 		}); !errors.Is(err, locker.ErrExpired) {
@@ -448,6 +448,35 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 	}
 }
 
+func TestRunAllReadsSomeAndWritesOthers(t *testing.T) {
+	for name, wrap := range wraps {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				l := wrap(e)
+				rules := []locker.Rule{{Key: "a", Mode: locker.Shared}, {Key: "b"}, {Key: "c", Mode: locker.Shared}}
+				reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared})
+				err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
+					release(t, acquire(t, e, locker.Rule{Key: "c", Mode: locker.Shared, Wait: locker.NoWait}))
+					for _, key := range []string{"a", "b", "c"} {
+						_, err := e.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+						wantErr(t, err, key, locker.ErrBusy)
+					}
+					// It reads along what its caller reads.
+					return locker.RunAll(ctx, l, []locker.Rule{{Key: "a", Mode: locker.Shared}, {Key: "d"}}, nothing)
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				release(t, reader)
+				if store.Len() != 0 {
+					t.Error("something is held")
+				}
+			})
+		})
+	}
+}
+
 func TestCloseEndsRunAll(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {
@@ -464,7 +493,7 @@ func TestCloseEndsRunAll(t *testing.T) {
 						if !errors.Is(context.Cause(ctx), locker.ErrClosed) {
 							t.Errorf("cause %v", context.Cause(ctx))
 						}
-						time.Sleep(time.Minute) // Close waits
+						<-time.After(time.Minute) // Close waits
 						return nil
 					}); err != nil {
 						t.Error(err)

@@ -182,10 +182,29 @@ var (
 	rwBreakScript     = newScript(grantLua + handLua + readersLua + rwBreakLua)
 	rwInspectScript   = newScript(rwInspectLua)
 
+	//go:embed lua/quorum_rouse.lua
+	quorumRouseLua string
+	//go:embed lua/quorum_rw_acquire.lua
+	quorumRWAcquireLua string
+	//go:embed lua/quorum_rw_confirm.lua
+	quorumRWConfirmLua string
+	//go:embed lua/quorum_rw_renew.lua
+	quorumRWRenewLua string
+	//go:embed lua/quorum_rw_release.lua
+	quorumRWReleaseLua string
+	//go:embed lua/quorum_rw_downgrade.lua
+	quorumRWDowngradeLua string
+
 	quorumAcquireScript = newScript(quorumWakeLua + quorumMemberLua + quorumAcquireLua)
 	quorumConfirmScript = newScript(quorumConfirmLua)
 	quorumReleaseScript = newScript(quorumWakeLua + quorumReleaseLua)
 	quorumEnrollScript  = newScript(quorumMemberLua + quorumEnrollLua)
+
+	quorumRWAcquireScript   = newScript(quorumWakeLua + quorumMemberLua + quorumRWAcquireLua)
+	quorumRWConfirmScript   = newScript(quorumRWConfirmLua)
+	quorumRWRenewScript     = newScript(quorumRWRenewLua)
+	quorumRWReleaseScript   = newScript(quorumWakeLua + quorumRouseLua + quorumRWReleaseLua)
+	quorumRWDowngradeScript = newScript(quorumWakeLua + quorumRouseLua + quorumRWDowngradeLua)
 )
 
 // isNil finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far from its cause.

@@ -58,7 +58,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 // the first that is not free, and then it has none of them.
 func (e *Engine) together(g *gathering, all []*acquisition) (alone int, err error) {
 	s, able := e.store.(Several)
-	if !able || len(all) == 1 || g.ctx.Err() != nil || e.isClosing() {
+	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
 		return len(all), nil
 	}
 	j := joint{all: all, sent: time.Now()}

@@ -122,6 +122,12 @@ func (s *shards) Inbox(key string) string {
 	return sh.name
 }
 
+func (s *shards) name(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.channel(slot(tagOf(key)))
+}
+
 func (s *shards) use(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

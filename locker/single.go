@@ -116,7 +116,7 @@ func (s single) acked(key string) (Client, *witness) {
 	if !s.acks.asked {
 		return s.steps, nil
 	}
-	w := &witness{acks: s.acks, client: s.client, key: key}
+	w := s.acks.witness(s.client, key)
 	return w, w
 }
 
@@ -143,7 +143,7 @@ func (s single) acquireAll(ctx context.Context, cs []Claim) ([]Grant, error) {
 		if grants[i], ok = grantOf(text); !ok {
 			return nil, odd("acquire_all")
 		}
-		if _, err := w.counts(grants[i]); err != nil {
+		if grants[i], err = w.counts(grants[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -65,7 +65,7 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, store func(c locker.C
 		proxies, dial := before(t, s.addrs)
 		connect := func(t testing.TB, dial dialer) redis.UniversalClient {
 			c := s.client(dial)
-			t.Cleanup(func() { c.Close() }) // Kill may have
+			t.Cleanup(func() { _ = c.Close() }) // Kill may have
 			return c
 		}
 		client := connect(t, dial)

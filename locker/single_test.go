@@ -484,7 +484,7 @@ func TestDataOfAnotherTypeAtOneKeyConcernsNoOther(t *testing.T) {
 func TestNewSingleRefusesARing(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{})
-	t.Cleanup(func() { ring.Close() })
+	t.Cleanup(func() { _ = ring.Close() })
 	if _, err := locker.NewSingle(ring); err == nil || !strings.Contains(err.Error(), "one server") {
 		t.Error(err)
 	}

@@ -12,7 +12,8 @@ const DefaultMaxSkew = 500 * time.Millisecond
 // WithMaxSkew says how far the clocks of a master and of the replica that may take its place can differ. A lease ends by
 // the server's clock: after a failover it may end sooner by that much. So this side counts on a lease for min(d, TTL/4)
 // less. On Sentinel, on a Cluster and in a quorum the default is [DefaultMaxSkew]; on one server nothing, unless this
-// option is given: do so when something else, such as a hosting service, promotes its replicas.
+// option is given: do so when something else, such as a hosting service, promotes its replicas. A node of a quorum whose
+// clock is further than d from those of the others does not vote.
 func WithMaxSkew(d time.Duration) Option {
 	return func(c *config) { c.maxSkew, c.failsOver = d, true }
 }

@@ -71,7 +71,7 @@ func TestTheSkewIsLeftOutOfEveryDeadline(t *testing.T) {
 		release(t, lease)
 		told := w.granted(time.Second)
 		want("told by message", told, start, 2*time.Second)
-		time.Sleep(time.Second) // the first renewal
+		time.Sleep(time.Second) //nolint:forbidigo // in the bubble: the first renewal
 		synctest.Wait()
 		want("renewed", told, start.Add(250*time.Millisecond), ttl)
 		release(t, told)

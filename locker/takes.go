@@ -67,6 +67,7 @@ func (a *acquisition) mindOrder(ctx context.Context) error {
 	for _, l := range t.all(ctx) {
 		switch {
 		case l.engine != a.engine || l.ended() != nil:
+		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // it reads along
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w: the context given to RunAll has a lease of this lock already, and would wait for itself; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
 		case l.hold.claim.Key > key:

@@ -148,13 +148,14 @@ func (t *tally) unclear(i int) bool {
 func (t *tally) result() (Grant, error) {
 	need := t.quorum.need
 	if fence, n := t.favourite(); n >= need {
-		block := 0
-		for i := range t.polls {
-			if t.votes(i) && t.polls[i].Fence == fence {
-				block = t.shorter(block, i)
+		g := Grant{State: Granted, Fence: fence}
+		for i, p := range t.polls {
+			if t.votes(i) && p.Fence == fence {
+				g.Block = t.shorter(g.Block, i)
 			}
+			g.Writer = g.Writer || p.Writer
 		}
-		return Grant{State: Granted, Fence: fence, Block: block}, nil
+		return g, nil
 	}
 	if g, ok := t.final(); ok {
 		return g, nil

@@ -16,7 +16,7 @@
 //
 //	latchkit.lock.name           the Rule's Name; _OTHER from the 257th on
 //	latchkit.lock.mode           exclusive or shared
-//	latchkit.lock.result         the locker.Result: acquired, busy, timeout, … released, lost, revoked, expired;
+//	latchkit.lock.result         the locker.Result: acquired, nested, busy, timeout, … released, lost, revoked, expired;
 //	                             committed, rolled_back, stale_fence, fence_regressed, commit_unknown
 //	latchkit.lock.fence          spans only: the lease's fence
 //	latchkit.lock.ttl            spans only: the Rule's TTL in seconds

@@ -27,7 +27,7 @@ var kinds = [...]struct {
 	{locker.ErrUnsupported, "unsupported"},
 	{locker.ErrUnguarded, "unguarded"},
 	{context.Canceled, "canceled"},
-	{locker.ErrQuorum, "quorum"},
+	{locker.ErrQuorum, "quorum"}, // before unavailable, which it also is
 	{locker.ErrUnavailable, "unavailable"},
 	{context.DeadlineExceeded, "deadline_exceeded"},
 	{locker.ErrBusy, "busy"},

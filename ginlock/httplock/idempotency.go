@@ -131,11 +131,8 @@ func (m *middleware) remember(ctx context.Context, h *held, r *http.Request, nex
 		return nil
 	}
 	m.call(ctx, h, r, next)
-	if lost := lease.Context().Err() != nil; lost || !m.storable(h.Status(), h.header) {
-		return nil // the release finds the loss; somebody else may be at it, and saves what is to be repeated
-	}
-	if !h.Written() && !m.succeeded(r, h.Status()) {
-		return nil // a middleware outside will write about the failure
+	if !m.keeps(lease, r, h) {
+		return nil
 	}
 	rec = idempotency.Record{Fingerprint: fingerprint, Status: h.Status(), Partial: h.over}
 	if !h.over {
@@ -145,6 +142,13 @@ func (m *middleware) remember(ctx context.Context, h *held, r *http.Request, nex
 		m.tell(r, unavailable.problem(err)) // the work is done: to say anything else would have it done again
 	}
 	return nil
+}
+
+// keeps says whether a response is to be remembered. One that was not begun, of a handler that failed, is not there yet: a
+// middleware outside will write it. After a loss, which the release reports, somebody else may be at it, and saves what is to be
+// repeated.
+func (m *middleware) keeps(lease *locker.Lease, r *http.Request, h *held) bool {
+	return m.storable(h.Status(), h.header) && (h.Written() || m.succeeded(r, h.Status())) && lease.Context().Err() == nil
 }
 
 // fingerprint tells requests apart. Each piece comes after its length, so that none can pass for a part of another.

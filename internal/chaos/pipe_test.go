@@ -24,8 +24,12 @@ func TestAPipeFreezesReplicationAndNothingElse(t *testing.T) {
 	client := master.Client(t, func(o *redis.Options) { o.Addr = pipe.Addr() })
 	await := func(what string, true func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !true(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
+		look := time.NewTicker(5 * time.Millisecond)
+		defer look.Stop()
+		for deadline := time.After(30 * time.Second); !true(); {
+			select {
+			case <-look.C:
+			case <-deadline:
 				t.Fatal(what)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -104,7 +105,7 @@ func (c *Cluster) awaitReady() error {
 			if err != nil {
 				return err
 			}
-			shards, err := r.ClusterSlots(ctx).Result()
+			shards, err := r.ClusterSlots(ctx).Result() //nolint:staticcheck // what clients ask: ClusterShards shows replicas sooner
 			if err != nil {
 				return err
 			}
@@ -135,7 +136,7 @@ func (c *Cluster) awaitReady() error {
 }
 
 func (c *Cluster) nodes() []*Server {
-	return append(c.Masters[:len(c.Masters):len(c.Masters)], c.Replicas...)
+	return append(slices.Clip(c.Masters), c.Replicas...)
 }
 
 // Addrs are those of the masters, as redis.ClusterOptions takes them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -161,11 +162,11 @@ func (s *SentinelSet) Promoted(t testing.TB) *Server {
 }
 
 // Close kills all servers and removes their folders. Those of tests are closed by themselves.
-func (s *SentinelSet) Close() error { return closeAll(append(s.Sentinels, s.Servers...)) }
+func (s *SentinelSet) Close() error { return closeAll(append(slices.Clip(s.Sentinels), s.Servers...)) }
 
 func (s *SentinelSet) own(t testing.TB) {
 	s.t = t
-	for _, server := range append(s.Sentinels[:len(s.Sentinels):len(s.Sentinels)], s.Servers...) {
+	for _, server := range append(slices.Clip(s.Sentinels), s.Servers...) {
 		server.t = t
 		t.Cleanup(server.cleanUp)
 	}

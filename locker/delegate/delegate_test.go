@@ -337,6 +337,18 @@ func TestSignaturesAreForTheirAudienceAndTheirKey(t *testing.T) {
 	}
 }
 
+// Key and audience do not travel, so nothing but the signature ties a delegation to them.
+func TestASignatureTellsKeysAndAudiencesApart(t *testing.T) {
+	seen := make(map[[32]byte]string)
+	for _, of := range [][2]string{{"a", ""}, {"b", ""}, {"", "a"}, {"ab", "c"}, {"a", "bc"}, {"abc", ""}} {
+		mac := delegate.SignatureFor(of[0], of[1])
+		if other, ok := seen[mac]; ok {
+			t.Errorf("%q has the signature of %s", of, other)
+		}
+		seen[mac] = fmt.Sprintf("%q", of)
+	}
+}
+
 func TestALeaseTravelsOverSoManyHops(t *testing.T) {
 	for kind, opts := range kinds {
 		t.Run(kind, func(t *testing.T) {

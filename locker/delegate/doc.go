@@ -8,7 +8,8 @@
 //	r, err = receiver.Request(r)
 //	err = locker.Run(r.Context(), receiver, rule, …)
 //
-// The adapters do the second half by an option: grpclock.WithDelegation, and grpclock.WithDelegated for the client.
+// The adapters do the second half by an option: ginlock.WithDelegation, httplock.WithDelegation and grpclock.WithDelegation, and
+// grpclock.WithDelegated for the client.
 //
 // A call that joins runs under its caller's lease, with the same fence. It is counted on the server by itself: it cannot
 // release the lease or outlive it, and its context ends, with locker.ErrLost as its cause, at most a second after the lease

@@ -57,7 +57,7 @@ if done > 0 then
     local token, inbox, once = string.match(entry, '^([^|]+)|([^|]+)|(.*)$')
     if once == '1' then
       redis.call('ZREM', KEYS[2], entry)
-      redis.pcall('PUBLISH', inbox, 'done ' .. token .. ' ' .. KEYS[1])
+      say(inbox, 'done ' .. token .. ' ' .. KEYS[1])
     end
   end
 end

@@ -1,16 +1,25 @@
 -- quorum_wake.lua: tell whoever has waited longest for one node's vote that it may have it.
 --
--- fragment: hearing(inbox) · wake()
+-- fragment: hearing(inbox) · say(inbox, message) · wake()
 -- KEYS: lease L · queue Q · wake mark W
--- returns: hearing: how many listen, 1 when it cannot be found out · wake: nothing
+-- returns: hearing: how many listen, 1 when it cannot be found out · say, wake: nothing
 -- idempotent: a second wake tells the same waiter again, who asks and finds out.
 -- first write: ZREM of who is gone, or SET W. Whoever calls has written something that memory cannot refuse, so they pass.
 --
 -- An entry of Q is token|inbox|once, its score the ticket that the waiter brought: the same on all nodes, so that all wake
 -- the same one. For 50 ms W keeps the vote for it against newcomers; nothing else does, so nodes that disagree delay nobody.
+-- An inbox is a channel: on a Redis Cluster a sharded one, whose name says so.
 local function hearing(inbox)
-  local found = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1
+end
+
+local function say(inbox, message)
+  if string.sub(inbox, 1, 11) == 'latchkit:s:' then
+    redis.pcall('SPUBLISH', inbox, message)
+  else
+    redis.pcall('PUBLISH', inbox, message)
+  end
 end
 
 local function wake()
@@ -27,11 +36,11 @@ local function wake()
       elseif not woken then
         woken = inbox
         redis.call('SET', KEYS[3], token, 'PX', '50')
-        redis.pcall('PUBLISH', inbox, 'free ' .. KEYS[1])
+        say(inbox, 'free ' .. KEYS[1])
       elseif tonumber(page[i + 1]) > long then
         return -- nor have those behind waited for long
       elseif inbox ~= woken then -- if the first does not react, somebody else must
-        redis.pcall('PUBLISH', inbox, 'head 50 ' .. token .. ' ' .. KEYS[1])
+        say(inbox, 'head 50 ' .. token .. ' ' .. KEYS[1])
         return
       end
     end

@@ -89,11 +89,11 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				},
 			},
 			"a wait that the deadline ends": {
-				within: 100 * time.Millisecond, busy: true, opts: []ginlock.Option{ginlock.WithWait(time.Hour)}, code: 409, body: `"code":"lock-busy"`,
+				within: time.Second, busy: true, opts: []ginlock.Option{ginlock.WithWait(time.Hour)}, code: 409, body: `"code":"lock-busy"`,
 				spans: "acquire order, POST /orders/:id",
 			},
 			"a handler that the deadline ends": {
-				within: 100 * time.Millisecond, code: 504, body: "late", spans: "acquire order, release order, POST /orders/:id",
+				within: time.Second, code: 504, body: "late", spans: "acquire order, release order, POST /orders/:id",
 				handle: func(c *gin.Context, _ *lockertest.Memory) {
 					<-c.Request.Context().Done()
 					c.String(http.StatusGatewayTimeout, "late")

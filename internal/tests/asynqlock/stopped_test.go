@@ -1,0 +1,170 @@
+// Package asynqlock_test shows asynqlock and sqllock together: a job runs once, and a holder that was overtaken commits nothing.
+package asynqlock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+func TestMain(m *testing.M) { redistest.Main(sqltest.Main(proc.Main(m))) }
+
+type silent struct{}
+
+func (silent) Debug(...any) {}
+func (silent) Info(...any)  {}
+func (silent) Warn(...any)  {}
+func (silent) Error(...any) {}
+func (silent) Fatal(...any) {}
+
+const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
+
+// worker is a server in a process of its own. Its handler says when it runs, and takes money from an account when it is told to, without
+// a look at its context.
+var worker = proc.Register("asynq worker", func(args []string) {
+	addr, dsn, way := args[0], args[1], args[2]
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		panic(err)
+	}
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	l, err := locker.NewSingle(c, locker.WithTTL(2*time.Second))
+	if err != nil {
+		panic(err)
+	}
+	g, err := asynqlock.New(l, asynqlock.On("withdraw", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
+	if err != nil {
+		panic(err)
+	}
+	cfg := asynq.Config{
+		Queues: map[string]int{way: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
+	}
+	mux := asynq.NewServeMux()
+	if way == "guarded" {
+		mux.Use(g.Middleware)
+		cfg = g.Configure(cfg)
+	}
+	write := func(ctx context.Context) error {
+		if way != "guarded" {
+			fmt.Println("runs")
+			proc.Listen()
+			_, err := db.ExecContext(ctx, withdraw)
+			return err
+		}
+		// The fence is claimed when this begins, and verified at its end.
+		return sqllock.Within(ctx, db, func(_ context.Context, tx *sqllock.Tx) error {
+			fmt.Println("runs")
+			proc.Listen()
+			_, err := tx.ExecContext(ctx, withdraw)
+			return err
+		}, sqllock.WithStrategy(sqllock.VerifyLast))
+	}
+	mux.HandleFunc("withdraw", func(ctx context.Context, _ *asynq.Task) error {
+		err := write(context.WithoutCancel(ctx))
+		switch {
+		case errors.Is(err, sqllock.ErrStaleFence):
+			fmt.Println("wrote: refused, stale fence")
+		case errors.Is(err, locker.ErrLost):
+			fmt.Println("wrote: refused, lost")
+		default:
+			fmt.Println("wrote:", err)
+		}
+		proc.Listen()
+		fmt.Println("lost:", errors.Is(context.Cause(ctx), locker.ErrLost))
+		return err
+	})
+	if err := asynq.NewServerFromRedisClient(c, cfg).Start(mux); err != nil {
+		panic(err)
+	}
+	select {}
+})
+
+// asynq gives the task of a worker that is stopped to another one. Without a guard both withdraw.
+func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
+	t.Parallel()
+	server, database := redistest.Shared(t), sqltest.Shared(t, sqltest.Postgres)
+	c := server.Client(t)
+	client := asynq.NewClientFromRedisClient(c)
+	for way, balance := range map[string]int{"guarded": 90, "unguarded": 80} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			dsn := prepare(t, database, way)
+			first := worker.Start(t, server.Addr(), dsn, way)
+			info, err := client.EnqueueContext(t.Context(), asynq.NewTask("withdraw", []byte(`{"account":1}`)), asynq.Queue(way))
+			if err != nil {
+				t.Fatal(err)
+			}
+			first.Expect(t, "runs")
+			first.Pause()
+			// asynq's other servers take a task whose lease ended 30 s ago, when they start: a minute passes.
+			lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: info.ID}
+			if n, err := c.ZAddArgs(t.Context(), "asynq:{"+way+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
+				t.Fatalf("asynq keeps no lease of the task (%v)", err)
+			}
+			second := worker.Start(t, server.Addr(), dsn, way)
+			second.Expect(t, "runs")
+			second.Send("write")
+			if got := second.Expect(t, "wrote:"); got != "<nil>" {
+				t.Errorf("who took over wrote: %s", got)
+			}
+			first.Resume()
+			first.Send("write")
+			wrote := first.Expect(t, "wrote:")
+			first.Send("on")
+			lost := first.Expect(t, "lost:")
+			if guarded := way == "guarded"; guarded != (wrote != "<nil>") || guarded != (lost == "true") {
+				t.Errorf("who was stopped wrote: %s, lost the lock: %s", wrote, lost)
+			}
+			t.Log("who was stopped wrote:", wrote)
+			var got int
+			if err := open(t, dsn).QueryRowContext(t.Context(), "SELECT balance FROM accounts WHERE id = 1").Scan(&got); err != nil || got != balance {
+				t.Errorf("the balance is %d, want %d (%v)", got, balance, err)
+			}
+		})
+	}
+}
+
+// prepare makes a schema with sqllock's tables and an account that has 100.
+func prepare(t *testing.T, server *sqltest.Server, schema string) (dsn string) {
+	t.Helper()
+	exec := func(db *sql.DB, statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(open(t, server.DSN("postgres")), "CREATE SCHEMA "+schema)
+	dsn = server.DSN("postgres") + "&search_path=" + schema
+	db := open(t, dsn)
+	if err := sqllock.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	exec(db, "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)")
+	exec(db, "INSERT INTO accounts (id, balance) VALUES (1, 100)")
+	return dsn
+}
+
+func open(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}

@@ -1,0 +1,64 @@
+package locker_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func ExampleRunAll() {
+	l, err := locker.New(lockertest.NewMemory()) // in a service: NewSingle
+	if err != nil {
+		log.Fatal(err)
+	}
+	accounts := []locker.Rule{{Key: "account:7", Wait: time.Second}, {Key: "account:3", Wait: time.Second}}
+	err = locker.RunAll(context.Background(), l, accounts, func(ctx context.Context) error {
+		for _, lease := range locker.LeasesFromContext(ctx) {
+			fmt.Println(lease.Key(), "is mine")
+		}
+		return nil // move the money; ctx ends if one of the locks is lost
+	})
+	if err != nil {
+		log.Fatal(err) // it names the account that could not be locked; the other one is free again
+	}
+	// Output:
+	// account:7 is mine
+	// account:3 is mine
+}
+
+func ExampleNewReentrant() {
+	e, err := locker.New(lockertest.NewMemory()) // in a service: NewSingle
+	if err != nil {
+		log.Fatal(err)
+	}
+	l := locker.NewReentrant(e)
+	order := locker.Rule{Key: "order:42"}
+	pay := func(ctx context.Context) error { // locks for itself, whoever calls it
+		return locker.Run(ctx, l, order, func(context.Context) error {
+			fmt.Println("paid")
+			return nil
+		})
+	}
+	if err := locker.Run(context.Background(), l, order, pay); err != nil { // ctx says that pay may come in
+		log.Fatal(err)
+	}
+	// Output: paid
+}
+
+func ExampleNewPolling() {
+	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // as the service has it
+	l, err := locker.NewPolling(client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
+		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
+	})))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, ship)
+}

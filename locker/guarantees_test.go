@@ -1,0 +1,81 @@
+package locker_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/bsm/redislock"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// What docs/guarantees.md says and no other test shows.
+
+// A server whose clock steps forward gives keys away before their time. Their holders are told with the next renewal, and the
+// next ones have larger fences. One whose clock steps back keeps them for longer, and fences grow all the same.
+func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
+	for name, step := range map[string]time.Duration{"forward": time.Minute, "back": -time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				holder, other := lockertest.NewLocker(t, store), lockertest.NewLocker(t, store)
+				lease := acquire(t, holder, locker.Rule{Key: "a"})
+				store.StepClock(step)
+				if step < 0 {
+					time.Sleep(time.Hour) //nolint:forbidigo // in a bubble
+					lostNot(t, lease)
+					release(t, lease)
+				}
+				next := acquire(t, other, locker.Rule{Key: "a", Wait: locker.NoWait})
+				if next.Fence() <= lease.Fence() {
+					t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
+				}
+				if step > 0 {
+					start := time.Now()
+					lost(t, lease, locker.ErrLost)
+					since(t, start, 0, 11*time.Second) // a third of the TTL, and a tenth of that
+				}
+				release(t, next)
+			})
+		})
+	}
+}
+
+func TestPollingHearsThatItsServerHasForgotten(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l, other := newPolling(t, client), newPolling(t, server.Client(t))
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second})
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	next := acquire(t, other, locker.Rule{Key: "a", Wait: locker.NoWait})
+	lost(t, lease, locker.ErrLost)
+	release(t, next)
+}
+
+func TestAFullServerRefusesPollingAndLetsLeasesGo(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := newPolling(t, client)
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b"})
+	wantErr(t, err, "b", locker.ErrUnavailable)
+	wantNot(t, err, locker.ErrBusy)
+	first := lease.Expires()
+	eventually(t, "it is renewed", func() bool { return lease.Expires().After(first) })
+	release(t, lease)
+	if _, err := redislock.Obtain(context.Background(), client, "a", time.Second, nil); err == nil {
+		t.Error("positive control: the server is not full")
+	}
+	if client.Exists(t.Context(), "a").Val() != 0 {
+		t.Error("the lease did not go")
+	}
+}

@@ -1,0 +1,34 @@
+-- quorum_rw_downgrade.lua: make a writer's vote the first reader's part of a phase, and tell the readers who wait.
+--
+-- KEYS: lease L · queue Q · wake mark W · readers R · intent I of a writer
+-- ARGV: token · ttl in ms · the token's entry in R · fence of the phase: the writer's, out of its block
+-- returns: "1" server-µs writers, where writers is "1" when one waits · "0" server-µs when L is not the token's, nor it a
+--          reader of that phase
+-- idempotent: a second execution finds the token among the readers, and at most lengthens that.
+-- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false 0, and after which no
+--   full server refuses the rest.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])
+local owner = ARGV[1] .. ':'
+local lease = redis.call('GETEX', KEYS[1])
+if not lease then
+  return '0 ' .. stamp
+end
+local ms = math.max(redis.call('PTTL', KEYS[1]), ARGV[2])
+if string.sub(lease, 1, #owner) == owner then
+  redis.call('ZCARD', KEYS[2])
+  redis.call('DEL', KEYS[4])
+  redis.call('SET', KEYS[1], 'shared:' .. ARGV[4] .. ':1:' .. ARGV[4] .. ':' ..
+    (string.match(lease, '^[^:]*:%d+:%d+:%d+:(.*)$') or ''), 'PX', string.format('%.0f', ms))
+  redis.call('ZADD', KEYS[4], string.format('%.0f', now + ms), ARGV[3])
+  redis.call('PEXPIRE', KEYS[4], string.format('%.0f', ms))
+  rouse('readers')
+elseif tonumber(string.match(lease, '^shared:%d+:%d+:(%d+):') or '0') <= tonumber(ARGV[4]) and
+  tonumber(redis.call('ZSCORE', KEYS[4], ARGV[3]) or '0') > now then
+  redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', now + ARGV[2]), ARGV[3])
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ms))
+else
+  return '0 ' .. stamp
+end
+return '1 ' .. stamp .. ' ' .. redis.call('EXISTS', KEYS[5])

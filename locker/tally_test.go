@@ -1,0 +1,124 @@
+package locker
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// answers of nodes in a word each: g5 has granted fence 5, x and y are other holders, u undone, r revoked, d done, ! an unclear
+// error, - a refusal, = a refusal for good; what is not there has not answered.
+func tallyOf(answers ...string) *tally {
+	q := &quorum{need: len(answers)/2 + 1, skew: time.Second, clocks: newClocks(len(answers))}
+	for i := range answers {
+		q.nodes = append(q.nodes, &node{index: i})
+	}
+	t := newTally(q)
+	for i, a := range answers {
+		switch {
+		case a == "":
+		case a[0] == 'g':
+			t.hear(i, poll{Grant: Grant{State: Granted, Fence: uint64(a[1] - '0'), Block: 10 - i}}, nil)
+		case a == "x" || a == "y":
+			t.hear(i, poll{Grant: Grant{State: Busy, Place: i + 1, Holder: Holder{Fence: 7, Left: time.Duration(i+1) * time.Second}}, holder: a}, nil)
+		case a == "!":
+			t.hear(i, poll{}, errors.New("reset"))
+		case a == "-" || a == "=":
+			t.hear(i, poll{}, &Refusal{Temporary: a == "-", Err: errors.New("refused")})
+		default:
+			t.hear(i, poll{Grant: Grant{State: map[string]State{"u": Undone, "r": Revoked, "d": Done}[a]}}, nil)
+		}
+	}
+	return t
+}
+
+func TestWhatAnswersComeTo(t *testing.T) {
+	for _, c := range []struct {
+		answers []string
+		result  State // 0: ErrQuorum
+		split   bool
+		keeps   bool // the votes, which may be a grant with those that are unclear
+	}{
+		{answers: []string{"g5", "g5", "g5"}, result: Granted},
+		{answers: []string{"g5", "g6", "g5"}, result: Granted},
+		{answers: []string{"d", "g5", "g5"}, result: Granted}, // a quorum was not told that the work is done, so it is not
+		{answers: []string{"g1", "g1", "g1", "x", "x"}, result: Granted},
+		{answers: []string{"x", "x", "g5"}, result: Busy},
+		{answers: []string{"x", "g5", "-"}, result: Busy}, // the third may be x's
+		{answers: []string{"x", "x", "!"}, result: Busy},
+		{answers: []string{"x", "y", "g5"}, result: Busy, split: true},
+		{answers: []string{"x", "x", "y", "y", "g5"}, result: Busy, split: true},
+		{answers: []string{"x", "x", "y", "-", "g5"}, result: Busy},
+		{answers: []string{"x", "-", "-"}},
+		{answers: []string{"x", "!", "!"}, keeps: true},
+		{answers: []string{"g5", "!", "-"}, keeps: true},
+		{answers: []string{"g5", "-", "-"}},
+		{answers: []string{"u", "u", "g5"}, result: Undone},
+		{answers: []string{"r", "x", "x"}, result: Revoked},
+		{answers: []string{"u", "r", "g5"}, result: Revoked},
+		{answers: []string{"d", "g5", "x"}, result: Done},
+	} {
+		tally := tallyOf(c.answers...)
+		g, err := tally.result()
+		if g.State != c.result || errors.Is(err, ErrQuorum) != (c.result == 0) {
+			t.Errorf("%q: %v, %v, want %v", c.answers, g.State, err, c.result)
+		}
+		if split := tally.split() && g.State == Busy; split != c.split {
+			t.Errorf("%q: split is %v", c.answers, split)
+		}
+		if keeps := tally.uncertain(); keeps != c.keeps {
+			t.Errorf("%q: uncertain is %v", c.answers, keeps)
+		}
+	}
+}
+
+func TestWhenAnswersDecide(t *testing.T) {
+	for _, c := range []struct {
+		decided bool
+		answers []string
+	}{
+		{true, []string{"g5", "g5", ""}},
+		{true, []string{"g5", "g6", ""}}, // they must agree, but enough have voted
+		{true, []string{"x", "x", ""}},
+		{true, []string{"x", "u", ""}},
+		{false, []string{"g5", "", ""}},
+		{false, []string{"g5", "x", ""}},
+		{false, []string{"x", "y", ""}}, // the third says whose it is
+		{false, []string{"g5", "u", ""}},
+		{false, []string{"-", "-", ""}}, // the third tells a refusal from an unclear end
+	} {
+		if got := tallyOf(c.answers...).decided(); got != c.decided {
+			t.Errorf("%q: decided is %v", c.answers, got)
+		}
+	}
+}
+
+// The shortest block of those that count; the time when the others are no quorum any more; a refusal only where nothing
+// can have been granted.
+func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
+	if g, _ := tallyOf("g5", "g6", "g5").result(); g.Fence != 5 || g.Block != 8 {
+		t.Errorf("fence %d block %d", g.Fence, g.Block)
+	}
+	if fence, block := tallyOf("g5", "g6", "").proposal(); fence != 6 || block != 9 {
+		t.Errorf("proposal %d, block %d", fence, block)
+	}
+	if g, _ := tallyOf("x", "x", "x").result(); g.Holder.Left != 2*time.Second || g.Place != 1 || g.Holder.Fence != 7 {
+		t.Errorf("busy %+v: when two of three have run out the key is free", g)
+	}
+	if g, _ := tallyOf("g5", "x", "x").result(); g.Holder.Left != 2*time.Second {
+		t.Errorf("left %v: one vote was had, so one more must run out", g.Holder.Left)
+	}
+	if d := runsOut([]time.Duration{-1, 3, 2}, 3); d != -1 {
+		t.Errorf("a lease without end ends after %v", d)
+	}
+	var no *Refusal
+	if _, err := tallyOf("g5", "-", "-").result(); !errors.As(err, &no) || !no.Temporary || !errors.Is(err, ErrQuorum) {
+		t.Errorf("%v, want a refusal for now", err)
+	}
+	if _, err := tallyOf("g5", "=", "=").result(); !errors.As(err, &no) || no.Temporary {
+		t.Errorf("%v, want a refusal for good", err)
+	}
+	if _, err := tallyOf("g5", "!", "-").result(); !errors.Is(err, ErrQuorum) || errors.As(err, &no) {
+		t.Errorf("%v, want one that leaves it open whether the key was granted, although a node has refused", err)
+	}
+}
