@@ -76,25 +76,8 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 			}
 			over := make(chan struct{})
 			paused := make(chan int)
-			go func() {
-				pauses := 0
-				defer func() { paused <- pauses }()
-				for {
-					child := all[rand.IntN(len(all))]
-					child.Pause()
-					pauses++
-					stop := false
-					select {
-					case <-time.After(time.Duration(rand.Int64N(int64(2 * countTTL)))):
-					case <-over:
-						stop = true
-					}
-					child.Resume()
-					if stop {
-						return
-					}
-				}
-			}()
+			l := onRedis(t)
+			go func() { paused <- pauseHolders(t, l, all, t.Name(), over) }()
 			refused := 0
 			for _, child := range all {
 				for range *increments / step {
@@ -110,5 +93,34 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 			t.Logf("%d increments, %d pauses, %d transactions refused", *processes**increments, <-paused, refused)
 			db.holds(t, int64(*processes**increments))
 		})
+	}
+}
+
+// pauseHolders pauses whoever holds the lock, or where that is hard to say any child, until over, and says how often.
+func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, over <-chan struct{}) (pauses int) {
+	t.Helper()
+	for {
+		child := all[rand.IntN(len(all))]
+		if info, err := l.Inspect(t.Context(), key); err == nil && info.Held {
+			for _, c := range all {
+				if strconv.Itoa(c.Pid()) == info.Metadata {
+					child = c
+				}
+			}
+		}
+		child.Pause()
+		pauses++
+		select {
+		case <-time.After(time.Duration(rand.Int64N(int64(2 * countTTL)))):
+			child.Resume()
+		case <-over:
+			child.Resume()
+			return pauses
+		}
+		select { // time for the others
+		case <-time.After(time.Duration(rand.Int64N(int64(countTTL / 8)))):
+		case <-over:
+			return pauses
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,7 +36,8 @@ func newWorker(args []string) worker {
 	db, err := sql.Open(args[0], args[1])
 	must(err)
 	db.SetMaxOpenConns(4)
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[2]}))
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[2]}),
+		locker.WithMetadata(func(context.Context) string { return strconv.Itoa(os.Getpid()) })) // so that a parent can find the holder
 	must(err)
 	return worker{db, l}
 }
