@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
@@ -206,7 +207,7 @@ func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
 
 func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	db := newDatabase(t, postgres)
-	l := onRedis(t)
+	l := redisLocker(t, redistest.Start(t)) // whose counter can be raised without consequences for others
 	rule := locker.Rule{Key: "account:repaired"}
 	ahead := uint64(1) << 52 // more than a clock in µs will show for a century
 	db.claimed(t, rule.Key, ahead, "before the loss")
