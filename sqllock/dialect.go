@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -77,8 +78,18 @@ var files embed.FS
 // statements are a dialect's files by name, without the comments that they begin with.
 type statements map[string]string
 
+// spoken are the statements that were asked for so far, of each dialect and prefix.
+var spoken sync.Map
+
 // statements returns what is in sql/DIALECT, with the names of the tables that the program wants.
 func (d Dialect) statements(prefix string) statements {
+	type wanted struct {
+		dialect Dialect
+		prefix  string
+	}
+	if s, ok := spoken.Load(wanted{d, prefix}); ok {
+		return s.(statements)
+	}
 	all := make(statements)
 	folder := "sql/" + d.String()
 	entries, _ := files.ReadDir(folder) // embedded: it is there
@@ -94,5 +105,6 @@ func (d Dialect) statements(prefix string) statements {
 		all[strings.TrimSuffix(e.Name(), ".sql")] = strings.NewReplacer(
 			defaultPrefix+"fence", prefix+"fence", defaultPrefix+"ledger", prefix+"ledger").Replace(query)
 	}
+	spoken.Store(wanted{d, prefix}, all)
 	return all
 }

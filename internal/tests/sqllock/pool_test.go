@@ -85,3 +85,35 @@ func TestOneConnectionIsEnough(t *testing.T) {
 		db.holds(t, 103)
 	})
 }
+
+// BenchmarkDo is what the claim and the ledger cost, beside the same work in a transaction of its own.
+func BenchmarkDo(b *testing.B) {
+	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
+		db := newDatabase(b, d)
+		l, _ := memory(b)
+		b.Run(d.String()+"/transaction", func(b *testing.B) {
+			for b.Loop() {
+				tx, err := db.BeginTx(b.Context(), nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := write(b.Context(), tx, 1, 1); err != nil {
+					b.Fatal(err)
+				}
+				if err := tx.Commit(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		for s, name := range map[sqllock.Strategy]string{sqllock.ClaimFirst: "ClaimFirst", sqllock.VerifyLast: "VerifyLast"} {
+			b.Run(d.String()+"/"+name, func(b *testing.B) {
+				for b.Loop() {
+					if err := sqllock.Do(b.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, 1) },
+						sqllock.WithStrategy(s)); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
