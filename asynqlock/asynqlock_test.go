@@ -121,3 +121,67 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 		})
 	}
 }
+
+// Nothing runs without the lock, and the task is not lost for that, however few retries it has.
+func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+	ran := make(chan struct{})
+	q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Second)), asynq.Config{},
+		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
+	id := q.enqueue("job", `{"account":"42"}`, asynq.MaxRetry(0), asynq.Retention(time.Hour)).ID
+	await(t, "it tries again", func() bool { return store.Calls(locker.OpAcquire) > 1 })
+	select {
+	case <-ran:
+		t.Error("it ran without its lock")
+	default:
+	}
+	store.Fail(locker.OpAcquire, nil)
+	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
+}
+
+// A panic must not keep the key for the lease's time.
+func TestAPanicGivesTheKeyUp(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	panicked := make(chan struct{}, 1)
+	see := q.serve(guard(t, q.locker(), asynqlock.Snooze(time.Hour)), asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		select {
+		case panicked <- struct{}{}:
+			panic("on purpose")
+		default:
+			return nil
+		}
+	}))
+	id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
+	await(t, "it is retried", func() bool { return q.state(id) == "completed after 1 retries" })
+	if all := see.problems(); len(all) > 0 {
+		t.Errorf("%v: its own key was still taken", all)
+	}
+}
+
+// What is not the Guard's business is decided by the functions that a program gave.
+func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
+	t.Parallel()
+	g := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()))
+	plain := g.Configure(asynq.Config{})
+	theirs := errors.New("theirs")
+	if !plain.IsFailure(theirs) || plain.IsFailure(nil) || plain.ErrorHandler != nil || plain.RetryDelayFunc(0, theirs, job("1")) < time.Second {
+		t.Error("asynq's defaults are not kept")
+	}
+	type key struct{}
+	told := 0
+	cfg := g.Configure(asynq.Config{
+		IsFailure:      func(err error) bool { return err != theirs },
+		RetryDelayFunc: func(n int, _ error, _ *asynq.Task) time.Duration { return time.Duration(n) * time.Hour },
+		ErrorHandler:   asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { told++ }),
+		BaseContext:    func() context.Context { return context.WithValue(context.Background(), key{}, "kept") },
+	})
+	if cfg.IsFailure(theirs) || !cfg.IsFailure(asynq.ErrLeaseExpired) || cfg.RetryDelayFunc(7, theirs, job("1")) != 7*time.Hour {
+		t.Error("their functions are not asked")
+	}
+	if cfg.ErrorHandler.HandleError(t.Context(), job("1"), theirs); told != 1 || cfg.BaseContext().Value(key{}) != "kept" {
+		t.Error("their handler or context is gone")
+	}
+}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,10 +54,12 @@ type queue struct {
 	inspector *asynq.Inspector
 }
 
+var queues atomic.Int64
+
 func newQueue(t *testing.T) *queue {
 	t.Helper()
 	c := redistest.Shared(t).Client(t)
-	name := strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())
+	name := strings.NewReplacer("/", "-", " ", "-").Replace(t.Name()) + "-" + strconv.FormatInt(queues.Add(1), 10)
 	return &queue{t, name, c, asynq.NewClientFromRedisClient(c), asynq.NewInspectorFromRedisClient(c)}
 }
 

@@ -18,7 +18,7 @@ import (
 // quorumCan is what a quorum can do. It keeps no order: nodes can disagree about who waits, so none of them hands a key over.
 var quorumCan = func() lockertest.Capabilities {
 	can := lockertest.All
-	can.Queue, can.Notify = false, false
+	can.Queue, can.Notify, can.Join = false, false, false
 	return can
 }()
 

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
 // worker is a server in a process of its own. Its handler says when it runs, and takes money from an account when it is told to, without
 // a look at its context.
 var worker = proc.Register("asynq worker", func(args []string) {
-	addr, dsn, way := args[0], args[1], args[2]
+	addr, dsn, queue, way := args[0], args[1], args[2], args[3]
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
 		panic(err)
@@ -51,7 +52,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		panic(err)
 	}
 	cfg := asynq.Config{
-		Queues: map[string]int{way: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
+		Queues: map[string]int{queue: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 	}
 	mux := asynq.NewServeMux()
@@ -85,6 +86,9 @@ var worker = proc.Register("asynq worker", func(args []string) {
 			fmt.Println("wrote:", err)
 		}
 		proc.Listen()
+		if way == "guarded" {
+			<-ctx.Done() // of the one that was stopped; nobody tells the other to go on
+		}
 		fmt.Println("lost:", errors.Is(context.Cause(ctx), locker.ErrLost))
 		return err
 	})
@@ -93,6 +97,8 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	}
 	select {}
 })
+
+var runs atomic.Int64 // of the test below, each with tables of its own
 
 // asynq gives the task of a worker that is stopped to another one. Without a guard both withdraw.
 func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
@@ -103,9 +109,10 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	for way, balance := range map[string]int{"guarded": 90, "unguarded": 80} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
-			dsn := prepare(t, database, way)
-			first := worker.Start(t, server.Addr(), dsn, way)
-			info, err := client.EnqueueContext(t.Context(), asynq.NewTask("withdraw", []byte(`{"account":1}`)), asynq.Queue(way))
+			queue := fmt.Sprint(way, runs.Add(1))
+			dsn := prepare(t, database, queue)
+			first := worker.Start(t, server.Addr(), dsn, queue, way)
+			info, err := client.EnqueueContext(t.Context(), asynq.NewTask("withdraw", []byte(`{"account":1}`)), asynq.Queue(queue))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,10 +120,10 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 			first.Pause()
 			// asynq's other servers take a task whose lease ended 30 s ago, when they start: a minute passes.
 			lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: info.ID}
-			if n, err := c.ZAddArgs(t.Context(), "asynq:{"+way+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
+			if n, err := c.ZAddArgs(t.Context(), "asynq:{"+queue+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
 				t.Fatalf("asynq keeps no lease of the task (%v)", err)
 			}
-			second := worker.Start(t, server.Addr(), dsn, way)
+			second := worker.Start(t, server.Addr(), dsn, queue, way)
 			second.Expect(t, "runs")
 			second.Send("write")
 			if got := second.Expect(t, "wrote:"); got != "<nil>" {

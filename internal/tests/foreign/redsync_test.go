@@ -63,7 +63,7 @@ func TestPollingRedislockAndRedsyncCountTogether(t *testing.T) {
 			t.Error("two are inside")
 		}
 		counter++ // the race detector watches
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 		inside.Add(-1)
 		return nil
 	}

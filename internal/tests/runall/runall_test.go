@@ -105,7 +105,7 @@ func (w *worker) do(ctx context.Context, c call, held []string) {
 				w.enter(key)
 			}
 		}
-		time.Sleep(c.Hold)
+		<-time.After(c.Hold)
 		if c.Inside != nil {
 			w.do(ctx, *c.Inside, all)
 		}
@@ -200,7 +200,7 @@ func TestRandomSetsOfKeysInFourProcessesNeverHang(t *testing.T) {
 			if time.Now().After(bound) {
 				rt.Fatalf("%v is left", client.Keys(t.Context(), "*").Val())
 			}
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 	})
 	t.Logf("%d calls ran, %d were refused", ran, refused)
