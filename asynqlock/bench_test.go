@@ -11,42 +11,62 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// BenchmarkTask compares a guarded task with one whose handler calls Run itself, and with one without a lock, on the Store in
-// memory.
-func BenchmarkTask(b *testing.B) {
-	l := lockertest.NewLocker(b, lockertest.NewMemory())
-	type order struct {
-		ID       string `json:"id" lock:"key"`
-		Customer string `json:"customer"`
-	}
-	task := asynq.NewTaskWithHeaders("order:ship", []byte(`{"id":"42","customer":"ann"}`), map[string]string{"order": "42"})
-	done := func(context.Context, *asynq.Task) error { return nil }
-	for _, bm := range []struct {
-		name string
-		keys asynqlock.Keys // zero: no Guard
-		run  func(context.Context, *asynq.Task) error
-	}{
-		{"no lock", asynqlock.Keys{}, done},
-		{"Run in the handler", asynqlock.Keys{}, func(ctx context.Context, _ *asynq.Task) error {
+type shipment struct {
+	ID       string `json:"id" lock:"key"`
+	Customer string `json:"customer"`
+}
+
+var shipping = asynq.NewTaskWithHeaders("order:ship", []byte(`{"id":"42","customer":"ann"}`), map[string]string{"order": "42"})
+
+// handlers are a task without a lock, one whose handler calls Run itself, and guarded ones, on the Store in memory.
+func handlers(t testing.TB) map[string]asynq.Handler {
+	t.Helper()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	done := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
+	hs := map[string]asynq.Handler{
+		"no lock": done,
+		"Run in the handler": asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 			rule := locker.Rule{Key: "order:42", Name: "order:ship", Wait: locker.NoWait}
 			return locker.Run(ctx, l, rule, func(context.Context) error { return nil })
-		}},
-		{"Template of a header", asynqlock.Template("order:{header.order}"), done},
-		{"Template of the payload", asynqlock.Template("order:{payload.id}"), done},
-		{"Key", asynqlock.Key(func(o order) string { return "order:" + o.ID }), done},
-		{"Fields", asynqlock.Fields[order]("order"), done},
+		}),
+	}
+	for name, keys := range map[string]asynqlock.Keys{
+		"Template of a header":    asynqlock.Template("order:{header.order}"),
+		"Template of the payload": asynqlock.Template("order:{payload.id}"),
+		"Key":                     asynqlock.Key(func(s shipment) string { return "order:" + s.ID }),
+		"Fields":                  asynqlock.Fields[shipment]("order"),
 	} {
-		b.Run(bm.name, func(b *testing.B) {
-			var h asynq.Handler = asynq.HandlerFunc(bm.run)
-			if bm.name != "no lock" && bm.name != "Run in the handler" {
-				h = guardOf(b, l, asynqlock.On("order:*", bm.keys)).Middleware(h)
-			}
+		hs[name] = guardOf(t, l, asynqlock.On("order:*", keys)).Middleware(done)
+	}
+	return hs
+}
+
+func BenchmarkTask(b *testing.B) {
+	for name, h := range handlers(b) {
+		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := h.ProcessTask(b.Context(), task); err != nil {
+				if err := h.ProcessTask(b.Context(), shipping); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
+	}
+}
+
+func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
+	n := make(map[string]float64)
+	for name, h := range handlers(t) {
+		n[name] = testing.AllocsPerRun(500, func() {
+			if err := h.ProcessTask(t.Context(), shipping); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	delete(n, "no lock")
+	for name := range n {
+		if more := n[name] - n["Run in the handler"]; more > 10 || more < 0 {
+			t.Errorf("%s: %v allocations more than Run: %v", name, more, n)
+		}
 	}
 }

@@ -57,4 +57,10 @@
 // # Schedules
 //
 // [RunScheduler] and [RunPeriodicTaskManager] run a schedule in one of several processes.
+//
+// # Keys of its own
+//
+// Besides the keys of the rules, asynq-task:QUEUE:ID is locked (ByTaskID, Drop and Archive), asynq-scheduler (see SchedulerKey) and
+// asynq-tick:SCHEDULER:ENTRY:SECOND; all with the Locker's prefix. Their names in traces are asynq-task, asynq-scheduler and
+// asynq-tick.
 package asynqlock

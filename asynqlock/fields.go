@@ -48,7 +48,7 @@ func Fields[T any](prefix string) Keys {
 			if err != nil {
 				return "", err
 			}
-			return t.Key(ctx, reflect.ValueOf(&payload).Elem())
+			return t.Key(ctx, reflect.ValueOf(payload).Elem())
 		}, nil
 	}}
 }

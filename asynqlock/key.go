@@ -38,7 +38,7 @@ func Key[T any](of func(payload T) string) Keys {
 			if err != nil {
 				return "", err
 			}
-			if text := of(payload); text != "" {
+			if text := of(*payload); text != "" {
 				return text, nil
 			}
 			return "", fmt.Errorf("%w: the function given to Key returned none for this payload", locker.ErrInvalidKey)
@@ -196,17 +196,17 @@ func (c *config) bindPayload(path string) (read, error) {
 
 // decoderOf returns what makes a T of a payload. Where T is a pointer, as messages of protobuf are, the decoder is given a new
 // one of these, and else a pointer to a T.
-func decoderOf[T any](decode Decoder) func(*asynq.Task) (T, error) {
+func decoderOf[T any](decode Decoder) func(*asynq.Task) (*T, error) {
 	made := reflect.TypeFor[T]()
-	return func(t *asynq.Task) (payload T, err error) {
+	return func(t *asynq.Task) (*T, error) {
+		payload := new(T)
+		into := any(payload)
 		if made.Kind() == reflect.Pointer {
-			payload, _ = reflect.TypeAssert[T](reflect.New(made.Elem()))
-			err = decode(t, payload)
-		} else {
-			err = decode(t, &payload)
+			*payload, _ = reflect.TypeAssert[T](reflect.New(made.Elem()))
+			into = *payload
 		}
-		if err != nil {
-			return payload, &invalid{fmt.Errorf("the payload cannot be decoded: %w", err)}
+		if err := decode(t, into); err != nil {
+			return nil, &invalid{fmt.Errorf("the payload cannot be decoded: %w", err)}
 		}
 		return payload, nil
 	}
