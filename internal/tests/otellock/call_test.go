@@ -153,7 +153,11 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			if tc.before != nil {
 				tc.before(store)
 			}
-			l := lockertest.NewLocker(t, store, append(tc.locker, locker.WithObserver(tel.observer))...)
+			var kind locker.Store = store
+			if tc.rule.Mode == locker.Shared {
+				kind = struct{ locker.Store }{store} // without readers
+			}
+			l := lockertest.NewLocker(t, kind, append(tc.locker, locker.WithObserver(tel.observer))...)
 			if tc.closed {
 				if err := l.Close(t.Context()); err != nil {
 					t.Fatal(err)

@@ -28,6 +28,8 @@ type world struct {
 	store *lockertest.Memory
 	lock  *locker.Engine
 	other *locker.Engine
+
+	options []locker.Option // of lock
 }
 
 func nothing(context.Context) error { return nil }
@@ -147,8 +149,9 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 			spans:  []string{"acquire order: Error(unavailable) error.type=unavailable mode=exclusive name=order result=unavailable ttl=3 wait.attempts=1"},
 			metric: "error.type=unavailable mode=exclusive name=order result=unavailable",
 		},
-		"error": {
-			do: func(ctx context.Context, _ *testing.T, w world) {
+		"error": { // of a Store without readers
+			do: func(ctx context.Context, t *testing.T, w world) {
+				w.lock = lockertest.NewLocker(t, struct{ locker.Store }{w.store}, w.options...)
 				run(ctx, w, locker.Rule{Mode: locker.Shared}, nothing)
 			},
 			spans: []string{
@@ -233,10 +236,12 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 				tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
 				store := lockertest.NewMemory()
 				pace := locker.WithBackoff(locker.Constant(time.Second))
+				options := []locker.Option{pace, locker.WithMaxWaiters(1), locker.WithObserver(tel.observer)}
 				tc.do(t.Context(), t, world{
-					store: store,
-					lock:  lockertest.NewLocker(t, store, pace, locker.WithMaxWaiters(1), locker.WithObserver(tel.observer)),
-					other: lockertest.NewLocker(t, store, pace),
+					store:   store,
+					lock:    lockertest.NewLocker(t, store, options...),
+					other:   lockertest.NewLocker(t, store, pace),
+					options: options,
 				})
 				if got := tel.told(t); !slices.Equal(got, tc.spans) {
 					t.Errorf("spans:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.spans, "\n"))
