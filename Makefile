@@ -26,7 +26,7 @@ tools: ## install the servers that the tests start, or say what to install
 
 .PHONY: test
 test: tools ## run all tests, in all modules, on real servers
-	go test -race -shuffle=on work
+	go test -race -shuffle=on -timeout 20m work
 	@set -e; for module in $(modules); do \
 		echo "$$module builds and vets alone"; \
 		(cd $$module && $(alone) go build ./... && $(alone) go vet ./...); \
