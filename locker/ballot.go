@@ -20,17 +20,18 @@ type ballot struct {
 	claim Claim // of the last acquire
 
 	mu     sync.Mutex
-	asking nodes         // an acquire is under way
-	giving nodes         // a vote is being given back
-	holds  nodes         // the node has granted the token's lease
-	loose  nodes         // an acquire is unclear
-	queued nodes         // the node has the token in its queue
-	knows  nodes         // the node may know the token
-	calm   chan struct{} // closed when nothing is asked any more; nil while nobody waits for that
-	rounds int           // that are under way
-	won    bool          // a quorum has granted it
-	keeps  bool          // no quorum was seen, but there may be one
-	gone   bool          // it is being released
+	asking nodes             // an acquire is under way
+	giving nodes             // a vote is being given back
+	holds  nodes             // the node has granted the token's lease
+	loose  nodes             // an acquire is unclear
+	queued nodes             // the node has the token in its queue
+	knows  nodes             // the node may know the token
+	votes  [mostNodes]uint64 // what tells the vote that a node has given from a later one to the same token
+	calm   chan struct{}     // closed when nothing is asked any more; nil while nobody waits for that
+	rounds int               // that are under way
+	won    bool              // a quorum has granted it
+	keeps  bool              // no quorum was seen, but there may be one
+	gone   bool              // it is being released
 	ticket uint64
 	hint   uint64
 	since  time.Time // of the hint
@@ -163,7 +164,7 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 }
 
 // heard records a node's answer to an acquire, and says what is to become of a vote that nobody counts any more.
-func (b *ballot) heard(i int, g Grant, err error) (fate afterwards) {
+func (b *ballot) heard(i int, p poll, err error) (fate afterwards) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.asking = b.asking.without(i); b.asking == 0 && b.calm != nil {
@@ -178,8 +179,8 @@ func (b *ballot) heard(i int, g Grant, err error) (fate afterwards) {
 		if !(b.holds | b.loose | b.queued).has(i) {
 			b.knows = b.knows.without(i)
 		}
-	case g.State == Granted:
-		b.holds = b.holds.with(i)
+	case p.State == Granted:
+		b.holds, b.votes[i] = b.holds.with(i), p.vote
 	default:
 		b.holds = b.holds.without(i)
 		if b.claim.Queue {
@@ -226,13 +227,10 @@ func (b *ballot) given(i int) {
 }
 
 // leave says what a release must do: whom to tell, who needs a tombstone, and who is told when its answer comes.
-func (b *ballot) leave(undo bool) (tell, tombstones, later nodes) {
+func (b *ballot) leave() (tell, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.gone = true
-	if undo {
-		return b.knows, b.knows, 0
-	}
 	tell = (b.holds | b.loose) &^ b.giving
 	if b.claim.Queue {
 		tell = b.knows
@@ -256,9 +254,10 @@ func (b *ballot) farewell(i int) Claim {
 	return c
 }
 
-// lost is the release of a vote after a round that was lost. The token stays in the queue.
-func (b *ballot) lost() Claim {
+// lost is the release of node i's vote after a round that was lost, and which vote it is: a release that is late must not
+// take a later one. The token stays in the queue.
+func (b *ballot) lost(i int) (c Claim, vote uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}
+	return Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}, b.votes[i]
 }

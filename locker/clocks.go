@@ -14,11 +14,15 @@ type clocks struct {
 	mu      sync.Mutex
 	offsets []time.Duration
 	slack   []time.Duration // by how much the offset may be wrong
+	at      []time.Time     // when that was found out
 	known   []bool
 }
 
 func newClocks(n int) *clocks {
-	return &clocks{began: time.Now(), offsets: make([]time.Duration, n), slack: make([]time.Duration, n), known: make([]bool, n)}
+	return &clocks{
+		began: time.Now(), offsets: make([]time.Duration, n), slack: make([]time.Duration, n),
+		at: make([]time.Time, n), known: make([]bool, n),
+	}
 }
 
 // local is the time of the process.
@@ -30,7 +34,11 @@ func (c *clocks) note(i int, server time.Time, sent time.Time) {
 	offset := server.Sub(c.local().Add(-half))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.offsets[i], c.slack[i], c.known[i] = offset, half, true
+	now := time.Now()
+	if aged := now.Sub(c.at[i]) / 100; c.known[i] && half > c.slack[i]+aged {
+		return // it says less than what is known: an answer that was late must not move the median
+	}
+	c.offsets[i], c.slack[i], c.at[i], c.known[i] = offset, half, now, true
 }
 
 // now is the time by the median of the nodes' clocks; the process's while none is known.

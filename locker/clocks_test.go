@@ -39,5 +39,17 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 		if d := c.off(1); d != 0 {
 			t.Errorf("%v off, although its time is not known better", d)
 		}
+
+		for i := range 3 {
+			shows(i, 0)
+		}
+		sent = time.Now()
+		<-time.After(4 * time.Second)
+		for i := range 2 {
+			c.note(i, sent, sent) // at any time since, so their clocks seem to be 2 s behind
+		}
+		if d := c.off(2); d != 0 {
+			t.Errorf("%v off, because the answers of the others came late", d)
+		}
 	})
 }

@@ -107,6 +107,7 @@ func (e *Engine) begin(ctx context.Context, rule Rule) (*acquisition, error) {
 	}
 	rule, err := e.cfg.resolve(rule)
 	a := &acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx, ctx: ctx}
+	a.ticket = &a.own // its outcome may be told before it asks
 	if err == nil {
 		err = a.mindOrder(ctx)
 	}

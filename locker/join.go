@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -153,20 +152,12 @@ func (j joins) Acquire(ctx context.Context, c Claim) (Grant, error) {
 // Renew asks whether the leases are held still.
 func (j joins) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	grants := make([]Grant, len(cs))
-	var failed error
-	for i, c := range cs {
+	for i, c := range cs { // one that has no answer stays as it is, and is soon asked about again
 		g, err := j.of.Join(ctx, c)
-		if err != nil { // of the others each may be answered
-			failed = errors.Join(failed, err)
-			continue
-		}
-		g.Left = min(g.Left, joinedFor)
+		g.Left, g.Err = min(g.Left, joinedFor), err
 		grants[i] = g
 	}
-	if len(cs) == 1 {
-		return grants, failed
-	}
-	return grants, nil // a claim without an answer stays as it is, and is soon asked about again
+	return grants, nil
 }
 
 // Release leaves.

@@ -34,6 +34,7 @@ type poll struct {
 	Grant
 	holder string // Busy: what tells holders apart
 	minted uint64 // Granted: the fence that this node has minted, whatever the quorum's is
+	vote   uint64 // Granted: grows with each vote that the node gives to a token
 }
 
 func newNode(c Client, i int, q *quorum) *node {
@@ -44,7 +45,7 @@ func newNode(c Client, i int, q *quorum) *node {
 	n.member.marker, n.member.out = nodeKey, outKey
 	n.cleaner = cleaner{
 		calls: &q.calls, background: q.background, closing: q.closing, one: true,
-		release: func(ctx context.Context, c Claim) (Grant, error) { return n.release(ctx, c, true) },
+		release: func(ctx context.Context, c Claim) (Grant, error) { return n.release(ctx, c) },
 	}
 	n.cleaner.init()
 	return n
@@ -85,7 +86,11 @@ func (n *node) vote(ctx context.Context, c Claim, m *member, hint, ticket uint64
 	if err != nil {
 		return poll{}, err
 	}
-	return n.pollOf(v, sent)
+	p, at, err := n.pollOf(v, sent)
+	if p.vote = p.minted; c.Mode == Shared { // many have the same; then it is when the reader's part runs out, in ms
+		p.vote = uint64(at.UnixMilli() + millis(c.TTL)) //nolint:gosec // after 1970
+	}
+	return p, err
 }
 
 // ask runs quorum_acquire.lua.
@@ -103,16 +108,15 @@ func (n *node) ask(ctx context.Context, c Claim, m *member, hint, ticket uint64)
 		strconv.FormatUint(hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(ticket, 10))
 }
 
-// pollOf reads the answer to an acquire that was sent at that time.
-func (n *node) pollOf(text string, sent time.Time) (poll, error) {
+// pollOf reads the answer to an acquire that was sent at that time. at is the node's clock.
+func (n *node) pollOf(text string, sent time.Time) (p poll, at time.Time, err error) {
 	r := reply{text}
 	state := r.word()
-	at := r.time()
+	at = r.time()
 	n.quorum.clocks.note(n.index, at, sent)
-	p := poll{}
 	switch state {
 	case "forgot":
-		return poll{}, errForgot
+		return poll{}, at, errForgot
 	case "granted", "entered":
 		_ = r.word()
 		if state == "entered" {
@@ -120,7 +124,7 @@ func (n *node) pollOf(text string, sent time.Time) (poll, error) {
 		}
 		h, minted, ok := parseVote(r.rest)
 		if !ok {
-			return poll{}, odd("acquire")
+			return poll{}, at, odd("acquire")
 		}
 		p.State, p.Fence, p.Block, p.minted = Granted, h.fence, h.block, minted
 	case "busy":
@@ -138,9 +142,9 @@ func (n *node) pollOf(text string, sent time.Time) (poll, error) {
 	case "done":
 		p.State = Done
 	default:
-		return poll{}, odd("acquire")
+		return poll{}, at, odd("acquire")
 	}
-	return p, nil
+	return p, at, nil
 }
 
 // parseVote reads L as a quorum writes it: token:fence:block:minted:metadata. fence is the quorum's once it was confirmed.
@@ -168,26 +172,26 @@ func (n *node) confirm(ctx context.Context, c Claim, minted, fence uint64, block
 }
 
 // release takes the vote back, and wakes who waits for it.
-func (n *node) release(ctx context.Context, c Claim, wakes bool) (Grant, error) {
-	return n.take(ctx, c, "undone", wakes)
+func (n *node) release(ctx context.Context, c Claim) (Grant, error) {
+	return n.take(ctx, c, "undone", 0)
 }
 
-// take is a release whose tombstone says why.
-func (n *node) take(ctx context.Context, c Claim, tombstone string, wakes bool) (Grant, error) {
-	done, wake := time.Duration(0), "0"
+// take is a release whose tombstone says why. With a vote it takes that one back and no other, and wakes nobody.
+func (n *node) take(ctx context.Context, c Claim, tombstone string, vote uint64) (Grant, error) {
+	done, only := time.Duration(0), ""
 	if c.Complete {
 		done = c.Once
 	}
-	if wakes {
-		wake = "1"
+	if vote != 0 {
+		only = strconv.FormatUint(vote, 10)
 	}
 	if n.quorum.readers {
-		v, err := n.takeReading(ctx, c, tombstone, done, n.inboxOf(c), wake)
+		v, err := n.takeReading(ctx, c, tombstone, done, n.inboxOf(c), only)
 		return takenOf(v, err)
 	}
 	v, err := quorumReleaseScript.run(ctx, n.steps,
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), n.inboxOf(c), asksOnce(c), wake)
+		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), n.inboxOf(c), asksOnce(c), only)
 	return takenOf(v, err)
 }
 

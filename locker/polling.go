@@ -126,14 +126,15 @@ func (p *polling) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 		})
 	}
 	wg.Wait()
-	var failure error
-	for _, err := range errs {
-		if err == nil {
-			return grants, nil
-		}
-		failure = err
+	answered := false
+	for i, err := range errs {
+		grants[i].Err = err
+		answered = answered || err == nil
 	}
-	return nil, failure
+	if !answered {
+		return nil, errors.Join(errs...)
+	}
+	return grants, nil
 }
 
 // renew lengthens one lock. Refresh sets what is left, to less as well, so that is looked at before where it could happen,

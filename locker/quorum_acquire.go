@@ -67,7 +67,7 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 		if p.Deaf {
 			n.deaf(c.Key)
 		}
-		q.afterwards(ctx, n, b, b.heard(n.index, p.Grant, err))
+		q.afterwards(ctx, n, b, b.heard(n.index, p, err))
 		return p, err
 	})
 	for !t.decided() {
@@ -99,7 +99,7 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 // raised over the whole block: so whoever is granted the key next, by a quorum that shares a node with this one, gets a
 // larger fence. No clock is needed for that.
 func (q *quorum) agree(ctx context.Context, c Claim, t *tally) {
-	fence, block := t.proposal()
+	fence, block := t.proposal() // of the votes that are enough
 	var lower nodes
 	for i := range q.nodes {
 		if t.votes(i) && t.polls[i].Fence != fence {
@@ -139,19 +139,20 @@ func (q *quorum) afterwards(ctx context.Context, n *node, b *ballot, fate afterw
 		q.giveBack(ctx, n, b)
 	case releaseIt:
 		c := b.farewell(n.index)
-		if _, err := n.release(lasting(ctx), c, true); err != nil {
+		if _, err := n.release(lasting(ctx), c); err != nil {
 			n.clean(c)
 		}
 	}
 }
 
 // giveBack frees a node from the vote that a lost round has left there. It wakes nobody: who was refused because of it tries
-// again by itself, and all who are woken would split the votes again. The node is not asked again before it has confirmed.
+// again by itself, and all who are woken would split the votes again. The node is not asked again before it has
+// confirmed; a repetition that comes later still finds another vote, if any.
 func (q *quorum) giveBack(ctx context.Context, n *node, b *ballot) {
-	c := b.lost()
+	c, vote := b.lost(n.index)
 	over := time.Now().Add(c.TTL)
 	for pause := range betweenRepeats {
-		_, err := n.release(lasting(ctx), c, false)
+		_, err := n.take(lasting(ctx), c, "undone", vote)
 		if err == nil || time.Now().After(over) { // or it has run out by itself
 			break
 		}

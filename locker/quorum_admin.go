@@ -130,7 +130,7 @@ func (q *quorum) Break(ctx context.Context, key string, fence uint64, reason str
 	if holder.Mode == Shared {
 		c.Owner, c.Fence = shared, holder.Fence
 	}
-	f := fanOut(q, q.all(), func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, true) })
+	f := fanOut(q, q.all(), func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, 0) })
 	defer f.done()
 	t := count{quorum: q}
 	for t.released+t.gone <= len(q.nodes)-q.need || t.released == 0 {

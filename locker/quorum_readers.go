@@ -126,7 +126,7 @@ func (n *node) confirmReading(ctx context.Context, c Claim, minted, fence uint64
 }
 
 // takeReading runs quorum_rw_release.lua. The tombstone of all readers together is named after their fence.
-func (n *node) takeReading(ctx context.Context, c Claim, tombstone string, done time.Duration, inbox, wake string) (string, error) {
+func (n *node) takeReading(ctx context.Context, c Claim, tombstone string, done time.Duration, inbox, only string) (string, error) {
 	entry, note := "", tombstoneOf(c.Key, c.Owner)
 	if inbox != "" {
 		entry = c.Owner + "|" + inbox + "|" + asksOnce(c) + "|"
@@ -140,7 +140,7 @@ func (n *node) takeReading(ctx context.Context, c Claim, tombstone string, done 
 	}
 	return quorumRWReleaseScript.run(ctx, n.steps,
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), note, doneOf(c.Key), readersOf(c.Key), intentOf(c.Key), phase},
-		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), entry, wake, n.memberOf(c))
+		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), entry, only, n.memberOf(c))
 }
 
 // memberOf is a claim's entry in R at this node. It must not change while the token lives.
@@ -168,6 +168,9 @@ func (n *node) renewBatch(ctx context.Context, b *batch, grants []Grant) {
 	keys := make([]string, 0, 3*len(b.claims))
 	args := make([]any, 0, 4*len(b.claims))
 	for _, c := range b.claims {
+		if c.Mode == Shared && c.Inbox != "" && n.ear != nil {
+			n.ear.Inbox(c.Key) // which is so in use: who reads wants to hear of writers
+		}
 		keys = append(keys, c.Key, readersOf(c.Key), intentOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL), n.memberOf(c), strconv.FormatUint(c.Fence, 10))
 	}

@@ -25,7 +25,10 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 	tell, tombstones, later := q.all(), nodes(0), nodes(0)
 	b := q.ballots.of(c.Owner)
 	if b != nil {
-		tell, tombstones, later = b.leave(c.Undo > 0)
+		tell, tombstones, later = b.leave()
+	}
+	if c.Undo > 0 { // a call that is under way may still ask any of them
+		tell, tombstones, later = q.all(), q.all(), 0
 	}
 	open := farewell{quorum: q}
 	claim := func(i int) Claim {
@@ -47,7 +50,7 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 	}
 	f := fanOut(q, tell, func(n *node) (Grant, error) {
 		c := claim(n.index)
-		g, err := n.release(ctx, c, true)
+		g, err := n.release(ctx, c)
 		if err != nil {
 			open.failed(n, c, err)
 		}

@@ -536,3 +536,34 @@ func TestEachKeyOfRunAllIsObserved(t *testing.T) {
 		}
 	})
 }
+
+func TestRunAllTellsTheObserverOfWhatItDidNotComeTo(t *testing.T) {
+	for name, kind := range map[string]func(locker.Store) locker.Store{
+		"in one step":         func(s locker.Store) locker.Store { return s },
+		"one after the other": func(s locker.Store) locker.Store { return struct{ locker.Store }{s} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				var rec lockertest.Recorder
+				l := lockertest.NewLocker(t, kind(store), locker.WithObserver(&rec))
+				store.Occupy("a", time.Minute)
+				rules := rulesOf("a", "b")
+				for i := range rules {
+					rules[i].Wait = locker.NoWait
+				}
+				err := locker.RunAll(t.Context(), l, rules, func(context.Context) error { return nil })
+				wantErr(t, err, "a", locker.ErrBusy)
+				gone, cancel := context.WithCancel(t.Context())
+				cancel()
+				if err := locker.RunAll(gone, l, rulesOf("a", "b"), func(context.Context) error { return nil }); !errors.Is(err, context.Canceled) {
+					t.Errorf("of a context that has ended: %v", err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := l.Close(ctx); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+		})
+	}
+}

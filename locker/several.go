@@ -19,9 +19,13 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	began := time.Now()
 	var all []*acquisition
 	defer func() {
+		defer func() { // also when an Observer panics
+			for range all {
+				e.acquires.leave()
+			}
+		}()
 		for _, a := range all {
 			_, _ = a.end(nil, err) // those that it did not come to
-			e.acquires.leave()
 		}
 	}()
 	for _, rule := range rules {
@@ -36,7 +40,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	}
 	return gather(ctx, func(g *gathering) error {
 		for rest := all; len(rest) > 0; {
-			alone, err := e.together(g, rest)
+			alone, err := e.together(g, rest, began)
 			if err != nil || alone == 0 {
 				return err
 			}
@@ -56,12 +60,12 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 
 // together tries for all leases in one step. It says how many must be taken alone: 0, because it has them all; or those up to
 // the first that is not free, and then it has none of them.
-func (e *Engine) together(g *gathering, all []*acquisition) (alone int, err error) {
+func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(Several)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
 		return len(all), nil
 	}
-	j := joint{all: all, sent: time.Now()}
+	j := joint{all: all, began: began, sent: time.Now()}
 	for _, a := range all {
 		if a.rule.Mode == Shared {
 			return len(all), nil
@@ -98,6 +102,7 @@ func (e *Engine) together(g *gathering, all []*acquisition) (alone int, err erro
 type joint struct {
 	all    []*acquisition
 	claims []Claim
+	began  time.Time // of the RunAll
 	sent   time.Time
 }
 
@@ -125,7 +130,7 @@ func (j *joint) await(g *gathering, heard <-chan answer[[]Grant]) (grants []Gran
 	}
 	var expiry <-chan time.Time
 	if first.rule.Wait > 0 {
-		timer := e.timers.start(first.rule.Wait)
+		timer := e.timers.start(max(first.rule.Wait-time.Since(j.began), 0))
 		defer e.timers.stop(timer)
 		expiry = timer.C
 	}

@@ -15,6 +15,7 @@ type tally struct {
 	polls  []poll
 	errs   []error
 	heard  nodes // which have answered, one way or the other
+	off    nodes // whose clocks cannot be trusted, as it was known when the last of them answered
 	took   time.Duration
 	rounds int
 }
@@ -26,11 +27,18 @@ func newTally(q *quorum) *tally {
 func (t *tally) hear(i int, p poll, err error) {
 	t.heard = t.heard.with(i)
 	t.polls[i], t.errs[i] = p, err
+	t.off = 0
+	for i := range t.polls {
+		if t.heard.has(i) && t.quorum.clocks.off(i) > t.quorum.skew {
+			t.off = t.off.with(i)
+		}
+	}
 }
 
-// answered says whether node i has answered, and its clock can be trusted.
+// answered says whether node i has answered, and its clock can be trusted. What is known of the clocks changes all the time,
+// with the answers to other steps too; all counts of a round must come to the same, so they ask t.off.
 func (t *tally) answered(i int) bool {
-	return t.heard.has(i) && t.errs[i] == nil && t.quorum.clocks.off(i) <= t.quorum.skew
+	return t.heard.has(i) && t.errs[i] == nil && !t.off.has(i)
 }
 
 // votes says whether node i's vote counts.

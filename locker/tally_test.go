@@ -122,3 +122,19 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 		t.Errorf("%v, want one that leaves it open whether the key was granted, although a node has refused", err)
 	}
 }
+
+// Answers to other steps move what is known of the clocks while a round is counted.
+func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
+	round := tallyOf("g5", "g5", "")
+	clocks, now := round.quorum.clocks, time.Now()
+	clocks.note(0, now, now)
+	clocks.note(2, now, now)
+	clocks.note(1, now.Add(time.Minute), now)
+	if g, err := round.result(); !round.enough() || !round.won() || err != nil || g.State != Granted {
+		t.Errorf("votes that counted do not any more: enough %v, won %v, %v, %v", round.enough(), round.won(), g.State, err)
+	}
+	round.hear(2, poll{Grant: Grant{State: Busy}, holder: "x"}, nil)
+	if g, err := round.result(); round.won() || err == nil && g.State == Granted {
+		t.Errorf("the vote of a node counts whose clock is a minute off: won %v, %v, %v", round.won(), g.State, err)
+	}
+}

@@ -74,10 +74,16 @@ func (a *acquisition) expect(inbox string) {
 // listen begins to listen for grants, once the first question has found the key busy, and queues.
 func (a *acquisition) listen() error {
 	inbox, err := a.open()
-	if err == nil {
+	if err != nil {
+		return err
+	}
+	if a.rule.Mode == Shared && inbox != a.claim.Inbox {
+		a.renewTicket() // what it may have among the readers was entered with its inbox
+	}
+	if !a.claim.Queue {
 		a.join(inbox)
 	}
-	return err
+	return nil
 }
 
 // open begins to listen, and returns the inbox: "" when there is none.

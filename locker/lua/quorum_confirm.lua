@@ -10,7 +10,7 @@
 -- and was taken again by a late repetition must not carry an old fence into a new time.
 local lease = redis.call('GETEX', KEYS[1])
 local token, fence, block, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):(%d+):(%d+):(.*)$')
-if token ~= ARGV[1] or granted ~= ARGV[2] then
+if token ~= ARGV[1] or granted ~= ARGV[2] or tonumber(ARGV[3]) < tonumber(fence) then
   return '0'
 end
 if (tonumber(redis.call('GET', KEYS[2]) or '0') or 0) < tonumber(ARGV[4]) then

@@ -4,7 +4,8 @@
 -- KEYS: lease L · queue Q · wake mark W · tombstone X of the token · done mark D
 -- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · what it says: "undone", or
 --       "revoked:" and a reason · done mark for this long, in ms, 0: none · the token's inbox in Q, "" when it is not there
---       to be taken out · "1" when the done mark counts for it, else "0" · "1" to wake who waits, "0" not to
+--       to be taken out · "1" when the done mark counts for it, else "0" · "" to wake who waits; or which vote is taken back,
+--       by the fence that this node has minted for it, waking nobody
 -- returns: "released" · "not-ours" · "revoked" and after a space the reason · "done" when it is not ours, but a done mark was
 --          asked for and is there; as one string
 -- idempotent: a second execution finds L without the token, and changes nothing but the tombstone's expiry.
@@ -13,13 +14,17 @@
 local owner = ARGV[1] .. ':'
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it is not offended by data that is no lock
 local keep, mark, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
-if not lease or string.sub(lease, 1, #owner) ~= owner then
+local ours = lease and string.sub(lease, 1, #owner) == owner
+if ours and ARGV[8] ~= '' and string.match(lease, '^[^:]*:%d+:%d+:(%d+):') ~= ARGV[8] then
+  ours = false -- a later vote for the same token, which may count
+end
+if not ours then
   local tombstone = redis.call('GETEX', KEYS[4])
   local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
   if mark > 0 and not revoked then
     redis.call('SET', KEYS[4], ARGV[4], 'PX', mark)
   end
-  if ARGV[6] ~= '' and redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[7]) == 1 and not lease and ARGV[8] == '1' then
+  if ARGV[6] ~= '' and redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[7]) == 1 and not lease and ARGV[8] == '' then
     wake() -- who goes away now may be the one that was woken
   end
   if revoked then
@@ -63,7 +68,7 @@ if done > 0 then
 end
 if keep > 0 then
   redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
-elseif waiting[1] and ARGV[8] == '1' then
+elseif waiting[1] and ARGV[8] == '' then
   wake()
 end
 return 'released'

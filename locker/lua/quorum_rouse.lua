@@ -23,11 +23,11 @@ local function rouse(turn)
   end
   if writer and (turn ~= 'readers' or not readers[1]) then
     redis.call('SET', KEYS[3], writer[1], 'PX', '50')
-    redis.pcall('PUBLISH', writer[2], 'free ' .. KEYS[1])
+    say(writer[2], 'free ' .. KEYS[1])
   elseif readers[1] then
     redis.call('SET', KEYS[3], 'readers', 'PX', '50')
     for _, inbox in ipairs(readers) do
-      redis.pcall('PUBLISH', inbox, 'free ' .. KEYS[1])
+      say(inbox, 'free ' .. KEYS[1])
     end
   end
 end

@@ -81,7 +81,7 @@ if not open then
       for _, r in ipairs(redis.call('ZRANGE', KEYS[8], '0', '-1')) do
         local token, inbox = string.match(r, '^([^|]+)|([^|]+)$')
         if token and inbox ~= '-' then
-          redis.pcall('PUBLISH', inbox, 'writer ' .. token .. ' ' .. KEYS[1])
+          say(inbox, 'writer ' .. token .. ' ' .. KEYS[1])
         end
       end
     end

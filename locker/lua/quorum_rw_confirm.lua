@@ -9,7 +9,8 @@
 local lease = redis.call('GETEX', KEYS[1])
 local token, fence, block, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):(%d+):(%d+):(.*)$')
 local reader = ARGV[5] ~= ''
-if granted ~= ARGV[2] or token ~= (reader and 'shared' or ARGV[1]) then
+if granted ~= ARGV[2] or token ~= (reader and 'shared' or ARGV[1]) or
+  tonumber(ARGV[3]) < tonumber(reader and granted or fence) then
   return '0'
 end
 if reader then

@@ -28,6 +28,7 @@ elseif tonumber(string.match(lease, '^shared:%d+:%d+:(%d+):') or '0') <= tonumbe
   tonumber(redis.call('ZSCORE', KEYS[4], ARGV[3]) or '0') > now then
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', now + ARGV[2]), ARGV[3])
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ms))
+  redis.call('PEXPIRE', KEYS[4], string.format('%.0f', math.max(redis.call('PTTL', KEYS[4]), ARGV[2])))
 else
   return '0 ' .. stamp
 end

@@ -5,7 +5,9 @@
 --       writer · tombstone of the phase, or again X
 -- ARGV: token, "shared" for all readers · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · what it
 --       says: "undone", or "revoked:" and a reason · done mark for this long, in ms, 0: none · the token's entry in Q without
---       its mode, which a downgrade may have changed, "" when it is not there to be taken out · "1" to tell who waits, "0" not to · the token's entry in R
+--       its mode, which a downgrade may have changed, "" when it is not there to be taken out · "" to tell who
+--       waits; or which vote is taken back, telling nobody: the fence that was minted for a writer, or when a reader's part
+--       runs out, in ms · the token's entry in R
 -- returns: as quorum_release.lua
 -- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but the tombstone's expiry.
 -- first write: DEL or PEXPIRE when L is the token's, ZREM when it reads, otherwise GETEX of X, which changes nothing: a full
@@ -19,7 +21,11 @@ local keep, mark, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local ours = lease and string.sub(lease, 1, #owner) == owner
 local phase = lease and string.sub(lease, 1, 7) == 'shared:'
 local reads = not ours and phase and tonumber(redis.call('ZSCORE', KEYS[6], ARGV[8]) or '0') > now
-local intends = ARGV[7] == '1' and string.match(found[2] or '', '^[^|]*') == ARGV[1]
+if ours and ARGV[7] ~= '' and string.match(lease, '^[^:]*:%d+:%d+:(%d+):') ~= ARGV[7] or
+  reads and ARGV[7] ~= '' and tonumber(redis.call('ZSCORE', KEYS[6], ARGV[8])) > tonumber(ARGV[7]) then
+  ours, reads = false, false -- a later vote for the same token, which may count
+end
+local intends = ARGV[7] == '' and string.match(found[2] or '', '^[^|]*') == ARGV[1]
 if not ours and not reads then
   local tombstone = redis.call('GETEX', KEYS[4]) or redis.call('GET', KEYS[8])
   local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
@@ -30,7 +36,7 @@ if not ours and not reads then
   if intends then
     redis.call('DEL', KEYS[7])
   end
-  if ARGV[7] == '1' and (not lease and left or (not lease or phase) and intends) then
+  if ARGV[7] == '' and (not lease and left or (not lease or phase) and intends) then
     rouse('readers') -- who goes away now may be the one that was told, or that kept readers out
   end
   if revoked then
@@ -86,13 +92,13 @@ if done > 0 then
     local token, inbox, once = string.match(entry, '^([^|]+)|([^|]+)|([^|]*)|')
     if once == '1' then
       redis.call('ZREM', KEYS[2], entry)
-      redis.pcall('PUBLISH', inbox, 'done ' .. token .. ' ' .. KEYS[1])
+      say(inbox, 'done ' .. token .. ' ' .. KEYS[1])
     end
   end
 end
 if ours and keep > 0 then
   redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
-elseif waiting[1] and ARGV[7] == '1' and not last then
+elseif waiting[1] and ARGV[7] == '' and not last then
   rouse(not phase and 'readers' or nil)
 end
 return 'released'
