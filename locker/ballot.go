@@ -227,10 +227,13 @@ func (b *ballot) given(i int) {
 }
 
 // leave says what a release must do: whom to tell, who needs a tombstone, and who is told when its answer comes.
-func (b *ballot) leave() (tell, tombstones, later nodes) {
+func (b *ballot) leave(undo bool) (tell, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.gone = true
+	if undo {
+		return b.knows, b.knows, 0
+	}
 	tell = (b.holds | b.loose) &^ b.giving
 	if b.claim.Queue {
 		tell = b.knows

@@ -104,3 +104,38 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 		})
 	}
 }
+
+// An acquire that was abandoned may not have asked anybody when it is undone. Here all nodes have refused it before, so that
+// an undo has nobody to tell.
+func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
+	servers := enrolled(t, 3)
+	cs := clientsOf(t, servers)
+	s := openQuorum(t, cs, locker.QuorumStore)
+	claim := locker.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, Block: 1}
+	for _, c := range cs { // a full server refuses
+		if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, err := s.Acquire(t.Context(), claim); err == nil {
+		t.Fatalf("%v, on full servers", g.State)
+	}
+	undo := claim
+	undo.Undo = time.Minute
+	if _, err := s.Release(t.Context(), undo); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cs {
+		if err := c.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != locker.Undone {
+		t.Errorf("%v %v after the undo", g.State, err)
+	}
+	for i, c := range cs {
+		if c.Exists(t.Context(), "a").Val() != 0 {
+			t.Errorf("node %d has given its vote", i)
+		}
+	}
+}

@@ -25,10 +25,7 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 	tell, tombstones, later := q.all(), nodes(0), nodes(0)
 	b := q.ballots.of(c.Owner)
 	if b != nil {
-		tell, tombstones, later = b.leave()
-	}
-	if c.Undo > 0 { // a call that is under way may still ask any of them
-		tell, tombstones, later = q.all(), q.all(), 0
+		tell, tombstones, later = b.leave(c.Undo > 0)
 	}
 	open := farewell{quorum: q}
 	claim := func(i int) Claim {
@@ -67,7 +64,9 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 	g, err := t.result(f.open)
 	if err == nil {
 		open.decided()
-		q.ballots.drop(c.Owner)
+		if c.Undo == 0 { // otherwise an acquire that has not begun yet must find that it is too late
+			q.ballots.drop(c.Owner)
+		}
 	}
 	return g, err
 }
