@@ -66,11 +66,22 @@ func (b *bench) want(g locker.Grant, s locker.State, when string) locker.Grant {
 	return g
 }
 
+// gets acquires a free key. Where the nodes of a Store have no queue, one of them may still have to give back what somebody
+// else was refused for, and the key is free a moment later.
+func (b *bench) gets(c locker.Claim, when string) locker.Grant {
+	b.Helper()
+	g := b.acquire(c)
+	for until := time.Now().Add(5 * time.Second); g.State == locker.Busy && !b.Can.Queue && time.Now().Before(until); g = b.acquire(c) {
+		<-time.After(5 * time.Millisecond)
+	}
+	return b.want(g, locker.Granted, when)
+}
+
 // granted acquires for a new owner, and fails the law unless it gets the key.
 func (b *bench) granted() (locker.Claim, locker.Grant) {
 	b.Helper()
 	c := b.claim(owner())
-	return c, b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+	return c, b.gets(c, "acquire of a free key")
 }
 
 // left is how long the holder of the key has, seen by a stranger.

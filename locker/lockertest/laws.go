@@ -28,7 +28,7 @@ var stepLaws = []law{
 	}},
 	{says: "an owner that asks again gets the same grant again", check: func(b *bench) {
 		c, first := b.granted()
-		again := b.want(b.acquire(c), locker.Granted, "second acquire of the same owner")
+		again := b.gets(c, "second acquire of the same owner")
 		if again.Fence != first.Fence || again.Block != first.Block {
 			b.Fatalf("fence %d block %d became %d, %d", first.Fence, first.Block, again.Fence, again.Block)
 		}
@@ -36,7 +36,7 @@ var stepLaws = []law{
 	{says: "an owner that asks again for longer gets longer", check: func(b *bench) {
 		c, _ := b.granted()
 		c.TTL *= 2
-		b.want(b.acquire(c), locker.Granted, "second acquire of the same owner")
+		b.gets(c, "second acquire of the same owner")
 		if left := b.left(); left <= ttl {
 			b.Fatalf("%v left after asking for %v", left, c.TTL)
 		}
@@ -53,7 +53,7 @@ var stepLaws = []law{
 	{says: "a lease that nobody renews runs out", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 50 * time.Millisecond
-		b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+		b.gets(c, "acquire of a free key")
 		next := b.claim(owner())
 		b.eventually(10*time.Second, "the lease ran out", func() bool { return b.acquire(next).State == locker.Granted })
 		b.want(b.renew(c), locker.NotOurs, "renewal after the lease ran out")
@@ -108,7 +108,7 @@ var stepLaws = []law{
 	{says: "fences grow also when a lease ran out", needs: fence, check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 20 * time.Millisecond
-		first := b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+		first := b.gets(c, "acquire of a free key")
 		next := b.claim(owner())
 		b.eventually(10*time.Second, "the lease ran out", func() bool { return b.acquire(next).State == locker.Granted })
 		if again := b.acquire(next); again.Fence <= first.Fence {
@@ -119,7 +119,7 @@ var stepLaws = []law{
 		const block = 90_000 // ahead of the clock by 90 ms, so the clock does not hide a block that is handed out twice
 		c := b.claim(owner())
 		c.Block = block
-		g := b.want(b.acquire(c), locker.Granted, "acquire of a block")
+		g := b.gets(c, "acquire of a block")
 		if g.Block != block {
 			b.Fatalf("%d fences reserved of %d", g.Block, block)
 		}
@@ -131,7 +131,7 @@ var stepLaws = []law{
 	{says: "a block does not run far ahead of the clock", needs: fence, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Block = 10_000_000
-		if g := b.want(b.acquire(c), locker.Granted, "acquire of a block"); g.Block != 1 {
+		if g := b.gets(c, "acquire of a block"); g.Block != 1 {
 			b.Fatalf("%d fences reserved: after a failover the counter would be ahead of the clock by 10 s", g.Block)
 		}
 	}},
@@ -154,7 +154,7 @@ var stepLaws = []law{
 	{says: "a renewal lengthens a lease", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 5 * time.Second
-		b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+		b.gets(c, "acquire of a free key")
 		c.TTL = ttl
 		b.want(b.renew(c), locker.Granted, "renewal by the holder")
 		if left := b.left(); left <= 5*time.Second {
@@ -185,7 +185,7 @@ var stepLaws = []law{
 			b.key = base + string(rune('a'+i%26)) + string(rune('a'+i/26))
 			c := b.claim(owner())
 			if i%3 != 0 {
-				b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+				b.gets(c, "acquire of a free key")
 			}
 			claims = append(claims, c)
 		}
@@ -267,7 +267,7 @@ var stepLaws = []law{
 	{says: "work that is done is not granted again to who asks Once", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
-		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		b.gets(c, "acquire with Once")
 		c.Complete = true
 		b.want(b.release(c), locker.Released, "release with Complete")
 		second := b.claim(owner())
@@ -278,7 +278,7 @@ var stepLaws = []law{
 	{says: "work that failed is granted again", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
-		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		b.gets(c, "acquire with Once")
 		b.want(b.release(c), locker.Released, "release without Complete")
 		b.want(b.acquire(b.claim(owner())), locker.Granted, "acquire after a failure")
 	}},
@@ -287,12 +287,12 @@ var stepLaws = []law{
 		c.Once, c.Complete = time.Minute, true
 		b.want(b.release(c), locker.NotOurs, "Complete by an owner that does not hold")
 		c.Owner, c.Complete = owner(), false
-		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		b.gets(c, "acquire with Once")
 	}},
 	{says: "a repeated Complete learns that the mark is there", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
-		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		b.gets(c, "acquire with Once")
 		c.Complete = true
 		b.want(b.release(c), locker.Released, "release with Complete")
 		b.want(b.release(c), locker.Done, "repeated release with Complete")
@@ -300,7 +300,7 @@ var stepLaws = []law{
 	{says: "a done mark runs out", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = 50 * time.Millisecond
-		b.want(b.acquire(c), locker.Granted, "acquire with Once")
+		b.gets(c, "acquire with Once")
 		c.Complete = true
 		b.want(b.release(c), locker.Released, "release with Complete")
 		next := b.claim(owner())
@@ -342,7 +342,7 @@ var stepLaws = []law{
 		c := b.claim(owner())
 		const text = "host:7 trace=00-ab:cd-01 \n {ü}"
 		c.Metadata = text
-		b.want(b.acquire(c), locker.Granted, "acquire with metadata")
+		b.gets(c, "acquire with metadata")
 		if h := b.acquire(b.claim(owner())).Holder; h.Metadata != text {
 			b.Fatalf("metadata %q became %q", text, h.Metadata)
 		}
@@ -393,7 +393,7 @@ var stepLaws = []law{
 		}
 		held := b.acquire(b.claim(owner()))
 		b.want(held, locker.Busy, "acquire by a stranger meanwhile")
-		if g := b.want(b.acquire(c), locker.Granted, "repeated acquire"); g.Fence != held.Holder.Fence {
+		if g := b.gets(c, "repeated acquire"); g.Fence != held.Holder.Fence {
 			b.Fatalf("fence %d became %d", held.Holder.Fence, g.Fence)
 		}
 	}},

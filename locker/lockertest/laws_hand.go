@@ -36,7 +36,7 @@ var handLaws = []law{
 		first := b.queued("")
 		b.free(holder)
 		handed := b.queue(b.claim(owner())).Holder
-		g := b.want(b.acquire(first), locker.Granted, "acquire by who was handed the key")
+		g := b.gets(first, "acquire by who was handed the key")
 		if g.Fence != handed.Fence {
 			b.Fatalf("fence %d became %d", handed.Fence, g.Fence)
 		}
@@ -52,7 +52,7 @@ var handLaws = []law{
 		second := b.queued("")
 		b.free(holder)
 		b.pass(blink)
-		b.want(b.acquire(second), locker.Granted, "acquire by the next, after the claim")
+		b.gets(second, "acquire by the next, after the claim")
 		b.want(b.renew(first), locker.NotOurs, "renewal by who did not confirm in time")
 	}},
 	{says: "a process that does not confirm loses its other places too", needs: notifies, check: func(b *bench) {
@@ -74,7 +74,7 @@ var handLaws = []law{
 		at := b.listen(b.Store)
 		for _, confirm := range []func(locker.Claim){
 			func(c locker.Claim) { b.owns(c, "renewal by who was handed the key") },
-			func(c locker.Claim) { b.want(b.acquire(c), locker.Granted, "acquire by who was handed the key") },
+			func(c locker.Claim) { b.gets(c, "acquire by who was handed the key") },
 		} {
 			holder, _ := b.granted()
 			first := b.waiter(at.inbox)
@@ -114,7 +114,7 @@ var handLaws = []law{
 			b.Fatalf("place %d of the next, want 2", g.Place)
 		}
 		b.pass(4 * blink)
-		b.want(b.acquire(first), locker.Granted, "acquire by the first in the queue")
+		b.gets(first, "acquire by the first in the queue")
 		b.free(first)
 		b.owns(second, "renewal by the next")
 	}},
@@ -167,7 +167,7 @@ var handLaws = []law{
 			b.free(holder)
 			holder = w
 			last := g.Fence + uint64(g.Block) - 1
-			if g = b.want(b.acquire(w), locker.Granted, "acquire by who was handed the key"); g.Fence <= last {
+			if g = b.gets(w, "acquire by who was handed the key"); g.Fence <= last {
 				b.Fatalf("hand-over %d has fence %d after %d", i, g.Fence, last)
 			}
 		}
@@ -181,12 +181,12 @@ var handLaws = []law{
 		b.queue(second)
 		b.pass(blink) // the counter is behind the clock, so a block fits
 		b.free(holder)
-		g := b.want(b.acquire(first), locker.Granted, "acquire by who was handed the key")
+		g := b.gets(first, "acquire by who was handed the key")
 		if g.Block != block {
 			b.Fatalf("%d fences reserved of %d", g.Block, block)
 		}
 		b.free(first)
-		if next := b.want(b.acquire(second), locker.Granted, "acquire by the next"); next.Fence < g.Fence+block {
+		if next := b.gets(second, "acquire by the next"); next.Fence < g.Fence+block {
 			b.Fatalf("fence %d lies in the block %d…%d", next.Fence, g.Fence, g.Fence+block-1)
 		}
 	}},

@@ -42,7 +42,7 @@ var joinLaws = []law{
 		p := b.delegated(c, locker.Pass{Fence: g.Fence}, "open sesame")
 		other := b.claim(owner())
 		other.Key += ":other"
-		b.want(b.acquire(other), locker.Granted, "acquire of another key")
+		b.gets(other, "acquire of another key")
 		j := b.joiner(p)
 		j.Key = other.Key
 		b.want(b.join(j), locker.NotOurs, "join of another key's lease")
@@ -111,7 +111,7 @@ var joinLaws = []law{
 	{says: "a join does not lengthen the lease", needs: joinable, check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 300 * time.Millisecond
-		g := b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+		g := b.gets(c, "acquire of a free key")
 		j := b.joiner(b.delegated(c, locker.Pass{Fence: g.Fence}, "open sesame"))
 		b.eventually(10*time.Second, "the lease ran out under questions", func() bool { return b.join(j).State == locker.NotOurs })
 	}},

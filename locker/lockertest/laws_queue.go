@@ -69,7 +69,7 @@ var queueLaws = []law{
 	{says: "who waits further back does not overtake either when it asks again", needs: queues, check: func(b *bench) {
 		holder := b.claim(owner())
 		holder.TTL = 2 * blink
-		b.want(b.acquire(holder), locker.Granted, "acquire of a free key")
+		b.gets(holder, "acquire of a free key")
 		first, second := b.queued(""), b.queued("")
 		b.pass(2 * blink)
 		if g := b.queue(second); g.Place != 1 {
@@ -79,7 +79,7 @@ var queueLaws = []law{
 	}},
 	{says: "the first in the queue takes a key whose lease ran out, when it asks", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
-		b.want(b.acquire(first), locker.Granted, "acquire by the first in the queue")
+		b.gets(first, "acquire by the first in the queue")
 		if left := b.left(); left <= hand {
 			b.Fatalf("%v left: who asked itself has its whole TTL", left)
 		}
@@ -202,7 +202,7 @@ var queueLaws = []law{
 		b.owns(confirmed, "renewal by who waited")
 		b.free(confirmed)
 		b.free(silent)
-		b.want(b.acquire(next), locker.Granted, "acquire by who was handed the key")
+		b.gets(next, "acquire by who was handed the key")
 		if n := b.Queued(b.TB, b.key); n != 0 {
 			b.Fatalf("%d in the queue while nobody waits", n)
 		}
@@ -219,7 +219,7 @@ func (b *bench) queuedBehindLapse(inbox string) locker.Claim {
 	b.Helper()
 	c := b.claim(owner())
 	c.TTL = blink
-	b.want(b.acquire(c), locker.Granted, "acquire of a free key")
+	b.gets(c, "acquire of a free key")
 	w := b.queued(inbox)
 	b.pass(blink)
 	return w

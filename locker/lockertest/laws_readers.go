@@ -33,7 +33,7 @@ var readerLaws = []law{
 		r := b.reader()
 		b.want(b.acquire(r), locker.Busy, "acquire by a reader")
 		b.free(w)
-		b.want(b.acquire(r), locker.Granted, "acquire by a reader")
+		b.gets(r, "acquire by a reader")
 	}},
 	{says: "a foreign holder keeps readers out", needs: all(readers, foreign), check: func(b *bench) {
 		b.Occupy(b.TB, b.key, ttl)
@@ -43,7 +43,7 @@ var readerLaws = []law{
 	}},
 	{says: "a reader that asks again is a reader once", needs: readers, check: func(b *bench) {
 		r, first := b.reads()
-		if g := b.want(b.acquire(r), locker.Granted, "second acquire of the same reader"); g.Fence != first.Fence {
+		if g := b.gets(r, "second acquire of the same reader"); g.Fence != first.Fence {
 			b.Fatalf("fence %d became %d", first.Fence, g.Fence)
 		}
 		b.free(r)
@@ -67,7 +67,7 @@ var readerLaws = []law{
 		alive, g := b.reads()
 		dead := b.reader()
 		dead.TTL = blink
-		b.want(b.acquire(dead), locker.Granted, "acquire by a reader")
+		b.gets(dead, "acquire by a reader")
 		w := b.queued("")
 		b.pass(blink)
 		dead.Fence = g.Fence
@@ -78,7 +78,7 @@ var readerLaws = []law{
 	{says: "a phase whose last reader died ends with its time", needs: readers, check: func(b *bench) {
 		dead := b.reader()
 		dead.TTL = blink
-		b.want(b.acquire(dead), locker.Granted, "acquire by a reader")
+		b.gets(dead, "acquire by a reader")
 		long, _ := b.reads()
 		w := b.queued("")
 		b.free(long) // what is left now is the dead one's
@@ -86,7 +86,7 @@ var readerLaws = []law{
 			b.Fatalf("%v left of a reader that has %v", left, blink)
 		}
 		b.pass(blink)
-		b.want(b.acquire(w), locker.Granted, "acquire by a writer after the readers")
+		b.gets(w, "acquire by a writer after the readers")
 	}},
 	{says: "a renewal makes a reader's part last, and no longer than it was asked", needs: readers, check: func(b *bench) {
 		r, _ := b.reads()
@@ -127,7 +127,7 @@ var readerLaws = []law{
 			b.Fatalf("the acquire answered %v although its answer was lost", g.State)
 		}
 		fence := b.phase()
-		if g := b.want(b.acquire(r), locker.Granted, "repeated acquire"); g.Fence != fence {
+		if g := b.gets(r, "repeated acquire"); g.Fence != fence {
 			b.Fatalf("fence %d became %d", fence, g.Fence)
 		}
 		b.free(r)
@@ -155,7 +155,7 @@ var readerLaws = []law{
 		b.queue(other)
 		b.free(first)
 		for _, r := range []locker.Claim{one, other} {
-			if g := b.want(b.acquire(r), locker.Granted, "acquire by a reader after a writer"); !g.Writer {
+			if g := b.gets(r, "acquire by a reader after a writer"); !g.Writer {
 				b.Fatal("a reader is not told that a writer waits")
 			}
 		}
@@ -166,7 +166,7 @@ var readerLaws = []law{
 		b.free(other)
 		b.owns(second, "renewal by the writer after the readers")
 		b.free(second)
-		b.want(b.acquire(late), locker.Granted, "acquire by a reader after a writer")
+		b.gets(late, "acquire by a reader after a writer")
 		b.free(late)
 		b.owns(third, "renewal by the writer after the readers")
 		b.free(third)
@@ -194,7 +194,7 @@ var readerLaws = []law{
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Queue, r.Inbox = true, at.inbox
-		if b.want(b.acquire(r), locker.Granted, "acquire by a reader").Writer {
+		if b.gets(r, "acquire by a reader").Writer {
 			b.Fatal("no writer waits")
 		}
 		w := b.queued("")
@@ -217,7 +217,7 @@ var readerLaws = []law{
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Inbox = at.inbox
-		b.want(b.acquire(r), locker.Granted, "acquire by a reader")
+		b.gets(r, "acquire by a reader")
 		w := b.queued("")
 		at.writer(r)
 		b.queue(w)
@@ -231,7 +231,7 @@ var readerLaws = []law{
 		w := b.queued("")
 		b.free(holder)
 		b.pass(blink)
-		b.want(b.acquire(w), locker.Granted, "acquire by a writer after the claim")
+		b.gets(w, "acquire by a writer after the claim")
 		r.Fence = b.phase()
 		b.want(b.renew(r), locker.NotOurs, "renewal by who did not react")
 	}},
@@ -248,7 +248,7 @@ var readerLaws = []law{
 				b.Fatalf("downgrade: %+v, want granted with a writer who waits", d)
 			}
 		}
-		if in := b.want(b.acquire(late), locker.Granted, "acquire by a reader who waited"); in.Fence != g.Fence {
+		if in := b.gets(late, "acquire by a reader who waited"); in.Fence != g.Fence {
 			b.Fatalf("fence %d in a phase with %d", in.Fence, g.Fence)
 		}
 		b.want(b.renew(w), locker.Granted, "renewal by who was a writer")
@@ -283,7 +283,7 @@ var readerLaws = []law{
 				}
 			}
 		}
-		b.want(b.acquire(w), locker.Granted, "acquire by a writer afterwards")
+		b.gets(w, "acquire by a writer afterwards")
 		b.want(b.breakHolder(g.Fence, "again"), locker.NotOurs, "break of a phase that is over")
 	}},
 	{says: "inspection counts the readers", needs: all(readers, breaks), check: func(b *bench) {
@@ -339,7 +339,7 @@ func (b *bench) reads() (locker.Claim, locker.Grant) {
 	b.Helper()
 	c := b.claim(owner())
 	c.Mode = locker.Shared
-	return c, b.want(b.acquire(c), locker.Granted, "acquire by a reader")
+	return c, b.gets(c, "acquire by a reader")
 }
 
 // phase is the fence of the phase that is on, seen by a stranger.

@@ -36,7 +36,7 @@ var togetherLaws = []law{
 		cs := b.claims(3)
 		other := b.claim(owner())
 		other.Key = cs[1].Key
-		b.want(b.acquire(other), locker.Granted, "acquire of a free key")
+		b.gets(other, "acquire of a free key")
 		gs := b.acquireAll(cs)
 		b.states(gs, locker.NotOurs, locker.Busy, locker.NotOurs)
 		if gs[1].Holder.Left <= 0 {
@@ -45,7 +45,7 @@ var togetherLaws = []law{
 		for _, c := range []locker.Claim{cs[0], cs[2]} {
 			b.want(b.renew(c), locker.NotOurs, "renewal of a key that was not granted with others")
 			c.Owner = owner()
-			b.want(b.acquire(c), locker.Granted, "acquire of a key that was not granted with others")
+			b.gets(c, "acquire of a key that was not granted with others")
 		}
 	}},
 	{says: "who wants several keys does not overtake who waits for one", needs: all(together, queues), check: func(b *bench) {
@@ -85,7 +85,7 @@ var togetherLaws = []law{
 		cs := b.claims(2)
 		first := cs[0]
 		first.Owner, first.Once = owner(), time.Minute
-		b.want(b.acquire(first), locker.Granted, "acquire with Once")
+		b.gets(first, "acquire with Once")
 		first.Complete = true
 		b.want(b.release(first), locker.Released, "release with Complete")
 		cs[0].Once = time.Minute

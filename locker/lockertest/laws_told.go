@@ -17,7 +17,7 @@ var toldLaws = []law{
 		b.queue(second)
 		b.free(holder)
 		told := at.granted(first)
-		after := b.want(b.acquire(first), locker.Granted, "acquire by who was told")
+		after := b.gets(first, "acquire by who was told")
 		if told.Fence != after.Fence || told.Block != after.Block {
 			b.Fatalf("told of fence %d and block %d, the lease has %d and %d", told.Fence, told.Block, after.Fence, after.Block)
 		}
@@ -69,7 +69,7 @@ var toldLaws = []law{
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
 		holder.Once = ttl
-		b.want(b.acquire(holder), locker.Granted, "acquire with Once")
+		b.gets(holder, "acquire with Once")
 		first, third := b.waiter(at.inbox), b.waiter(at.inbox)
 		first.Once, third.Once = ttl, ttl
 		b.queue(first)
@@ -95,7 +95,7 @@ var toldLaws = []law{
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
 		holder.Once = ttl
-		b.want(b.acquire(holder), locker.Granted, "acquire with Once")
+		b.gets(holder, "acquire with Once")
 		first := b.waiter(at.inbox)
 		first.Once = ttl
 		b.queue(first)
