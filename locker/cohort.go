@@ -43,16 +43,6 @@ type terms struct {
 	ttl  time.Duration // 0: adaptive
 }
 
-// turn ends a wait in a cohort: with a hold, or as its leader.
-type turn struct {
-	hold   *hold
-	fence  uint64
-	follow *follow // leader: its acquire has gone out with the release of the one before
-	ticket *ticket // leader: that of the leader before, in the server's queue
-	seen   bool    // leader: the key was held
-	err    error   // the leader could not ask the server, and neither could you; or there are too many of you
-}
-
 // cohorts are those of an Engine that have a leader or a holder.
 type cohorts struct {
 	engine *Engine

@@ -74,7 +74,7 @@ func (s *scenes) busy(ctx context.Context) error {
 		_, err := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 		second <- err
 	}()
-	for attempts.Load() == 0 { // until it was refused once
+	for attempts.Load() == 0 && ctx.Err() == nil { // until it was refused once
 		time.Sleep(time.Millisecond)
 	}
 	close(finish)
