@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -164,6 +165,60 @@ func TestADelegationThatCannotBeReadIsRefused(t *testing.T) {
 	}
 	for _, s := range saw {
 		t.Errorf("a handler saw the delegation %x", s)
+	}
+}
+
+// A call that runs without a lock carries nothing on either, whether the service takes delegations or not.
+func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
+	never := grpclock.WithFilter(func(context.Context, string) bool { return false })
+	for name, opts := range map[string][]grpclock.Option{"taken": {never, grpclock.WithDelegation()}, "not taken": {never}} {
+		t.Run(name, func(t *testing.T) {
+			var saw []string
+			client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), service: nosy(&saw), opts: opts})
+			ctx := metadata.AppendToOutgoingContext(t.Context(), delegate.MetadataKey, "\x01\x01"+strings.Repeat("x", 24))
+			if _, err := client.Place(ctx, &shop.Order{OrderId: "42"}); err != nil {
+				t.Error(err)
+			}
+			s, err := client.Watch(ctx, &shop.Order{OrderId: "42"})
+			if err == nil {
+				err = lastOf(s)
+			}
+			want(t, err, codes.OK, "")
+			for _, s := range saw {
+				t.Errorf("a handler saw the delegation %x", s)
+			}
+		})
+	}
+}
+
+// A target has a short name and a full one, and whoever sets a client up may use either.
+func TestATargetIsKnownByBothOfItsNames(t *testing.T) {
+	conn, err := grpc.NewClient("inventory:443", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	store := lockertest.NewMemory()
+	sender, err := delegate.NewSender()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"inventory:443", "dns:///inventory:443"} {
+		call, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, target))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = locker.Run(t.Context(), lockertest.NewLocker(t, store), locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+			return call(ctx, "/shop/Place", nil, nil, conn, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+				if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get(delegate.MetadataKey)) != 1 {
+					t.Errorf("%s, called %s here, got no delegation", conn.Target(), target)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -108,6 +108,9 @@ func TogetherStore(c Client) (Store, error) {
 	return store, nil
 }
 
+// MarkDelegated is what Delegate does last before it asks the server.
+func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
+
 // DriftOf is the part of a lease of that length that is not used.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
 

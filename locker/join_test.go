@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,6 +144,41 @@ func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 		wantErr(t, err, "a", locker.ErrReleased)
 		release(t, next)
 	})
+}
+
+// Between the look of Delegate and its mark the lease may end: whoever has the hold by then must not be the one that is marked.
+func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, store *lockertest.Memory, lease *locker.Lease){
+		"passed on": func(t *testing.T, _ *lockertest.Memory, lease *locker.Lease) { release(t, lease) },
+		"lost": func(t *testing.T, store *lockertest.Memory, lease *locker.Lease) {
+			store.Steal("a")
+			lost(t, lease, locker.ErrLost)
+			store.Free("a")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				l := lockertest.NewLocker(t, store)
+				lease := acquire(t, l, locker.Rule{Key: "a"})
+				ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
+				end(t, store, lease)
+				next := ws[0].granted(time.Minute)
+				if locker.MarkDelegated(lease) {
+					t.Error("it was marked")
+				}
+				first, err := l.Inspect(t.Context(), "a")
+				if err != nil {
+					t.Fatal(err)
+				}
+				release(t, next)
+				last := ws[1].granted(time.Minute)
+				if second, err := l.Inspect(t.Context(), "a"); err != nil || second.Fence != first.Fence {
+					t.Errorf("the next holder's lease was not passed on: fence %d after %d, %v", second.Fence, first.Fence, err)
+				}
+				release(t, last)
+			})
+		})
+	}
 }
 
 func TestAJoinWhoseAnswerWasLostIsUnavailableAndLeavesNothing(t *testing.T) {
@@ -314,4 +350,62 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	release(t, lease)
 	lost(t, joins[0], locker.ErrLost)
 	eventually(t, "the joins have run out", func() bool { return client.Exists(t.Context(), locker.JoinsOf("a")).Val() == 0 })
+}
+
+// What the server knows of delegations and joins must last as long as the lease, or who has joined would be sent away while it
+// is held.
+func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	l := newSingle(t, client)
+	key := t.Name()
+	lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Minute})
+	remembered := func(after string) {
+		t.Helper()
+		joins := client.PTTL(t.Context(), locker.JoinsOf(key)).Val() // first: both run on between the questions
+		if left := client.PTTL(t.Context(), key).Val(); joins < left {
+			t.Errorf("%s: for %v, and the lease lasts %v", after, joins, left)
+		}
+	}
+	if _, err := lease.Delegate(t.Context(), sesame, time.Second, 0); err != nil {
+		t.Fatal(err)
+	}
+	remembered("after a delegation for a second")
+	if err := lease.Extend(t.Context(), 2*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	joined := join(t, l, key, locker.Pass{Secret: sesame})
+	remembered("after a join of a lease that was extended")
+	if _, err := lease.Delegate(t.Context(), sesame, time.Hour, 0); err != nil {
+		t.Fatal(err)
+	}
+	if left := client.PTTL(t.Context(), locker.JoinsOf(key)).Val(); left < 30*time.Minute {
+		t.Errorf("after a delegation for an hour: for %v", left)
+	}
+	release(t, joined)
+	release(t, lease)
+}
+
+// Callers that died without leaving, and secrets that nobody used, are swept away when there are many; nobody else is.
+func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	l := newSingle(t, client)
+	key := t.Name()
+	lease := acquire(t, l, locker.Rule{Key: key})
+	pass := delegate(t, lease)
+	living := join(t, l, key, pass)
+	for i := range 100 {
+		dead := fmt.Sprintf("%d %d 0 1", lease.Fence(), lease.Fence()) // its time was over in 1970
+		if err := client.HSet(t.Context(), locker.JoinsOf(key), fmt.Sprint("s:", i), dead).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := join(t, l, key, pass)
+	if n := client.HLen(t.Context(), locker.JoinsOf(key)).Val(); n != 3 { // the secret and two joins
+		t.Errorf("%d fields are left", n)
+	}
+	release(t, living)
+	release(t, again)
+	release(t, lease)
 }

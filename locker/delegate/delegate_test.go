@@ -337,6 +337,21 @@ func TestSignaturesAreForTheirAudienceAndTheirKey(t *testing.T) {
 	}
 }
 
+func TestEverythingThatASignatureClaimsIsSigned(t *testing.T) {
+	for name, change := range delegate.Claims {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			shop, inventory := newService(t, store, delegate.WithSigning(signing)), newService(t, store, delegate.WithSigning(signing))
+			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+				_, err := inventory.join(t, change(shop.token(ctx, t)), "order:42")
+				if control := name == "nothing, control"; control && err != nil || !control && !errors.Is(err, delegate.ErrRefused) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // Key and audience do not travel, so nothing but the signature ties a delegation to them.
 func TestASignatureTellsKeysAndAudiencesApart(t *testing.T) {
 	seen := make(map[[32]byte]string)

@@ -40,6 +40,27 @@ func Longer(token []byte, d time.Duration) []byte {
 	return b
 }
 
+// Claims changes one thing that the entries of a token say, each as somebody could who sees it.
+var Claims = map[string]func(token []byte) []byte{
+	"the fence":        changed(func(e *entry) { e.fence++ }),
+	"the holder":       changed(func(e *entry) { e.hold++ }),
+	"the end":          changed(func(e *entry) { e.ends = e.ends.Add(time.Second) }),
+	"how many hops":    changed(func(e *entry) { e.depth++ }),
+	"nothing, control": changed(func(*entry) {}),
+}
+
+func changed(change func(e *entry)) func(token []byte) []byte {
+	return func(token []byte) []byte {
+		entries, _ := parse(token)
+		b := []byte{version}
+		for i := range entries {
+			change(&entries[i])
+			b = entries[i].appendTo(b)
+		}
+		return b
+	}
+}
+
 // SignatureFor is the signature of the same claims for a key and an audience.
 func SignatureFor(key, audience string) [32]byte {
 	e := entry{fence: 1, hold: 1, ends: time.UnixMilli(1)}

@@ -143,6 +143,31 @@ func TestARedirectDoesNotCarryADelegationOn(t *testing.T) {
 	})
 }
 
+type sends func(*http.Request) (*http.Response, error)
+
+func (f sends) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestAHostIsTheSameInCapitals(t *testing.T) {
+	shop := newService(t, lockertest.NewMemory())
+	var got string
+	base := sends(func(r *http.Request) (*http.Response, error) {
+		got = r.Header.Get(delegate.Header)
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})
+	shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+		for host, url := range map[string]string{"Inventory:8080": "http://inventory:8080/", "inventory:8080": "http://INVENTORY:8080/"} {
+			transport, err := delegate.Transport(base, shop.sender, host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if code := get(ctx, t, &http.Client{Transport: transport}, url); code != http.StatusOK || got == "" {
+				t.Errorf("for %s, to %s: %d, without a delegation", host, url, code)
+			}
+			got = ""
+		}
+	})
+}
+
 func TestALeaseThatCannotBeDelegatedFailsTheRequest(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop := newService(t, store)
