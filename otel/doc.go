@@ -27,7 +27,7 @@
 //	error.type                   with the status Error: what the error is, in one word
 //
 // A refusal that the caller asked for (busy with locker.NoWait, done with Rule.Once) is a result and not an error. There
-// are no span events, and neither keys, owners' tokens nor error texts are exported.
+// are no span events. Owners' tokens and error texts are never exported, keys only with [WithKey].
 //
 // # The name
 //

@@ -22,9 +22,10 @@
 //   - a random secret, of which the lease on Redis knows the SHA-256. Whoever can read Redis cannot use it, there is
 //     no key to be kept, and it ends with the lease. It costs the caller a round trip. This is the default.
 //   - with [WithSigning], a signature (HMAC-SHA-256) under a key that the services share, which costs no round trip. It names
-//     the fence, so it ends with the lease as well, and it has a time of its own.
+//     the fence, so it ends with the lease as well.
 //
-// Both are made for one key, for the audience that [WithAudience] names, and for a bounded number of hops.
+// Both are made for one key, for a bounded number of hops, and for calls that begin within [WithTimeout]; a signature also for the
+// audience that [WithAudience] names.
 //
 // # Whom to trust
 //
