@@ -16,8 +16,10 @@ import (
 )
 
 func TestPipelinedObeysTheLaws(t *testing.T) {
+	t.Parallel()
 	for _, way := range []string{"pipelined", "full duplex"} {
 		t.Run(way, func(t *testing.T) {
+			t.Parallel()
 			obeysTheLaws(t, func(c locker.Client) locker.Store {
 				return together(t, c)
 			}, func(o *redis.Options) { o.AutoPipelineOptions = ways[way].options })

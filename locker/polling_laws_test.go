@@ -18,6 +18,7 @@ import (
 // Its calls are redislock's, so its harness declares none of the capabilities. Which laws are left out by that, the test's log
 // says.
 func TestPollingObeysTheLaws(t *testing.T) {
+	t.Parallel()
 	lockertest.Run(t, func(t *testing.T) lockertest.Harness {
 		server := redistest.Shared(t)
 		direct := server.Client(t)

@@ -707,6 +707,7 @@ func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 // What was told about a token is no news about the next one of the same caller. In real time, and several times: a timer and
 // a message must come together.
 func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
+	t.Parallel()
 	for range 12 {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()

@@ -26,9 +26,7 @@ func ourGoroutines() []string {
 func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
-	if left := ourGoroutines(); len(left) != 0 {
-		t.Fatalf("before it begins there are %d goroutines:\n%s", len(left), left[0])
-	}
+	eventually(t, "no goroutine of another test is left", func() bool { return len(ourGoroutines()) == 0 })
 	var ls []*locker.Engine
 	for i := range 4 {
 		var opts []locker.Option

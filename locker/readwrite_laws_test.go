@@ -6,4 +6,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-func TestReadWriteObeysTheLaws(t *testing.T) { obeysTheLaws(t, locker.ReadWriteStore) }
+func TestReadWriteObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	obeysTheLaws(t, locker.ReadWriteStore)
+}

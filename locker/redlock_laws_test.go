@@ -91,11 +91,14 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) loc
 	}
 }
 
+// unhurried is for laws: all of their nodes answer, on a busy machine some late.
+var unhurried = locker.WithNodeTimeout(10 * time.Second)
+
 type quorumOpener = func([]locker.Client, ...locker.Option) (locker.Store, error)
 
 func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
 	t.Helper()
-	s, err := open(clients(cs))
+	s, err := open(clients(cs), unhurried)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +147,7 @@ func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := func(t testing.TB) locker.Store {
-		s, err := locker.QuorumStore(asClients(nodes(t)))
+		s, err := locker.QuorumStore(asClients(nodes(t)), unhurried)
 		if err != nil {
 			t.Fatal(err)
 		}

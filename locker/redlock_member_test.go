@@ -14,7 +14,7 @@ import (
 )
 
 // shortQuarantine makes nodes that may have forgotten vote again after about 6 s.
-var shortQuarantine = []locker.Option{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(200 * time.Millisecond)}
+var shortQuarantine = []locker.Option{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(time.Second)}
 
 // Of three nodes, two have voted for a holder and one has not. When one of the two forgets, it and the third would be a quorum
 // for somebody else. It must not vote, however it forgot; and must again, when the lease of that time is over.

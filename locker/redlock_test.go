@@ -131,9 +131,7 @@ func TestAMinorityMayBeDown(t *testing.T) {
 // A server that stands still costs nothing, and when it goes on, nothing of what it was told meanwhile stays.
 func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 	servers := enrolled(t, 3)
-	if left := ourGoroutines(); len(left) != 0 {
-		t.Fatalf("before it begins there are %d goroutines:\n%s", len(left), left[0])
-	}
+	eventually(t, "no goroutine of another test is left", func() bool { return len(ourGoroutines()) == 0 })
 	cs := clientsOf(t, servers)
 	l, err := locker.NewRedlock(clients(cs), locker.WithNodeTimeout(time.Minute))
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 )
 
 func TestSingleObeysTheLaws(t *testing.T) {
+	t.Parallel()
 	obeysTheLaws(t, locker.SingleStore)
 }
 

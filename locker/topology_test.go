@@ -39,7 +39,10 @@ func TestClusterObeysTheLaws(t *testing.T) {
 		"with readers": locker.ReadWriteStore,
 		"pipelined":    func(c locker.Client) locker.Store { return together(t, c) },
 	} {
-		t.Run(name, func(t *testing.T) { clusterLaws(t, cluster, store) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clusterLaws(t, cluster, store)
+		})
 	}
 }
 

@@ -79,7 +79,7 @@ func (s service) join(t testing.TB, token []byte, key string) (*locker.Lease, er
 // held runs fn under a lock of the service.
 func (s service) held(t testing.TB, key string, fn func(ctx context.Context, lease *locker.Lease)) {
 	t.Helper()
-	err := locker.Run(t.Context(), s, locker.Rule{Key: key}, func(ctx context.Context) error {
+	err := locker.Run(t.Context(), s, locker.Rule{Key: key, Wait: 10 * time.Second}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
 		fn(ctx, lease)
 		return nil

@@ -139,7 +139,7 @@ var stepLaws = []law{
 		c, g := b.granted()
 		b.release(c)
 		f := b.Store.(locker.Fencer)
-		least := g.Fence + 1_000_000_000
+		least := g.Fence + 10_000_000 // 10 s ahead of the clock
 		for _, to := range []uint64{least, 1} {
 			if err := f.RaiseFence(b.Context(), b.key, to); err != nil {
 				b.Fatal(err)

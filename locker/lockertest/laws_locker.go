@@ -93,7 +93,8 @@ var lockerLaws = []law{
 			b.Fatal(err)
 		}
 		first := lease.Expires()
-		b.eventually(10*time.Second, "two leases' time passed", func() bool { return time.Now().After(first.Add(2 * time.Second)) })
+		b.eventually(10*time.Second, "the time of a lease that is not renewed passed", func() bool { return time.Now().After(first.Add(100 * time.Millisecond)) })
+		b.want(b.acquire(b.claim(owner())), locker.Busy, "acquire of the key by another")
 		if lease.Context().Err() != nil {
 			b.Fatal(context.Cause(lease.Context()))
 		}

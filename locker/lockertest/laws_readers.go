@@ -89,8 +89,8 @@ var readerLaws = []law{
 		b.gets(w, "acquire by a writer after the readers")
 	}},
 	{says: "a renewal makes a reader's part last, and no longer than it was asked", needs: readers, check: func(b *bench) {
-		r, _ := b.reads()
-		r.Fence, r.TTL = b.phase(), 2*ttl
+		r, g := b.reads()
+		r.Fence, r.TTL = g.Fence, 2*ttl
 		b.want(b.renew(r), locker.Granted, "renewal by a reader")
 		if left := b.left(); left <= ttl || left > 2*ttl {
 			b.Fatalf("%v left after a renewal by %v", left, 2*ttl)
@@ -102,15 +102,15 @@ var readerLaws = []law{
 		}
 	}},
 	{says: "a reader of another phase is none", needs: readers, check: func(b *bench) {
-		old, _ := b.reads()
-		old.Fence = b.phase()
+		old, g := b.reads()
+		old.Fence = g.Fence
 		b.free(old)
-		r, _ := b.reads()
+		r, g := b.reads()
 		b.want(b.renew(old), locker.NotOurs, "renewal by a reader of the phase before")
 		r.Fence = old.Fence
 		b.want(b.renew(r), locker.NotOurs, "renewal with the fence of the phase before")
 		b.want(b.release(old), locker.NotOurs, "release by a reader of the phase before")
-		r.Fence = b.phase()
+		r.Fence = g.Fence
 		b.want(b.renew(r), locker.Granted, "renewal by a reader")
 	}},
 	{says: "an undone reader takes nothing later", needs: all(readers, undo), check: func(b *bench) {
