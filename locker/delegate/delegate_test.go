@@ -163,6 +163,38 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 	nest(t.Context(), 0)
 }
 
+// Who holds a lock again, inside, delegates it once: the places in a token are for different locks.
+func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
+	store := lockertest.NewMemory()
+	shop, inventory := newService(t, store), newService(t, store)
+	again := locker.NewReentrant(shop)
+	hold := func(ctx context.Context, key string, fn func(context.Context) error) {
+		if err := locker.Run(ctx, again, locker.Rule{Key: key, Wait: locker.NoWait}, fn); err != nil {
+			t.Error(err)
+		}
+	}
+	var once []byte
+	hold(t.Context(), "outer", func(ctx context.Context) error {
+		hold(ctx, "order:42", func(ctx context.Context) error {
+			once = shop.token(ctx, t)
+			hold(ctx, "order:42", func(ctx context.Context) error {
+				token := shop.token(ctx, t)
+				if len(token) != len(once) {
+					t.Errorf("%d bytes, without the second hold %d", len(token), len(once))
+				}
+				for _, key := range []string{"order:42", "outer"} {
+					if _, err := inventory.join(t, token, key); err != nil {
+						t.Errorf("%s: %v", key, err)
+					}
+				}
+				return nil
+			})
+			return nil
+		})
+		return nil
+	})
+}
+
 // Whatever somebody does to a delegation, it opens nothing; the control before it shows that it did.
 func TestForgedDelegationsOpenNothing(t *testing.T) {
 	for kind, opts := range kinds {

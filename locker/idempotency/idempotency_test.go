@@ -40,11 +40,12 @@ func TestAResponseComesBackAsItWas(t *testing.T) {
 		if _, found, err := s.Load(t.Context(), key); found || err != nil {
 			t.Fatalf("%s: found %v, %v", name, found, err)
 		}
-		want := record("\x00 not text \xff")
-		want.Partial = true
-		if err := s.Save(t.Context(), key, want, time.Minute); err != nil {
+		saved, want := record("\x00 not text \xff"), record("\x00 not text \xff")
+		saved.Partial, want.Partial = true, true
+		if err := s.Save(t.Context(), key, saved, time.Minute); err != nil {
 			t.Fatal(err)
 		}
+		saved.Header["X-Two"][1], saved.Body[1] = "changed", 'x' // it stays the caller's
 		for range 2 {
 			got, found, err := s.Load(t.Context(), key)
 			if !found || err != nil || !reflect.DeepEqual(got, want) {
@@ -91,6 +92,21 @@ func TestServicesThatShareARedisKeepTheirResponsesApart(t *testing.T) {
 	if _, found, err := bank.Load(t.Context(), t.Name()); found || err != nil {
 		t.Errorf("found %v, %v", found, err)
 	}
+}
+
+func TestAResponseThatHasRunOutGivesWayToTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory()
+		for _, body := range []string{"of yesterday", "of today"} {
+			if err := m.Save(t.Context(), "key", record(body), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if got, found, err := m.Load(t.Context(), "key"); !found || err != nil || string(got.Body) != body {
+				t.Errorf("%q, %v, %v; want the one %s", got.Body, found, err, body)
+			}
+			<-time.After(time.Hour)
+		}
+	})
 }
 
 func TestAResponseRunsOutInMemory(t *testing.T) {
@@ -165,7 +181,7 @@ func TestAServerThatHangsIsNotWaitedFor(t *testing.T) {
 func TestWhatIsNoResponseIsNotTakenForOne(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	s := idempotency.NewRedis(client)
-	for _, text := range []string{"", "hello", `{"v":2}`, `{"v":1,"f":"AAAA"}`} {
+	for _, text := range []string{"", "hello", `{"v":2}`, `{"v":1,"f":"AAAA"}`, `{"v":2,"f":"` + strings.Repeat("A", 43) + `="}`} {
 		if err := client.Set(t.Context(), "response:"+t.Name(), text, time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
