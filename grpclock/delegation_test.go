@@ -197,7 +197,7 @@ func TestATargetIsKnownByBothOfItsNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	store := lockertest.NewMemory()
 	sender, err := delegate.NewSender()
 	if err != nil {

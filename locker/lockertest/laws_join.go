@@ -110,9 +110,10 @@ var joinLaws = []law{
 	}},
 	{says: "a join does not lengthen the lease", needs: joinable, check: func(b *bench) {
 		c := b.claim(owner())
-		c.TTL = 300 * time.Millisecond
+		c.TTL = time.Second
 		g := b.gets(c, "acquire of a free key")
-		j := b.joiner(b.delegated(c, locker.Pass{Fence: g.Fence}, "open sesame"))
+		j := b.joiner(locker.Pass{Hold: g.Fence, Fence: g.Fence})
+		b.want(b.join(j), locker.Granted, "join with the fence")
 		b.eventually(10*time.Second, "the lease ran out under questions", func() bool { return b.join(j).State == locker.NotOurs })
 	}},
 	{says: "data that is no lock is left alone by a join", needs: all(joinable, func(h Harness) bool { return h.Spoil != nil }), check: func(b *bench) {
