@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"reflect"
@@ -18,12 +19,12 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// stores are the Stores under test; keys are unique per test.
+// stores are the Stores under test, empty.
 func stores(t *testing.T) map[string]idempotency.Store {
 	t.Helper()
 	return map[string]idempotency.Store{
 		"in memory": idempotency.NewMemory(),
-		"on Redis":  idempotency.NewRedis(redistest.Shared(t).Client(t)),
+		"on Redis":  idempotency.NewRedis(redistest.Shared(t).Client(t), idempotency.WithPrefix(rand.Text()+":")),
 	}
 }
 
