@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -186,10 +187,13 @@ func TestBindNamesMethodsThatAreNotThere(t *testing.T) {
 	}
 }
 
+// annotated counts services: each is registered for as long as the program runs, also when its test is repeated.
+var annotated atomic.Int32
+
 // annotate registers a service whose method has this option, as the code that protoc makes of a .proto file does.
-func annotate(t *testing.T, n int, lock *lockpb.Lock) (service string) {
+func annotate(t *testing.T, lock *lockpb.Lock) (pkg, service string) {
 	t.Helper()
-	pkg := fmt.Sprintf("latchkit.odd%d", n)
+	pkg = fmt.Sprintf("latchkit.odd%d", annotated.Add(1))
 	options := &descriptorpb.MethodOptions{}
 	proto.SetExtension(options, lockpb.E_Lock, lock)
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
@@ -205,36 +209,32 @@ func annotate(t *testing.T, n int, lock *lockpb.Lock) (service string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pkg + ".Odd"
+	return pkg, pkg + ".Odd"
 }
 
 func TestAnAnnotationThatMakesNoSenseIsFoundAtTheStart(t *testing.T) {
 	unknown := &lockpb.Lock{Key: "k"}
 	unknown.ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 0x01}) // field 127
-	n := 0
 	for want, lock := range map[string]*lockpb.Lock{
-		"has no key":                             {Name: "k"},
-		"the mode 7":                             {Key: "k", Mode: 7},
-		"wait is -1 s":                           {Key: "k", Wait: durationpb.New(-time.Second)},
-		"ttl is 0; the shortest":                 {Key: "k", Ttl: &durationpb.Duration{}},
-		"ttl is 1ns":                             {Key: "k", Ttl: &durationpb.Duration{Nanos: 1}},
-		"once is 1 s and -1 ns":                  {Key: "k", Once: &durationpb.Duration{Seconds: 1, Nanos: -1}},
-		"at_least is 0":                          {Key: "k", AtLeast: &durationpb.Duration{}},
-		"at_most is 400000000000 s":              {Key: "k", AtMost: &durationpb.Duration{Seconds: 400000000000}},
-		"a field that this version does not":     unknown,
-		`the message latchkit.odd10.Request has`: {Key: "k:{req.nope}"},
+		"has no key":                         {Name: "k"},
+		"the mode 7":                         {Key: "k", Mode: 7},
+		"wait is -1 s":                       {Key: "k", Wait: durationpb.New(-time.Second)},
+		"ttl is 0; the shortest":             {Key: "k", Ttl: &durationpb.Duration{}},
+		"ttl is 1ns":                         {Key: "k", Ttl: &durationpb.Duration{Nanos: 1}},
+		"once is 1 s and -1 ns":              {Key: "k", Once: &durationpb.Duration{Seconds: 1, Nanos: -1}},
+		"at_least is 0":                      {Key: "k", AtLeast: &durationpb.Duration{}},
+		"at_most is 400000000000 s":          {Key: "k", AtMost: &durationpb.Duration{Seconds: 400000000000}},
+		"a field that this version does not": unknown,
+		"the message PACKAGE.Request has":    {Key: "k:{req.nope}"},
 	} {
-		n++
-		if strings.Contains(want, "odd10") {
-			want = strings.Replace(want, "10", fmt.Sprint(n), 1)
-		}
-		service := annotate(t, n, lock)
+		pkg, service := annotate(t, lock)
+		want = strings.Replace(want, "PACKAGE", pkg, 1)
 		err := grpclock.FromDescriptors().Bind(registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}})
 		if err == nil || !strings.HasPrefix(err.Error(), "grpclock: /"+service+"/Do: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	service := annotate(t, n+1, &lockpb.Lock{Key: "k", Mode: lockpb.Lock_SHARED})
+	_, service := annotate(t, &lockpb.Lock{Key: "k", Mode: lockpb.Lock_SHARED})
 	rules := grpclock.FromDescriptors()
 	if err := rules.Bind(registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}}); err != nil {
 		t.Fatal(err)
