@@ -122,6 +122,104 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	}
 }
 
+// What cannot be put off any longer is archived by asynq. That is no meeting of two tasks any more, of which nobody has to know.
+func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		opts  []asynq.Option
+		plain bool
+		state string
+		says  asynqlock.Verdict
+	}{
+		"no retry left":              {[]asynq.Option{asynq.MaxRetry(0)}, false, "archived after 0 retries", asynqlock.Archived},
+		"a server not configured":    {[]asynq.Option{asynq.MaxRetry(1)}, true, "retry after 1 retries", asynqlock.Failed},
+		"its last attempt is not it": {[]asynq.Option{asynq.MaxRetry(1)}, false, "retry after 0 retries", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, store := newQueue(t), lockertest.NewMemory()
+			lease, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Release(t.Context()) //nolint:errcheck // it is in memory
+			told := make(chan error, 10)
+			cfg := prompt(asynq.Config{
+				ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { told <- err }),
+				RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour },
+			}, q.name)
+			g := guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Hour))
+			if !tc.plain {
+				cfg = g.Configure(cfg)
+			}
+			mux := asynq.NewServeMux()
+			mux.Use(g.Middleware)
+			q.run(mux, cfg, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("it ran") }))
+			id := q.enqueue("job", `{"account":"42"}`, append(tc.opts, asynq.Timeout(5*time.Second))...).ID
+			await(t, "it is "+tc.state, func() bool { return q.state(id) == tc.state })
+			if len(told) == 0 {
+				if tc.says != "" {
+					t.Error("nobody was told")
+				}
+				return
+			}
+			p, ok := errors.AsType[*asynqlock.Problem](<-told)
+			if !ok || p.Verdict != tc.says || p.Code != asynqlock.CodeBusy || p.RetryAfter != 0 || !errors.Is(p, locker.ErrBusy) {
+				t.Errorf("it was told %v, want %s", p, tc.says)
+			}
+		})
+	}
+}
+
+// The ID that a clone would have may be taken, by a task that has nothing to do with it.
+func TestATaskIsNotLostToOneThatHasItsClonesID(t *testing.T) {
+	t.Parallel()
+	for name, headers := range map[string]map[string]string{
+		"one of its own": nil,
+		"a clone of a task with the same ID, which is gone": {"latchkit-id": "mine", "latchkit-clones": "1"},
+	} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); notLostTo(t, headers) })
+	}
+}
+
+func notLostTo(t *testing.T, headers map[string]string) {
+	t.Helper()
+	q, store := newQueue(t), lockertest.NewMemory()
+	lease, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := guardOf(t, lockertest.NewLocker(t, store), asynqlock.WithClones(q.client, q.inspector),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
+	other := asynq.NewTaskWithHeaders("job", []byte(`{"account":"7"}`), headers)
+	if _, err := q.client.Enqueue(other, asynq.Queue(q.name), asynq.TaskID("mine~1"), asynq.ProcessIn(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan string, 1)
+	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		ran <- id
+		return nil
+	}))
+	q.enqueue("job", `{"account":"42"}`, asynq.TaskID("mine"), asynq.MaxRetry(0))
+	await(t, "it waits in its worker", func() bool {
+		info, err := q.inspector.GetTaskInfo(q.name, "mine")
+		held, _ := lockertest.NewLocker(t, store).Inspect(t.Context(), busyKey)
+		return err == nil && info.State == asynq.TaskStateActive && held.Waiters == 1 || errors.Is(err, asynq.ErrTaskNotFound)
+	})
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case id := <-ran:
+		if id != "mine" {
+			t.Errorf("%s ran", id)
+		}
+	case <-time.After(patience):
+		t.Error("it never runs")
+	}
+}
+
 // Nothing runs without the lock, and the task is not lost for that, however few retries it has.
 func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
