@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -259,6 +260,29 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	}
 }
 
+// A panic while the key is made is a mistake in the program, like one in a handler. It keeps nothing locked, of the task's own ID neither.
+func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	var calls atomic.Int32
+	keys := asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) {
+		if calls.Add(1) == 1 {
+			panic("on purpose")
+		}
+		return "account:42", nil
+	})
+	see := q.serve(guardOf(t, q.locker(), asynqlock.On("job", keys, asynqlock.Drop())), asynq.Config{},
+		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	id := q.enqueue("job", "", asynq.Retention(time.Hour)).ID
+	await(t, "it is retried", func() bool { return q.state(id) == "completed after 1 retries" })
+	if all := see.problems(); len(all) > 0 {
+		t.Errorf("%v: something was still locked", all)
+	}
+	if keys := q.redis.Exists(t.Context(), q.name+":asynq-task:"+q.name+":"+id).Val(); keys != 0 {
+		t.Error("the task's own lock is still there")
+	}
+}
+
 // What is not the Guard's business is decided by the functions that a program gave.
 func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 	t.Parallel()
@@ -281,5 +305,31 @@ func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 	}
 	if cfg.ErrorHandler.HandleError(t.Context(), job("1"), theirs); told != 1 || cfg.BaseContext().Value(key{}) != "kept" {
 		t.Error("their handler or context is gone")
+	}
+
+	// What is, also when another middleware has wrapped it.
+	for _, tc := range []struct {
+		of      *asynqlock.Problem
+		failure bool
+		told    int
+	}{
+		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Snooze(time.Minute))},
+		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Drop()), failure: true},
+		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Archive()), failure: true, told: 1},
+		{of: refuse(t, &refusing{err: locker.ErrDone}), failure: true},
+		{of: refuse(t, &refusing{err: locker.ErrUnavailable}), told: 1},
+		{of: refuse(t, &refusing{err: locker.ErrInvalidKey}), failure: true, told: 1},
+	} {
+		err := fmt.Errorf("wrapped: %w", tc.of)
+		if cfg.IsFailure(err) != tc.failure {
+			t.Errorf("%v: a failure is %t", err, !tc.failure)
+		}
+		told = 0
+		if cfg.ErrorHandler.HandleError(t.Context(), job("1"), err); told != tc.told {
+			t.Errorf("%v: the handler was told %d times", err, told)
+		}
+		if got := cfg.RetryDelayFunc(7, err, job("1")); tc.of.Verdict == asynqlock.Snoozed && got != tc.of.RetryAfter {
+			t.Errorf("%v: it comes again in %v", err, got)
+		}
 	}
 }
