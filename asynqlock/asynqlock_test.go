@@ -80,7 +80,8 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 				ran <- id
 				return nil
 			}))
-			info := q.enqueue("job", `{"account":"42"}`, append(tc.opts, asynq.Retention(time.Hour), asynq.Timeout(time.Minute))...)
+			deadline := time.Now().Add(time.Hour).Truncate(time.Second)
+			info := q.enqueue("job", `{"account":"42"}`, append(tc.opts, asynq.Retention(time.Hour), asynq.Timeout(time.Minute), asynq.Deadline(deadline))...)
 			lease := <-held
 			if tc.problems == nil {
 				await(t, "it waits for its key", func() bool {
@@ -113,7 +114,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			if tc.id == "" && end.Retried != tc.retried || tc.id != "" && end.MaxRetry != info.MaxRetry-tc.retried {
 				t.Errorf("%d of %d retries used; enqueued with %d, %d were used before", end.Retried, end.MaxRetry, info.MaxRetry, tc.retried)
 			}
-			if end.Timeout != time.Minute || end.Retention != time.Hour || string(end.Payload) != `{"account":"42"}` {
+			if end.Timeout != time.Minute || !end.Deadline.Equal(deadline) || end.Retention != time.Hour || string(end.Payload) != `{"account":"42"}` {
 				t.Errorf("it is another task now: %+v", end)
 			}
 			if tc.id != "" && q.state(info.ID) != "gone" {
@@ -260,7 +261,7 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	}
 }
 
-// A panic while the key is made is a mistake in the program, like one in a handler. It keeps nothing locked, of the task's own ID neither.
+// A panic while the key is made is a mistake in the program, like one in a handler. It keeps nothing locked, nor the task's own ID.
 func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -280,6 +281,46 @@ func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	}
 	if keys := q.redis.Exists(t.Context(), q.name+":asynq-task:"+q.name+":"+id).Val(); keys != 0 {
 		t.Error("the task's own lock is still there")
+	}
+}
+
+// Whoever lost the lock may have been overtaken: the work is not known to be done, whatever the handler says.
+func TestATaskThatLostItsLockHasFailed(t *testing.T) {
+	t.Parallel()
+	theirs := errors.New("theirs")
+	for name, returns := range map[string]error{"the handler fails": theirs, "the handler succeeds": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, store := newQueue(t), lockertest.NewMemory()
+			operator := lockertest.NewLocker(t, store)
+			var runs atomic.Int32
+			told := make(chan error, 1)
+			cfg := asynq.Config{ErrorHandler: asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { told <- err })}
+			q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Once(time.Hour)), cfg, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+				if runs.Add(1) > 1 {
+					return nil
+				}
+				lease, _ := locker.FromContext(ctx)
+				if err := operator.Break(ctx, busyKey, lease.Fence(), "on purpose"); err != nil {
+					t.Error(err)
+				}
+				if err := lease.Extend(ctx, time.Minute); !errors.Is(err, locker.ErrRevoked) {
+					t.Error(err)
+				}
+				<-ctx.Done()
+				return returns
+			}))
+			id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
+			err := <-told
+			p, ok := errors.AsType[*asynqlock.Problem](err)
+			if !ok || p.Code != asynqlock.CodeLost || p.Verdict != asynqlock.Failed || !errors.Is(err, locker.ErrLost) || errors.Is(err, theirs) != (returns != nil) {
+				t.Errorf("asynq's ErrorHandler was told %v", err)
+			}
+			if strings.Contains(err.Error(), busyKey) {
+				t.Errorf("the key is shown: %v", err)
+			}
+			await(t, "it has run again", func() bool { return q.state(id) == "completed after 1 retries" })
+		})
 	}
 }
 

@@ -212,7 +212,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 }
 
 // term begins a process' term. tick says whether a tick passes that is due now.
-func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task) (tick func(opts ...asynq.Option) bool, stop func()) {
+func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asynqlock.SchedulerOption) (tick func(opts ...asynq.Option) bool, stop func()) {
 	t.Helper()
 	hooks, ended := make(chan func(*asynq.Task, []asynq.Option), 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -220,7 +220,7 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task) (tick func(
 		ended <- asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			hooks <- opts.PreEnqueueFunc
 			return asynq.NewSchedulerFromRedisClient(q.redis, opts), nil
-		}, asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
+		}, append([]asynqlock.SchedulerOption{asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}, more...)...)
 	}()
 	hook := <-hooks
 	tick = func(opts ...asynq.Option) bool {
@@ -241,6 +241,67 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task) (tick func(
 		if tick() {
 			t.Error("a tick passed when the term was over")
 		}
+	}
+}
+
+// A leader that lost the lock stops its scheduler before it leads again.
+func TestEachTermHasItsScheduler(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	operator := lockertest.NewLocker(t, store)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	terms, ended := make(chan *asynq.Scheduler, 2), make(chan error, 1)
+	stopped := func(s *asynq.Scheduler) {
+		t.Helper()
+		if err := s.Start(); err == nil || !strings.Contains(err.Error(), "stopped") {
+			t.Errorf("%v, want that it has been stopped", err)
+		}
+	}
+	var before *asynq.Scheduler
+	go func() {
+		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			s := asynq.NewSchedulerFromRedisClient(q.redis, opts)
+			if before != nil {
+				stopped(before)
+			}
+			before = s
+			terms <- s
+			return s, nil
+		}, asynqlock.SchedulerKey("mine"), asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
+	}()
+	<-terms
+	info, err := operator.Inspect(t.Context(), "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := operator.Break(t.Context(), "mine", info.Fence, "on purpose"); err != nil {
+		t.Fatal(err)
+	}
+	second := <-terms
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	stopped(second)
+	if info, err := operator.Inspect(t.Context(), "mine"); err != nil || info.Held {
+		t.Errorf("who has stopped still leads: %+v, %v", info, err)
+	}
+}
+
+// The program's own function sees the ticks that are enqueued, and no others.
+func TestThePreEnqueueFuncIsCalledForTicksThatPass(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	called := 0
+	own := asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}, PreEnqueueFunc: func(*asynq.Task, []asynq.Option) { called++ }})
+	tick, stop := term(t, q, lockertest.NewLocker(t, store), asynq.NewTask("tick", nil), own)
+	if !tick() || called != 1 {
+		t.Errorf("it was called %d times for a tick that passed", called)
+	}
+	stop()
+	if called != 1 {
+		t.Errorf("it was called %d times, also for a tick that did not pass", called)
 	}
 }
 
