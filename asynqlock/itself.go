@@ -43,10 +43,13 @@ func (j *job) beside(ctx context.Context) error {
 }
 
 // outlive makes own, which was granted for ttl, last longer than the lock under which the handler runs, should this process die: twice as
-// long, for one may have been renewed a moment ago and the other not for a third of its time. Where that is refused, by
-// locker.WithMaxTTL, both last equally long.
+// long, for one may have been renewed a moment ago and the other not for a third of its time. Where locker.WithMaxTTL refuses that, they
+// last equally long.
 func (j *job) outlive(ctx context.Context, own *locker.Lease, ttl time.Duration) {
-	_ = own.Extend(ctx, 2*max(ttl, j.lock.TTL, j.lock.AtLeast))
+	long := max(ttl, j.lock.TTL, j.lock.AtLeast)
+	if errors.Is(own.Extend(ctx, 2*long), locker.ErrInvalidRule) {
+		_ = own.Extend(ctx, long)
+	}
 }
 
 // running says that an earlier run of the same task holds its lock.

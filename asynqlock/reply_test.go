@@ -92,18 +92,18 @@ func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 func TestPoliciesBecomeTheRule(t *testing.T) {
 	t.Parallel()
 	l := &refusing{err: locker.ErrBusy}
-	refuse(t, l)
+	_ = refuse(t, l)
 	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
-	refuse(t, l, asynqlock.Name("booking"), asynqlock.TTL(time.Minute), asynqlock.Once(time.Hour), asynqlock.AtLeast(time.Second),
+	_ = refuse(t, l, asynqlock.Name("booking"), asynqlock.TTL(time.Minute), asynqlock.Once(time.Hour), asynqlock.AtLeast(time.Second),
 		asynqlock.Wait(5*time.Second), asynqlock.Shared())
 	if want := (locker.Rule{
 		Key: "account:42", Name: "booking", Mode: locker.Shared, TTL: time.Minute, Wait: 5 * time.Second, AtLeast: time.Second, Once: time.Hour,
 	}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
-	refuse(t, l, asynqlock.TTL(time.Minute), asynqlock.Adjust(func(_ context.Context, task *asynq.Task, r *locker.Rule) {
+	_ = refuse(t, l, asynqlock.TTL(time.Minute), asynqlock.Adjust(func(_ context.Context, task *asynq.Task, r *locker.Rule) {
 		r.Key, r.TTL, r.Name = "all-of-"+task.Type(), 2*r.TTL, ""
 	}))
 	if want := (locker.Rule{Key: "all-of-job", Name: "job", TTL: 2 * time.Minute, Wait: locker.NoWait}); l.asked != want {
