@@ -29,8 +29,7 @@ var replica = proc.Register("scheduler", func(args []string) {
 	var begun atomic.Int32
 	begin := func() { // of a tick: the second is where this process is stopped, if it is asked to be
 		if begun.Add(1) == 2 && len(args) > 3 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // this thread may run on for a moment: there is no condition but to stand still
+			standStill()
 		}
 	}
 	c := redis.NewClient(&redis.Options{Addr: addr})
@@ -80,6 +79,15 @@ var replica = proc.Register("scheduler", func(args []string) {
 	}
 	panic(err)
 })
+
+// standStill stops this process, and returns in the very moment in which it runs on. The signal may stop this thread a little later.
+func standStill() {
+	last := time.Now()
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	for now := time.Now(); now.Sub(last) < time.Second; now = time.Now() {
+		last = now
+	}
+}
 
 // schedule is what a PeriodicTaskManager asks for.
 type schedule string
@@ -286,6 +294,21 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 	stopped(second)
 	if info, err := operator.Inspect(t.Context(), "mine"); err != nil || info.Held {
 		t.Errorf("who has stopped still leads: %+v, %v", info, err)
+	}
+}
+
+// A tick asks for its slot. By the time of the answer, another process may lead.
+func TestATickWhoseTermEndsBeforeItsAnswerDoesNotPass(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	tick, stop := term(t, q, lockertest.NewLocker(t, store), asynq.NewTask("tick", nil))
+	store.Delay(locker.OpAcquire, time.Second)
+	asked, passed := store.Calls(locker.OpAcquire), make(chan bool, 1)
+	go func() { passed <- tick() }()
+	await(t, "it asks", func() bool { return store.Calls(locker.OpAcquire) > asked })
+	stop()
+	if <-passed {
+		t.Error("it passed")
 	}
 }
 
