@@ -297,6 +297,21 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 	}
 }
 
+// Each second is a slot of its own, and is asked for.
+func TestEachSecondIsClaimed(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	tick, stop := term(t, q, lockertest.NewLocker(t, store), asynq.NewTask("tick", nil))
+	defer stop()
+	for range 3 {
+		asked, slot := store.Calls(locker.OpAcquire), time.Now().Unix()
+		if !tick() || store.Calls(locker.OpAcquire) == asked {
+			t.Error("a tick did not pass, or without its slot")
+		}
+		await(t, "it is the next second", func() bool { return time.Now().Unix() > slot+1 })
+	}
+}
+
 // A tick asks for its slot. By the time of the answer, another process may lead.
 func TestATickWhoseTermEndsBeforeItsAnswerDoesNotPass(t *testing.T) {
 	t.Parallel()
