@@ -61,8 +61,10 @@ type job struct {
 	rule  *rule
 	next  asynq.Handler
 	wait  time.Duration // of the next attempt
+	lock  locker.Rule   // of the last one
 
 	ran    bool          // the handler was called,
+	began  time.Time     // then,
 	lease  *locker.Lease // under this,
 	failed error         // and returned that
 }
@@ -76,51 +78,33 @@ func (j *job) process(ctx context.Context) error {
 			return j.concluded(ctx)
 		}
 		p := j.problem(err)
-		if p.Verdict != Snoozed || j.mayReturn(ctx) || j.moved(ctx, p) || !j.stay(ctx, p) {
+		if p.Verdict != Snoozed || j.mayReturn(ctx) || j.moved(ctx, p) {
 			return p
+		}
+		if !j.stay(ctx, p) {
+			return j.givenUp(ctx, p)
 		}
 	}
 }
 
-// attempt runs the handler under the lock. A rule that throws tasks away wants to know its own: a task that asynq delivers
-// again, while its earlier run is still at work or its lease not yet over, is no duplicate of itself.
+// attempt runs the handler under the lock.
 func (j *job) attempt(ctx context.Context) error {
-	if j.rule.busy == Snoozed || !j.known {
-		return j.run(ctx)
+	if j.rule.busy == Snoozed || !j.known || j.before {
+		return j.run(ctx, func(context.Context) {})
 	}
-	own, err := j.itself(ctx)
-	if err != nil {
-		return err
-	}
-	alone := false
-	refused := locker.Run(ctx, j.guard.guard.Locker, own, func(ctx context.Context) error {
-		alone = true
-		err = j.run(ctx)
-		return err
-	})
-	switch {
-	case alone:
-		return err
-	case errors.Is(refused, locker.ErrBusy):
-		return &running{refused}
-	default:
-		return refused
-	}
+	return j.beside(ctx)
 }
 
-func (j *job) run(ctx context.Context) error {
+// run calls prepare, and then the handler, under the lock.
+func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
 	return j.guard.guard.Run(ctx, j, func(ctx context.Context) error {
-		j.ran = true
+		j.ran, j.began = true, time.Now()
 		j.lease, _ = locker.FromContext(ctx)
+		prepare(ctx)
 		j.failed = j.next.ProcessTask(ctx, j.task)
 		return j.failed
 	})
 }
-
-// running says that an earlier run of the same task holds its lock.
-type running struct{ error }
-
-func (r *running) Unwrap() error { return r.error }
 
 // concluded says how a task ended whose handler has run.
 func (j *job) concluded(ctx context.Context) error {

@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,130 +17,6 @@ import (
 )
 
 const busyKey = "account:42"
-
-// A task that is put off must run in the end, and must not have used a retry by then, whatever asynq would make of it.
-func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		fails    bool // its first run fails, before the key becomes busy
-		plain    bool // the server was not configured by the Guard
-		clones   bool
-		opts     []asynq.Option
-		problems []string
-		id       string // of the run in the end, as far as it differs
-		retried  int
-	}{
-		"with retries left":                      {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},
-		"on the last attempt":                    {fails: true, opts: []asynq.Option{asynq.MaxRetry(1)}, retried: 1},
-		"with no retry allowed":                  {opts: []asynq.Option{asynq.MaxRetry(0)}},
-		"with no retry allowed, by a clone":      {opts: []asynq.Option{asynq.MaxRetry(0)}, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1"},
-		"on the last attempt, by a clone":        {fails: true, opts: []asynq.Option{asynq.MaxRetry(1)}, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1", retried: 1},
-		"by a server that is not configured":     {opts: []asynq.Option{asynq.MaxRetry(3)}, plain: true},
-		"by a clone, of a server not configured": {opts: []asynq.Option{asynq.MaxRetry(3)}, plain: true, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q, store := newQueue(t), lockertest.NewMemory()
-			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second))}
-			if tc.clones {
-				opts = append(opts, asynqlock.WithClones(q.client, q.inspector))
-			}
-			g := guardOf(t, lockertest.NewLocker(t, store), opts...)
-			other := lockertest.NewLocker(t, store)
-			held, ran := make(chan *locker.Lease, 1), make(chan string, 1)
-			hold := func() {
-				lease, err := other.Acquire(context.Background(), locker.Rule{Key: busyKey})
-				if err != nil {
-					t.Error(err)
-				}
-				held <- lease
-			}
-			var failed atomic.Bool
-			failed.Store(!tc.fails)
-			if !tc.fails {
-				hold()
-			}
-			see := &seen{}
-			mux := asynq.NewServeMux()
-			mux.Use(see.middleware, g.Middleware)
-			cfg := prompt(asynq.Config{}, q.name)
-			if !tc.plain {
-				cfg = g.Configure(cfg)
-			}
-			q.run(mux, cfg, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-				if failed.CompareAndSwap(false, true) {
-					go hold() // takes it as soon as this run has given it up
-					await(t, "somebody waits for the key", func() bool {
-						info, err := other.Inspect(ctx, busyKey)
-						return err == nil && info.Waiters == 1
-					})
-					return errors.New("the first run fails")
-				}
-				id, _ := asynq.GetTaskID(ctx)
-				ran <- id
-				return nil
-			}))
-			info := q.enqueue("job", `{"account":"42"}`, append(tc.opts, asynq.Retention(time.Hour), asynq.Timeout(time.Minute))...)
-			lease := <-held
-			if tc.problems == nil {
-				await(t, "it waits for its key", func() bool {
-					info, err := other.Inspect(t.Context(), busyKey)
-					return err == nil && info.Waiters == 1
-				})
-			} else {
-				await(t, "it is put off", func() bool { return len(see.problems()) > 0 })
-			}
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			var id string
-			select {
-			case id = <-ran:
-			case <-time.After(patience):
-				t.Fatal("it never runs")
-			}
-			if id != info.ID+tc.id {
-				t.Errorf("%s ran, enqueued was %s", id, info.ID)
-			}
-			if got := strings.Join(see.problems(), ", "); got != strings.Join(tc.problems, ", ") {
-				t.Errorf("problems %q, want %q", got, tc.problems)
-			}
-			await(t, "it is completed", func() bool { return strings.HasPrefix(q.state(id), "completed") })
-			end, err := q.inspector.GetTaskInfo(q.name, id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if tc.id == "" && end.Retried != tc.retried || tc.id != "" && end.MaxRetry != info.MaxRetry-tc.retried {
-				t.Errorf("%d of %d retries used; enqueued with %d, %d were used before", end.Retried, end.MaxRetry, info.MaxRetry, tc.retried)
-			}
-			if end.Timeout != time.Minute || end.Retention != time.Hour || string(end.Payload) != `{"account":"42"}` {
-				t.Errorf("it is another task now: %+v", end)
-			}
-			if tc.id != "" && q.state(info.ID) != "gone" {
-				t.Errorf("beside its clone it is %s", q.state(info.ID))
-			}
-		})
-	}
-}
-
-// Nothing runs without the lock, and the task is not lost for that, however few retries it has.
-func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
-	t.Parallel()
-	q, store := newQueue(t), lockertest.NewMemory()
-	store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
-	ran := make(chan struct{})
-	q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Second)), asynq.Config{},
-		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
-	id := q.enqueue("job", `{"account":"42"}`, asynq.MaxRetry(0), asynq.Retention(time.Hour)).ID
-	await(t, "it tries again", func() bool { return store.Calls(locker.OpAcquire) > 1 })
-	select {
-	case <-ran:
-		t.Error("it ran without its lock")
-	default:
-	}
-	store.Fail(locker.OpAcquire, nil)
-	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
-}
 
 // A panic must not keep the key for the lease's time.
 func TestAPanicGivesTheKeyUp(t *testing.T) {
@@ -158,6 +35,69 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	await(t, "it is retried", func() bool { return q.state(id) == "completed after 1 retries" })
 	if all := see.problems(); len(all) > 0 {
 		t.Errorf("%v: its own key was still taken", all)
+	}
+}
+
+// A panic while the key is made is a mistake in the program, like one in a handler. It keeps nothing locked, nor the task's own ID.
+func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	var calls atomic.Int32
+	keys := asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) {
+		if calls.Add(1) == 1 {
+			panic("on purpose")
+		}
+		return "account:42", nil
+	})
+	see := q.serve(guardOf(t, q.locker(), asynqlock.On("job", keys, asynqlock.Drop())), asynq.Config{},
+		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	id := q.enqueue("job", "", asynq.Retention(time.Hour)).ID
+	await(t, "it is retried", func() bool { return q.state(id) == "completed after 1 retries" })
+	if all := see.problems(); len(all) > 0 {
+		t.Errorf("%v: something was still locked", all)
+	}
+	if keys := q.redis.Exists(t.Context(), q.name+":asynq-task:"+q.name+":"+id).Val(); keys != 0 {
+		t.Error("the task's own lock is still there")
+	}
+}
+
+// Whoever lost the lock may have been overtaken: the work is not known to be done, whatever the handler says.
+func TestATaskThatLostItsLockHasFailed(t *testing.T) {
+	t.Parallel()
+	theirs := errors.New("theirs")
+	for name, returns := range map[string]error{"the handler fails": theirs, "the handler succeeds": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, store := newQueue(t), lockertest.NewMemory()
+			operator := lockertest.NewLocker(t, store)
+			var runs atomic.Int32
+			told := make(chan error, 1)
+			cfg := asynq.Config{ErrorHandler: asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { told <- err })}
+			q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Once(time.Hour)), cfg, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+				if runs.Add(1) > 1 {
+					return nil
+				}
+				lease, _ := locker.FromContext(ctx)
+				if err := operator.Break(ctx, busyKey, lease.Fence(), "on purpose"); err != nil {
+					t.Error(err)
+				}
+				if err := lease.Extend(ctx, time.Minute); !errors.Is(err, locker.ErrRevoked) {
+					t.Error(err)
+				}
+				<-ctx.Done()
+				return returns
+			}))
+			id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
+			err := <-told
+			p, ok := errors.AsType[*asynqlock.Problem](err)
+			if !ok || p.Code != asynqlock.CodeLost || p.Verdict != asynqlock.Failed || !errors.Is(err, locker.ErrLost) || errors.Is(err, theirs) != (returns != nil) {
+				t.Errorf("asynq's ErrorHandler was told %v", err)
+			}
+			if strings.Contains(err.Error(), busyKey) {
+				t.Errorf("the key is shown: %v", err)
+			}
+			await(t, "it has run again", func() bool { return q.state(id) == "completed after 1 retries" })
+		})
 	}
 }
 
@@ -183,5 +123,31 @@ func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 	}
 	if cfg.ErrorHandler.HandleError(t.Context(), job("1"), theirs); told != 1 || cfg.BaseContext().Value(key{}) != "kept" {
 		t.Error("their handler or context is gone")
+	}
+
+	// What is, also when another middleware has wrapped it.
+	for _, tc := range []struct {
+		of      *asynqlock.Problem
+		failure bool
+		told    int
+	}{
+		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Snooze(time.Minute))},
+		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Drop()), failure: true},
+		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Archive()), failure: true, told: 1},
+		{of: refuse(t, &refusing{err: locker.ErrDone}), failure: true},
+		{of: refuse(t, &refusing{err: locker.ErrUnavailable}), told: 1},
+		{of: refuse(t, &refusing{err: locker.ErrInvalidKey}), failure: true, told: 1},
+	} {
+		err := fmt.Errorf("wrapped: %w", tc.of)
+		if cfg.IsFailure(err) != tc.failure {
+			t.Errorf("%v: a failure is %t", err, !tc.failure)
+		}
+		told = 0
+		if cfg.ErrorHandler.HandleError(t.Context(), job("1"), err); told != tc.told {
+			t.Errorf("%v: the handler was told %d times", err, told)
+		}
+		if got := cfg.RetryDelayFunc(7, err, job("1")); tc.of.Verdict == asynqlock.Snoozed && got != tc.of.RetryAfter {
+			t.Errorf("%v: it comes again in %v", err, got)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sort"
 	"strconv"
 
 	"github.com/hibiken/asynq"
@@ -72,10 +73,9 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	sum := sha256.Sum256([]byte(t.Type() + "\x00" + text))
 	first := "unique-" + base64.RawURLEncoding.EncodeToString(sum[:])
 
-	// An archived task keeps its ID. The next one is named after it and the time of its archival, so all who enqueue then try the
-	// same ID.
-	id := first
-	for range mostArchived {
+	// An archived task keeps its ID. The next one has the next number, so all who enqueue then try the same ID.
+	id, n := first, 0
+	for range mostConflicts {
 		info, err := c.client.EnqueueContext(ctx, t, append(slices.Clip(opts), asynq.TaskID(id))...)
 		if !errors.Is(err, asynq.ErrTaskIDConflict) {
 			return info, err
@@ -89,16 +89,39 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 		case err != nil:
 			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicate(t, "there", id), err)
 		case other.State == asynq.TaskStateArchived:
-			id = first + "~" + strconv.FormatInt(other.LastFailedAt.Unix(), 10)
+			n = firstFree(n, func(n int) bool {
+				other, err := c.inspector.GetTaskInfo(m.queue, numbered(first, n))
+				return err == nil && other.State == asynq.TaskStateArchived
+			})
+			id = numbered(first, n)
 		default:
 			return nil, duplicate(t, other.State.String(), id)
 		}
 	}
-	return nil, duplicate(t, "archived too often", id)
+	return nil, duplicate(t, "enqueued and ended by others all the time", id)
 }
 
-// mostArchived bounds how many tasks of one key may lie in the archive before they count as duplicates.
-const mostArchived = 100
+// mostConflicts bounds how often a task finds its ID taken by another that has ended when it looks.
+const mostConflicts = 100
+
+// numbered is the ID of the task that is enqueued while n others of its key lie in the archive.
+func numbered(first string, n int) string {
+	if n == 0 {
+		return first
+	}
+	return first + "." + strconv.Itoa(n)
+}
+
+// firstFree returns a number after n, which is taken, that is not taken though the one before it is. There may be thousands; it asks for
+// few of them.
+func firstFree(n int, taken func(int) bool) int {
+	step := 1
+	for taken(n + step) {
+		n += step
+		step *= 2
+	}
+	return n + 1 + sort.Search(step-1, func(i int) bool { return !taken(n + 1 + i) })
+}
 
 func duplicate(t *asynq.Task, state, id string) error {
 	return fmt.Errorf("asynqlock: a task %s with the same key is %s (%s): %w", t.Type(), state, id, asynq.ErrDuplicateTask)

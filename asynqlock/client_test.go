@@ -82,6 +82,27 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	}
 }
 
+// However many tasks of a key have failed for good, and however fast, the next one is not one of them.
+func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	c := guard(t, q.locker(), asynqlock.Unique()).Client(q.client, q.inspector)
+	seen := make(map[string]bool)
+	for i := range 150 { // most of them within a second
+		info, err := c.EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name), asynq.ProcessIn(time.Hour))
+		if err != nil || seen[info.ID] {
+			t.Fatalf("task %d: %v", i, err)
+		}
+		seen[info.ID] = true
+		if _, err := c.EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name)); !errors.Is(err, asynq.ErrDuplicateTask) {
+			t.Fatalf("beside task %d: %v, want a duplicate", i, err)
+		}
+		if err := q.inspector.ArchiveTask(q.name, info.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // asynq's own Unique sets its lock before it finds the ID taken, and leaves it behind: for its whole time no such task can be
 // enqueued, though none is there.
 func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {

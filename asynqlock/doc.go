@@ -34,8 +34,8 @@
 //	Archive()  it goes to the archive
 //	Wait(d)    before any of these, it waits in its worker, in the key's queue
 //
-// None of them uses one of the task's retries, also not its last one: see [Guard.Configure] and [WithClones]. Drop and Archive only
-// ever hit a task that has not run yet. What else can happen to one that did not get its lock:
+// None of them uses one of the task's retries, also not its last one: see [Guard.Configure] and [WithClones]. Drop and Archive never
+// hit a task whose key its own earlier run keeps busy. What else can happen to one that did not get its lock:
 //
 //	already-done        dropped   Once: the work was done
 //	already-running     snoozed   Drop, Archive: an earlier run of this very task is still at work, or its lease not yet over
@@ -45,6 +45,8 @@
 //	lock-closed         snoozed   the Locker was closed, because this process stops
 //	lock-misconfigured  snoozed   the Locker, or the rule, cannot do that
 //	lock-lost           failed    the lock ended before the handler did, which may have been overtaken; like any other error
+//
+// What is snoozed with no retry left, and without [WithClones], is archived if its time is over before its turn has come.
 //
 // Middleware outside of this one gets a [*Problem], and asynq's ErrorHandler those that an operator should know of. None of these
 // shows the key.

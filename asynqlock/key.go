@@ -118,6 +118,8 @@ type message struct {
 
 	retried, most int // retries used, and allowed
 
+	before bool // it has run before, or tried to: it is no duplicate
+
 	members map[string]any // of the payload, once a template has asked for one
 }
 
@@ -132,6 +134,7 @@ func (m *message) read(ctx context.Context, t *asynq.Task) {
 	m.queue, _ = asynq.GetQueueName(ctx)
 	m.retried, _ = asynq.GetRetryCount(ctx)
 	m.most, _ = asynq.GetMaxRetry(ctx)
+	m.before = m.retried > 0 || t.Headers()[headerBefore] != ""
 }
 
 type (

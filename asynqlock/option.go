@@ -76,7 +76,7 @@ func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secr
 // WithClones lets a task be put off that has no retry left, by a clone: a task with the same payload, time-out, deadline and
 // retention under another ID, the old one and '~' and a number, while the old one is deleted. While the clone of a [Unique] task is
 // put off, another can be enqueued. Default: such a task waits in its worker, on its own time, and at most until that is nearly
-// over; then asynq archives it.
+// over; then asynq archives it, as it does if the worker dies meanwhile.
 func WithClones(c *asynq.Client, i *asynq.Inspector) Option {
 	return func(cfg *config) { cfg.client, cfg.inspector, cfg.clones = c, i, true }
 }

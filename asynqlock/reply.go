@@ -123,7 +123,7 @@ func (j *job) problem(err error) *Problem {
 			}
 		}
 	}
-	if answer.code == CodeBusy && j.retried == 0 { // one that has run before is no duplicate to be thrown away
+	if answer.code == CodeBusy && !j.before {
 		answer.verdict = j.rule.busy
 	}
 	return answer.problem(j, err)

@@ -27,8 +27,9 @@ func Snooze(d time.Duration) Policy {
 }
 
 // Drop throws a task away whose key is busy: what it asks for is being done. A task that has run before is put off instead:
-// a retry, or one that asynq delivers again while its earlier run is still at work. For that, a task with Drop or [Archive]
-// holds a second lock, on its own ID.
+// a retry, or one that asynq delivers again while the key may still be busy with its earlier run. For that, a task with Drop
+// or [Archive] holds a second lock, on its own ID, until it has used a retry. (Retries that Config.IsFailure does not count are
+// told from duplicates only for as long as that run keeps the key.)
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
 // Archive moves a task whose key is busy to the archive, where somebody may look at it and run it by hand. Like with [Drop],
@@ -194,25 +195,13 @@ func derive(ctx context.Context, j *job) (locker.Rule, error) {
 		lock = j.rule.adjusted(ctx, j.task, lock)
 	}
 	lock.Name = cmp.Or(lock.Name, j.task.Type())
+	j.lock = lock
 	return lock, nil
 }
 
 func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) locker.Rule {
 	r.adjust(ctx, t, &lock)
 	return lock
-}
-
-// itself is the lock of the task's own ID, whatever key the rule makes of it.
-func (j *job) itself(ctx context.Context) (locker.Rule, error) {
-	text, err := ownID.Key(ctx, &j.message)
-	if err != nil {
-		return locker.Rule{}, err
-	}
-	wait := locker.NoWait
-	if j.wait == 0 {
-		wait = patience(ctx, 0) // it stays: see stay
-	}
-	return locker.Rule{Key: text, Name: ownID.Name(), TTL: j.rule.lock.TTL, Wait: wait}, nil
 }
 
 // patience bounds a wait so that it ends before ctx does, by a tenth or a second: when ctx ends, asynq counts it against the

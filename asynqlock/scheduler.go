@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -33,19 +34,23 @@ import (
 //
 // No tick comes twice. The options' PreEnqueueFunc lets a tick pass only while the lock is held by this process' own clock, which a
 // process that was stopped for too long finds out before its late ticks do harm; and each tick claims its slot, made of the task, its
-// options and the second, so that processes whose clocks differ do not both enqueue it when one takes over from the other. Two equal
-// entries of a schedule, with one task and the same options, are one where they meet in a second. Ticks that nobody enqueued
-// because there was no leader are not made up for.
+// options and the second, so that processes whose clocks differ do not both enqueue it when one takes over from the other. Ticks that
+// nobody enqueued because there was no leader are not made up for.
 func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error), opts ...SchedulerOption) error {
 	if build == nil {
 		return errors.New("asynqlock: RunScheduler: build is nil; give a function that makes the scheduler")
 	}
 	return lead(ctx, l, "RunScheduler", opts, func(o *asynq.SchedulerOpts) (scheduler, error) {
 		s, err := build(o)
-		if err == nil && s == nil {
-			err = errors.New("build returned no scheduler")
+		switch {
+		case err != nil:
+			return nil, err
+		case s == nil:
+			return nil, errors.New("build returned no scheduler")
+		case unasked(reflect.ValueOf(s)):
+			return nil, errors.New("build made the scheduler without the options that it was given; without them ticks come twice")
 		}
-		return s, err
+		return s, nil
 	})
 }
 
@@ -57,11 +62,25 @@ func RunPeriodicTaskManager(ctx context.Context, l locker.Locker, build func(opt
 	}
 	return lead(ctx, l, "RunPeriodicTaskManager", opts, func(o *asynq.SchedulerOpts) (scheduler, error) {
 		m, err := build(o)
-		if err == nil && m == nil {
-			err = errors.New("build returned no manager")
+		switch {
+		case err != nil:
+			return nil, err
+		case m == nil:
+			return nil, errors.New("build returned no manager")
+		case unasked(reflect.ValueOf(m).Elem().FieldByName("s")):
+			return nil, errors.New("build made the manager without the SchedulerOpts that it was given; without them ticks come twice")
 		}
-		return m, err
+		return m, nil
 	})
+}
+
+// unasked says whether a scheduler has no PreEnqueueFunc, so that it was not made with the options given to build.
+func unasked(s reflect.Value) bool {
+	if s.Kind() != reflect.Pointer || s.IsNil() {
+		return false
+	}
+	hook := s.Elem().FieldByName("preEnqueueFunc")
+	return hook.Kind() == reflect.Func && hook.IsNil()
 }
 
 // A SchedulerOption sets up [RunScheduler] and [RunPeriodicTaskManager].
@@ -133,7 +152,10 @@ const betweenTerms = 500 * time.Millisecond
 // serve runs a scheduler until ctx ends, with the process' wish or with the lock.
 func (ls *leadership) serve(ctx context.Context) error {
 	lease, _ := locker.FromContext(ctx)
-	t := &term{leadership: ls, ctx: ctx, lease: lease, claimed: make(map[string]int64)}
+	t := &term{leadership: ls, ctx: ctx, lease: lease, claims: make(map[string]func() bool)}
+	if err := t.take("asynq-tick:" + ls.rule.Key); errors.Is(err, locker.ErrInvalidRule) {
+		return fmt.Errorf("no tick can be claimed: %w", err)
+	}
 	s, err := ls.build(t.options())
 	if err != nil {
 		return err
@@ -152,8 +174,9 @@ type term struct {
 	ctx   context.Context
 	lease *locker.Lease
 
-	mu      sync.Mutex
-	claimed map[string]int64 // the last slot of each entry
+	mu     sync.Mutex
+	slot   int64                  // the second of the last tick
+	claims map[string]func() bool // of the slot, by entry: each asks once
 }
 
 func (t *term) options() *asynq.SchedulerOpts {
@@ -184,33 +207,41 @@ const (
 // due at the same moment, and its context may end after the tick began. Whatever passes here belongs to this term, however long it
 // is on its way to asynq, and another term's ticks are due later. That leaves clocks that differ, for which there are the slots.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
-	entry, slot := entryOf(task, opts), time.Now().Unix()
-	return t.leads() && t.claims(entry, slot) && t.leads()
+	return t.leads() && t.claim(entryOf(task, opts)) && t.leads()
 }
 
 // leads says whether the lock is held now.
 func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
 
-// claims takes the slot, unless another process has.
-func (t *term) claims(entry string, slot int64) bool {
+// claim takes the entry's slot of this second, unless another process has. An entry may have two ticks in it, as there is an equal
+// entry, or this process was late with the one before. The answer is the same for both.
+func (t *term) claim(entry string) bool {
 	t.mu.Lock()
-	mine := t.claimed[entry] == slot // this process was slow, and the entry's next tick came within the same second
-	t.claimed[entry] = slot
-	t.mu.Unlock()
-	if mine {
-		return true
+	if slot := time.Now().Unix(); slot != t.slot {
+		t.slot = slot
+		clear(t.claims)
 	}
+	claim, ok := t.claims[entry]
+	if !ok {
+		key := "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(t.slot, 10)
+		// Without an answer the term decides.
+		claim = sync.OnceValue(func() bool { return !errors.Is(t.take(key), locker.ErrBusy) })
+		t.claims[entry] = claim
+	}
+	t.mu.Unlock()
+	return claim()
+}
+
+// take takes a slot, which stays taken.
+func (t *term) take(slot string) error {
 	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
 	defer cancel()
-	lease, err := t.locker.Acquire(ctx, locker.Rule{
-		Key: "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(slot, 10), Name: "asynq-tick",
-		Wait: locker.NoWait, AtLeast: slotKept,
-	})
+	lease, err := t.locker.Acquire(ctx, locker.Rule{Key: slot, Name: "asynq-tick", Wait: locker.NoWait, AtLeast: slotKept})
 	if err != nil {
-		return !errors.Is(err, locker.ErrBusy) // without an answer the term decides
+		return err
 	}
-	_ = lease.Release(ctx) // it stays claimed; and without an answer it does as well
-	return true
+	_ = lease.Release(ctx) // without an answer as well
+	return nil
 }
 
 // entryOf names an entry of a schedule: its task and options, in any order.

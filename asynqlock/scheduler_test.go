@@ -3,172 +3,16 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/proc"
-	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
-
-// replica is one of several processes that run the same schedule, a tick in each second. It says when it enqueued which.
-var replica = proc.Register("scheduler", func(args []string) {
-	addr, queue, way := args[0], args[1], args[2]
-	var begun atomic.Int32
-	begin := func() { // of a tick: the second is where this process is stopped, if it is asked to be
-		if begun.Add(1) == 2 && len(args) > 3 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		}
-	}
-	c := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))
-	if err != nil {
-		panic(err)
-	}
-	base := asynq.SchedulerOpts{Logger: quiet{}, PostEnqueueFunc: func(_ *asynq.TaskInfo, err error) {
-		fmt.Println("tick", time.Now().Unix(), err)
-	}}
-	tick := func(s *asynq.Scheduler) (*asynq.Scheduler, error) {
-		// A payload for each process: no two of these ticks have the same slot, so it is not the slots that keep one back.
-		_, err := s.Register("@every 1s", asynq.NewTask("tick", []byte(strconv.Itoa(os.Getpid())), asynq.Queue(queue)))
-		return s, err
-	}
-	switch way {
-	case "scheduler":
-		err = asynqlock.RunScheduler(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
-			fmt.Println("leads")
-			passes := opts.PreEnqueueFunc
-			opts.PreEnqueueFunc = func(task *asynq.Task, options []asynq.Option) { begin(); passes(task, options) }
-			return tick(asynq.NewSchedulerFromRedisClient(c, opts))
-		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
-	case "manager":
-		err = asynqlock.RunPeriodicTaskManager(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
-			fmt.Println("leads")
-			return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{
-				PeriodicTaskConfigProvider: schedule(queue), RedisUniversalClient: c, SchedulerOpts: opts,
-			})
-		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
-	case "unguarded": // the lock alone, around a scheduler that knows nothing of it
-		base.PreEnqueueFunc = func(*asynq.Task, []asynq.Option) { begin() }
-		_ = locker.Run(context.Background(), l, locker.Rule{Key: "leader", TTL: 2 * time.Second}, func(ctx context.Context) error {
-			fmt.Println("leads")
-			s, err := tick(asynq.NewSchedulerFromRedisClient(c, &base))
-			if err != nil {
-				return err
-			}
-			if err := s.Start(); err != nil {
-				return err
-			}
-			<-ctx.Done()
-			s.Shutdown()
-			return nil
-		})
-		select {}
-	}
-	panic(err)
-})
-
-// schedule is what a PeriodicTaskManager asks for.
-type schedule string
-
-func (queue schedule) GetConfigs() ([]*asynq.PeriodicTaskConfig, error) {
-	return []*asynq.PeriodicTaskConfig{{Cronspec: "@every 1s", Task: asynq.NewTask("tick", nil, asynq.Queue(string(queue)))}}, nil
-}
-
-func start(t *testing.T, q *queue, way string, more ...string) *proc.Child {
-	t.Helper()
-	return replica.Start(t, append([]string{redistest.Shared(t).Addr(), q.name, way}, more...)...)
-}
-
-// ticks reads n ticks of a replica.
-func ticks(t *testing.T, c *proc.Child, n int) (slots []int64) {
-	t.Helper()
-	for range n {
-		var slot int64
-		var err string
-		if _, scan := fmt.Sscan(c.Expect(t, "tick"), &slot, &err); scan != nil || err != "<nil>" {
-			t.Fatalf("%v, %s", scan, err)
-		}
-		slots = append(slots, slot)
-	}
-	return slots
-}
-
-func TestOneReplicaEnqueuesAndAnotherTakesOverWhenItIsKilled(t *testing.T) {
-	t.Parallel()
-	for _, way := range []string{"scheduler", "manager"} {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			q := newQueue(t)
-			first := start(t, q, way)
-			first.Expect(t, "leads")
-			second := start(t, q, way)
-			slots := ticks(t, first, 2)
-			first.Kill()
-			killed := time.Now()
-			second.Expect(t, "leads")
-			// The bound is the TTL and some ms; the machine may be slow.
-			if took := time.Since(killed); took > 10*time.Second {
-				t.Errorf("the other one leads after %v", took)
-			}
-			slots = append(slots, ticks(t, second, 2)...)
-			distinct := slices.Compact(slices.Clone(slots))
-			tasks, err := q.inspector.ListPendingTasks(q.name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(distinct) != 4 || len(tasks) < 4 {
-				t.Errorf("ticks at %v, %d tasks", slots, len(tasks))
-			}
-		})
-	}
-}
-
-// A leader that was stopped when a tick began goes on with it as soon as it runs on, and is not the leader any more.
-func TestALeaderThatWasStoppedEnqueuesNoLateTick(t *testing.T) {
-	t.Parallel()
-	for _, way := range []string{"scheduler", "unguarded"} {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			q := newQueue(t)
-			first := start(t, q, way, "stops")
-			ticks(t, first, 1)
-			first.AwaitStop()
-			second := start(t, q, way)
-			second.Expect(t, "leads")
-			ticks(t, second, 2)
-			resumed := time.Now().Unix()
-			first.Resume()
-			if way == "unguarded" {
-				if slot := ticks(t, first, 1)[0]; slot < resumed {
-					t.Errorf("its tick at %d came before it ran on, at %d", slot, resumed)
-				}
-				return // without that late tick there would be nothing to guard against
-			}
-			ticks(t, second, 2) // time enough for the one who runs on
-			second.Kill()
-			for line := first.Expect(t, ""); line != "leads"; line = first.Expect(t, "") {
-				var slot int64
-				if _, err := fmt.Sscanf(line, "tick %d", &slot); err != nil || slot >= resumed {
-					t.Errorf("%s: it ran on at %d, and did not lead", line, resumed)
-				}
-			}
-			ticks(t, first, 1)
-		})
-	}
-}
 
 // Two processes whose clocks differ enqueue a tick of the same second, one after the other: the second one finds it claimed.
 func TestATickIsClaimedByItsSlot(t *testing.T) {
@@ -183,13 +27,14 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		case !tick():
 			t.Error("a first tick did not pass")
 		case !tick():
-			t.Error("a process refused its own entry's next tick, when it was late with the one before")
+			t.Error("a process refused a tick that is not the first of its entry in this second")
 		case !tick(asynq.Queue("low")), !tick(asynq.MaxRetry(1), asynq.Queue("low")):
 			t.Error("another entry's tick did not pass")
 		}
 		stop()
 		tick, stop = term(t, q, second, task)
 		passed, other := tick(), tick(asynq.Queue("high"))
+		again := tick() // of an equal entry
 		reordered := tick(asynq.Queue("low"), asynq.MaxRetry(1))
 		store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
 		blind := tick(asynq.Queue("middle"))
@@ -201,8 +46,8 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		if time.Now().Unix() != slot {
 			continue // too slow: these were two slots
 		}
-		if passed || reordered {
-			t.Errorf("the same slot was enqueued by both: %t, with the options in another order: %t", passed, reordered)
+		if passed || again || reordered {
+			t.Errorf("the same slot was enqueued by both: %t, by the second of two equal entries: %t, with the options in another order: %t", passed, again, reordered)
 		}
 		return
 	}
@@ -210,7 +55,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 }
 
 // term begins a process' term. tick says whether a tick passes that is due now.
-func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task) (tick func(opts ...asynq.Option) bool, stop func()) {
+func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asynqlock.SchedulerOption) (tick func(opts ...asynq.Option) bool, stop func()) {
 	t.Helper()
 	hooks, ended := make(chan func(*asynq.Task, []asynq.Option), 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -218,7 +63,7 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task) (tick func(
 		ended <- asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			hooks <- opts.PreEnqueueFunc
 			return asynq.NewSchedulerFromRedisClient(q.redis, opts), nil
-		}, asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
+		}, append([]asynqlock.SchedulerOption{asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}, more...)...)
 	}()
 	hook := <-hooks
 	tick = func(opts ...asynq.Option) bool {
@@ -242,6 +87,98 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task) (tick func(
 	}
 }
 
+// A leader that lost the lock stops its scheduler before it leads again.
+func TestEachTermHasItsScheduler(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	operator := lockertest.NewLocker(t, store)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	terms, ended := make(chan *asynq.Scheduler, 2), make(chan error, 1)
+	stopped := func(s *asynq.Scheduler) {
+		t.Helper()
+		if err := s.Start(); err == nil || !strings.Contains(err.Error(), "stopped") {
+			t.Errorf("%v, want that it has been stopped", err)
+		}
+	}
+	var before *asynq.Scheduler
+	go func() {
+		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			s := asynq.NewSchedulerFromRedisClient(q.redis, opts)
+			if before != nil {
+				stopped(before)
+			}
+			before = s
+			terms <- s
+			return s, nil
+		}, asynqlock.SchedulerKey("mine"), asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
+	}()
+	<-terms
+	info, err := operator.Inspect(t.Context(), "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := operator.Break(t.Context(), "mine", info.Fence, "on purpose"); err != nil {
+		t.Fatal(err)
+	}
+	second := <-terms
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	stopped(second)
+	if info, err := operator.Inspect(t.Context(), "mine"); err != nil || info.Held {
+		t.Errorf("who has stopped still leads: %+v, %v", info, err)
+	}
+}
+
+// Each second is a slot of its own, and is asked for.
+func TestEachSecondIsClaimed(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	tick, stop := term(t, q, lockertest.NewLocker(t, store), asynq.NewTask("tick", nil))
+	defer stop()
+	for range 3 {
+		asked := store.Calls(locker.OpAcquire)
+		if !tick() || store.Calls(locker.OpAcquire) == asked {
+			t.Error("a tick did not pass, or without its slot")
+		}
+		slot := time.Now().Unix()
+		await(t, "it is the next second", func() bool { return time.Now().Unix() > slot })
+	}
+}
+
+// A tick asks for its slot. By the time of the answer, another process may lead.
+func TestATickWhoseTermEndsBeforeItsAnswerDoesNotPass(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	tick, stop := term(t, q, lockertest.NewLocker(t, store), asynq.NewTask("tick", nil))
+	store.Delay(locker.OpAcquire, time.Second)
+	asked, passed := store.Calls(locker.OpAcquire), make(chan bool, 1)
+	go func() { passed <- tick() }()
+	await(t, "it asks", func() bool { return store.Calls(locker.OpAcquire) > asked })
+	stop()
+	if <-passed {
+		t.Error("it passed")
+	}
+}
+
+// The program's own function sees the ticks that are enqueued, and no others.
+func TestThePreEnqueueFuncIsCalledForTicksThatPass(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	called := 0
+	own := asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}, PreEnqueueFunc: func(*asynq.Task, []asynq.Option) { called++ }})
+	tick, stop := term(t, q, lockertest.NewLocker(t, store), asynq.NewTask("tick", nil), own)
+	if !tick() || called != 1 {
+		t.Errorf("it was called %d times for a tick that passed", called)
+	}
+	stop()
+	if called != 1 {
+		t.Errorf("it was called %d times, also for a tick that did not pass", called)
+	}
+}
+
 func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 	t.Parallel()
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -256,6 +193,23 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 		"the Locker is nil":           func() error { return asynqlock.RunScheduler(t.Context(), nil, none) },
 		"option 1 is nil":             func() error { return asynqlock.RunScheduler(t.Context(), l, none, nil) },
 		"TTL is 1ns":                  func() error { return asynqlock.RunScheduler(t.Context(), l, none, asynqlock.SchedulerTTL(1)) },
+		"no tick can be claimed": func() error {
+			l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithMaxTTL(20*time.Second), locker.WithTTL(20*time.Second))
+			return asynqlock.RunScheduler(t.Context(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+				return asynq.NewSchedulerFromRedisClient(newQueue(t).redis, opts), nil
+			})
+		},
+		"without the options": func() error {
+			return asynqlock.RunScheduler(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+				return asynq.NewSchedulerFromRedisClient(newQueue(t).redis, &asynq.SchedulerOpts{}), nil
+			})
+		},
+		"without the SchedulerOpts": func() error {
+			return asynqlock.RunPeriodicTaskManager(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
+				q := newQueue(t)
+				return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{PeriodicTaskConfigProvider: schedule(q.name), RedisUniversalClient: q.redis})
+			})
+		},
 		"RunPeriodicTaskManager: build returned no manager": func() error {
 			return asynqlock.RunPeriodicTaskManager(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) { return nil, nil })
 		},

@@ -51,40 +51,14 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	cfg := asynq.Config{
-		Queues: map[string]int{queue: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
-		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
-	}
+	cfg := prompt(queue)
 	mux := asynq.NewServeMux()
 	if way == "guarded" {
 		mux.Use(g.Middleware)
 		cfg = g.Configure(cfg)
 	}
-	write := func(ctx context.Context) error {
-		if way != "guarded" {
-			fmt.Println("runs")
-			proc.Listen()
-			_, err := db.ExecContext(ctx, withdraw)
-			return err
-		}
-		// The fence is claimed when this begins, and verified at its end.
-		return sqllock.Within(ctx, db, func(_ context.Context, tx *sqllock.Tx) error {
-			fmt.Println("runs")
-			proc.Listen()
-			_, err := tx.ExecContext(ctx, withdraw)
-			return err
-		}, sqllock.WithStrategy(sqllock.VerifyLast))
-	}
 	mux.HandleFunc("withdraw", func(ctx context.Context, _ *asynq.Task) error {
-		err := write(context.WithoutCancel(ctx))
-		switch {
-		case errors.Is(err, sqllock.ErrStaleFence):
-			fmt.Println("wrote: refused, stale fence")
-		case errors.Is(err, locker.ErrLost):
-			fmt.Println("wrote: refused, lost")
-		default:
-			fmt.Println("wrote:", err)
-		}
+		err := take(ctx, db, way == "guarded")
 		proc.Listen()
 		if way == "guarded" {
 			<-ctx.Done() // of the one that was stopped; nobody tells the other to go on
@@ -97,6 +71,40 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	}
 	select {}
 })
+
+// take says that the task runs, and takes money from the account when it is told to.
+func take(ctx context.Context, db *sql.DB, guarded bool) error {
+	ctx, began := context.WithoutCancel(ctx), time.Now().UnixNano()
+	write := func(_ context.Context, exec func(context.Context, string, ...any) (sql.Result, error)) error {
+		fmt.Println("runs", began)
+		proc.Listen()
+		_, err := exec(ctx, withdraw)
+		return err
+	}
+	var err error
+	if guarded { // the fence is claimed when this begins, and verified at its end
+		err = sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx.ExecContext) }, sqllock.WithStrategy(sqllock.VerifyLast))
+	} else {
+		err = write(ctx, db.ExecContext)
+	}
+	switch {
+	case errors.Is(err, sqllock.ErrStaleFence):
+		fmt.Println("wrote: refused, stale fence")
+	case errors.Is(err, locker.ErrLost):
+		fmt.Println("wrote: refused, lost")
+	default:
+		fmt.Println("wrote:", err)
+	}
+	return err
+}
+
+// prompt makes a server look for tasks often, and retry at once.
+func prompt(queue string) asynq.Config {
+	return asynq.Config{
+		Queues: map[string]int{queue: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
+	}
+}
 
 var runs atomic.Int64 // of the test below, each with tables of its own
 
@@ -118,11 +126,7 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 			}
 			first.Expect(t, "runs")
 			first.Pause()
-			// asynq's other servers take a task whose lease ended 30 s ago, when they start: a minute passes.
-			lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: info.ID}
-			if n, err := c.ZAddArgs(t.Context(), "asynq:{"+queue+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
-				t.Fatalf("asynq keeps no lease of the task (%v)", err)
-			}
+			age(t, c, queue, info.ID)
 			second := worker.Start(t, server.Addr(), dsn, queue, way)
 			second.Expect(t, "runs")
 			second.Send("write")
@@ -138,11 +142,25 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 				t.Errorf("who was stopped wrote: %s, lost the lock: %s", wrote, lost)
 			}
 			t.Log("who was stopped wrote:", wrote)
-			var got int
-			if err := open(t, dsn).QueryRowContext(t.Context(), "SELECT balance FROM accounts WHERE id = 1").Scan(&got); err != nil || got != balance {
-				t.Errorf("the balance is %d, want %d (%v)", got, balance, err)
-			}
+			balanced(t, dsn, balance)
 		})
+	}
+}
+
+// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30 s ago, when they start.
+func age(t *testing.T, c *redis.Client, queue, id string) {
+	t.Helper()
+	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
+	if n, err := c.ZAddArgs(t.Context(), "asynq:{"+queue+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
+		t.Fatalf("asynq keeps no lease of the task (%v)", err)
+	}
+}
+
+func balanced(t *testing.T, dsn string, want int) {
+	t.Helper()
+	var got int
+	if err := open(t, dsn).QueryRowContext(t.Context(), "SELECT balance FROM accounts WHERE id = 1").Scan(&got); err != nil || got != want {
+		t.Errorf("the balance is %d, want %d (%v)", got, want, err)
 	}
 }
 

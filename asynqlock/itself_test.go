@@ -1,0 +1,115 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A worker that dies leaves two leases behind. If that of the key were the longer one, asynq could give the task to somebody who
+// takes it for a duplicate of itself.
+func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
+	t.Parallel()
+	for name, policies := range map[string][]asynqlock.Policy{
+		"default": {asynqlock.Drop()},
+		"TTL":     {asynqlock.Archive(), asynqlock.TTL(5 * time.Second)},
+		"AtLeast": {asynqlock.Drop(), asynqlock.AtLeast(time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, w := newQueue(t), newWork()
+			q.serve(guard(t, q.locker(locker.WithTTL(6*time.Second)), policies...), asynq.Config{}, w)
+			t.Cleanup(func() { close(w.end) })
+			id := q.enqueue("job", `{"account":"42"}`).ID
+			next(t, w)
+			look := time.NewTicker(20 * time.Millisecond)
+			defer look.Stop()
+			for range 250 { // over some renewals of both
+				<-look.C
+				var own, account *redis.DurationCmd
+				_, err := q.redis.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+					own, account = p.PTTL(t.Context(), q.name+":asynq-task:"+q.name+":"+id), p.PTTL(t.Context(), q.name+":account:42")
+					return nil
+				})
+				if err != nil || account.Val() <= 0 || own.Val() <= account.Val() {
+					t.Fatalf("the task's own lock is there for %v, its key for %v (%v)", own.Val(), account.Val(), err)
+				}
+			}
+			w.end <- struct{}{}
+			await(t, "it is done", func() bool { return q.state(id) == "gone" })
+		})
+	}
+}
+
+// With AtLeast a task finds its key busy with its own earlier run, even if the retry was not counted.
+func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	var runs atomic.Int32
+	cfg := asynq.Config{IsFailure: func(error) bool { return false }}
+	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.AtLeast(3*time.Second), asynqlock.Drop(), asynqlock.Snooze(time.Second)), cfg,
+		asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+			if runs.Add(1) == 1 {
+				return errors.New("come again")
+			}
+			return nil
+		}))
+	id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
+	await(t, "it has run again", func() bool { return q.state(id) == "completed after 0 retries" })
+	if all := see.problems(); len(all) == 0 || slices.Contains(all, "lock-busy dropped") {
+		t.Errorf("problems %q, want it to be put off", all)
+	}
+}
+
+// A clone has used no retry. The task that it is a clone of has, and so have the clones of clones.
+func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	l, other := lockertest.NewLocker(t, store), lockertest.NewLocker(t, store)
+	g := guardOf(t, l, asynqlock.WithClones(q.client, q.inspector),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Drop(), asynqlock.Snooze(time.Second)))
+	held := make(chan *locker.Lease, 1)
+	see := q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		if len(task.Headers()) > 0 {
+			return nil // a clone
+		}
+		go func() { // takes the key as soon as this run has given it up
+			lease, err := other.Acquire(context.Background(), locker.Rule{Key: busyKey})
+			if err != nil {
+				t.Error(err)
+			}
+			held <- lease
+		}()
+		await(t, "somebody waits for the key", func() bool {
+			info, err := other.Inspect(ctx, busyKey)
+			return err == nil && info.Waiters == 1
+		})
+		return errors.New("the first run fails")
+	}))
+	id := q.enqueue("job", `{"account":"42"}`, asynq.MaxRetry(1), asynq.Retention(time.Hour)).ID
+	lease := <-held
+	await(t, "its clones are put off as well", func() bool { return len(see.problems()) > 3 })
+	if all := see.problems(); slices.Contains(all, "lock-busy dropped") {
+		t.Errorf("problems %q", all)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a clone is done", func() bool { return doneAs(q, id, "~4", "~5", "~6") })
+}
+
+// doneAs says whether one of these clones of a task is completed.
+func doneAs(q *queue, id string, clones ...string) bool {
+	q.t.Helper()
+	return slices.ContainsFunc(clones, func(n string) bool { return q.state(id+n) == "completed after 0 retries" })
+}

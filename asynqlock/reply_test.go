@@ -1,0 +1,112 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// refusing is a Locker that grants nothing, and notes what it was asked for.
+type refusing struct {
+	err   error
+	asked locker.Rule
+}
+
+func (r *refusing) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {
+	r.asked = rule
+	return nil, r.err
+}
+
+// refuse runs a task that is not granted its lock, outside of any server, and returns the Problem.
+func refuse(t *testing.T, l *refusing, policies ...asynqlock.Policy) *asynqlock.Problem {
+	t.Helper()
+	err := guard(t, l, policies...).Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		t.Error("it ran")
+		return nil
+	})).ProcessTask(t.Context(), job("42"))
+	p, ok := errors.AsType[*asynqlock.Problem](err)
+	if !ok || !errors.Is(err, l.err) || p.Type != "job" {
+		t.Fatalf("%v, want a Problem that is %v", err, l.err)
+	}
+	return p
+}
+
+func TestEachRefusalHasItsVerdict(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]string{
+		locker.ErrDone:           "already-done dropped",
+		locker.ErrTooManyWaiters: "too-many-waiters snoozed",
+		locker.ErrClosed:         "lock-closed snoozed",
+		locker.ErrInvalidKey:     "invalid-key archived",
+		locker.ErrInvalidRule:    "lock-misconfigured snoozed",
+		locker.ErrUnsupported:    "lock-misconfigured snoozed",
+		locker.ErrUnavailable:    "lock-unavailable snoozed",
+		locker.ErrQuorum:         "lock-unavailable snoozed",
+		context.Canceled:         "lock-unavailable snoozed",
+		locker.ErrBusy:           "lock-busy archived",
+	} {
+		p := refuse(t, &refusing{err: &locker.Error{Op: locker.OpAcquire, Key: "account:42", Err: err}}, asynqlock.Archive())
+		if got := p.Code + " " + string(p.Verdict); got != want {
+			t.Errorf("%v: %s, want %s", err, got, want)
+		}
+		if dropped, archived := errors.Is(p, asynq.RevokeTask), errors.Is(p, asynq.SkipRetry); dropped != (p.Verdict == asynqlock.Dropped) || archived != (p.Verdict == asynqlock.Archived) {
+			t.Errorf("%s: asynq is told to drop it: %t, to archive it: %t", want, dropped, archived)
+		}
+	}
+}
+
+// Tasks that were put off together do not come back together, nor before there is any hope, nor ages after it.
+func TestATaskComesBackWhenThereIsHope(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		policies []asynqlock.Policy
+		hope     time.Duration // RetryAfter of the Locker
+		least    time.Duration
+	}{
+		{nil, 0, 5 * time.Second},
+		{nil, time.Millisecond, time.Second},
+		{nil, 3 * time.Second, 3 * time.Second},
+		{nil, time.Hour, 10 * time.Second},
+		{[]asynqlock.Policy{asynqlock.Snooze(time.Minute)}, time.Millisecond, time.Minute},
+	} {
+		distinct := make(map[time.Duration]bool)
+		for range 10 {
+			p := refuse(t, &refusing{err: &locker.Error{Op: locker.OpAcquire, RetryAfter: tc.hope, Err: locker.ErrBusy}}, tc.policies...)
+			distinct[p.RetryAfter] = true
+			if p.RetryAfter < tc.least || p.RetryAfter > tc.least*5/4+1 {
+				t.Errorf("hope in %v: it comes again in %v, want %v or up to a quarter more", tc.hope, p.RetryAfter, tc.least)
+			}
+		}
+		if len(distinct) == 1 {
+			t.Errorf("hope in %v: ten tasks come again at the same time", tc.hope)
+		}
+	}
+}
+
+func TestPoliciesBecomeTheRule(t *testing.T) {
+	t.Parallel()
+	l := &refusing{err: locker.ErrBusy}
+	_ = refuse(t, l)
+	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait}); l.asked != want {
+		t.Errorf("asked for %+v, want %+v", l.asked, want)
+	}
+	_ = refuse(t, l, asynqlock.Name("booking"), asynqlock.TTL(time.Minute), asynqlock.Once(time.Hour), asynqlock.AtLeast(time.Second),
+		asynqlock.Wait(5*time.Second), asynqlock.Shared())
+	if want := (locker.Rule{
+		Key: "account:42", Name: "booking", Mode: locker.Shared, TTL: time.Minute, Wait: 5 * time.Second, AtLeast: time.Second, Once: time.Hour,
+	}); l.asked != want {
+		t.Errorf("asked for %+v, want %+v", l.asked, want)
+	}
+	_ = refuse(t, l, asynqlock.TTL(time.Minute), asynqlock.Adjust(func(_ context.Context, task *asynq.Task, r *locker.Rule) {
+		r.Key, r.TTL, r.Name = "all-of-"+task.Type(), 2*r.TTL, ""
+	}))
+	if want := (locker.Rule{Key: "all-of-job", Name: "job", TTL: 2 * time.Minute, Wait: locker.NoWait}); l.asked != want {
+		t.Errorf("asked for %+v, want %+v", l.asked, want)
+	}
+}

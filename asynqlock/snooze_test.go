@@ -1,0 +1,239 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A task that is put off must run in the end, and must not have used a retry by then, whatever asynq would make of it.
+func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		fails    bool // its first run fails, before the key becomes busy
+		plain    bool // the server was not configured by the Guard
+		clones   bool
+		opts     []asynq.Option
+		problems []string
+		id       string // of the run in the end, as far as it differs
+		retried  int
+	}{
+		"with retries left":                      {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},
+		"on the last attempt":                    {fails: true, opts: []asynq.Option{asynq.MaxRetry(1)}, retried: 1},
+		"with no retry allowed":                  {opts: []asynq.Option{asynq.MaxRetry(0)}},
+		"with no retry allowed, by a clone":      {opts: []asynq.Option{asynq.MaxRetry(0)}, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1"},
+		"on the last attempt, by a clone":        {fails: true, opts: []asynq.Option{asynq.MaxRetry(1)}, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1", retried: 1},
+		"by a server that is not configured":     {opts: []asynq.Option{asynq.MaxRetry(3)}, plain: true},
+		"by a clone, of a server not configured": {opts: []asynq.Option{asynq.MaxRetry(3)}, plain: true, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, store := newQueue(t), lockertest.NewMemory()
+			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second))}
+			if tc.clones {
+				opts = append(opts, asynqlock.WithClones(q.client, q.inspector))
+			}
+			g := guardOf(t, lockertest.NewLocker(t, store), opts...)
+			other := lockertest.NewLocker(t, store)
+			held, ran := make(chan *locker.Lease, 1), make(chan string, 1)
+			hold := func() {
+				lease, err := other.Acquire(context.Background(), locker.Rule{Key: busyKey})
+				if err != nil {
+					t.Error(err)
+				}
+				held <- lease
+			}
+			var failed atomic.Bool
+			failed.Store(!tc.fails)
+			if !tc.fails {
+				hold()
+			}
+			see := &seen{}
+			mux := asynq.NewServeMux()
+			mux.Use(see.middleware, g.Middleware)
+			cfg := prompt(asynq.Config{}, q.name)
+			if !tc.plain {
+				cfg = g.Configure(cfg)
+			}
+			q.run(mux, cfg, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+				if failed.CompareAndSwap(false, true) {
+					go hold() // takes it as soon as this run has given it up
+					await(t, "somebody waits for the key", func() bool {
+						info, err := other.Inspect(ctx, busyKey)
+						return err == nil && info.Waiters == 1
+					})
+					return errors.New("the first run fails")
+				}
+				id, _ := asynq.GetTaskID(ctx)
+				ran <- id
+				return nil
+			}))
+			deadline := time.Now().Add(time.Hour).Truncate(time.Second)
+			info := q.enqueue("job", `{"account":"42"}`, append(tc.opts, asynq.Retention(time.Hour), asynq.Timeout(time.Minute), asynq.Deadline(deadline))...)
+			lease := <-held
+			if tc.problems == nil {
+				await(t, "it waits for its key", func() bool {
+					info, err := other.Inspect(t.Context(), busyKey)
+					return err == nil && info.Waiters == 1
+				})
+			} else {
+				await(t, "it is put off", func() bool { return len(see.problems()) > 0 })
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var id string
+			select {
+			case id = <-ran:
+			case <-time.After(patience):
+				t.Fatal("it never runs")
+			}
+			if id != info.ID+tc.id {
+				t.Errorf("%s ran, enqueued was %s", id, info.ID)
+			}
+			if got := strings.Join(see.problems(), ", "); got != strings.Join(tc.problems, ", ") {
+				t.Errorf("problems %q, want %q", got, tc.problems)
+			}
+			await(t, "it is completed", func() bool { return strings.HasPrefix(q.state(id), "completed") })
+			end, err := q.inspector.GetTaskInfo(q.name, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.id == "" && end.Retried != tc.retried || tc.id != "" && end.MaxRetry != info.MaxRetry-tc.retried {
+				t.Errorf("%d of %d retries used; enqueued with %d, %d were used before", end.Retried, end.MaxRetry, info.MaxRetry, tc.retried)
+			}
+			if end.Timeout != time.Minute || !end.Deadline.Equal(deadline) || end.Retention != time.Hour || string(end.Payload) != `{"account":"42"}` {
+				t.Errorf("it is another task now: %+v", end)
+			}
+			if tc.id != "" && q.state(info.ID) != "gone" {
+				t.Errorf("beside its clone it is %s", q.state(info.ID))
+			}
+		})
+	}
+}
+
+// What cannot be put off any longer is archived by asynq. That is no meeting of two tasks any more, of which nobody has to know.
+func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		opts  []asynq.Option
+		plain bool
+		state string
+		says  asynqlock.Verdict
+	}{
+		"no retry left":              {[]asynq.Option{asynq.MaxRetry(0)}, false, "archived after 0 retries", asynqlock.Archived},
+		"a server not configured":    {[]asynq.Option{asynq.MaxRetry(1)}, true, "retry after 1 retries", asynqlock.Failed},
+		"its last attempt is not it": {[]asynq.Option{asynq.MaxRetry(1)}, false, "retry after 0 retries", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, store := newQueue(t), lockertest.NewMemory()
+			lease, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Release(t.Context()) //nolint:errcheck // it is in memory
+			told := make(chan error, 10)
+			cfg := prompt(asynq.Config{
+				ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { told <- err }),
+				RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour },
+			}, q.name)
+			g := guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Hour))
+			if !tc.plain {
+				cfg = g.Configure(cfg)
+			}
+			mux := asynq.NewServeMux()
+			mux.Use(g.Middleware)
+			q.run(mux, cfg, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("it ran") }))
+			id := q.enqueue("job", `{"account":"42"}`, append(tc.opts, asynq.Timeout(5*time.Second))...).ID
+			await(t, "it is "+tc.state, func() bool { return q.state(id) == tc.state })
+			if len(told) == 0 {
+				if tc.says != "" {
+					t.Error("nobody was told")
+				}
+				return
+			}
+			p, ok := errors.AsType[*asynqlock.Problem](<-told)
+			if !ok || p.Verdict != tc.says || p.Code != asynqlock.CodeBusy || p.RetryAfter != 0 || !errors.Is(p, locker.ErrBusy) {
+				t.Errorf("it was told %v, want %s", p, tc.says)
+			}
+		})
+	}
+}
+
+// The ID that a clone would have may be taken, by a task that has nothing to do with it.
+func TestATaskIsNotLostToOneThatHasItsClonesID(t *testing.T) {
+	t.Parallel()
+	for name, headers := range map[string]map[string]string{
+		"one of its own": nil,
+		"a clone of a task with the same ID, which is gone": {"latchkit-id": "mine", "latchkit-clones": "1"},
+	} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); notLostTo(t, headers) })
+	}
+}
+
+func notLostTo(t *testing.T, headers map[string]string) {
+	t.Helper()
+	q, store := newQueue(t), lockertest.NewMemory()
+	lease, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := guardOf(t, lockertest.NewLocker(t, store), asynqlock.WithClones(q.client, q.inspector),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
+	other := asynq.NewTaskWithHeaders("job", []byte(`{"account":"7"}`), headers)
+	if _, err := q.client.Enqueue(other, asynq.Queue(q.name), asynq.TaskID("mine~1"), asynq.ProcessIn(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan string, 1)
+	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		ran <- id
+		return nil
+	}))
+	q.enqueue("job", `{"account":"42"}`, asynq.TaskID("mine"), asynq.MaxRetry(0))
+	await(t, "it waits in its worker", func() bool {
+		info, err := q.inspector.GetTaskInfo(q.name, "mine")
+		held, _ := lockertest.NewLocker(t, store).Inspect(t.Context(), busyKey)
+		return err == nil && info.State == asynq.TaskStateActive && held.Waiters == 1 || errors.Is(err, asynq.ErrTaskNotFound)
+	})
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case id := <-ran:
+		if id != "mine" {
+			t.Errorf("%s ran", id)
+		}
+	case <-time.After(patience):
+		t.Error("it never runs")
+	}
+}
+
+// Nothing runs without the lock, and the task is not lost for that, however few retries it has.
+func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+	ran := make(chan struct{})
+	q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Second)), asynq.Config{},
+		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
+	id := q.enqueue("job", `{"account":"42"}`, asynq.MaxRetry(0), asynq.Retention(time.Hour)).ID
+	await(t, "it tries again", func() bool { return store.Calls(locker.OpAcquire) > 1 })
+	select {
+	case <-ran:
+		t.Error("it ran without its lock")
+	default:
+	}
+	store.Fail(locker.OpAcquire, nil)
+	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
+}

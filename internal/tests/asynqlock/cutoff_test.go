@@ -1,0 +1,179 @@
+package asynqlock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// remote is a server in a process of its own, whose asynq and whose Locker each have a way of their own to Redis. It says what becomes
+// of its tasks, and when a run's context ends, which its handler does not look at.
+var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
+	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		panic(err)
+	}
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: lockers}), locker.WithTTL(3*time.Second))
+	if err != nil {
+		panic(err)
+	}
+	g, err := asynqlock.New(l, asynqlock.On("withdraw", asynqlock.Template("account:{queue}:{payload.account}"),
+		asynqlock.Once(time.Hour), asynqlock.Snooze(time.Second)))
+	if err != nil {
+		panic(err)
+	}
+	cfg, mux := prompt(queue), asynq.NewServeMux()
+	if way == "guarded" {
+		mux.Use(tellProblems, g.Middleware)
+		cfg = g.Configure(cfg)
+	}
+	mux.HandleFunc("withdraw", func(ctx context.Context, _ *asynq.Task) error {
+		if lease, ok := locker.FromContext(ctx); ok {
+			defer context.AfterFunc(ctx, func() {
+				fmt.Println("ended:", errors.Is(context.Cause(ctx), locker.ErrLost), lease.Expires().UnixNano())
+			})()
+		}
+		return take(ctx, db, way == "guarded")
+	})
+	if err := asynq.NewServerFromRedisClient(redis.NewClient(&redis.Options{Addr: asynqs}), cfg).Start(mux); err != nil {
+		panic(err)
+	}
+	select {}
+})
+
+func tellProblems(next asynq.Handler) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		err := next.ProcessTask(ctx, t)
+		if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
+			fmt.Println("problem:", p.Code, p.Verdict)
+		}
+		return err
+	})
+}
+
+// outage is a worker that has begun a task, and is cut off from Redis since. Everybody else reaches it.
+type outage struct {
+	dsn, queue string
+	first      *proc.Child
+	second     func() *proc.Child // starts a worker that is not cut off
+	lift       func()
+}
+
+// cutOff cuts the ways to Redis that are named: nothing comes through any more, and with severed all connections break as well.
+func cutOff(t *testing.T, way string, severed, locks bool) *outage {
+	t.Helper()
+	server := redistest.Shared(t)
+	c := server.Client(t)
+	o := &outage{queue: fmt.Sprint("cut", runs.Add(1))}
+	o.dsn = prepare(t, sqltest.Shared(t, sqltest.Postgres), o.queue)
+	asynqs, lockers := chaos.NewProxy(t, server.Addr()), chaos.NewProxy(t, server.Addr())
+	o.first = remote.Start(t, asynqs.Addr(), lockers.Addr(), o.dsn, o.queue, way)
+	info, err := asynq.NewClientFromRedisClient(c).EnqueueContext(t.Context(), asynq.NewTask("withdraw", []byte(`{"account":1}`)), asynq.Queue(o.queue))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.first.Expect(t, "runs")
+	cut := []*chaos.Proxy{asynqs}
+	if locks {
+		cut = append(cut, lockers)
+	}
+	var faults []*chaos.Fault
+	for _, p := range cut {
+		faults = append(faults, p.BlackHole())
+		if severed && p.Cut() == 0 {
+			t.Fatal("there was no connection to be cut")
+		}
+	}
+	o.lift = func() {
+		for _, f := range faults {
+			f.Lift()
+		}
+	}
+	age(t, c, o.queue, info.ID)
+	o.second = func() *proc.Child { return remote.Start(t, server.Addr(), server.Addr(), o.dsn, o.queue, way) }
+	return o
+}
+
+// A worker that is cut off from Redis cannot be kept from being overtaken. It knows that by its own clock, before anybody overtakes it,
+// and commits nothing: not while it is cut off, and not later.
+func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
+	t.Parallel()
+	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			o := cutOff(t, "guarded", severed, true)
+			second := o.second()
+			var lost bool
+			var deadline, began int64
+			if _, err := fmt.Sscan(o.first.Expect(t, "ended:"), &lost, &deadline); err != nil || !lost {
+				t.Errorf("the context of the one that is cut off did not end with ErrLost (%v)", err)
+			}
+			if _, err := fmt.Sscan(second.Expect(t, "runs"), &began); err != nil || began <= deadline {
+				t.Errorf("the second run began %v after the first one's deadline (%v)", time.Duration(began-deadline), err)
+			}
+			second.Send("write")
+			if got := second.Expect(t, "wrote:"); got != "<nil>" {
+				t.Errorf("who took over wrote: %s", got)
+			}
+			o.lift()
+			o.first.Send("write")
+			if got := o.first.Expect(t, "wrote:"); !strings.HasPrefix(got, "refused") {
+				t.Errorf("who was cut off wrote: %s", got)
+			}
+			balanced(t, o.dsn, 90)
+		})
+	}
+}
+
+// Where asynq alone is cut off, it starts the task elsewhere as well. The lock is still held: nothing runs before the first run has
+// ended, and with Once nothing after it.
+func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
+	t.Parallel()
+	o := cutOff(t, "guarded", true, false)
+	second := o.second()
+	for range 3 { // as often as one likes
+		if got := second.Expect(t, ""); got != "problem: lock-busy snoozed" {
+			t.Errorf("while the first one is at work the second says %q", got)
+		}
+	}
+	o.first.Send("write")
+	if got := o.first.Expect(t, "wrote:"); got != "<nil>" {
+		t.Errorf("who holds the lock wrote: %s", got)
+	}
+	for got := ""; got != "problem: already-done dropped"; {
+		if got = second.Expect(t, ""); !strings.HasPrefix(got, "problem:") {
+			t.Errorf("when the first one is done the second says %q", got)
+		}
+	}
+	balanced(t, o.dsn, 90)
+}
+
+// Without a guard both do the work, at the same time. If that ends, there is nothing to guard against.
+func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
+	t.Parallel()
+	o := cutOff(t, "not guarded", true, false)
+	second := o.second()
+	second.Expect(t, "runs") // while the first one has not yet written
+	for _, worker := range []*proc.Child{second, o.first} {
+		worker.Send("write")
+		if got := worker.Expect(t, "wrote:"); got != "<nil>" {
+			t.Errorf("a worker wrote: %s", got)
+		}
+	}
+	balanced(t, o.dsn, 80)
+}
