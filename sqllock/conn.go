@@ -32,6 +32,10 @@ type Database[T Transaction] struct {
 	Dialect Dialect
 	// Begin begins a transaction. It is called once the lock is held. ctx lasts until the transaction must end; if the library
 	// rolls back by itself then, as database/sql does, rows are free before the function returns. opts may be nil.
+	//
+	// It must not read, nor ask for a snapshot: on MySQL what is read would be older than the claim. There the settings of the
+	// session are the library's, too. Let wait_timeout bound how long it may be idle, and set autocommit to 0 unless the
+	// function stops at the first error: what follows a deadlock would be committed at once, though Do returns an error.
 	Begin func(ctx context.Context, opts *sql.TxOptions) (T, error)
 }
 
