@@ -119,34 +119,21 @@ func (a *attempt) claimAhead(ctx context.Context) (again bool, err error) {
 	return false, nil
 }
 
-// claimAll claims for every lease, in the order of their keys, and notes the operation id under the first; "" notes none.
+// claimAll puts the fence of every lease into its resource's row, in the order of their keys, or finds out why it must not; and it
+// notes the operation id under the first, "" notes none.
 func (a *attempt) claimAll(ctx context.Context, id string) error {
-	for i, l := range a.leases {
+	if a.dialect == Postgres {
+		return a.claimAtOnce(ctx, id)
+	}
+	for _, l := range a.leases {
 		key, fence := l.Key(), int64(l.Fence())
 		args := []any{key, fence, a.owner}
-		switch a.dialect {
-		case Postgres: // one statement does it all
-			noted := ""
-			if i == 0 {
-				noted = id
-			}
-			var claimed int
-			if err := a.tx.Row(ctx, a.stmts["claim"], append(args, noted, a.idleMillis()), &claimed); err != nil {
-				return err
-			}
-			if claimed == 0 {
-				return a.refuse(ctx, l)
-			}
-			continue
-		case MySQL:
+		if a.dialect == MySQL {
 			args = append(args, fence, a.owner, fence, fence)
 		}
 		if err := a.tx.Exec(ctx, a.stmts["claim"], args...); err != nil {
 			return err
 		}
-	}
-	if a.dialect == Postgres {
-		return nil
 	}
 	// Not before all rows are ours: InnoDB takes its snapshot with the first plain SELECT, and what is read in it must be what
 	// those whom the claims have waited for have committed.
@@ -163,6 +150,21 @@ func (a *attempt) claimAll(ctx context.Context, id string) error {
 		return nil
 	}
 	return a.note(ctx, id)
+}
+
+// claimAtOnce is claimAll on PostgreSQL, where one statement for each lease does all of it.
+func (a *attempt) claimAtOnce(ctx context.Context, id string) error {
+	for _, l := range a.leases {
+		var claimed int
+		if err := a.tx.Row(ctx, a.stmts["claim"], []any{l.Key(), int64(l.Fence()), a.owner, id, a.idleMillis()}, &claimed); err != nil {
+			return err
+		}
+		if claimed == 0 {
+			return a.refuse(ctx, l)
+		}
+		id = ""
+	}
+	return nil
 }
 
 // note writes the operation into the ledger: one row for the transaction, under its first resource.

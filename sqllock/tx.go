@@ -14,8 +14,8 @@ import (
 // Rollback, which are Do's; sqlc's DBTX and interfaces like it are satisfied. Its zero value is not usable.
 //
 // On MySQL and SQLite some errors end a transaction without a word, such as a deadlock on MySQL. A Tx remembers such an error: no
-// statement runs after it. Where it cannot see one, in a Row, Rows or a Stmt, what follows is in no transaction that has
-// claimed anything. Do finds out, whatever fn returns, and commits nothing of it.
+// statement runs after it, and Do returns it, whatever fn does. One that it cannot see, in Rows or of a Stmt, Do finds out about
+// before the COMMIT. On MySQL nothing of what followed is kept then; on SQLite it was committed already, so return such errors.
 type Tx struct {
 	attempt *attempt
 	tx      *sql.Tx
