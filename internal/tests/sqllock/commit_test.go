@@ -317,3 +317,42 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 		})
 	}
 }
+
+// Wherever the connection breaks, Do says what is true, and leaves nothing that keeps the next one from working.
+func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {
+			t.Run(fmt.Sprintf("the %s, strategy %d", name, strategy), func(t *testing.T) {
+				each(t, func(t *testing.T, db *database) {
+					points := []string{"BEGIN", "LATCHKIT_FENCE", "LATCHKIT_LEDGER", "SELECT BALANCE", "UPDATE ACCOUNTS"}
+					if db.dialect == maria {
+						points[0] = "START TRANSACTION"
+						points = append(points, "WAIT_TIMEOUT")
+					}
+					l, _ := memory(t)
+					want := int64(100)
+					for i, point := range points {
+						for _, retries := range []int{0, 1} {
+							far, w := through(t, db)
+							w.strikeAt(point, s, false)
+							err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy), sqllock.WithRetries(retries))
+							if err == nil {
+								want += 10
+							} else if errors.Is(err, sqllock.ErrCommitUnknown) {
+								t.Errorf("%s: %v", point, err)
+							}
+							if w.struck() != 1 {
+								t.Errorf("%s was struck %d times", point, w.struck())
+							}
+							db.holds(t, want)
+							if err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy)); err != nil {
+								t.Errorf("after %s (%d): %v", point, i, err)
+							}
+							want += 10
+						}
+					}
+				}, postgres, maria)
+			})
+		}
+	}
+}
