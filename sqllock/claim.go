@@ -38,7 +38,7 @@ func (a *attempt) leave(ctx context.Context) error {
 	if a.strategy == VerifyLast && a.dialect == SQLite {
 		if err := a.note(ctx, a.id); err != nil {
 			if a.dialect.duplicate(err) {
-				return a.fail(a.leases[0], errGivenUp, 0)
+				return errGivenUp
 			}
 			return err
 		}
@@ -73,7 +73,7 @@ func (a *attempt) intact(ctx context.Context) error {
 
 var (
 	errEnded   = errors.New("sqllock: the transaction was ended by the error of a statement, and the function went on; return such errors from it")
-	errGivenUp = fmt.Errorf("%w: Resolve was asked about the operation before, and has given it up", ErrTooLate)
+	errGivenUp = errors.New("sqllock: Resolve was asked about the operation before it was done, and has answered that it is not; so it must not be any more")
 )
 
 // written is how many rows the connection has changed so far, where the database does not refuse to write in a transaction that

@@ -149,7 +149,8 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 const longest = time.Hour
 
 // Purge removes operations older than age from the ledger, and says how many: those cannot be resolved any more. Run it
-// daily, with an age longer than anybody would wait before calling [Resolve]: 1 h is the least.
+// daily, with an age longer than transactions last and than anybody would wait before calling [Resolve]: 1 h is the least. Ages are
+// told by the clocks of the processes.
 //
 // Rows of fences are small and few, one for each resource, and stay.
 func Purge(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {

@@ -177,6 +177,13 @@ func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 			if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || e.Seen != lease.Fence() || e.Fence != lease.Fence() {
 				t.Errorf("err = %v", err)
 			}
+			err = sqllock.Within(within, db, func(ctx context.Context, tx *sqllock.Tx) error {
+				db.exec(t, "UPDATE latchkit_fence SET owner = 'a stranger'")
+				return deposit(1)(ctx, tx)
+			}, sqllock.WithStrategy(sqllock.VerifyLast), sqllock.WithOwner("me"))
+			if !errors.Is(err, sqllock.ErrFenceRegressed) {
+				t.Errorf("a stranger came later: %v", err)
+			}
 			db.holds(t, before+2)
 			if err := lease.Release(t.Context()); err != nil {
 				t.Fatal(err)

@@ -220,13 +220,13 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		l, _ := memory(t)
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			_ = deposit(10)(ctx, tx)
-			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-			defer cancel()
 			s, err := tx.PrepareContext(ctx, `INSERT INTO accounts (id, balance)
 				WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT i, 0 FROM n`)
 			if err != nil {
 				return err
 			}
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
 			_, _ = s.ExecContext(short)
 			return nil
 		})
