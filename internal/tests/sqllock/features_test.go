@@ -190,6 +190,12 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}
 
+		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error { // the claim of a lease is no newer one's
+			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
+		}); err != nil {
+			t.Errorf("after a claim of its own: %v", err)
+		}
+
 		db.claimed(t, account.Key, 1<<61, "a writer")
 		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads); !errors.Is(err, sqllock.ErrFenceRegressed) {
 			t.Errorf("a reader whose server went back: %v", err)
