@@ -3,6 +3,7 @@ package sqllock
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -23,6 +24,7 @@ type attempt struct {
 	tx     Transaction
 	spoilt func() error // says whether a statement has ended the transaction already; nil: nobody watches
 	around *attempt     // whose function began this one; nil: nobody's
+	before int64        // what written said when the transaction began; see there
 }
 
 type attemptKey struct{}
@@ -81,7 +83,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	margin := c.marginOf(leases)
 
 	if c.strategy == VerifyLast && !c.verifies {
-		if again, err := a.claimAhead(bound, ends); err != nil {
+		if again, err := a.claimAhead(bound); err != nil {
 			return again, a.because(bound, err)
 		}
 	}
@@ -106,6 +108,9 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 		}
 	}
 	if err := a.leave(bound); err != nil {
+		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // by fn, then; nobody else has ended it
+			return a.inquire(bound, err)
+		}
 		return c.dialect.passing(err), a.because(bound, err)
 	}
 	if !detach() { // it ended: with the lease, or with the caller
@@ -140,7 +145,8 @@ func (a *attempt) because(ctx context.Context, err error) error {
 	if a.dialect.missing(err) {
 		return fmt.Errorf("sqllock: a claim failed; have the tables been made, by sqllock.Migrate? %w", err)
 	}
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone)
+	if ctx.Err() != nil && ended {
 		return context.Cause(ctx)
 	}
 	return err
@@ -159,12 +165,21 @@ func (a *attempt) idleMillis() int64 {
 	return int64(min((a.idleLimit()+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 }
 
-// rollback rolls back, whatever became of ctx. The error is nobody's business: the reason for the rollback is, and a server
-// that cannot be told finds out when the connection ends.
+// rollback rolls back, whatever became of ctx, and waits for it, but not for ever: not every driver gives up by itself, and the
+// lock is held as long. The error is nobody's business: the reason for the rollback is, and a server that cannot be told finds
+// out when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()
-	_ = a.tx.Rollback(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = a.tx.Rollback(ctx)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // fail puts resource and fence to a reason.

@@ -36,11 +36,8 @@ func newCall(rules []locker.Rule, opts []Option) (*call, error) {
 	if c.verifies, err = cfg.readOnly(rules); err != nil {
 		return nil, err
 	}
-	if c.verifies && c.tx == nil {
-		c.tx = &sql.TxOptions{ReadOnly: true}
-		if c.dialect != SQLite { // whose transactions have no other isolation
-			c.tx.Isolation = sql.LevelRepeatableRead
-		}
+	if err := c.isolate(); err != nil {
+		return nil, err
 	}
 	for _, r := range rules {
 		if err := checkKey(r.Key); err != nil {
@@ -98,8 +95,32 @@ func isNil(v any) bool {
 	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
+// isolate refuses an isolation that the fence cannot make up for, and gives readers the one they need. SQLite has only one.
+func (c *call) isolate() error {
+	if c.verifies && c.tx == nil {
+		c.tx = &sql.TxOptions{ReadOnly: true}
+	}
+	switch {
+	case c.tx == nil || c.dialect == SQLite:
+	case c.tx.Isolation == sql.LevelReadUncommitted:
+		return fmt.Errorf("%w: READ UNCOMMITTED shows what holders that were overtaken have written, and will be rolled back; ask for more in WithTxOptions", locker.ErrInvalidRule)
+	case !c.verifies:
+	case c.tx.Isolation == sql.LevelDefault:
+		c.tx.Isolation = sql.LevelRepeatableRead
+	case c.tx.Isolation < sql.LevelRepeatableRead:
+		return fmt.Errorf("%w: a transaction that only reads claims nothing, so all it reads must be of one moment; leave Isolation out of WithTxOptions, or give REPEATABLE READ or more", locker.ErrInvalidRule)
+	}
+	return nil
+}
+
+// maxKey is what the columns hold, and every database's index.
+const maxKey = 512
+
 // checkKey refuses keys that a database's text cannot hold.
 func checkKey(key string) error {
+	if len(key) > maxKey {
+		return fmt.Errorf("%w: sqllock writes the key into an indexed column: %d bytes, at most %d are allowed", locker.ErrInvalidKey, len(key), maxKey)
+	}
 	if !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
 		return fmt.Errorf("%w: sqllock writes the key into a column of text; give UTF-8 without NUL", locker.ErrInvalidKey)
 	}

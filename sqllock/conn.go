@@ -32,6 +32,10 @@ type Database[T Transaction] struct {
 	Dialect Dialect
 	// Begin begins a transaction. It is called once the lock is held. ctx lasts until the transaction must end; if the library
 	// rolls back by itself then, as database/sql does, rows are free before the function returns. opts may be nil.
+	//
+	// It must not read, nor ask for a snapshot: on MySQL what is read would be older than the claim. There the settings of the
+	// session are the library's, too. Let wait_timeout bound how long it may be idle, and set autocommit to 0 unless the
+	// function stops at the first error: what follows a deadlock would be committed at once, though Do returns an error.
 	Begin func(ctx context.Context, opts *sql.TxOptions) (T, error)
 }
 
@@ -41,11 +45,19 @@ type begin func(ctx context.Context, opts *sql.TxOptions, idle time.Duration) (T
 // open opens transactions of db.
 func open(db Beginner, stmts statements) begin {
 	return func(ctx context.Context, opts *sql.TxOptions, idle time.Duration) (Transaction, error) {
-		pool, ok := db.(interface {
-			Conn(ctx context.Context) (*sql.Conn, error)
-		})
-		if ok && idle > 0 && stmts["restore"] != "" {
-			return openLimited(ctx, pool.Conn, opts, stmts, idle)
+		if idle > 0 && stmts["session"] != "" {
+			switch db := db.(type) {
+			case interface {
+				Conn(ctx context.Context) (*sql.Conn, error)
+			}: // *sql.DB
+				conn, err := db.Conn(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return openOn(ctx, conn, func() { _ = conn.Close() }, opts, stmts, idle)
+			case connection: // *sql.Conn, which its owner goes on using
+				return openOn(ctx, db, func() {}, opts, stmts, idle)
+			}
 		}
 		tx, err := db.BeginTx(ctx, opts)
 		if err != nil {
@@ -55,29 +67,40 @@ func open(db Beginner, stmts statements) begin {
 	}
 }
 
-// openLimited opens a transaction on a connection that the server hangs up on when it is silent for longer than idle. That is
-// a setting of the session, and must not reach whoever gets the connection next.
-func openLimited(ctx context.Context, get func(context.Context) (*sql.Conn, error), opts *sql.TxOptions, stmts statements, idle time.Duration) (Transaction, error) {
-	conn, err := get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	seconds := int64(max(1, (idle+time.Second-1)/time.Second))
-	if _, err := conn.ExecContext(ctx, fmt.Sprintf(stmts["limit"], seconds)); err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	restore := func() {
+// connection is *sql.Conn, and what embeds it.
+type connection interface {
+	Beginner
+	Execer
+	Raw(f func(driverConn any) error) error
+}
+
+// openOn opens a transaction on a connection that the server hangs up on when it is silent for longer than idle, and on
+// which nothing is committed but by COMMIT. These are settings of the session, and must not reach whoever gets the connection
+// next. done is called when they are taken back.
+func openOn(ctx context.Context, conn connection, done func(), opts *sql.TxOptions, stmts statements, idle time.Duration) (Transaction, error) {
+	restore := func(committed bool) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
 		defer cancel()
-		if _, err := conn.ExecContext(ctx, stmts["restore"]); err != nil {
+		var err error
+		if !committed { // what is still open would be committed by the next statement
+			_, err = conn.ExecContext(ctx, "ROLLBACK")
+		}
+		if err == nil {
+			_, err = conn.ExecContext(ctx, stmts["restore"])
+		}
+		if err != nil {
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // nobody gets it again
 		}
-		_ = conn.Close()
+		done()
+	}
+	seconds := int64(max(1, (idle+time.Second-1)/time.Second))
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf(stmts["session"], seconds)); err != nil {
+		restore(false)
+		return nil, err
 	}
 	tx, err := conn.BeginTx(ctx, opts)
 	if err != nil {
-		restore()
+		restore(false)
 		return nil, err
 	}
 	return &standard{Tx: tx, after: restore}, nil
@@ -86,7 +109,7 @@ func openLimited(ctx context.Context, get func(context.Context) (*sql.Conn, erro
 // standard is a transaction of database/sql, and what must be done to its connection afterwards, if anything.
 type standard struct {
 	*sql.Tx
-	after func()
+	after func(committed bool)
 }
 
 var _ Transaction = (*standard)(nil)
@@ -104,21 +127,22 @@ func (s *standard) Row(ctx context.Context, query string, args []any, dest ...an
 }
 
 func (s *standard) Commit(context.Context) error {
-	defer s.tidy()
-	return s.Tx.Commit()
+	err := s.Tx.Commit()
+	s.tidy(err == nil)
+	return err
 }
 
 func (s *standard) Rollback(context.Context) error {
-	defer s.tidy()
+	defer s.tidy(false)
 	if err := s.Tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 		return err
 	}
 	return nil
 }
 
-func (s *standard) tidy() {
+func (s *standard) tidy(committed bool) {
 	if s.after != nil {
-		s.after()
+		s.after(committed)
 		s.after = nil
 	}
 }

@@ -29,11 +29,11 @@
 // it wrote stays locked until then. It costs another short transaction, and work that is too late is noticed at its end only.
 // Take it where transactions are long.
 //
-// Both are safe at every isolation level. At REPEATABLE READ and SERIALIZABLE the database may answer a claim with a
-// serialization failure; the transaction is then done again, see [WithRetries].
+// Both are safe at every isolation level but READ UNCOMMITTED, which is refused. At REPEATABLE READ and SERIALIZABLE the
+// database may answer a claim with a serialization failure; the transaction is then done again, see [WithRetries].
 //
 // Transactions that only read, because the lease is Shared or WithTxOptions says ReadOnly, verify the fence as their first
-// statement and claim nothing: many readers have the same one.
+// statement and claim nothing: many readers have the same one. They read as of one moment, at REPEATABLE READ.
 //
 // # When COMMIT gets no answer
 //

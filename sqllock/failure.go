@@ -2,7 +2,6 @@ package sqllock
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -131,6 +130,11 @@ func (d Dialect) ended(err error) bool {
 	}
 }
 
+// duplicate says whether a statement failed because a row with the same key is there. Only SQLite is asked.
+func (d Dialect) duplicate(err error) bool {
+	return d == SQLite && d.number(err)&0xff == sqliteConstraint
+}
+
 // missing says whether a statement failed because its table is not there. SQLite has no code of its own for that.
 func (d Dialect) missing(err error) bool {
 	switch d {
@@ -146,12 +150,12 @@ func (d Dialect) missing(err error) bool {
 // refused says whether the error of a COMMIT proves that nothing was committed. Errors that a server gives while it goes
 // down, or that a driver makes up when no answer comes, do not.
 func (d Dialect) refused(err error) bool {
-	if errors.Is(err, sql.ErrTxDone) || d.passing(err) && !errors.Is(err, driver.ErrBadConn) {
+	if d.passing(err) && !errors.Is(err, driver.ErrBadConn) {
 		return true
 	}
 	switch s := state(err); d {
-	case Postgres:
-		return len(s) == 5 && slices.Contains([]string{"23", "25", "40", "P0"}, s[:2])
+	case Postgres: // 40003 is "statement completion unknown"
+		return len(s) == 5 && s != "40003" && slices.Contains([]string{"23", "25", "40", "P0"}, s[:2])
 	case SQLite:
 		return d.number(err)&0xff == sqliteConstraint
 	default:

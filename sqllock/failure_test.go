@@ -39,6 +39,7 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 	}{
 		{Postgres, stateErr("40001"), true, false, true},
 		{Postgres, stateErr("40P01"), true, false, true},
+		{Postgres, stateErr("40003"), false, false, false}, // "statement completion unknown"
 		{Postgres, stateErr("23505"), false, false, true},  // a deferred constraint
 		{Postgres, stateErr("57P01"), false, false, false}, // it goes down, perhaps after the commit
 		{Postgres, stateErr("08006"), false, false, false},
@@ -69,7 +70,7 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		}
 	}
 	for d := Postgres; d <= SQLite; d++ {
-		if !d.passing(driver.ErrBadConn) || d.refused(driver.ErrBadConn) || !d.refused(sql.ErrTxDone) {
+		if !d.passing(driver.ErrBadConn) || d.refused(driver.ErrBadConn) || d.refused(sql.ErrTxDone) {
 			t.Errorf("%v: a connection that is gone takes the transaction with it, but not a COMMIT", d)
 		}
 	}
@@ -86,7 +87,7 @@ func TestStatementsTakeThePrefixAndLeaveTheirComments(t *testing.T) {
 			}
 		}
 		all := slices.Sorted(maps.Keys(d.statements(defaultPrefix)))
-		for _, needed := range []string{"await", "claim", "fence_table", "forget", "ledger_table", "look", "recall", "verify"} {
+		for _, needed := range []string{"claim", "fence_table", "forget", "give_up", "ledger_table", "look", "note", "recall", "verify"} {
 			if !slices.Contains(all, needed) {
 				t.Errorf("%v lacks %s, has %v", d, needed, all)
 			}

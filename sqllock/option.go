@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -77,11 +78,12 @@ func (c *config) validate() error {
 
 // readOnly says whether transactions only verify the fence, because they cannot write a claim.
 func (c *config) readOnly(rules []locker.Rule) (bool, error) {
-	shared := false
-	for _, r := range rules {
-		shared = shared || r.Mode == locker.Shared
-	}
+	shared := slices.ContainsFunc(rules, func(r locker.Rule) bool { return r.Mode == locker.Shared })
+	exclusive := slices.ContainsFunc(rules, func(r locker.Rule) bool { return r.Mode == locker.Exclusive })
 	asked := c.tx != nil && c.tx.ReadOnly
+	if shared && exclusive && !asked {
+		return false, fmt.Errorf("%w: a transaction under a Shared lease only reads; lock all Exclusive to write, or set ReadOnly in WithTxOptions", locker.ErrInvalidRule)
+	}
 	if shared && c.tx != nil && !asked {
 		return false, fmt.Errorf("%w: a Shared lease only reads; set ReadOnly in WithTxOptions, or lock Exclusive", locker.ErrInvalidRule)
 	}
@@ -96,8 +98,9 @@ func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 // that lock the same keys on different lock servers need tables of their own. Default: "latchkit_".
 func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithTxOptions sets isolation and access mode. With ReadOnly the fence is verified and not claimed. Default: the
-// database's isolation; for Shared leases ReadOnly, and on PostgreSQL REPEATABLE READ, so that all is read as of one moment.
+// WithTxOptions sets isolation and access mode. With ReadOnly the fence is verified and not claimed. Default: the database's
+// isolation, but REPEATABLE READ where the transaction only reads, so that all is read as of one moment; ReadOnly for Shared
+// leases. READ UNCOMMITTED is refused, and for transactions that only read what is less than REPEATABLE READ.
 func WithTxOptions(opts *sql.TxOptions) Option {
 	return func(c *config) {
 		c.tx = opts
@@ -125,8 +128,8 @@ func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d 
 // that could do it. A shorter limit of the server's stays. Default: what is left of the lease when the transaction begins.
 func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idle = d } }
 
-// WithAnswerWithin bounds how long the answer to a COMMIT is awaited, and then again how long the ledger is asked what
-// became of it. Default: 10 s.
+// WithAnswerWithin bounds how long the answer to a COMMIT or a ROLLBACK is awaited, and how long the ledger is then asked what
+// became of a COMMIT without one. Default: 10 s.
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
 // WithOwner says who claims. Of two claims with the same fence, the second must come from the same owner: one lease may

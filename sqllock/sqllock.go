@@ -94,9 +94,9 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 		return errors.New("sqllock: the Locker is nil; make one with locker.NewSingle, and check its error")
 	}
 	c.locker = l
-	committed := false
+	committed, outer := false, len(locker.LeasesFromContext(ctx))
 	transact := func(ctx context.Context) error {
-		err := c.transact(ctx, leasesOf(ctx, rules))
+		err := c.transact(ctx, sorted(locker.LeasesFromContext(ctx), outer))
 		committed = err == nil
 		return err
 	}
@@ -112,13 +112,9 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	return err
 }
 
-// leasesOf returns the leases of rules, which are the innermost of ctx, in the order of their keys.
-func leasesOf(ctx context.Context, rules []locker.Rule) []*locker.Lease {
-	keys := make(map[string]bool)
-	for _, r := range rules {
-		keys[r.Key] = true
-	}
-	leases := slices.Clone(locker.LeasesFromContext(ctx)[:len(keys)])
+// sorted returns leases, but for the outer ones at the end, in the order of their keys.
+func sorted(leases []*locker.Lease, outer int) []*locker.Lease {
+	leases = leases[:len(leases)-outer]
 	slices.SortFunc(leases, func(a, b *locker.Lease) int { return strings.Compare(a.Key(), b.Key()) })
 	return leases
 }

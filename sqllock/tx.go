@@ -13,8 +13,9 @@ import (
 // Tx is the transaction that Do's function works in. It has the methods of *sql.Tx that take a context, but for Commit and
 // Rollback, which are Do's; sqlc's DBTX and interfaces like it are satisfied. Its zero value is not usable.
 //
-// On MySQL and SQLite some errors end a transaction without a word, and what follows would be committed statement by
-// statement. A Tx remembers such an error: no statement runs after it, and Do does not commit, whatever fn returns.
+// On MySQL and SQLite some errors end a transaction without a word, such as a deadlock on MySQL. A Tx remembers such an error: no
+// statement runs after it, and Do returns it, whatever fn does. One that it cannot see, in Rows or of a Stmt, Do finds out about
+// before the COMMIT. On MySQL nothing of what followed is kept then; on SQLite it was committed already, so return such errors.
 type Tx struct {
 	attempt *attempt
 	tx      *sql.Tx
@@ -31,11 +32,10 @@ func (t *Tx) Fence() uint64 { return t.attempt.leases[0].Fence() }
 func (t *Tx) Leases() []*locker.Lease { return append([]*locker.Lease(nil), t.attempt.leases...) }
 
 // Op names this transaction for [Resolve]. A program that writes it down before fn returns can find out after a crash
-// whether the transaction was committed.
+// whether the transaction was committed. When fn is called again, it is in another transaction with another Op.
 func (t *Tx) Op() string { return t.attempt.op() }
 
-// SQL is the transaction itself, for libraries that want one. Leave Commit and Rollback to Do; errors of statements that
-// run on it are not remembered.
+// SQL is the transaction itself, for libraries that want one. Leave Commit and Rollback to Do.
 func (t *Tx) SQL() *sql.Tx { return t.tx }
 
 // ExecContext runs a statement that returns no rows.
@@ -68,7 +68,7 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	return row
 }
 
-// PrepareContext prepares a statement for use in this transaction. Errors of the statement are not remembered.
+// PrepareContext prepares a statement for use in this transaction.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	if err := t.spoilt(); err != nil {
 		return nil, err

@@ -32,6 +32,10 @@ func (t tx) Row(ctx context.Context, query string, args []any, dest ...any) erro
 	return t.QueryRow(ctx, query, args...).Scan(dest...)
 }
 
+var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
+	sql.LevelReadCommitted: pgx.ReadCommitted, sql.LevelRepeatableRead: pgx.RepeatableRead, sql.LevelSerializable: pgx.Serializable,
+}
+
 // database begins transactions in pool.
 func database(pool *pgxpool.Pool) sqllock.Database[tx] {
 	return sqllock.Database[tx]{
@@ -39,9 +43,11 @@ func database(pool *pgxpool.Pool) sqllock.Database[tx] {
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (tx, error) {
 			var o pgx.TxOptions
 			if opts != nil && opts.Isolation != sql.LevelDefault {
-				o.IsoLevel = map[sql.IsolationLevel]pgx.TxIsoLevel{
-					sql.LevelReadCommitted: pgx.ReadCommitted, sql.LevelRepeatableRead: pgx.RepeatableRead, sql.LevelSerializable: pgx.Serializable,
-				}[opts.Isolation]
+				level, ok := levels[opts.Isolation]
+				if !ok {
+					return tx{}, fmt.Errorf("PostgreSQL has no isolation %v", opts.Isolation)
+				}
+				o.IsoLevel = level
 			}
 			if opts != nil && opts.ReadOnly {
 				o.AccessMode = pgx.ReadOnly

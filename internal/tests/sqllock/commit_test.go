@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -194,6 +195,66 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	})
 }
 
+// What Resolve has said stays true, also of a transaction that could still have been committed.
+func TestWhatResolveHasSaidIsFinal(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			l, _ := memory(t)
+			before := db.balance(t)
+			var op string
+			answers := make(chan bool, 1)
+			ask := func() {
+				committed, err := sqllock.Resolve(t.Context(), db, op)
+				if err != nil {
+					t.Error(err)
+				}
+				answers <- committed
+			}
+			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				op = tx.Op()
+				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // nothing of it can be waited for yet
+					ask()
+				} else {
+					go ask()
+				}
+				return deposit(10)(ctx, tx)
+			}, sqllock.WithStrategy(strategy), sqllock.WithRetries(0))
+			for range 2 {
+				if committed := <-answers; committed != (err == nil) {
+					t.Errorf("strategy %d: Resolve says %v, and Do returned %v", strategy, committed, err)
+				}
+				go ask()
+			}
+			<-answers
+			if err == nil {
+				before += 10
+			} else if !strings.Contains(err.Error(), "Resolve was asked") {
+				t.Errorf("strategy %d: %v", strategy, err)
+			}
+			db.holds(t, before)
+		}
+	})
+}
+
+// Whoever asks about one operation does not wait for others of the same resource.
+func TestResolveWaitsForNobodyElse(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		var op string
+		if err := sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
+			if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
+				t.Errorf("Resolve: %v, %v", committed, err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}, postgres, maria)
+}
+
 func TestResolveRefusesWhatIsNoOperation(t *testing.T) {
 	db := newDatabase(t, sqlite)
 	if _, err := sqllock.Resolve(t.Context(), db, "account:1"); !errors.Is(err, locker.ErrInvalidRule) {
@@ -219,4 +280,80 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 			t.Errorf("a minute: %v", err)
 		}
 	})
+}
+
+// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor the COMMIT of a claim ahead, nor with them the lock.
+func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
+	for name, tc := range map[string]struct {
+		word     string
+		strategy sqllock.Strategy
+		work     error
+	}{
+		"a rollback":             {"ROLLBACK", sqllock.ClaimFirst, errOnPurpose},
+		"a claim ahead's commit": {"COMMIT", sqllock.VerifyLast, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				far, w := through(t, db)
+				l, _ := memory(t)
+				w.strikeAt(tc.word, swallow, false)
+				done := make(chan error, 1)
+				go func() {
+					done <- sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
+						return errors.Join(deposit(10)(ctx, tx), tc.work)
+					}, sqllock.WithStrategy(tc.strategy), sqllock.WithAnswerWithin(500*time.Millisecond))
+				}()
+				select {
+				case err := <-done:
+					if !errors.Is(err, tc.work) {
+						t.Errorf("err = %v, want %v", err, tc.work)
+					}
+				case <-time.After(patience / 2):
+					t.Error("Do waits for an answer that does not come")
+				}
+				if w.struck() != 1 {
+					t.Errorf("%d statements were struck", w.struck())
+				}
+			}, postgres, maria)
+		})
+	}
+}
+
+// Wherever the connection breaks, Do says what is true, and leaves nothing that keeps the next one from working.
+func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {
+			t.Run(fmt.Sprintf("the %s, strategy %d", name, strategy), func(t *testing.T) {
+				each(t, func(t *testing.T, db *database) {
+					points := []string{"BEGIN", "LATCHKIT_FENCE", "LATCHKIT_LEDGER", "SELECT BALANCE", "UPDATE ACCOUNTS"}
+					if db.dialect == maria {
+						points[0] = "START TRANSACTION"
+						points = append(points, "WAIT_TIMEOUT")
+					}
+					l, _ := memory(t)
+					want := int64(100)
+					for i, point := range points {
+						for _, retries := range []int{0, 1} {
+							far, w := through(t, db)
+							w.strikeAt(point, s, false)
+							err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy), sqllock.WithRetries(retries))
+							if err == nil {
+								want += 10
+							} else if errors.Is(err, sqllock.ErrCommitUnknown) {
+								t.Errorf("%s: %v", point, err)
+							}
+							if w.struck() != 1 {
+								t.Errorf("%s was struck %d times", point, w.struck())
+							}
+							db.holds(t, want)
+							if err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy)); err != nil {
+								t.Errorf("after %s (%d): %v", point, i, err)
+							}
+							want += 10
+						}
+					}
+				}, postgres, maria)
+			})
+		}
+	}
 }

@@ -177,6 +177,13 @@ func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 			if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || e.Seen != lease.Fence() || e.Fence != lease.Fence() {
 				t.Errorf("err = %v", err)
 			}
+			err = sqllock.Within(within, db, func(ctx context.Context, tx *sqllock.Tx) error {
+				db.exec(t, "UPDATE latchkit_fence SET owner = 'a stranger'")
+				return deposit(1)(ctx, tx)
+			}, sqllock.WithStrategy(sqllock.VerifyLast), sqllock.WithOwner("me"))
+			if !errors.Is(err, sqllock.ErrFenceRegressed) {
+				t.Errorf("a stranger came later: %v", err)
+			}
 			db.holds(t, before+2)
 			if err := lease.Release(t.Context()); err != nil {
 				t.Fatal(err)
@@ -247,4 +254,53 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 			t.Errorf("err = %v, ran %v", err, ran)
 		}
 	}, sqlite)
+}
+
+func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		next, err := locker.New(store.NewProcess()) // in this process, so only the fence tells the two apart
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = next.Close(context.Background()) }()
+		err = sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error {
+			store.Free(account.Key)
+			if err := sqllock.Do(t.Context(), next, db, account, deposit(50)); err != nil {
+				t.Errorf("the next holder: %v", err)
+			}
+			return write(context.Background(), tx, 1, 110)
+		}, sqllock.WithStrategy(sqllock.VerifyLast), sqllock.WithRetries(0))
+		if !errors.Is(err, sqllock.ErrStaleFence) {
+			t.Errorf("err = %v", err)
+		}
+		db.holds(t, 150)
+	})
+}
+
+func TestOneStaleResourceOfSeveralIsEnough(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}, {Key: "c", TTL: account.TTL}}
+		newer := func() { db.claimed(t, "b", 1<<61, "a stranger") }
+		for name, do := range map[string]func() error{
+			"ClaimFirst": func() error { newer(); return sqllock.DoAll(t.Context(), l, db, rules, deposit(10)) },
+			"VerifyLast": func() error {
+				return sqllock.DoAll(t.Context(), l, db, rules, func(context.Context, *sqllock.Tx) error { newer(); return nil },
+					sqllock.WithStrategy(sqllock.VerifyLast))
+			},
+			"only to read": func() error {
+				newer()
+				return sqllock.DoAll(t.Context(), l, db, rules, func(context.Context, *sqllock.Tx) error { return nil },
+					sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true}))
+			},
+		} {
+			db.exec(t, "DELETE FROM latchkit_fence")
+			err := do()
+			if e, ok := errors.AsType[*sqllock.Error](err); !ok || e.Resource != "b" || e.Seen != 1<<61 {
+				t.Errorf("%s: %v, want an error about b", name, err)
+			}
+		}
+		db.holds(t, 100)
+	})
 }

@@ -170,14 +170,30 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != 0 {
 			t.Errorf("%d claims", n)
 		}
-		if db.dialect != sqlite { // which does not know transactions that only read
-			if err := sqllock.Do(t.Context(), sharing{l}, db, shared, deposit(1)); err == nil {
-				t.Error("a Shared lease has written")
-			}
+		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, deposit(1)); err == nil {
+			t.Error("a Shared lease has written")
 		}
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), onlyReads); err == nil {
+			t.Error("a transaction that only reads has written")
+		}
+		db.holds(t, 100)
 		writes := sqllock.WithTxOptions(&sql.TxOptions{})
 		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads, writes); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("a Shared lease that wants to write: %v", err)
+		}
+
+		mixed := []locker.Rule{account, {Key: "account:2", Mode: locker.Shared}}
+		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("Exclusive and Shared together: %v", err)
+		}
+		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, reads, onlyReads); err != nil {
+			t.Errorf("Exclusive and Shared together, only to read: %v", err)
+		}
+
+		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error { // the claim of a lease is no newer one's
+			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
+		}); err != nil {
+			t.Errorf("after a claim of its own: %v", err)
 		}
 
 		db.claimed(t, account.Key, 1<<61, "a writer")
@@ -348,7 +364,7 @@ func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
 func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		prefix := sqllock.WithTablePrefix("my_")
-		for _, err := range together(8, func(int) error { return sqllock.Migrate(t.Context(), db, prefix) }) {
+		for _, err := range together(16, func(int) error { return sqllock.Migrate(t.Context(), db, prefix) }) {
 			if err != nil {
 				t.Error(err)
 			}
@@ -455,6 +471,9 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 		"a binary key": {func() error {
 			return sqllock.Do(t.Context(), l, db, locker.Rule{Key: "a\x00b"}, deposit(1))
 		}, "UTF-8 without NUL"},
+		"a long key": {func() error {
+			return sqllock.Do(t.Context(), l, db, locker.Rule{Key: strings.Repeat("k", 513)}, deposit(1))
+		}, "513 bytes, at most 512"},
 		"a Database without Begin": {func() error {
 			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Dialect: sqlite}, account, func(context.Context, *silent) error { return nil })
 		}, "Begin"},
@@ -496,4 +515,88 @@ func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
 		wg.Wait()
 		db.holds(t, 180)
 	})
+}
+
+// Keys that a collation, a comparison with padding, or a type would take for one another, and the longest there is.
+func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		long := strings.Repeat("k", 511)
+		keys := []string{"key", "KEY", "key ", "k\u00e9y", "ke\u0301y", "\u212aey", "1", "1.0", "01", "'; --", long + "a", long + "b", long}
+		for _, key := range keys {
+			if err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)); err != nil {
+				t.Errorf("%q: %v", key, err)
+			}
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != int64(len(keys)) {
+			t.Errorf("%d keys have %d rows", len(keys), n)
+		}
+	})
+}
+
+// The server shows its own bound in whatever unit suits it.
+func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
+	db := newDatabase(t, postgres)
+	l, _ := memory(t)
+	for own, want := range map[string]int64{"0": 1800000, "1000500ms": 1000500, "999999": 999999, "1000s": 1000000, "20min": 1200000, "1h": 1800000, "90min": 1800000, "20d": 1800000} {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.ExecContext(t.Context(), "SET idle_in_transaction_session_timeout = '"+own+"'"); err != nil {
+			t.Fatal(err)
+		}
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			err = sqllock.Do(t.Context(), l, conn, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				var ms int64
+				err := tx.QueryRowContext(ctx, "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint").Scan(&ms)
+				if ms != want {
+					t.Errorf("the server's is %s, and in the transaction it is %d ms, want %d", own, ms, want)
+				}
+				return err
+			}, sqllock.WithIdleLimit(30*time.Minute), sqllock.WithStrategy(strategy))
+			if err != nil {
+				t.Errorf("%s: %v", own, err)
+			}
+		}
+		_ = conn.Close()
+	}
+}
+
+// What a connection pooler between us and PostgreSQL asks for: no prepared statements.
+func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
+	db := newDatabase(t, postgres)
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			other := &database{DB: open(t, "pgx", db.dsn+"&default_query_exec_mode="+mode), dialect: postgres}
+			l, _ := memory(t)
+			before := db.balance(t)
+			if err := sqllock.Migrate(t.Context(), other); err != nil {
+				t.Error(err)
+			}
+			var op string
+			for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+				if err := sqllock.Do(t.Context(), l, other, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					op = tx.Op()
+					return deposit(1)(ctx, tx)
+				}, sqllock.WithStrategy(strategy)); err != nil {
+					t.Error(err)
+				}
+			}
+			db.holds(t, before+2)
+			if committed, err := sqllock.Resolve(t.Context(), other, op); err != nil || !committed {
+				t.Errorf("Resolve: %v, %v", committed, err)
+			}
+			if err := sqllock.Repair(t.Context(), l, other, account.Key); err != nil {
+				t.Error(err)
+			}
+			if _, err := sqllock.Purge(t.Context(), other, time.Hour); err != nil {
+				t.Error(err)
+			}
+			if err := sqllock.Do(t.Context(), sharing{l}, other, locker.Rule{Key: account.Key, Mode: locker.Shared},
+				func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

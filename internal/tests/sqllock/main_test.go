@@ -71,7 +71,7 @@ func newDatabase(t testing.TB, d sqllock.Dialect) *database {
 	case postgres:
 		server := sqltest.Shared(t, sqltest.Postgres)
 		run(t, "pgx", server.DSN("postgres"), "CREATE SCHEMA "+name)
-		db.driver, db.addr, db.dsn = "pgx", server.Addr(), server.DSN("postgres")+"&search_path="+name
+		db.driver, db.addr, db.dsn = "pgx", server.Addr(), server.DSN("postgres")+"&search_path="+name+"&application_name="+name
 	case maria:
 		server := sqltest.Shared(t, sqltest.MariaDB)
 		run(t, "mysql", server.DSN(""), "CREATE DATABASE "+name)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -104,12 +105,16 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 	proc.Listen()
 })
 
-// stopping is a transaction that stops the whole process when it is to be committed.
+// stopping is a transaction that stops the whole process when it is to be committed, if it is the first of the process.
 type stopping struct{ *silent }
 
-func (s stopping) Commit(ctx context.Context) error {
+var stop = sync.OnceFunc(func() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this one run on for a moment
+})
+
+func (s stopping) Commit(ctx context.Context) error {
+	stop()
 	return s.silent.Commit(ctx)
 }
 

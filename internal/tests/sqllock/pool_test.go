@@ -3,6 +3,7 @@ package sqllock_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -84,6 +85,47 @@ func TestOneConnectionIsEnough(t *testing.T) {
 		}
 		db.holds(t, 103)
 	})
+}
+
+// After a restart of the server a pool is full of connections that are dead. database/sql passes over them, and so does Do.
+func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		const idle = 10
+		pool := &database{DB: open(t, db.driver, db.dsn), dialect: db.dialect}
+		pool.SetMaxIdleConns(idle)
+		l, _ := memory(t)
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			var conns []*sql.Conn
+			var ids []int64
+			for range idle {
+				conn, err := pool.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				var id int64
+				if err := conn.QueryRowContext(t.Context(), map[sqllock.Dialect]string{postgres: "SELECT pg_backend_pid()", maria: "SELECT connection_id()"}[db.dialect]).Scan(&id); err != nil {
+					t.Fatal(err)
+				}
+				conns, ids = append(conns, conn), append(ids, id)
+			}
+			var all sync.WaitGroup
+			for _, conn := range conns {
+				all.Go(func() { _ = conn.Close() })
+			}
+			all.Wait()
+			for _, id := range ids {
+				db.exec(t, fmt.Sprintf(map[sqllock.Dialect]string{postgres: "SELECT pg_terminate_backend(%d)", maria: "KILL %d"}[db.dialect], id))
+			}
+			ran := 0
+			if err := sqllock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				ran++
+				return deposit(1)(ctx, tx)
+			}, sqllock.WithRetries(0), sqllock.WithStrategy(strategy)); err != nil || ran != 1 {
+				t.Errorf("strategy %d: %v after %d calls", strategy, err, ran)
+			}
+		}
+		db.holds(t, 102)
+	}, postgres, maria)
 }
 
 // BenchmarkDo is what the claim and the ledger cost, beside the same work in a transaction of its own.

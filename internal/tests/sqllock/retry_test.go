@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -212,6 +213,27 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		if n := db.number(t, "SELECT count(*) FROM accounts WHERE id >= 10"); n != 1 {
 			t.Errorf("%d rows are left, want one: that of the transaction that was committed", n)
 		}
+	})
+	t.Run("sqlite, an interrupt of a prepared statement", func(t *testing.T) {
+		t.Parallel()
+		db := newDatabase(t, sqlite)
+		l, _ := memory(t)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			_ = deposit(10)(ctx, tx)
+			s, err := tx.PrepareContext(ctx, `INSERT INTO accounts (id, balance)
+				WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT i, 0 FROM n`)
+			if err != nil {
+				return err
+			}
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, _ = s.ExecContext(short)
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "return such errors") {
+			t.Errorf("err = %v", err)
+		}
+		db.holds(t, 100)
 	})
 	t.Run("sqlite, an interrupt", func(t *testing.T) {
 		t.Parallel()

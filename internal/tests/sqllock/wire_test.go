@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// wire is a proxy in front of a database server that strikes at COMMIT. It looks for the word in what clients send: both
-// protocols send it as text.
+// wire is a proxy in front of a database server that strikes at COMMIT, or another statement. It looks for the word in what
+// clients send: both protocols send it as text.
 type wire struct {
 	target   string
 	listener net.Listener
@@ -19,7 +19,8 @@ type wire struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	next  strike // what happens to the next COMMIT
+	next  strike // what happens to the next statement
+	word  string // which that statement contains
 	dead  bool   // nobody gets through any more
 	hits  int
 }
@@ -54,10 +55,13 @@ func newWire(t testing.TB, target string) *wire {
 func (w *wire) addr() string { return w.listener.Addr().String() }
 
 // strike arms the proxy for the next COMMIT; from then on, if so, nobody gets through.
-func (w *wire) strike(s strike, thenDead bool) {
+func (w *wire) strike(s strike, thenDead bool) { w.strikeAt("COMMIT", s, thenDead) }
+
+// strikeAt is strike for the next statement with that word, in capitals.
+func (w *wire) strikeAt(word string, s strike, thenDead bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.next, w.dead = s, false
+	w.word, w.next, w.dead = word, s, false
 	if thenDead {
 		w.next = s | 1<<8
 	}
@@ -81,7 +85,8 @@ func (w *wire) struck() int {
 func (w *wire) meet(sent []byte) strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.next == pass || !bytes.Contains(bytes.ToUpper(sent), []byte("COMMIT")) {
+	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // which is no COMMIT
+	if w.next == pass || !bytes.Contains(text, []byte(w.word)) {
 		return pass
 	}
 	s := w.next

@@ -1,2 +1,2 @@
--- restore: takes limit back.
-SET SESSION wait_timeout = @latchkit_wait_timeout
+-- restore: takes session back. It commits what is open, so nothing may be.
+SET SESSION wait_timeout = @latchkit_wait_timeout, SESSION autocommit = @latchkit_autocommit

@@ -1,0 +1,171 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Transactions that end before Do has sent a COMMIT, by an error or by the function.
+
+// InnoDB answers a SELECT … FOR UPDATE that meets a deadlock at the row where it met it, which a Tx does not see.
+func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		t.Run(fmt.Sprintf("strategy %d", strategy), func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t, maria)
+			l, _ := memory(t)
+			m := newMeeting()
+			var deadlocks [2]error
+			errs := together(2, func(i int) error {
+				rule := account
+				rule.Key = fmt.Sprintf("careless:%d", i)
+				return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+					if err := write(ctx, tx, 1+i, 0); err != nil {
+						return err
+					}
+					m.wait()
+					rows, err := tx.QueryContext(ctx, "SELECT id FROM accounts FORCE INDEX (PRIMARY) ORDER BY id "+[]string{"ASC", "DESC"}[i]+" FOR UPDATE")
+					if err != nil {
+						return err
+					}
+					for rows.Next() {
+					}
+					deadlocks[i] = rows.Err()
+					_, _ = tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO accounts (id, balance) VALUES (%d, 0)", 10+i))
+					return nil
+				}, sqllock.WithRetries(0), sqllock.WithStrategy(strategy))
+			})
+			for i := range errs {
+				if (deadlocks[i] == nil) != (errs[i] == nil) {
+					t.Errorf("the deadlock was %v, Do returned %v", deadlocks[i], errs[i])
+				}
+			}
+			if (errs[0] == nil) == (errs[1] == nil) {
+				t.Fatalf("want one deadlock, got %v", errs)
+			}
+			if n := db.number(t, "SELECT count(*) FROM accounts WHERE id >= 10"); n != 1 {
+				t.Errorf("%d rows are left, want one: that of the transaction that was committed", n)
+			}
+			if n := db.number(t, "SELECT count(*) FROM accounts WHERE balance = 0"); n != 2 {
+				t.Errorf("%d rows were written, want two: all work of one transaction", n)
+			}
+		})
+	}
+}
+
+// A function that must not, and does. Do says what is true.
+func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		ran := 0
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			ran++
+			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Commit())
+		})
+		if err != nil || ran != 1 {
+			t.Errorf("committed, and Do returned %v after %d calls", err, ran)
+		}
+		db.holds(t, 110)
+		ran = 0
+		err = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			ran++
+			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Rollback())
+		})
+		if !errors.Is(err, sql.ErrTxDone) || !strings.Contains(err.Error(), "leave Commit and Rollback to Do") || ran != 1 {
+			t.Errorf("rolled back, and Do returned %v after %d calls", err, ran)
+		}
+		db.holds(t, 110)
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(10)); err != nil {
+			t.Error(err)
+		}
+		db.holds(t, 120)
+	})
+}
+
+// PostgreSQL answers the COMMIT of a transaction that has failed with a ROLLBACK.
+func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			l, _ := memory(t)
+			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				_ = deposit(10)(ctx, tx)
+				_, _ = tx.ExecContext(ctx, "INSERT INTO nothing VALUES (1)")
+				return nil
+			}, sqllock.WithStrategy(strategy))
+			if err == nil {
+				t.Errorf("strategy %d: it was committed", strategy)
+			}
+			t.Log(err)
+			db.holds(t, 100)
+		}
+	}, postgres)
+}
+
+// What is set for a transaction on MySQL is a matter of the session. Whoever gets the connection next must not feel it.
+func TestTheSessionIsLeftAsItWas(t *testing.T) {
+	db := newDatabase(t, maria)
+	db.SetMaxOpenConns(1)
+	l, _ := memory(t)
+	for name, work := range map[string]func(context.Context, *sqllock.Tx) error{
+		"committed":             func(context.Context, *sqllock.Tx) error { return nil },
+		"rolled back":           func(context.Context, *sqllock.Tx) error { return errOnPurpose },
+		"ended by the function": func(_ context.Context, tx *sqllock.Tx) error { return tx.SQL().Rollback() },
+		"given up": func(ctx context.Context, tx *sqllock.Tx) error {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			_, err := tx.ExecContext(ctx, "SELECT 1")
+			return err
+		},
+	} {
+		_ = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			return errors.Join(deposit(0)(ctx, tx), work(ctx, tx))
+		})
+		if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
+			t.Errorf("%s: autocommit is off", name)
+		}
+		if n := db.number(t, "SELECT @@SESSION.wait_timeout"); n < 1000 {
+			t.Errorf("%s: wait_timeout is %d", name, n)
+		}
+	}
+}
+
+// A holder that uses one connection for everything is bound like any other.
+func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, _ := memory(t)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	seen := []int64{}
+	look := func(q querier) {
+		for _, name := range []string{"wait_timeout", "autocommit"} {
+			var n int64
+			if err := q.QueryRowContext(t.Context(), "SELECT @@SESSION."+name).Scan(&n); err != nil {
+				t.Error(err)
+			}
+			seen = append(seen, n)
+		}
+	}
+	look(conn)
+	for _, result := range []error{nil, errOnPurpose} {
+		if err := sqllock.Do(t.Context(), l, conn, account, func(_ context.Context, tx *sqllock.Tx) error {
+			look(tx)
+			return result
+		}, sqllock.WithIdleLimit(7*1e9)); err != result {
+			t.Error(err)
+		}
+		look(conn)
+	}
+	if want := []int64{28800, 1, 7, 0, 28800, 1, 7, 0, 28800, 1}; !slices.Equal(seen, want) {
+		t.Errorf("wait_timeout and autocommit were %v, want %v", seen, want)
+	}
+}

@@ -1,0 +1,204 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// What a holder reads must be what all holders before it have committed, wherever the database takes its snapshot.
+
+// blocked waits until a transaction of this database waits for a lock.
+func (db *database) blocked(t testing.TB) {
+	t.Helper()
+	query := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = current_setting('application_name')"
+	if db.dialect == maria {
+		query = "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND state = 'Update' AND time_ms > 100"
+	}
+	await(t, "somebody waits for a lock", func() bool { return db.number(t, query) > 0 })
+}
+
+// InnoDB takes its snapshot with the first plain SELECT: that must not happen between the claims of two resources.
+func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
+	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		t.Run(level.String(), func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, store := memory(t)
+				successor, err := locker.New(store.NewProcess())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = successor.Close(context.Background()) }()
+				done := make(chan error, 1)
+				// The older holder has the second resource, and is still at work when its lease is lost.
+				err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
+					store.Free("b")
+					go func() {
+						done <- sqllock.DoAll(t.Context(), successor, db, []locker.Rule{{Key: "a"}, {Key: "b"}}, deposit(50),
+							sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
+					}()
+					db.blocked(t)
+					return deposit(10)(ctx, tx)
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				if err := <-done; err != nil {
+					t.Errorf("the successor: %v", err)
+				}
+				db.holds(t, 160)
+			}, postgres, maria)
+		})
+	}
+}
+
+// The same where it is the claim that is judged: one lease may have several transactions, so the row that an old snapshot shows
+// may have our own fence.
+func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		engine, store := memory(t)
+		l := locker.NewReentrant(engine)
+		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}}
+		err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
+			if err := sqllock.DoAll(ctx, l, db, rules, deposit(1)); err != nil {
+				return err
+			}
+			next := db.begin(t, sql.LevelReadCommitted)
+			store.Steal("b")
+			if _, err := next.ExecContext(ctx, "UPDATE latchkit_fence SET fence = fence + 1000, owner = 'next' WHERE resource = 'b'"); err != nil {
+				return err
+			}
+			done := make(chan error, 1)
+			go func() { done <- sqllock.DoAll(ctx, l, db, rules, deposit(1)) }()
+			db.blocked(t)
+			return errors.Join(next.Commit(), <-done)
+		})
+		if e, ok := errors.AsType[*sqllock.Error](err); !ok || e.Resource != "b" {
+			t.Errorf("err = %v, want one about a newer claim of b", err)
+		}
+		db.holds(t, 101)
+	}, postgres, maria)
+}
+
+// PostgreSQL refuses a claim whose snapshot is older than the row. A verification that only locks the row would not make
+// the row newer.
+func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
+	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		t.Run(level.String(), func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, store := memory(t)
+				successor, err := locker.New(store.NewProcess())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = successor.Close(context.Background()) }()
+				done := make(chan error, 1)
+				begun := 0
+				err = sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
+					Dialect: db.dialect,
+					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+						tx, err := db.BeginTx(ctx, opts)
+						begun++
+						k := &keen{silent{Tx: tx, of: &silent{begun: 2}}, func() {}}
+						if begun == 2 { // after the claim ahead: this one is verified, and about to be committed
+							k.first = func() {
+								store.Free(account.Key)
+								go func() {
+									done <- sqllock.Do(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+										balance, err := read(ctx, tx, 1)
+										if err != nil {
+											return err
+										}
+										return write(ctx, tx, 2, balance+50) // another row, so that no other check finds out
+									}, sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
+								}()
+								db.blocked(t)
+							}
+						}
+						return k, err
+					},
+				}, account, func(ctx context.Context, tx *keen) error { return write(ctx, tx.Tx, 1, 110) }, sqllock.WithStrategy(sqllock.VerifyLast))
+				if err != nil {
+					t.Error(err)
+				}
+				if err := <-done; err != nil {
+					t.Errorf("the successor: %v", err)
+				}
+				if n := db.number(t, "SELECT balance FROM accounts WHERE id = 2"); n != 160 {
+					t.Errorf("the successor wrote %d, want 160: it has not read what was committed before", n)
+				}
+			}, postgres, maria)
+		})
+	}
+}
+
+// READ UNCOMMITTED shows what an overtaken holder has written, and its verification then rolls back.
+func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, store := memory(t)
+	successor, err := locker.New(store.NewProcess())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = successor.Close(context.Background()) }()
+	dirty := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelReadUncommitted})
+	err = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		if err := write(ctx, tx, 1, 999); err != nil {
+			return err
+		}
+		store.Free(account.Key)
+		err := sqllock.Do(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			balance, err := read(ctx, tx, 1)
+			if err != nil {
+				return err
+			}
+			return write(ctx, tx, 2, balance)
+		}, dirty)
+		if !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("the successor: %v, want ErrInvalidRule", err)
+		}
+		return nil
+	}, sqllock.WithStrategy(sqllock.VerifyLast))
+	t.Log(err)
+	if n := db.number(t, "SELECT balance FROM accounts WHERE id = 2"); n != 100 {
+		t.Errorf("the successor wrote %d", n)
+	}
+}
+
+// A transaction that only reads sees one moment, also where it asks for less than that or for nothing.
+func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
+	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		t.Run(level.String(), func(t *testing.T) {
+			kinds := []sqllock.Dialect{postgres, maria}
+			if level == sql.LevelSerializable {
+				kinds = kinds[:1] // MariaDB's readers lock what they read, and nobody could write here
+			}
+			each(t, func(t *testing.T, db *database) {
+				l, _ := memory(t)
+				var one, two int64
+				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) (err error) {
+					if one, err = read(ctx, tx, 1); err != nil {
+						return err
+					}
+					db.exec(t, "UPDATE accounts SET balance = 0") // by an older holder, which was paused
+					two, err = read(ctx, tx, 2)
+					return err
+				}, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: level}))
+				if level == sql.LevelReadCommitted {
+					if !errors.Is(err, locker.ErrInvalidRule) {
+						t.Errorf("err = %v", err)
+					}
+				} else if err != nil {
+					t.Error(err)
+				}
+				if one != two {
+					t.Errorf("read %d and %d", one, two)
+				}
+			}, kinds...)
+		})
+	}
+}

@@ -1,0 +1,2 @@
+-- written: how many rows this connection has changed so far. SQLite knows no transactions that only read.
+SELECT total_changes()
