@@ -119,7 +119,7 @@ func (q *quorum) agree(ctx context.Context, c Claim, t *tally) {
 		case a.err != nil:
 			t.errs[a.node] = a.err
 		case a.value:
-			t.polls[a.node].Fence = fence
+			t.polls[a.node].Fence, t.polls[a.node].Block = fence, block // its counter covers no more
 		default: // it ran out meanwhile
 			t.polls[a.node].State = NotOurs
 		}
