@@ -89,7 +89,7 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 		q.agree(ctx, c, t)
 	}
 	t.took = time.Since(sent)
-	for n := range q.each(b.end(t.won(), t.uncertain())) {
+	for n := range q.each(b.end(t.won(), t.uncertain(), q.need)) {
 		q.calls.do(func() { q.giveBack(ctx, n, b) })
 	}
 	return t, true

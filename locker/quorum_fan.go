@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -11,6 +12,7 @@ type nodes uint32
 func (s nodes) has(i int) bool      { return s&(1<<i) != 0 }
 func (s nodes) with(i int) nodes    { return s | 1<<i }
 func (s nodes) without(i int) nodes { return s &^ (1 << i) }
+func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
 // fan is one step that is under way on several nodes at once. Whoever sent it takes answers until they decide; all others
 // come later, and are the business of the call itself: it goes on, on its own goroutine, when nobody listens any more.
