@@ -28,7 +28,7 @@ func (q *quorum) Acquire(ctx context.Context, c Claim) (Grant, error) {
 		if err != nil || g.State != Busy {
 			return g, err
 		}
-		if t.split() && round < mostRounds {
+		if (t.split() || t.tied()) && round < mostRounds {
 			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) // others do the same, for as long as it takes them
 			continue
 		}

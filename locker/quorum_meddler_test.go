@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -194,5 +195,55 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 		if _, err := s.Release(t.Context(), c); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Contenders who split the votes of the nodes that are left learn nothing of the one that is down, which may have voted for the
+// other. They must not take each other for a holder, and wait for its lease.
+func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	var ls []*locker.Engine
+	var ms [2][]*meddler
+	for i := range ms {
+		var cs []locker.Client
+		ms[i], cs = meddlers(t, servers)
+		l := newRedlock(t, cs)
+		release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+		ls = append(ls, l)
+	}
+	servers[2].Kill()
+	began := time.Now()
+	for round := range 5 {
+		key := fmt.Sprint("k", round)
+		var first [2]chan struct{} // the vote of node i was given to contender i
+		for i := range ms {
+			first[i] = make(chan struct{})
+		}
+		for i := range ms {
+			var own, others sync.Once
+			ms[i][i].with(func(script string, run func() error) error {
+				err := run()
+				if script == "quorum_acquire" {
+					own.Do(func() { close(first[i]) })
+				}
+				return err
+			})
+			ms[i][1-i].with(func(script string, run func() error) error {
+				if script == "quorum_acquire" {
+					others.Do(func() { <-first[1-i] })
+				}
+				return run()
+			})
+		}
+		p := []*pending{asks(t, ls[0], locker.Rule{Key: key}), asks(t, ls[1], locker.Rule{Key: key})}
+		var working sync.WaitGroup
+		for _, p := range p {
+			working.Go(func() { <-p.done; release(t, p.lease) })
+		}
+		working.Wait()
+	}
+	if took := time.Since(began); took > 5*time.Second { // each head of a queue asks again after a second
+		t.Errorf("five keys took %v", took)
 	}
 }
