@@ -73,7 +73,7 @@ func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll,
 		if !errors.Is(err, errForgot) {
 			return p, err
 		}
-		m.expel()
+		n.forgot(at)
 	}
 	return poll{}, &Refusal{Temporary: true, Err: errForgot}
 }
