@@ -44,7 +44,11 @@ func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 		q.calls.do(func() {
 			v, err := call(n)
 			n.underWay.Add(-1)
-			n.down.Store(err != nil)
+			if err != nil {
+				n.failed.Add(1)
+			} else {
+				n.failed.Store(0)
+			}
 			if !f.fates[i].CompareAndSwap(underWay, answered) {
 				n.late.Add(-1)
 			}
@@ -56,7 +60,7 @@ func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 }
 
 // next waits for an answer. It is false when there is none to wait for: all have answered, or their time is over. A node
-// that has not answered an earlier call, or not in time, is not waited for, while the others are enough.
+// that has not answered an earlier call in time, or the last few at all, is not waited for, while the others are enough.
 func (f *fan[T]) next() (said[T], bool) {
 	if f.open == 0 || f.overdue {
 		return f.ready()
@@ -92,11 +96,11 @@ func (f *fan[T]) ready() (said[T], bool) {
 }
 
 // onlyLate says whether those that are still open are not worth waiting for: they are late with other calls, or have not
-// answered the last one, and the others are a quorum.
+// answered the last few, and the others are a quorum.
 func (f *fan[T]) onlyLate() bool {
 	prompt := 0
 	for i, n := range f.quorum.nodes {
-		if n.late.Load() == 0 && !n.down.Load() {
+		if n.late.Load() == 0 && n.failed.Load() < fewFailures {
 			prompt++
 			if f.open.has(i) {
 				return false
@@ -105,6 +109,9 @@ func (f *fan[T]) onlyLate() bool {
 	}
 	return prompt >= f.quorum.need
 }
+
+// fewFailures is how many calls in a row must fail until a node is not waited for. One says little.
+const fewFailures = 3
 
 // done ends the wait. What is still open goes on by itself.
 func (f *fan[T]) done() {
