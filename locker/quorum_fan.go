@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -11,6 +12,7 @@ type nodes uint32
 func (s nodes) has(i int) bool      { return s&(1<<i) != 0 }
 func (s nodes) with(i int) nodes    { return s | 1<<i }
 func (s nodes) without(i int) nodes { return s &^ (1 << i) }
+func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
 // fan is one step that is under way on several nodes at once. Whoever sent it takes answers until they decide; all others
 // come later, and are the business of the call itself: it goes on, on its own goroutine, when nobody listens any more.
@@ -42,6 +44,11 @@ func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 		q.calls.do(func() {
 			v, err := call(n)
 			n.underWay.Add(-1)
+			if err != nil {
+				n.failed.Add(1)
+			} else {
+				n.failed.Store(0)
+			}
 			if !f.fates[i].CompareAndSwap(underWay, answered) {
 				n.late.Add(-1)
 			}
@@ -53,7 +60,7 @@ func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 }
 
 // next waits for an answer. It is false when there is none to wait for: all have answered, or their time is over. A node
-// that has not answered an earlier call in time is not waited for, while the others are enough.
+// that has not answered an earlier call in time, or the last few at all, is not waited for, while the others are enough.
 func (f *fan[T]) next() (said[T], bool) {
 	if f.open == 0 || f.overdue {
 		return f.ready()
@@ -88,12 +95,12 @@ func (f *fan[T]) ready() (said[T], bool) {
 	}
 }
 
-// onlyLate says whether those that are still open are not worth waiting for: they are late with other calls, and the others are
-// a quorum.
+// onlyLate says whether those that are still open are not worth waiting for: they are late with other calls, or have not
+// answered the last few, and the others are a quorum.
 func (f *fan[T]) onlyLate() bool {
 	prompt := 0
 	for i, n := range f.quorum.nodes {
-		if n.late.Load() == 0 {
+		if n.late.Load() == 0 && n.failed.Load() < fewFailures {
 			prompt++
 			if f.open.has(i) {
 				return false
@@ -102,6 +109,9 @@ func (f *fan[T]) onlyLate() bool {
 	}
 	return prompt >= f.quorum.need
 }
+
+// fewFailures is how many calls in a row must fail until a node is not waited for. One says little.
+const fewFailures = 3
 
 // done ends the wait. What is still open goes on by itself.
 func (f *fan[T]) done() {

@@ -22,6 +22,7 @@ type node struct {
 
 	underWay atomic.Int32 // calls
 	late     atomic.Int32 // those that have taken too long
+	failed   atomic.Int32 // the last ones, in a row
 	opening  atomic.Bool  // of the inbox
 
 	cleaner cleaner  // releases that the node has not confirmed
@@ -72,7 +73,7 @@ func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll,
 		if !errors.Is(err, errForgot) {
 			return p, err
 		}
-		m.expel()
+		n.forgot(at)
 	}
 	return poll{}, &Refusal{Temporary: true, Err: errForgot}
 }
