@@ -93,16 +93,23 @@ var _ interface {
 
 // Acquire runs acquire.lua.
 func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
-	waits := ""
+	waits, done, once := "", "", ""
 	if c.Queue {
 		waits = waitsAs(c)
 	}
+	if c.Once > 0 {
+		done, once = doneOf(c.Key), "1"
+	}
+	block := max(c.Block, 1)
 	to, w := s.acked(c.Key)
-	v, err := acquireScript.run(ctx, to,
-		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
+	v, err := acquireScript.short(ctx, to,
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), done},
+		c.Owner, millis(c.TTL), int64(block), waits, c.Metadata, once)
 	if err != nil {
 		return Grant{}, err
+	}
+	if fence, err := strconv.ParseUint(v, 10, 64); err == nil { // mostly: the key was free, and nobody waited
+		return w.counts(Grant{State: Granted, At: time.UnixMicro(int64(fence)), Fence: fence, Block: block}) //nolint:gosec // a clock
 	}
 	g, ok := grantOf(v)
 	if !ok {
@@ -196,9 +203,16 @@ func grantOf(text string) (g Grant, ok bool) {
 // Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
 func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	r := releaseOf(c)
-	v, err := releaseScript.run(ctx, s.steps,
-		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), r.tombstone, doneOf(c.Key), r.nextTombstone},
-		c.Owner, millis(c.Keep), millis(c.Undo), millis(r.done), r.entry, r.next, r.nextTTL)
+	done, nextTombstone := "", ""
+	if r.done > 0 || r.next != "" {
+		done = doneOf(c.Key)
+	}
+	if r.next != "" {
+		nextTombstone = r.nextTombstone
+	}
+	v, err := releaseScript.short(ctx, s.steps,
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), r.tombstone, done, nextTombstone},
+		c.Owner, r.entry, millis(c.Keep), millis(c.Undo), millis(r.done), r.next, r.nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}
