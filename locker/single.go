@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -108,10 +109,10 @@ func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	if fence, err := strconv.ParseUint(v, 10, 64); err == nil { // mostly: the key was free, and nobody waited
-		return w.counts(Grant{State: Granted, At: time.UnixMicro(int64(fence)), Fence: fence, Block: block}) //nolint:gosec // a clock
+	g, ok := freshGrantOf(v, block)
+	if !ok {
+		g, ok = grantOf(v)
 	}
-	g, ok := grantOf(v)
 	if !ok {
 		return Grant{}, odd("acquire")
 	}
@@ -171,6 +172,17 @@ func asksOnce(c Claim) string {
 		return "1"
 	}
 	return "0"
+}
+
+// freshGrantOf reads the answer to an acquire that has found the key free, and has all the fences that it asked for.
+func freshGrantOf(text string, block int) (g Grant, ok bool) {
+	at, text, _ := strings.Cut(text, " ")
+	micros, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return g, false
+	}
+	fence, err := strconv.ParseUint(text, 10, 64)
+	return Grant{State: Granted, At: time.UnixMicro(micros), Fence: fence, Block: block}, err == nil
 }
 
 // grantOf reads the answer to an acquire, also to one that came with a release.

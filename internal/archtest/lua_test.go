@@ -33,6 +33,7 @@ var luaCommands = map[string]luaCommand{
 	"HGETALL":          {1, false, "looks for what dead callers left behind"},
 	"HLEN":             {1, false, "is there so much that it is worth looking?"},
 	"HSET":             {1, true, "registers a secret, or who has joined by it"},
+	"INCRBY":           {1, true, "counts fences while the counter is ahead of the clock"},
 	"INFO":             {0, false, "replication, stats, memory: is a quorum's node still the server that it was?"},
 	"MGET":             {all, false, "looks at a lease, its counter and its tombstone at once; data of another type is no error to it"},
 	"PEXPIRE":          {1, true, "renews a lease, or keeps it"},
@@ -398,7 +399,7 @@ func TestLuaRefused(t *testing.T) {
 	t.Run("a command that nobody uses", func(t *testing.T) {
 		t.Parallel()
 		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses HDEL", "no script uses HGET ",
-			"no script uses HGETALL", "no script uses HLEN", "no script uses HSET", "no script uses INFO", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
+			"no script uses HGETALL", "no script uses HLEN", "no script uses HSET", "no script uses INCRBY", "no script uses INFO", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
 			"no script uses SPUBLISH", "no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCARD", "no script uses ZCOUNT",
 			"no script uses ZRANGE ", "no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE", "no script uses ZSCORE")
 	})

@@ -3,29 +3,37 @@
 -- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D]
 -- ARGV: token · ttl in ms · fences to reserve · [how it waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it
 --       does not queue · metadata · "1" when the done mark counts, and is among KEYS; then metadata may be ""]
--- returns: server-µs when it is granted with that as the first fence, and as many as it asked for · "granted" server-µs PTTL L
---          "busy" server-µs PTTL place listeners L, where place is what it would be for who does not queue, and listeners
---          is "-" for who has no inbox · "undone" server-µs · "revoked" server-µs reason · "done" server-µs; words with a
+-- returns: server-µs fence when it is granted, with all the fences that it asked for · "granted" server-µs PTTL L · "busy"
+--          server-µs PTTL place listeners L, where place is what it would be for who does not queue, and listeners is
+--          "-" for who has no inbox · "undone" server-µs · "revoked" server-µs reason · "done" server-µs; words with a
 --          space between, as one string, which is read without taking it apart
 -- idempotent: a second execution finds L with the token in it, answers with the same L and at most lengthens it; or it
 --   finds the token in Q, where it keeps its place; after an undo it finds X.
--- first write: SET C for a free L that nobody waits for, which a full server refuses, and then nothing has happened;
+-- first write: SET or INCRBY C for a free L that nobody waits for, which a full server refuses, and then nothing has happened;
 --   otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing: no full server refuses them, and every replica.
 
--- The short way, for a free key that nobody waits for, while the clock is ahead of C: it does what the long way would do. Numbers
--- stay text, because to read and write them takes longer than all else here.
+-- The short way, for a free key that nobody waits for: it does what the long way would do. Numbers stay text where they can,
+-- because to read or write one takes as long as a command.
 if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
-  local fence = clock[1] .. string.sub('00000' .. clock[2], -6)
-  local micros = clock[2] + ARGV[3] - 1 -- of the block's last fence
-  if micros < 1000000 and #ARGV[3] < 6 and (not last or #last == #fence and last < fence) then
-    redis.call('SET', KEYS[3], clock[1] .. string.format('%06d', micros))
+  local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+  local fence = nil
+  if not last or #last == #stamp and last < stamp then
+    local micros = clock[2] + ARGV[3] - 1 -- of the block's last fence
+    if micros < 1000000 and #ARGV[3] < 6 then
+      fence = stamp
+      redis.call('SET', KEYS[3], clock[1] .. string.format('%06d', micros))
+    end
+  elseif #last == #stamp and (tonumber(last) or math.huge) + ARGV[3] <= stamp + 100000 then -- ahead of the clock, as grant allows
+    fence = string.format('%.0f', redis.call('INCRBY', KEYS[3], ARGV[3]) - ARGV[3] + 1)
+  end
+  if fence then
     local lease = ARGV[1] .. ':' .. fence .. ':' .. ARGV[3]
     if ARGV[5] then
       lease = lease .. ':' .. ARGV[5]
     end
     redis.call('SET', KEYS[1], lease, 'PX', ARGV[2])
-    return fence
+    return stamp .. ' ' .. fence
   end
 end
 
