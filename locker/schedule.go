@@ -136,7 +136,7 @@ func (s *schedule) earliest() instant {
 	case len(s.near) > 0:
 		return s.near[0].at
 	case len(s.next) > 0:
-		return instant(s.next[0] << slotBits)
+		return max(instant(s.next[0]<<slotBits), 1)
 	}
 	return 0
 }
