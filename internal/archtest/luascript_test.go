@@ -111,6 +111,8 @@ func (s luaScript) checkUses(table string, parts []luaScript) (problems []string
 		factor, plus, counted := linear(index)
 		switch {
 		case want.each && s.code.at(i-1).is("#"):
+		case want.each && want.n == 1 && s.code.isUnpacked(i):
+			used[0] = true
 		case want.each && counted && factor == want.n:
 			used[((plus%want.n)+want.n)%want.n] = true
 		case want.each:
@@ -130,6 +132,11 @@ func (s luaScript) checkUses(table string, parts []luaScript) (problems []string
 		bad(1, "the header lists %s %s, and the body uses %d: strike what is not needed, here and at the call", table, want, len(used))
 	}
 	return problems
+}
+
+// isUnpacked says whether a table stands in unpack(…), all of it.
+func (c luaCode) isUnpacked(i int) bool {
+	return c.at(i-2).is("unpack") && c.at(i-1).is("(") && c.at(i+1).is(")")
 }
 
 // linear reads an index: n, i, n * i, and n * i - m or + m. The factor is 0 where there is no variable.
@@ -252,6 +259,9 @@ func (s luaScript) check(parts []luaScript) (problems []string) {
 			keys = max(len(c.args), 1)
 		}
 		for n, arg := range c.args[:min(keys, len(c.args))] {
+			if c.command == "MGET" && len(arg) == 4 && arg.isUnpacked(2) {
+				continue
+			}
 			if !arg.follow(0, "KEYS", "[") || len(arg.inside(1)) != len(arg)-3 {
 				bad(":%d: argument %d of %s is a key, so it must be KEYS[…] and not %s: a cluster, and an ACL, must be told all keys", c.line, n+1, c.command, arg)
 			}
