@@ -117,13 +117,13 @@ func (k *keeper) rouse() {
 
 // remove takes h out of care. No renewal is sent for it after that; one under way can only lengthen what is still held.
 // It says until when the hold is ours, and for how long at most the server may keep it.
-func (k *keeper) remove(h *hold) (deadline time.Time, longest time.Duration) {
+func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h.index > 0 {
 		k.due.remove(h)
 	}
-	return h.deadline.time(), h.longest
+	return h.deadline, h.longest
 }
 
 // drop takes h out of care because it is lost, and says who used it. It is false when h was out already: somebody else
