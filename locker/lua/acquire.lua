@@ -41,8 +41,8 @@ end
 
 local waits, metadata = ARGV[4] or '', ARGV[5] or ''
 local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local stamp = string.format('%.0f', now)
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
 
 -- One MGET, not three GETs. It reads data of another type as missing: of C and L, grant finds that out.

@@ -23,8 +23,8 @@ end
 -- fragments
 
 local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local stamp = string.format('%.0f', now)
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
 local entry, next_entry = ARGV[2] or '', ARGV[6] or ''
 local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
