@@ -161,10 +161,10 @@ func (a *acquisition) take(g Grant, since time.Time, handed time.Duration) (*Lea
 		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.Block), ttl: ttl, since: since, //nolint:gosec // at most WithHandoffs
 
 		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
-		renewal: renewal{each: each, longest: ttl, deadline: deadline, handed: handed, adaptive: a.adaptive},
+		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {
-		f.hold.until = since.Add(a.rule.AtMost)
+		f.hold.until = instantOf(since).add(a.rule.AtMost)
 	}
 	if a.rule.AtLeast != 0 {
 		f.hold.keep = now.Add(a.rule.AtLeast)

@@ -66,7 +66,7 @@ func (s clustered) each(all []*batch, step func(*batch)) {
 func alone(cs []Claim, grants []Grant) (all []*batch) {
 	for i, g := range grants {
 		if g.Err != nil && movesSlots(g.Err) {
-			all = append(all, &batch{handed: cs[i].Handed, claims: cs[i : i+1], places: []int{i}})
+			all = append(all, &batch{handed: cs[i].Handed, all: cs, places: []int{i}})
 		}
 	}
 	return all
@@ -79,7 +79,7 @@ func (s clustered) renewAlone(ctx context.Context, b *batch, grants []Grant) {
 	plain.handed = false
 	s.renew(ctx, &plain, grants)
 	if b.handed && grants[b.places[0]].State == Granted {
-		if _, err := do(ctx, s.renewals, "zremrangebyscore", queueOf(b.claims[0].Key), "-inf", "(0"); err != nil {
+		if _, err := do(ctx, s.renewals, "zremrangebyscore", queueOf(b.first().Key), "-inf", "(0"); err != nil {
 			b.fail(grants, refusal(err)) // not confirmed: again
 		}
 	}

@@ -1,13 +1,12 @@
 package locker
 
 import (
-	"container/heap"
 	"math/rand/v2"
 	"sync"
 	"time"
 )
 
-// keeper renews all holds of an Engine and ends those whose time is over: one goroutine over a heap of due times,
+// keeper renews all holds of an Engine and ends those whose time is over: one goroutine over a schedule of due times,
 // whatever the number of holds. It never waits for the server itself: batches go out in goroutines of their own, so a
 // deadline fires in time while a call hangs. A hold whose renewal is not answered is simply due again a little later;
 // a renewal that is executed twice does no harm.
@@ -22,7 +21,7 @@ type keeper struct {
 	running bool
 	stopped bool
 	wake    chan struct{} // an earlier time than the one that run sleeps for
-	next    time.Time     // what run sleeps for
+	next    instant       // what run sleeps for
 	ended   chan struct{} // closed when run has returned
 }
 
@@ -47,9 +46,9 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	h.lease = lease
 	k.plan(h, h.since, h.each)
 	if h.handed > 0 { // soon: until then the server keeps it for that long only
-		h.renew = h.since.Add(h.handed / 8)
+		h.renew = instantOf(h.since).add(h.handed / 8)
 	}
-	heap.Push(&k.due, h)
+	k.due.add(h)
 	if !k.running {
 		k.running = true
 		go k.run()
@@ -78,7 +77,7 @@ func (h *hold) sound() bool {
 		whole = h.handed
 	}
 	extended := h.longest > h.ttl && !h.adaptive
-	return h.index > 0 && h.failure == nil && !extended && time.Until(h.deadline) >= whole/2
+	return h.index > 0 && h.failure == nil && !extended && h.deadline.until(instantOf(time.Now())) >= whole/2
 }
 
 // attach gives a hold that was passed on, or is shared, to a Lease that uses it now, unless the hold was lost meanwhile, or the Engine is
@@ -86,7 +85,7 @@ func (h *hold) sound() bool {
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.index == 0 || k.engine.isClosing() || !time.Now().Before(h.deadline) {
+	if h.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.deadline {
 		return false
 	}
 	h.use(lease)
@@ -96,18 +95,19 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 // plan sets when h is renewed next, after a grant or renewal that was sent at start: a third of the ttl later, give or
 // take a tenth so that holds taken together do not stay together.
 func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
-	h.final = !k.engine.cfg.renewal || !h.until.IsZero() && !start.Add(ttl).Before(h.until)
+	begun := instantOf(start)
+	h.final = !k.engine.cfg.renewal || h.until != 0 && begun.add(ttl) >= h.until
 	third := ttl / 3
 	if h.claim.Mode == Shared && h.claim.Inbox == "" {
 		third = min(third, untoldAsks)
 	}
-	h.renew = start.Add(third - third/10 + rand.N(third/5+1))
-	h.due = time.Time{}
+	h.renew = begun.add(third - third/10 + rand.N(third/5+1))
+	h.due = 0
 }
 
 // rouse wakes run when the earliest time has come nearer; k.mu is held.
 func (k *keeper) rouse() {
-	if len(k.due) > 0 && (k.next.IsZero() || k.due[0].at.Before(k.next)) {
+	if at := k.due.earliest(); at != 0 && (k.next == 0 || at < k.next) {
 		select {
 		case k.wake <- struct{}{}:
 		default:
@@ -117,11 +117,11 @@ func (k *keeper) rouse() {
 
 // remove takes h out of care. No renewal is sent for it after that; one under way can only lengthen what is still held.
 // It says until when the hold is ours, and for how long at most the server may keep it.
-func (k *keeper) remove(h *hold) (deadline time.Time, longest time.Duration) {
+func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h.index > 0 {
-		heap.Remove(&k.due, h.index-1)
+		k.due.remove(h)
 	}
 	return h.deadline, h.longest
 }
@@ -134,7 +134,7 @@ func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	if h.index == 0 {
 		return nil, false
 	}
-	heap.Remove(&k.due, h.index-1)
+	k.due.remove(h)
 	return h.leases(), true
 }
 
@@ -143,8 +143,8 @@ func (k *keeper) leases() []*Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var all []*Lease
-	for _, e := range k.due {
-		all = append(all, e.hold.leases()...)
+	for h := range k.due.holds() {
+		all = append(all, h.leases()...)
 	}
 	return all
 }
@@ -159,7 +159,7 @@ func (k *keeper) claimOf(h *hold) Claim {
 func (k *keeper) deadlineOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.deadline
+	return h.deadline.time()
 }
 
 // eachOf is what renewals of h ask for.
@@ -174,9 +174,9 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	deadline := now.Add(ttl - k.engine.cfg.drift(ttl))
+	deadline := instantOf(now).add(ttl - k.engine.cfg.drift(ttl))
 	switch {
-	case !h.usedBy(l) || deadline.After(h.deadline):
+	case !h.usedBy(l) || deadline > h.deadline:
 		return false
 	case len(h.sharers) > 0: // others count on it
 		return true
@@ -262,42 +262,40 @@ func (k *keeper) run() {
 func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
-	for len(k.due) > 0 {
-		h := k.due[0].hold
-		if !now.Before(h.deadline) {
-			heap.Pop(&k.due)
+	now := instantOf(time.Now())
+	soon := now.add(renewSlack)
+	for h := k.due.first(soon); h != nil; h = k.due.first(soon) {
+		if now >= h.deadline {
+			k.due.remove(h)
 			over = append(over, ending{h, h.leases(), h.timeout()})
 			continue
 		}
-		if at := h.at(); at.Equal(h.deadline) || at.After(now.Add(renewSlack)) {
+		if h.at() == h.deadline {
 			break
 		}
 		renewals = append(renewals, h)
-		if h.due.IsZero() {
+		if h.due == 0 {
 			h.due = h.renew
 		} else {
 			k.pace(h)
 		}
-		h.renew = now.Add(retryAfter(h.each))
+		h.renew = now.add(retryAfter(h.each))
 		k.due.fix(h)
 	}
-	pause, k.next = time.Hour, now.Add(time.Hour)
-	if len(k.due) > 0 {
-		k.next = k.due[0].at
-		pause = k.next.Sub(now)
+	if k.next = k.due.earliest(); k.next == 0 {
+		k.next = now.add(time.Hour)
 	}
-	return renewals, over, pause, k.stopped
+	return renewals, over, k.next.until(now), k.stopped
 }
 
 // pace tells the adaptive TTL how long a renewal has been due, and makes the next one ask for what that comes to; k.mu
 // is held.
 func (k *keeper) pace(h *hold) {
 	p := k.engine.pace
-	if p == nil || h.due.IsZero() {
+	if p == nil || h.due == 0 {
 		return
 	}
-	p.observe(time.Since(h.due))
+	p.observe(instantOf(time.Now()).until(h.due))
 	if h.adaptive {
 		h.each = p.ttl()
 		h.longest = max(h.longest, h.each)

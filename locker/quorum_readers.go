@@ -165,14 +165,14 @@ func (n *node) renewReading(ctx context.Context, cs []Claim) ([]Grant, error) {
 }
 
 func (n *node) renewBatch(ctx context.Context, b *batch, grants []Grant) {
-	keys := make([]string, 0, 3*len(b.claims))
-	args := make([]any, 0, 4*len(b.claims))
-	for _, c := range b.claims {
+	keys := make([]string, 0, 3*len(b.places))
+	args := make([]any, 0, 4*len(b.places))
+	for c := range b.claims() {
 		if c.Mode == Shared && c.Inbox != "" && n.ear != nil {
 			n.ear.Inbox(c.Key) // which is so in use: who reads wants to hear of writers
 		}
 		keys = append(keys, c.Key, readersOf(c.Key), intentOf(c.Key))
-		args = append(args, c.Owner, millis(c.TTL), n.memberOf(c), strconv.FormatUint(c.Fence, 10))
+		args = append(args, c.Owner, millis(c.TTL), n.memberOf(*c), strconv.FormatUint(c.Fence, 10))
 	}
 	v, err := quorumRWRenewScript.run(ctx, n.renewals, keys, args...)
 	if err != nil {

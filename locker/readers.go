@@ -201,13 +201,13 @@ func (k *keeper) renewReaders() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var readers []*hold
-	for _, e := range k.due {
-		if e.hold.claim.Mode == Shared && !e.hold.final {
-			readers = append(readers, e.hold)
+	for h := range k.due.holds() {
+		if h.claim.Mode == Shared && !h.final {
+			readers = append(readers, h)
 		}
 	}
 	for _, h := range readers {
-		h.renew = time.Now()
+		h.renew = instantOf(time.Now())
 		k.fix(h)
 	}
 }

@@ -178,11 +178,11 @@ func (s readWrite) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 
 // readersCall is rw_renew.lua, for writers too: after a downgrade that was not answered, nobody knows who is one.
 func (b *batch) readersCall() *call {
-	keys := make([]string, 0, 3*len(b.claims))
-	args := make([]any, 0, 4*len(b.claims))
-	for _, c := range b.claims {
+	keys := make([]string, 0, 3*len(b.places))
+	args := make([]any, 0, 4*len(b.places))
+	for c := range b.claims() {
 		keys = append(keys, c.Key, queueOf(c.Key), readersOf(c.Key))
-		args = append(args, c.Owner, millis(c.TTL), memberOf(c), strconv.FormatUint(c.Fence, 10))
+		args = append(args, c.Owner, millis(c.TTL), memberOf(*c), strconv.FormatUint(c.Fence, 10))
 	}
 	return rwRenewScript.call(keys, args...)
 }

@@ -135,7 +135,7 @@ type releasing struct {
 	engine   *Engine
 	ctx      context.Context
 	chore    chore
-	deadline time.Time
+	deadline instant
 	over     <-chan time.Time // releaseWithin has passed
 	next     *follow          // goes out with the first attempt, and with no other: see follow
 
@@ -199,7 +199,7 @@ func (r *releasing) ask() (answered bool, err error) {
 func (r *releasing) failed(err error, sent time.Time) (answered bool, _ error) {
 	r.last = err
 	if no, ok := errors.AsType[*Refusal](err); !ok {
-		r.earlier = r.earlier || sent.Before(r.deadline)
+		r.earlier = r.earlier || instantOf(sent) < r.deadline
 	} else if !no.Temporary {
 		return true, r.leave()
 	}

@@ -2,16 +2,31 @@ package locker
 
 import (
 	"context"
+	"iter"
 	"strings"
 )
 
-// batch is those claims of a renewal that go out in one script, and where they stand among all.
+// batch is those claims of a renewal that go out in one script.
 type batch struct {
 	handed  bool // they were handed over, and this confirms them
 	readers bool // the Store has readers
-	claims  []Claim
-	places  []int
+	all     []Claim
+	places  []int // of those in the batch
 }
+
+// claims are those of the batch, in order.
+func (b *batch) claims() iter.Seq[*Claim] {
+	return func(yield func(*Claim) bool) {
+		for _, i := range b.places {
+			if !yield(&b.all[i]) {
+				return
+			}
+		}
+	}
+}
+
+// first is one of them.
+func (b *batch) first() *Claim { return &b.all[b.places[0]] }
 
 // batches sorts claims by what they have in common: whether they were handed over, and their group.
 func batches(cs []Claim, group func(key string) uint16) []*batch {
@@ -21,14 +36,14 @@ func batches(cs []Claim, group func(key string) uint16) []*batch {
 	}
 	var all []*batch
 	known := make(map[kind]*batch)
-	for i, c := range cs {
-		k := kind{c.Handed, group(c.Key)}
+	for i := range cs {
+		k := kind{cs[i].Handed, group(cs[i].Key)}
 		b := known[k]
 		if b == nil {
-			b = &batch{handed: c.Handed}
+			b = &batch{handed: k.handed, all: cs}
 			known[k], all = b, append(all, b)
 		}
-		b.claims, b.places = append(b.claims, c), append(b.places, i)
+		b.places = append(b.places, i)
 	}
 	return all
 }
@@ -41,9 +56,9 @@ func (b *batch) call() *call {
 	if b.handed {
 		return b.confirmation()
 	}
-	keys := make([]string, 0, len(b.claims))
-	args := make([]any, 0, 2*len(b.claims))
-	for _, c := range b.claims {
+	keys := make([]string, 0, len(b.places))
+	args := make([]any, 0, 2*len(b.places))
+	for c := range b.claims() {
 		keys = append(keys, c.Key)
 		args = append(args, c.Owner, millis(c.TTL))
 	}
@@ -51,9 +66,9 @@ func (b *batch) call() *call {
 }
 
 func (b *batch) confirmation() *call {
-	keys := make([]string, 0, 2*len(b.claims))
-	args := make([]any, 0, 2*len(b.claims))
-	for _, c := range b.claims {
+	keys := make([]string, 0, 2*len(b.places))
+	args := make([]any, 0, 2*len(b.places))
+	for c := range b.claims() {
 		keys = append(keys, c.Key, queueOf(c.Key))
 		args = append(args, c.Owner, millis(c.TTL))
 	}
@@ -99,7 +114,7 @@ func (s single) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 func (s single) renew(ctx context.Context, b *batch, grants []Grant) {
 	to, w := s.renewals, (*witness)(nil)
 	if s.acks.asked {
-		w = s.acks.witness(s.renewals, b.claims[0].Key)
+		w = s.acks.witness(s.renewals, b.first().Key)
 		to = w
 	}
 	c := b.call()

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -33,13 +34,20 @@ func do(ctx context.Context, c Client, words ...any) (string, error) {
 }
 
 // script is a Lua file; its header says what it is given, what it returns, and why it is idempotent. Fragments, which
-// several scripts share, stand before it.
+// several scripts share, stand in it.
 type script struct {
 	text string
 	sha  any // a string; boxed once, not at every call
 }
 
-func newScript(text string) script {
+// newScript puts fragments before a script, or where it has a line for them: behind what should not pay for them, as Lua makes
+// every function anew in each run.
+func newScript(text string, fragments ...string) script {
+	before, after, found := strings.Cut(text, "\n-- fragments\n")
+	if !found {
+		before, after = "", text
+	}
+	text = before + strings.Join(fragments, "") + after
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
@@ -58,6 +66,18 @@ func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (
 		return "", refusal(err)
 	}
 	return v, nil
+}
+
+// short is run for a script that takes "" and 0 for whatever is missing at the end of its keys and arguments, because each of
+// them costs the server as much as a line of Lua.
+func (s script) short(ctx context.Context, c Client, keys []string, args ...any) (string, error) {
+	for keys[len(keys)-1] == "" {
+		keys = keys[:len(keys)-1]
+	}
+	for args[len(args)-1] == "" || args[len(args)-1] == int64(0) {
+		args = args[:len(args)-1]
+	}
+	return s.run(ctx, c, keys, args...)
 }
 
 // command is what runs a script. go-redis writes a *string or an *int64 as what it points to: so a command is one piece of
@@ -162,24 +182,24 @@ var (
 	//go:embed lua/leave.lua
 	leaveLua string
 
-	acquireScript    = newScript(grantLua + handLua + queueLua + acquireLua)
+	acquireScript    = newScript(acquireLua, grantLua, handLua, queueLua)
 	acquireAllScript = newScript(acquireAllLua)
 	renewScript      = newScript(renewLua)
 	confirmScript    = newScript(confirmLua)
-	releaseScript    = newScript(grantLua + handLua + queueLua + onceLua + releaseLua)
+	releaseScript    = newScript(releaseLua, grantLua, handLua, queueLua, onceLua)
 	freeScript       = newScript(freeLua)
-	breakScript      = newScript(grantLua + handLua + breakLua)
+	breakScript      = newScript(breakLua, grantLua, handLua)
 	inspectScript    = newScript(inspectLua)
 	raiseFenceScript = newScript(raiseFenceLua)
 	delegateScript   = newScript(delegateLua)
 	joinScript       = newScript(joinLua)
 	leaveScript      = newScript(leaveLua)
 
-	rwAcquireScript   = newScript(grantLua + handLua + queueLua + readersLua + rwAcquireLua)
+	rwAcquireScript   = newScript(rwAcquireLua, grantLua, handLua, queueLua, readersLua)
 	rwRenewScript     = newScript(rwRenewLua)
-	rwReleaseScript   = newScript(grantLua + handLua + queueLua + onceLua + readersLua + rwReleaseLua)
-	rwDowngradeScript = newScript(grantLua + handLua + readersLua + rwDowngradeLua)
-	rwBreakScript     = newScript(grantLua + handLua + readersLua + rwBreakLua)
+	rwReleaseScript   = newScript(rwReleaseLua, grantLua, handLua, queueLua, onceLua, readersLua)
+	rwDowngradeScript = newScript(rwDowngradeLua, grantLua, handLua, readersLua)
+	rwBreakScript     = newScript(rwBreakLua, grantLua, handLua, readersLua)
 	rwInspectScript   = newScript(rwInspectLua)
 
 	//go:embed lua/quorum_rouse.lua
@@ -195,16 +215,16 @@ var (
 	//go:embed lua/quorum_rw_downgrade.lua
 	quorumRWDowngradeLua string
 
-	quorumAcquireScript = newScript(quorumWakeLua + quorumMemberLua + quorumAcquireLua)
+	quorumAcquireScript = newScript(quorumAcquireLua, quorumWakeLua, quorumMemberLua)
 	quorumConfirmScript = newScript(quorumConfirmLua)
-	quorumReleaseScript = newScript(quorumWakeLua + quorumReleaseLua)
-	quorumEnrollScript  = newScript(quorumMemberLua + quorumEnrollLua)
+	quorumReleaseScript = newScript(quorumReleaseLua, quorumWakeLua)
+	quorumEnrollScript  = newScript(quorumEnrollLua, quorumMemberLua)
 
-	quorumRWAcquireScript   = newScript(quorumWakeLua + quorumMemberLua + quorumRWAcquireLua)
+	quorumRWAcquireScript   = newScript(quorumRWAcquireLua, quorumWakeLua, quorumMemberLua)
 	quorumRWConfirmScript   = newScript(quorumRWConfirmLua)
 	quorumRWRenewScript     = newScript(quorumRWRenewLua)
-	quorumRWReleaseScript   = newScript(quorumWakeLua + quorumRouseLua + quorumRWReleaseLua)
-	quorumRWDowngradeScript = newScript(quorumWakeLua + quorumRouseLua + quorumRWDowngradeLua)
+	quorumRWReleaseScript   = newScript(quorumRWReleaseLua, quorumWakeLua, quorumRouseLua)
+	quorumRWDowngradeScript = newScript(quorumRWDowngradeLua, quorumWakeLua, quorumRouseLua)
 )
 
 // isNil finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far from its cause.

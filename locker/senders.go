@@ -48,6 +48,9 @@ func (k *keeper) batch() (holds []*hold, claims []Claim, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
+	if n := min(len(k.pending), renewBatch); n > 0 {
+		holds, claims = make([]*hold, 0, n), make([]Claim, 0, n)
+	}
 	for len(k.pending) > 0 && len(claims) < renewBatch {
 		h := k.pending[0]
 		k.pending[0] = nil
@@ -67,8 +70,8 @@ func (k *keeper) batch() (holds []*hold, claims []Claim, start time.Time) {
 
 // renewalAt is a renewal by ttl that is sent now, no further than AtMost; the keeper's mutex is held.
 func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
-	if !h.until.IsZero() {
-		ttl = max(min(ttl, h.until.Sub(now)), time.Millisecond)
+	if h.until != 0 {
+		ttl = max(min(ttl, h.until.until(instantOf(now))), time.Millisecond)
 	}
 	return Claim{
 		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
@@ -79,7 +82,7 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) Claim {
 // next is by how much a renewal lengthens the hold; the confirmation of one that is never renewed changes nothing.
 func (h *hold) next(now time.Time) time.Duration {
 	if h.final {
-		return max(min(h.each, h.deadline.Sub(now)), time.Millisecond)
+		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)
 	}
 	return h.each
 }
@@ -124,9 +127,7 @@ func (k *keeper) answered(h *hold, g Grant, claim Claim, start time.Time) bool {
 			ttl = min(ttl, g.Left)
 			next = max(ttl, 6*renewSlack) // what runs out is not asked about without a pause
 		}
-		if deadline := start.Add(ttl - k.engine.cfg.drift(ttl)); deadline.After(h.deadline) {
-			h.deadline = deadline
-		}
+		h.deadline = max(h.deadline, instantOf(start).add(ttl-k.engine.cfg.drift(ttl)))
 		k.plan(h, start, next)
 		k.fix(h)
 		return true

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -93,18 +94,25 @@ var _ interface {
 
 // Acquire runs acquire.lua.
 func (s single) Acquire(ctx context.Context, c Claim) (Grant, error) {
-	waits := ""
+	waits, done, once := "", "", ""
 	if c.Queue {
 		waits = waitsAs(c)
 	}
+	if c.Once > 0 {
+		done, once = doneOf(c.Key), "1"
+	}
+	block := max(c.Block, 1)
 	to, w := s.acked(c.Key)
-	v, err := acquireScript.run(ctx, to,
-		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits)
+	v, err := acquireScript.short(ctx, to,
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), done},
+		c.Owner, millis(c.TTL), int64(block), waits, c.Metadata, once)
 	if err != nil {
 		return Grant{}, err
 	}
-	g, ok := grantOf(v)
+	g, ok := freshGrantOf(v, block)
+	if !ok {
+		g, ok = grantOf(v)
+	}
 	if !ok {
 		return Grant{}, odd("acquire")
 	}
@@ -166,6 +174,17 @@ func asksOnce(c Claim) string {
 	return "0"
 }
 
+// freshGrantOf reads the answer to an acquire that has found the key free, and has all the fences that it asked for.
+func freshGrantOf(text string, block int) (g Grant, ok bool) {
+	at, text, _ := strings.Cut(text, " ")
+	micros, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return g, false
+	}
+	fence, err := strconv.ParseUint(text, 10, 64)
+	return Grant{State: Granted, At: time.UnixMicro(micros), Fence: fence, Block: block}, err == nil
+}
+
 // grantOf reads the answer to an acquire, also to one that came with a release.
 func grantOf(text string) (g Grant, ok bool) {
 	r := reply{text}
@@ -196,9 +215,16 @@ func grantOf(text string) (g Grant, ok bool) {
 // Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
 func (s single) Release(ctx context.Context, c Claim) (Grant, error) {
 	r := releaseOf(c)
-	v, err := releaseScript.run(ctx, s.steps,
-		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), r.tombstone, doneOf(c.Key), r.nextTombstone},
-		c.Owner, millis(c.Keep), millis(c.Undo), millis(r.done), r.entry, r.next, r.nextTTL)
+	done, nextTombstone := "", ""
+	if r.done > 0 || r.next != "" {
+		done = doneOf(c.Key)
+	}
+	if r.next != "" {
+		nextTombstone = r.nextTombstone
+	}
+	v, err := releaseScript.short(ctx, s.steps,
+		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), r.tombstone, done, nextTombstone},
+		c.Owner, r.entry, millis(c.Keep), millis(c.Undo), millis(r.done), r.next, r.nextTTL)
 	if err != nil {
 		return Grant{}, err
 	}

@@ -33,6 +33,7 @@ var luaCommands = map[string]luaCommand{
 	"HGETALL":          {1, false, "looks for what dead callers left behind"},
 	"HLEN":             {1, false, "is there so much that it is worth looking?"},
 	"HSET":             {1, true, "registers a secret, or who has joined by it"},
+	"INCRBY":           {1, true, "counts fences while the counter is ahead of the clock"},
 	"INFO":             {0, false, "replication, stats, memory: is a quorum's node still the server that it was?"},
 	"MGET":             {all, false, "looks at a lease, its counter and its tombstone at once; data of another type is no error to it"},
 	"PEXPIRE":          {1, true, "renews a lease, or keeps it"},
@@ -242,7 +243,7 @@ var (
 	//go:embed lua/whole.lua
 	wholeLua string
 
-	wholeScript = newScript(partLua + wholeLua)
+	wholeScript = newScript(wholeLua, partLua)
 )
 
 func whole() {
@@ -304,6 +305,7 @@ func TestLuaRefused(t *testing.T) {
 		{"good.lua", "lease L · done", "lease L · counter C · done", []string{"good.lua:1: the header lists KEYS 3, and the body uses 2", "good.lua takes KEYS 3, and is given 2"}},
 		{"good.lua", "token · ttl in", "token · ttl · in", []string{"good.lua:1: the header lists ARGV 4, and the body uses 3", "good.lua takes ARGV 4, and is given 3"}},
 		{"good.lua", "ARGV[3]", "ARGV[2]", []string{"good.lua:1: the header lists ARGV 3, and the body uses 2"}},
+		{"good.lua", "none · a thing", "none · [a thing", []string{"good.lua: run it by short if its header has [what may be missing at the end]"}},
 		{"good.lua", "ARGV[3]", "ARGV[#ARGV]", []string{"good.lua:13: reach ARGV by numbers only", "good.lua:13: reach ARGV by numbers only"}},
 		{"good.lua", "return 1\n", "return unpack(KEYS)\n", []string{"good.lua:14: reach KEYS by numbers only"}},
 		{"many.lua", "ARGV[2 * i]", "ARGV[3 * i]", []string{"many.lua:10: the header says ARGV 2 for each lease: reach them by ARGV[2 * i - …] only"}},
@@ -327,7 +329,7 @@ func TestLuaRefused(t *testing.T) {
 		// Fragments.
 		{"part.lua", "-- part.lua:", "-- other.lua:", []string{"part.lua: begin with `-- part.lua: `"}},
 		{"part.lua", "-- fragment: count(ttl)\n", "", []string{
-			"part.lua: the header has no `-- ARGV: `", "part.lua: it stands before whole.lua, so its header needs `-- fragment: `",
+			"part.lua: the header has no `-- ARGV: `", "part.lua: it is a part of whole.lua, so its header needs `-- fragment: `",
 			"part.lua:1: the header lists KEYS 2", "no script variable is made by newScript(partLua)",
 			"whole.lua:1: the header lists KEYS 3", "whole.lua: it has no write",
 		}},
@@ -345,19 +347,20 @@ func TestLuaRefused(t *testing.T) {
 		{"part.lua", "'GET', KEYS[2]", "'SCAN'", []string{"part.lua:17: SCAN is in no row of luaCommands"}},
 		{"part.lua", "local function count", "redis.call('TIME')\nlocal function count", []string{"part.lua:15: a fragment is nothing but local functions"}},
 		{"part.lua", "local function next_of", "function next_of", []string{"part.lua:8: a fragment is nothing but local functions"}},
+		{"whole.lua", "\n  count(ARGV[1])\n", "\n  count(ARGV[1])\n\n-- fragments\n", []string{"whole.lua:9: count is a function of part.lua, which stands further down"}},
 		{"whole.lua", "  count(ARGV[1])\n", "", []string{"whole.lua needs nothing of part.lua"}},
 		{"whole.lua", "lease L · counter C · mark D", "lease L · mark D", []string{
 			"whole.lua:8: KEYS[3] is used, and the header lists 2", "part.lua has the KEYS lease L · counter C, and whole.lua lease L · mark D", "whole.lua takes KEYS 2, and is given 3",
 		}},
-		{"look.lua", "return redis", "count(1)\nreturn redis", []string{"look.lua:7: count is a function of part.lua: put that before it in newScript"}},
-		{"locker.go", "newScript(partLua + wholeLua)", "newScript(wholeLua + partLua)", []string{
-			"part.lua is a fragment: put it before a script in newScript", "whole.lua: it stands before part.lua", "no script variable is made by newScript(wholeLua)",
+		{"look.lua", "return redis", "count(1)\nreturn redis", []string{"look.lua:7: count is a function of part.lua: give that to its newScript"}},
+		{"locker.go", "newScript(wholeLua, partLua)", "newScript(partLua, wholeLua)", []string{
+			"part.lua is a fragment: put it behind a script in newScript", "whole.lua: it is a part of part.lua", "no script variable is made by newScript(wholeLua)",
 			"whole.lua:9: count is a function of part.lua", "whole.lua:1: the header lists KEYS 3, and the body uses 2", "whole.lua: it has no write",
 		}},
-		{"locker.go", "newScript(partLua + wholeLua)", "newScript(wholeLua)", []string{
+		{"locker.go", "newScript(wholeLua, partLua)", "newScript(wholeLua)", []string{
 			"part.lua is a fragment of no script", "whole.lua:9: count is a function of part.lua", "whole.lua:1: the header lists KEYS 3, and the body uses 2", "whole.lua: it has no write",
 		}},
-		{"locker.go", "newScript(partLua + wholeLua)", "newScript(partLua + text() + wholeLua)", []string{
+		{"locker.go", "newScript(wholeLua, partLua)", "newScript(partLua + text() + wholeLua)", []string{
 			"locker/locker.go:41: make a script of the texts of Lua files", "no script variable is made by newScript(wholeLua)", "part.lua is a fragment of no script",
 			"whole.lua:9: count is a function of part.lua", "whole.lua:1: the header lists KEYS 3, and the body uses 2", "whole.lua: it has no write",
 		}},
@@ -396,7 +399,7 @@ func TestLuaRefused(t *testing.T) {
 	t.Run("a command that nobody uses", func(t *testing.T) {
 		t.Parallel()
 		expect(t, checkCommands(t, tree("locker.go", luaGo)), "no script uses DEL", "no script uses GETEX", "no script uses HDEL", "no script uses HGET ",
-			"no script uses HGETALL", "no script uses HLEN", "no script uses HSET", "no script uses INFO", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
+			"no script uses HGETALL", "no script uses HLEN", "no script uses HSET", "no script uses INCRBY", "no script uses INFO", "no script uses MGET", "no script uses PTTL", "no script uses PUBSUB",
 			"no script uses SPUBLISH", "no script uses TIME", "no script uses TYPE", "no script uses ZADD", "no script uses ZCARD", "no script uses ZCOUNT",
 			"no script uses ZRANGE ", "no script uses ZRANK", "no script uses ZREM ", "no script uses ZREMRANGEBYSCORE", "no script uses ZSCORE")
 	})
@@ -408,14 +411,14 @@ func TestLuaRefused(t *testing.T) {
 		files := tree("twice.lua", twice).(fstest.MapFS) //nolint:forcetypeassert // it makes one
 		files["locker/lua/whole.lua"] = &fstest.MapFile{Data: []byte(strings.Replace(wholeLua, "count(", "twice(", 1))}
 		embed := func(sum string) {
-			text := strings.NewReplacer("partLua + wholeLua", sum, "	partLua string", "	partLua string\n	//go:embed lua/twice.lua\n	twiceLua string").Replace(luaGo)
+			text := strings.NewReplacer("wholeLua, partLua", sum, "	partLua string", "	partLua string\n	//go:embed lua/twice.lua\n	twiceLua string").Replace(luaGo)
 			files["locker/locker.go"] = &fstest.MapFile{Data: []byte(text)}
 		}
-		embed("partLua + twiceLua + wholeLua")
+		embed("wholeLua, partLua, twiceLua")
 		expect(t, checkLua(t, files))
-		embed("twiceLua + partLua + wholeLua")
+		embed("wholeLua, twiceLua, partLua")
 		expect(t, checkLua(t, files), "whole.lua: twice.lua calls count, which is a function of part.lua: put that before it")
-		embed("twiceLua + wholeLua")
+		embed("wholeLua, twiceLua")
 		expect(t, checkLua(t, files), "whole.lua: twice.lua calls count, which is a function of part.lua: put that before it", "part.lua is a fragment of no script")
 	})
 

@@ -17,21 +17,22 @@ import (
 //
 //	//go:embed lua/acquire.lua
 //	acquireLua string
-//	acquireScript = newScript(handLua + acquireLua)
+//	acquireScript = newScript(acquireLua, handLua)
 //	… acquireScript.run(ctx, client, []string{key}, arg) …
+//	… acquireScript.short(ctx, client, []string{key}, arg) …   the same, when the header has [what may be missing at the end]
 //	… acquireScript.call([]string{key}, arg) …            the same, to be sent later
 type scripts struct {
 	set      *token.FileSet
 	files    []*ast.File
 	embedded map[string][]string // Lua file, as in go:embed, to the variables with its text
 	made     map[string]string   // variable with a text to the variable with the script
-	before   map[string][]string // variable with a text to those of the fragments before it, in newScript
+	parts    map[string][]string // variable with a text to those of its fragments, in newScript
 	problems []string
 }
 
 func parseScripts(t testing.TB, tree fs.FS, dir string) *scripts {
 	t.Helper()
-	s := &scripts{set: token.NewFileSet(), embedded: make(map[string][]string), made: make(map[string]string), before: make(map[string][]string)}
+	s := &scripts{set: token.NewFileSet(), embedded: make(map[string][]string), made: make(map[string]string), parts: make(map[string][]string)}
 	names, err := fs.Glob(tree, path.Join(dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -94,33 +95,31 @@ func (s *scripts) variable(d *ast.GenDecl, spec *ast.ValueSpec) {
 	}
 	for i, value := range spec.Values {
 		call, ok := value.(*ast.CallExpr)
-		if ok && types.ExprString(call.Fun) == "newScript" && len(call.Args) == 1 {
-			texts, ok := summands(call.Args[0])
-			if !ok {
-				s.bad(call, "make a script of the texts of Lua files, as in newScript(handLua + releaseLua), so that its parts can be followed")
-				continue
-			}
-			last := texts[len(texts)-1]
-			s.made[last], s.before[last] = spec.Names[i].Name, texts[:len(texts)-1]
+		if !ok || types.ExprString(call.Fun) != "newScript" {
+			continue
 		}
+		texts, ok := names(call.Args)
+		if !ok {
+			s.bad(call, "make a script of the texts of Lua files, as in newScript(releaseLua, handLua), so that its parts can be followed")
+			continue
+		}
+		s.made[texts[0]], s.parts[texts[0]] = spec.Names[i].Name, texts[1:]
 	}
 }
 
-// summands are the variables of a + b + c.
-func summands(e ast.Expr) (names []string, ok bool) {
-	switch e := e.(type) {
-	case *ast.Ident:
-		return []string{e.Name}, true
-	case *ast.BinaryExpr:
-		left, ok := summands(e.X)
-		if right, more := summands(e.Y); ok && more && e.Op == token.ADD {
-			return append(left, right...), true
+// names are those of variables.
+func names(list []ast.Expr) (names []string, ok bool) {
+	for _, e := range list {
+		name, ok := e.(*ast.Ident)
+		if !ok {
+			return nil, false
 		}
+		names = append(names, name.Name)
 	}
-	return nil, false
+	return names, len(names) > 0
 }
 
-// partsOf are the fragments that stand before a script.
+// partsOf are the fragments of a script.
 func (s *scripts) partsOf(script luaScript, files []luaScript) (parts []luaScript, problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, script.file+fmt.Sprintf(format, args...))
@@ -128,25 +127,25 @@ func (s *scripts) partsOf(script luaScript, files []luaScript) (parts []luaScrip
 	text := s.textOf(script)
 	if script.isFragment() {
 		uses := 0
-		for _, before := range s.before {
-			if slices.Contains(before, text) {
+		for _, parts := range s.parts {
+			if slices.Contains(parts, text) {
 				uses++
 			}
 		}
 		switch {
 		case s.made[text] != "":
-			bad(" is a fragment: put it before a script in newScript")
+			bad(" is a fragment: put it behind a script in newScript")
 		case uses == 0:
-			bad(" is a fragment of no script: put it before one in newScript, or strike it")
+			bad(" is a fragment of no script: put it behind one in newScript, or strike it")
 		}
 		return nil, problems
 	}
-	for last, before := range s.before {
-		if slices.Contains(before, text) {
-			bad(": it stands before %s, so its header needs `-- fragment: ` with its functions", s.fileOf(last, files).name())
+	for whole, parts := range s.parts {
+		if slices.Contains(parts, text) {
+			bad(": it is a part of %s, so its header needs `-- fragment: ` with its functions", s.fileOf(whole, files).name())
 		}
 	}
-	for _, part := range s.before[text] {
+	for _, part := range s.parts[text] {
 		if f := s.fileOf(part, files); f.isFragment() {
 			parts = append(parts, f)
 		}
@@ -196,8 +195,11 @@ func (s *scripts) check(file string, keys, argv arity) []string {
 		case *ast.CallExpr:
 			given := n.Args
 			switch fun := types.ExprString(n.Fun); {
-			case fun == script+".run" && len(given) >= 3:
+			case (fun == script+".run" || fun == script+".short") && len(given) >= 3:
 				given = given[2:]
+				if (fun == script+".short") != (keys.short || argv.short) {
+					s.bad(n, "%s: run it by short if its header has [what may be missing at the end], otherwise by run", file)
+				}
 			case fun == script+".call" && len(given) >= 1:
 			default:
 				return

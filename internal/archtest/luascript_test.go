@@ -15,6 +15,7 @@ type luaScript struct {
 	title  string // the header's first line
 	fields map[string]string
 	code   luaCode
+	below  int // the line from which on its fragments are there
 }
 
 // luaFields are the parts of a header, in this order. A fragment is text that several scripts share: functions, which
@@ -30,6 +31,9 @@ func (s luaScript) name() string { return path.Base(s.file) }
 func parseLua(file, text string) (s luaScript, problems []string) {
 	s = luaScript{file: file, fields: make(map[string]string)}
 	s.title, _, _ = strings.Cut(text, "\n")
+	if above, _, found := strings.Cut(text, "\n-- fragments\n"); found {
+		s.below = strings.Count(above, "\n") + 2
+	}
 	part, last := "", -1
 	for line := range strings.Lines(text) {
 		line, comment := strings.CutPrefix(strings.TrimRight(line, "\n"), "--")
@@ -56,8 +60,9 @@ func parseLua(file, text string) (s luaScript, problems []string) {
 
 // arity says how many KEYS or ARGV there are: n, or n for each of as many leases as the caller likes.
 type arity struct {
-	n    int
-	each bool
+	n     int
+	each  bool
+	short bool // what stands in brackets may be missing
 }
 
 func (a arity) String() string {
@@ -78,12 +83,12 @@ func (s luaScript) promised(table string) arity {
 	case text == "none" || text == "":
 		return arity{}
 	case forEach.MatchString(text):
-		return arity{len(items), true}
+		return arity{n: len(items), each: true}
 	}
-	return arity{len(items), len(items) == 1 && strings.Contains(text, " … ")}
+	return arity{n: len(items), each: len(items) == 1 && strings.Contains(text, " … "), short: strings.Contains(text, " · [")}
 }
 
-// checkUses compares what the body, and the fragments before it, take out of KEYS or ARGV with the header. A fragment may
+// checkUses compares what the body, and its fragments, take out of KEYS or ARGV with the header. A fragment may
 // leave keys out that lie between its own.
 func (s luaScript) checkUses(table string, parts []luaScript) (problems []string) {
 	want := s.promised(table)
@@ -106,6 +111,8 @@ func (s luaScript) checkUses(table string, parts []luaScript) (problems []string
 		factor, plus, counted := linear(index)
 		switch {
 		case want.each && s.code.at(i-1).is("#"):
+		case want.each && want.n == 1 && s.code.isUnpacked(i):
+			used[0] = true
 		case want.each && counted && factor == want.n:
 			used[((plus%want.n)+want.n)%want.n] = true
 		case want.each:
@@ -125,6 +132,11 @@ func (s luaScript) checkUses(table string, parts []luaScript) (problems []string
 		bad(1, "the header lists %s %s, and the body uses %d: strike what is not needed, here and at the call", table, want, len(used))
 	}
 	return problems
+}
+
+// isUnpacked says whether a table stands in unpack(…), all of it.
+func (c luaCode) isUnpacked(i int) bool {
+	return c.at(i-2).is("unpack") && c.at(i-1).is("(") && c.at(i+1).is(")")
 }
 
 // linear reads an index: n, i, n * i, and n * i - m or + m. The factor is 0 where there is no variable.
@@ -200,7 +212,7 @@ func (s luaScript) calls() (calls []luaCall, problems []string) {
 	return calls, problems
 }
 
-// check looks at one file, and counts what the fragments before it do as its own.
+// check looks at one file, and counts what its fragments do as its own.
 func (s luaScript) check(parts []luaScript) (problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, s.file+fmt.Sprintf(format, args...))
@@ -247,6 +259,9 @@ func (s luaScript) check(parts []luaScript) (problems []string) {
 			keys = max(len(c.args), 1)
 		}
 		for n, arg := range c.args[:min(keys, len(c.args))] {
+			if c.command == "MGET" && len(arg) == 4 && arg.isUnpacked(2) {
+				continue
+			}
 			if !arg.follow(0, "KEYS", "[") || len(arg.inside(1)) != len(arg)-3 {
 				bad(":%d: argument %d of %s is a key, so it must be KEYS[…] and not %s: a cluster, and an ACL, must be told all keys", c.line, n+1, c.command, arg)
 			}
@@ -284,7 +299,7 @@ func (s luaScript) checkFirstWrite(writes []string) []string {
 	return nil
 }
 
-// checkParts looks at how a file is put together: which fragments stand before it, and what it takes from where.
+// checkParts looks at how a file is put together: which fragments it has, and what it takes from where.
 func (s luaScript) checkParts(parts, files []luaScript) (problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, s.file+fmt.Sprintf(format, args...))
@@ -314,7 +329,9 @@ func (s luaScript) checkParts(parts, files []luaScript) (problems []string) {
 		line := s.callsOf(other)
 		switch {
 		case line > 0 && !there && !s.isFragment():
-			bad(":%d: %s is a function of %s: put that before it in newScript, or it is nil", line, s.code.calledOf(other.offers()), other.name())
+			bad(":%d: %s is a function of %s: give that to its newScript, or it is nil", line, s.code.calledOf(other.offers()), other.name())
+		case there && line > 0 && line < s.below:
+			bad(":%d: %s is a function of %s, which stands further down", line, s.code.calledOf(other.offers()), other.name())
 		case there && line == 0 && !needed:
 			bad(": %s needs nothing of %s: leave that out of its newScript", s.name(), other.name())
 		}

@@ -1,10 +1,10 @@
 -- release.lua: give a lease up, keep it without an owner, leave the queue, or make sure that a late acquire takes nothing;
 -- and hand the key to whoever waits.
 --
--- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · done mark D · tombstone of the next token
--- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done mark for this long, in
---       ms, 0: none · the token's entry in Q, "" when it is not there · the next token's entry in Q, which is for who
---       acquires in the same step, "" when nobody does · that one's ttl in ms
+-- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D · tombstone of the next token]
+-- ARGV: token · [the token's entry in Q, "" when it is not there · keep L this long, in ms, 0: not · tombstone for this long,
+--       in ms, 0: none · done mark for this long, in ms, 0: none · the next token's entry in Q, which is for who acquires in
+--       the same step, "" when nobody does · that one's ttl in ms]
 -- returns: "released", or "released" server-µs and after it the next token's answer, as of acquire.lua: "granted" …,
 --          "busy" …, "undone" … or "done" … · "not-ours" server-µs · "revoked" server-µs reason; as one string
 --          "done" server-µs when it is not ours, but a done mark was asked for and is there
@@ -13,33 +13,34 @@
 -- first write: DEL or PEXPIRE when L is the token's, otherwise GETEX of X, which changes nothing: a full server refuses none
 --   of them, nor what comes after; a replica answers READONLY instead of a false "not ours".
 local owner = ARGV[1] .. ':'
-local found = redis.call('MGET', KEYS[1], KEYS[3]) -- unlike GET it is not offended by data that is no lock
-local lease, counter = found[1], found[2]
+local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it is not offended by data that is no lock
 local ours = lease and string.sub(lease, 1, #owner) == owner
-local first = ours and redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES')
-if ours and not first[1] and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' then
+if ours and not ARGV[3] and redis.call('ZCARD', KEYS[2]) == 0 then
   redis.call('DEL', KEYS[1]) -- mostly: nobody waits, and there is nothing else to do
   return 'released'
 end
 
+-- fragments
+
 local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local stamp = string.format('%.0f', now)
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
-local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local entry, next_entry = ARGV[2] or '', ARGV[6] or ''
+local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
 if not ours then
   local tombstone = redis.call('GETEX', KEYS[4])
   local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
   if undo > 0 and not revoked then
     redis.call('SET', KEYS[4], 'undone', 'PX', undo)
   end
-  if ARGV[5] ~= '' then
-    redis.call('ZREM', KEYS[2], ARGV[5])
+  if entry ~= '' then
+    redis.call('ZREM', KEYS[2], entry)
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
     -- L has run out, and who goes away now may be the one who would have found that out.
     redis.call('GETEX', KEYS[1])
-    hand(now, stamp, counter or redis.call('GET', KEYS[3]), nil)
+    hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end
   if revoked then
     return 'revoked' .. at .. string.sub(tombstone, 9)
@@ -51,8 +52,9 @@ if not ours then
 end
 
 -- What holds data of another type must refuse before the first write: what is half done would be told as not done.
-if not counter and (first[1] or ARGV[6] ~= '') then
-  redis.call('GET', KEYS[3])
+local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
+if first[1] or next_entry ~= '' then
+  counter = redis.call('GET', KEYS[3])
 end
 if undo > 0 then
   redis.call('GET', KEYS[4])
@@ -60,7 +62,7 @@ end
 if done > 0 then
   redis.call('GET', KEYS[5])
 end
-local undone = ARGV[6] ~= '' and redis.call('GET', KEYS[6])
+local undone = next_entry ~= '' and redis.call('GET', KEYS[6])
 
 if keep > 0 then
   redis.call('PEXPIRE', KEYS[1], keep)
@@ -94,10 +96,10 @@ lease = nil
 if first[1] then
   lease, left = hand(now, stamp, counter, nil, done == 0 and first)
 end
-if ARGV[6] == '' then
+if next_entry == '' then
   return 'released' .. at
 end
-local token, inbox, block, once, metadata = string.match(ARGV[6], '^([^|]*)|([^|]*)|[^|]*|[^|]*|([^|]*)|([^|]*)|(.*)$')
+local token, inbox, block, once, metadata = string.match(next_entry, '^([^|]*)|([^|]*)|[^|]*|[^|]*|([^|]*)|([^|]*)|(.*)$')
 if undone then
   return 'released' .. at .. 'undone' .. at
 elseif once == '1' and redis.call('GET', KEYS[5]) then
@@ -111,5 +113,5 @@ if string.sub(lease, 1, #token + 1) == token .. ':' then
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease
 end
-local place, listening = queue(now, ARGV[6], inbox)
+local place, listening = queue(now, next_entry, inbox)
 return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

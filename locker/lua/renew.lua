@@ -6,18 +6,25 @@
 --          string, as in "1700000000000000 1101"
 -- idempotent: it sets expiries to at least ttl from now. It never shortens one, because a late renewal must not undo an
 --   extension, and never creates a key.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false 0. Not for data that
---   is no string: the error would end the renewal of all others.
+-- first write: PEXPIRE of a lease that is its owner's, otherwise GETEX, which changes nothing, but makes a replica answer READONLY
+--   instead of a false 0. Not for data that is no string: the error would end the renewal of all others.
 local clock = redis.call('TIME')
-local answer = {}
+local answer, leases = {}, redis.call('MGET', unpack(KEYS)) -- data of another type is no error to it
+local text, ttl -- the same number mostly, which takes as long to read as a command
 for i = 1, #KEYS do
-  local owner = ARGV[2 * i - 1] .. ':'
-  local kind = redis.call('TYPE', KEYS[i])['ok']
-  local lease = (kind == 'string' or kind == 'none') and redis.call('GETEX', KEYS[i])
+  local owner, lease = ARGV[2 * i - 1] .. ':', leases[i]
   if lease and string.sub(lease, 1, #owner) == owner then
-    redis.call('PEXPIRE', KEYS[i], math.max(redis.call('PTTL', KEYS[i]), ARGV[2 * i])) -- always: a WAIT speaks of writes only
+    if ARGV[2 * i] ~= text then
+      text = ARGV[2 * i]
+      ttl = tonumber(text)
+    end
+    local left = redis.call('PTTL', KEYS[i])
+    redis.call('PEXPIRE', KEYS[i], left > ttl and left or text) -- always: a WAIT speaks of writes only
     answer[i] = '1'
   else
+    if lease or redis.call('TYPE', KEYS[i])['ok'] == 'none' then
+      redis.call('GETEX', KEYS[i])
+    end
     answer[i] = '0'
   end
 end

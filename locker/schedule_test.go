@@ -1,0 +1,71 @@
+package locker
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// A schedule gives the same holds at the same time as a look at all of them would, whatever is added, moved and removed meanwhile.
+func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a seed is printed, and gives the same again
+		var s schedule
+		in := make(map[*hold]bool)
+		now := instantOf(time.Now())
+		later := func() instant {
+			return now + instant(random.Int64N(int64(time.Second)>>random.IntN(30)))
+		}
+		for range 2000 {
+			switch h := anyOf(in); random.IntN(5) {
+			case 0, 1:
+				h := new(hold)
+				h.renew, h.deadline = later(), later()
+				s.add(h)
+				in[h] = true
+			case 2:
+				if h != nil {
+					h.renew, h.deadline = later(), later()
+					s.fix(h)
+				}
+			case 3:
+				if h != nil {
+					s.remove(h)
+					delete(in, h)
+				}
+			default:
+				now += instant(random.Int64N(int64(100 * time.Millisecond)))
+				for h := s.first(now); h != nil; h = s.first(now) {
+					if !in[h] || h.at() > now {
+						t.Fatalf("seed %d: %v too early, or not there", seed, h.at().until(now))
+					}
+					s.remove(h)
+					delete(in, h)
+				}
+			}
+			count, first := 0, instant(0)
+			for h := range s.holds() {
+				if !in[h] || h.index == 0 {
+					t.Fatalf("seed %d: it has a hold that was removed", seed)
+				}
+				if count++; first == 0 || h.at() < first {
+					first = h.at()
+				}
+			}
+			if count != len(in) {
+				t.Fatalf("seed %d: %d of %d holds", seed, count, len(in))
+			}
+			if e := s.earliest(); count > 0 && (e == 0 || e > first) {
+				t.Fatalf("seed %d: it says %v of a hold that is due at %v", seed, e, first)
+			}
+		}
+	}
+}
+
+func anyOf(in map[*hold]bool) *hold {
+	for h := range in {
+		return h
+	}
+	return nil
+}
