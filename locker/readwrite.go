@@ -123,17 +123,17 @@ func noteOf(key string, fence uint64) string { return tombstoneOf(key, strconv.F
 
 // Acquire runs rw_acquire.lua.
 func (s readWrite) Acquire(ctx context.Context, c Claim) (Grant, error) {
-	waits, member := "", ""
+	waits, reader := "", "0"
 	if c.Queue {
 		waits = waitsAs(c)
 	}
 	if c.Mode == Shared {
-		member = memberOf(c)
+		reader = "1"
 	}
 	to, w := s.acked(c.Key)
 	v, err := rwAcquireScript.run(ctx, to,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), readersOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits, member)
+		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits, memberOf(c), reader)
 	if err != nil {
 		return Grant{}, err
 	}

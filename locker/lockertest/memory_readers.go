@@ -49,12 +49,11 @@ func (m *Memory) reads(c locker.Claim) (l lease, reads bool) {
 
 // read makes a reader of c, or makes its part last longer, if it may enter.
 func (m *Memory) read(c locker.Claim) (g locker.Grant, ok bool) {
-	if c.Mode != locker.Shared {
-		return g, false
-	}
 	l, held := m.lease(c.Key)
-	_, reads := m.reads(c)
+	_, reads := m.reads(c) // after a downgrade it may have been a writer
 	switch {
+	case c.Mode != locker.Shared && !reads:
+		return g, false
 	case !held: // nobody waits before it
 		m.openPhase(c.Key, nil, "")
 		l = m.leases[c.Key]

@@ -72,6 +72,9 @@ local undone = ARGV[6] ~= '' and redis.call('GET', KEYS[7])
 
 if reads then
   redis.call('ZREM', KEYS[4], ARGV[8])
+  if ARGV[5] ~= '' then
+    redis.call('ZREM', KEYS[2], ARGV[5])
+  end
   if keep > 0 then
     redis.call('ZADD', KEYS[4], string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[8])
     redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), keep))
