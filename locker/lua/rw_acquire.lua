@@ -57,6 +57,7 @@ if lease then
   left = redis.call('PTTL', KEYS[1])
   if reader and string.sub(lease, 1, 7) == 'shared:' then
     if redis.call('EXISTS', KEYS[2]) == 0 then
+      remember(now)
       return entered()
     elseif not blocked() then
       redis.call('GETEX', KEYS[1])

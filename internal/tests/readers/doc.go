@@ -12,6 +12,7 @@
 //	promise      a lease is gone before its time
 //	reason       somebody is turned away although nobody is in the way: what is gone costs no more than its own time
 //	fair         a reader enters while a writer waits, or waits for more writers than one, or a writer for more phases than it has to
+//	dead         a process that lets its turn lapse is granted the key again before it is heard of
 //	idle         a key is free, or a phase open, for somebody who waits, has an inbox, and was not told
 //	told         readers are not told that a writer waits
 //	undone       a token is granted the key after it was undone

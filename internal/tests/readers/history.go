@@ -65,6 +65,7 @@ func newHistory(s source, sub subject, m *model, can abilities) *history {
 		source: s, abilities: can, subject: sub, model: m, watch: newWatch(),
 		gone: make(map[int]bool), by: make(map[string]*owner), fences: make(map[int]int),
 	}
+	h.watch.byOwner = m != nil && m.byOwner
 	for range 3 {
 		h.begin()
 	}
@@ -177,6 +178,8 @@ func (o *owner) of(side int) claim {
 const theModel, theSubject = 0, 1
 
 func (h *history) acquire(o *owner) {
+	l := h.watch.holds[o.owner]
+	late := o.phase[theSubject] != 0 && (l == nil || l.until <= h.watch.now) && h.choose(2, "late") == 1
 	var want answer
 	if h.model != nil {
 		want = h.model.acquire(o.of(theModel))
@@ -184,11 +187,17 @@ func (h *history) acquire(o *owner) {
 	got := h.subject.acquire(o.of(theSubject))
 	h.log("p%d %s acquires %v for %d, queues: %v, plain: %v: %v", o.process, o.owner, o.mode, o.ttl, o.queue, o.plain, got)
 	h.compare(want, got)
+	h.watch.calls(o.claim)
 	told := h.mail()
 	h.watch.acquired(o.claim, got)
 	h.watch.announced(o.claim, got, told)
-	h.grants(o, want, got)
-	h.look(got.State == locker.Granted || got.State == locker.Busy, false)
+	if late {
+		h.log("nobody hears that")
+		h.watch.unheard(o.owner, got.Fence)
+	} else {
+		h.grants(o, want, got)
+	}
+	h.look(servedIf(got.State == locker.Granted || got.State == locker.Busy, handed))
 }
 
 // grants remembers what an owner was granted.
@@ -212,11 +221,12 @@ func (h *history) renew(o *owner) {
 		want = h.model.renew(o.of(theModel), ttl)
 	}
 	got := h.subject.renew(o.of(theSubject), ttl)
+	h.watch.calls(o.claim)
 	h.log("p%d %s renews for %d: %v", o.process, o.owner, ttl, got)
 	h.compare(want, got)
 	h.mail()
 	h.watch.renewed(o.of(theSubject), ttl, got)
-	h.look(false, false)
+	h.look(nothing)
 }
 
 func (h *history) release(o *owner) {
@@ -236,6 +246,7 @@ func (h *history) release(o *owner) {
 		want = h.model.release(o.of(theModel), g)
 	}
 	held, waited := h.watch.releasing(o.claim, g)
+	h.watch.calls(o.claim)
 	got := h.subject.release(o.of(theSubject), g)
 	h.log("p%d %s releases, undo: %v, keep: %d, done: %v, next: %v: %v", o.process, o.owner, g.undo, g.keep, g.done, next != nil, got)
 	h.compare(want, got)
@@ -249,7 +260,11 @@ func (h *history) release(o *owner) {
 		}
 		h.grants(next, *want.Next, *got.Next)
 	}
-	h.look(true, waited && !o.plain || got.State == locker.Released && g.done)
+	by := handed
+	if waited && !o.plain || got.State == locker.Released && g.done {
+		by = opened
+	}
+	h.look(by)
 }
 
 func (h *history) downgrade(o *owner) {
@@ -267,14 +282,16 @@ func (h *history) downgrade(o *owner) {
 	}
 	// The phase has begun when its readers are told of it.
 	before, fence := h.watch.holds[o.owner], o.phase[theSubject]
+	wrote := before != nil && !before.shared
 	got := h.subject.downgrade(o.of(theSubject), fence)
+	h.watch.calls(o.claim)
 	h.log("p%d %s downgrades: %v", o.process, o.owner, got)
 	h.compare(want, got)
 	if before != nil {
 		h.watch.downgraded(o.of(theSubject), fence, got)
 	}
 	h.mail()
-	h.look(false, got.State == locker.Granted)
+	h.look(servedIf(got.State == locker.Granted && wrote, admitted))
 }
 
 func (h *history) breakHolder() {
@@ -283,7 +300,7 @@ func (h *history) breakHolder() {
 	if fence == 0 || h.choose(8, "which") == 1 {
 		fence = h.some().fences[theSubject]
 	}
-	if fence == 0 {
+	if fence == 0 || i.Foreign {
 		return
 	}
 	var want answer
@@ -307,7 +324,7 @@ func (h *history) breakHolder() {
 		h.watch.thrown()
 	}
 	h.mail()
-	h.look(got.State == locker.Released, false)
+	h.look(servedIf(got.State == locker.Released, handed))
 }
 
 func (h *history) pass() {
@@ -318,7 +335,7 @@ func (h *history) pass() {
 	}
 	h.subject.pass(n)
 	h.watch.pass(n)
-	h.look(false, false)
+	h.look(nothing)
 }
 
 func (h *history) kill() {
@@ -349,7 +366,7 @@ func (h *history) occupy() {
 		h.watch.nobody("program", false, 0, h.watch.now+ttl)
 		h.watch.lucky()
 	}
-	h.look(false, false)
+	h.look(nothing)
 }
 
 func (h *history) lose() {
@@ -359,7 +376,7 @@ func (h *history) lose() {
 	}
 	h.subject.lose()
 	h.watch.emptied()
-	h.look(false, false)
+	h.look(nothing)
 }
 
 func (h *history) evict() {
@@ -369,7 +386,7 @@ func (h *history) evict() {
 	}
 	h.subject.evict()
 	h.watch.lost()
-	h.look(false, false)
+	h.look(nothing)
 }
 
 // mail takes what the last step told.
@@ -437,8 +454,15 @@ func (h *history) same(want, got int) bool {
 	return true
 }
 
+func servedIf(it bool, by served) served {
+	if it {
+		return by
+	}
+	return nothing
+}
+
 // look compares what inspection shows after a step.
-func (h *history) look(served, opened bool) {
+func (h *history) look(by served) {
 	got := h.subject.inspect()
 	if h.model != nil {
 		want := h.model.inspect()
@@ -449,8 +473,8 @@ func (h *history) look(served, opened bool) {
 			h.differs = fmt.Sprintf("the server shows %+v, and that should be %+v; waiting: %+v", got, want, h.model.queue)
 		}
 	}
-	if served {
-		h.watch.idle(got, opened)
+	if by > nothing {
+		h.watch.idle(got, by)
 	}
 	h.watch.areAlone()
 	h.watch.began = 0

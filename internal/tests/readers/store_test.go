@@ -83,6 +83,7 @@ type stores struct {
 	key       string
 	processes []*process
 	heard     chan message
+	patience  time.Duration // with messages
 }
 
 type process struct {
@@ -167,7 +168,7 @@ func storeOf(e *locker.Engine) locker.Store {
 }
 
 func newStores(t fataler) *stores {
-	s := &stores{fataler: t, key: "read:" + rand.Text(), heard: make(chan message, 1000)}
+	s := &stores{fataler: t, key: "read:" + rand.Text(), heard: make(chan message, 1000), patience: 10 * time.Second}
 	t.Cleanup(func() {
 		for p := range s.processes {
 			s.kill(p)
@@ -337,7 +338,7 @@ func (s *stores) pass(n int)          { s.later(units(n)) }
 // said awaits what must have been told.
 func (s *stores) said(want []message) (told []message) {
 	missing := slices.Clone(want)
-	slow := time.NewTimer(10 * time.Second)
+	slow := time.NewTimer(s.patience)
 	defer slow.Stop()
 	for {
 		var m message

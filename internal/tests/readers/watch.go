@@ -4,27 +4,29 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
 // watch says what must never be, by what callers ask, are answered and are told. It knows no queue and no script.
 type watch struct {
-	now    int
-	holds  map[string]*hold
-	waits  map[string]*waiter
-	undone map[string]int // until when
-	asked  int            // when somebody last asked to wait
-	top    int            // the largest fence that was granted or reserved
-	phase  int            // the fence of the last phase, 0 after a writer
-	began  int            // of the phase that this step has begun
-	plain  bool           // a Locker without readers took part: it keeps no phases
-	mute   bool           // somebody has waited who is told nothing, so there may be holds that nobody knows of
-	lapsed map[int]bool   // a process that was granted the key, and let it lapse: it may be taken for dead at any time
-	killed map[int]bool
+	now     int
+	holds   map[string]*hold
+	waits   map[string]*waiter
+	undone  map[string]int // until when
+	asked   int            // when somebody last asked to wait
+	top     int            // the largest fence that was granted or reserved
+	phase   int            // the fence of the last phase, 0 after a writer
+	began   int            // of the phase that this step has begun
+	plain   bool           // a Locker without readers took part: it keeps no phases
+	mute    bool           // somebody has waited who is told nothing, so there may be holds that nobody knows of
+	lapsed  map[int]bool   // a process that was granted the key, and let it lapse: it may be taken for dead at any time
+	killed  map[int]bool
+	stands  map[int]bool // and has not called since
+	byOwner bool         // a break leaves a note for each reader
 
-	keptBefore *hold // by the owner that releases now
-	broken     []violation
+	broken []violation
 }
 
 // hold is what somebody was granted.
@@ -51,7 +53,7 @@ type violation struct{ invariant, text string }
 func newWatch() *watch {
 	return &watch{
 		holds: make(map[string]*hold), waits: make(map[string]*waiter), undone: make(map[string]int), killed: make(map[int]bool),
-		lapsed: make(map[int]bool),
+		lapsed: make(map[int]bool), stands: make(map[int]bool),
 	}
 }
 
@@ -91,7 +93,7 @@ func (w *watch) over(owner string, h *hold) {
 	if !h.handed || h.shared && !w.plain { // who is let in with others has left the queue
 		return
 	}
-	w.lapsed[h.process] = true
+	w.lapsed[h.process], w.stands[h.process] = true, h.process != noInbox && !h.shared
 	for waiting, other := range w.waits { // its process is taken for dead, and loses its places, which it does not know
 		if waiting == owner || h.process != noInbox && other.process == h.process {
 			delete(w.waits, waiting)
@@ -139,7 +141,8 @@ func (w *watch) kill(process int) {
 
 // granted is called for every grant, by answer or by message.
 func (w *watch) granted(c claim, fence, until int, byMessage bool) {
-	together := w.waits[c.owner] != nil && (w.began == fence || c.process == noInbox)
+	waited := w.waits[c.owner] != nil
+	together := waited && (w.began == fence || c.process == noInbox)
 	delete(w.waits, c.owner)
 	if h := w.holds[c.owner]; h != nil && h.until > w.now && (!h.doubt || h.fence == fence) {
 		if fence != h.fence {
@@ -171,6 +174,10 @@ func (w *watch) granted(c claim, fence, until int, byMessage bool) {
 		w.breaks("fences", "%s is granted fence %d after %d", c.owner, fence, w.top)
 	default:
 		w.begins(h)
+		w.overtakes(c, waited)
+	}
+	if byMessage && w.stands[c.process] {
+		w.breaks("dead", "%s is granted the key, and its process let one lapse and was not heard of since", c.owner)
 	}
 	w.holds[c.owner] = h
 	w.areAlone()
@@ -179,8 +186,17 @@ func (w *watch) granted(c claim, fence, until int, byMessage bool) {
 // enters is a reader that comes into a phase which is on.
 func (w *watch) enters(c claim) {
 	for _, o := range w.waits {
-		if o.mode == locker.Exclusive && o.luck == 0 && !w.lapsed[o.process] && !w.plain {
+		if o.mode == locker.Exclusive && o.luck == 0 && len(w.lapsed) == 0 && !w.plain {
 			w.breaks("fair", "%s enters the phase while %s waits to write", c.owner, o.owner)
+		}
+	}
+}
+
+// overtakes wants nobody to begin anything who has not waited while others wait.
+func (w *watch) overtakes(c claim, waited bool) {
+	for _, o := range w.waits {
+		if !waited && !w.plain && !w.mute && len(w.lapsed) == 0 && !w.killed[c.process] {
+			w.breaks("fair", "%s does not wait, and is granted the key before %s", c.owner, o.owner)
 		}
 	}
 }
@@ -201,7 +217,7 @@ func (w *watch) begins(h *hold) {
 		}
 		most := 1 + o.luck
 		switch {
-		case w.plain, o.process == noInbox, w.lapsed[o.process]: // or it has had its turn, and did not notice
+		case w.plain, w.mute, len(w.lapsed) > 0: // or it has had its turn, and did not notice
 		case o.mode == locker.Shared && o.writers > most:
 			w.breaks("fair", "reader %s waits for %d writers", o.owner, o.writers)
 		case o.mode == locker.Exclusive && (o.phases > o.ahead+most || o.writers > o.ahead+o.luck):
@@ -210,9 +226,11 @@ func (w *watch) begins(h *hold) {
 	}
 }
 
-// believe are those who think that they hold the key.
+// believe are those who think that they hold the key, and who was promised that it is kept.
 func (w *watch) believe() []*hold {
-	return slices.DeleteFunc(w.live(), func(h *hold) bool { return h.kept() || w.killed[h.process] })
+	return slices.DeleteFunc(w.live(), func(h *hold) bool {
+		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]
+	})
 }
 
 // areAlone wants a writer to be.
@@ -237,6 +255,16 @@ func (w *watch) nobody(name string, shared bool, fence, until int) {
 		until = max(until, before.until)
 	}
 	w.holds[name] = &hold{claim: claim{owner: name, process: noInbox, mode: foreignMode}, shared: shared, fence: fence, until: until}
+}
+
+// calls is a sign of life.
+func (w *watch) calls(c claim) { delete(w.stands, c.process) }
+
+// unheard is a grant that its owner does not hear of.
+func (w *watch) unheard(owner string, fence int) {
+	if h := w.holds[owner]; h != nil && h.fence == fence {
+		h.doubt = true
+	}
 }
 
 // acquired is an answer to an acquire; the messages that came with it were seen before.
@@ -369,14 +397,11 @@ func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	held = h != nil && h.until > w.now && !h.doubt
 	waited = w.waits[c.owner] != nil
 	delete(w.waits, c.owner)
-	if h == nil { // or it was granted the key, and nobody told it
-		h = &hold{claim: c, shared: c.mode == locker.Shared, fence: w.phase}
-	}
 	delete(w.holds, c.owner)
-	if h.doubt { // the server does not know who goes
+	if h != nil && h.doubt { // the server does not know who goes
 		w.nobody("forgotten "+c.owner, h.shared, h.fence, h.until)
 	}
-	if w.keptBefore = w.holds["kept "+c.owner]; g.keep > 0 {
+	if held && g.keep > 0 {
 		w.nobody("kept "+c.owner, h.shared, h.fence, w.now+g.keep)
 	}
 	if g.undo {
@@ -390,25 +415,34 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 	if held && a.State != locker.Released {
 		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
-	if a.State == locker.Revoked && c.phase == 0 {
+	if a.State == locker.Revoked && (c.phase == 0 || w.byOwner) {
 		delete(w.undone, c.owner) // the note of the break stands for it, for as long as that does
 	}
-	if g.keep > 0 && a.State != locker.Released {
-		if delete(w.holds, "kept "+c.owner); w.keptBefore != nil {
-			w.holds["kept "+c.owner] = w.keptBefore
-		}
+	if !held && g.keep > 0 && a.State == locker.Released { // it was granted the key, and nobody told it
+		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }
 
-// idle wants a free key to be given to somebody who waits. opened: so must a phase, to readers.
-func (w *watch) idle(i info, opened bool) {
+// served is what a step should have done for those who wait.
+type served int
+
+const (
+	nothing  served = iota
+	handed          // a free key is given to somebody who waits
+	opened          // and so is a phase, to readers, if no writer waits
+	admitted        // or even then
+)
+
+// idle wants those who wait to be served.
+func (w *watch) idle(i info, by served) {
 	for _, o := range w.waits {
 		switch {
 		case o.process == noInbox, w.lapsed[o.process]:
 		case !i.Held:
 			w.breaks("idle", "%s waits for a key that is free", o.owner)
-		case opened && i.Shared && o.mode == locker.Shared && !w.plain && !w.writerWaits():
-			w.breaks("idle", "%s waits to read beside readers, and no writer waits", o.owner)
+		case by < opened, !i.Shared, o.mode != locker.Shared, w.plain:
+		case by == admitted || !w.writerWaits():
+			w.breaks("idle", "%s waits to read beside readers", o.owner)
 		}
 	}
 }
