@@ -179,7 +179,7 @@ const theModel, theSubject = 0, 1
 
 func (h *history) acquire(o *owner) {
 	l := h.watch.holds[o.owner]
-	late := o.phase[theSubject] != 0 && (l == nil || l.until <= h.watch.now) && h.choose(2, "late") == 1
+	late := o.mode == locker.Shared && o.phase[theSubject] != 0 && (l == nil || l.until <= h.watch.now) && h.choose(2, "late") == 1
 	var want answer
 	if h.model != nil {
 		want = h.model.acquire(o.of(theModel))

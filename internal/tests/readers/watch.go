@@ -81,8 +81,12 @@ func (w *watch) pass(units int) {
 		}
 		w.over(owner, h)
 	}
-	if w.asked+queueLife <= w.now {
+	if w.asked+queueLife <= w.now { // the queue is forgotten, and who was handed the key with it
 		clear(w.waits)
+		clear(w.stands)
+		for _, h := range w.holds {
+			h.handed = false
+		}
 	}
 	w.lucky()
 }
