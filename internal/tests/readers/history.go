@@ -397,8 +397,12 @@ func (h *history) mail() []message {
 	}
 	got := h.subject.said(want)
 	for _, m := range got {
-		switch m.kind {
-		case locker.EventGranted:
+		if m.kind == locker.EventDone { // in whichever order they come: these have left before anybody was served
+			delete(h.watch.waits, m.owner)
+		}
+	}
+	for _, m := range got {
+		if m.kind == locker.EventGranted {
 			o := h.by[m.owner]
 			i := slices.IndexFunc(want, func(w message) bool { return w.kind == m.kind && w.owner == m.owner })
 			wanted := 0
@@ -411,9 +415,6 @@ func (h *history) mail() []message {
 			h.log("p%d is told that %s has the key with fence %d, a writer waits: %v", m.process, m.owner, m.fence, m.writer)
 			h.watch.granted(o.claim, m.fence, h.watch.now+o.hand, true)
 			h.holdsNow(o, wanted, m.fence)
-		case locker.EventDone:
-			delete(h.watch.waits, m.owner)
-		default:
 		}
 	}
 	for _, w := range want {

@@ -290,6 +290,10 @@ func (m *model) release(c claim, g giving) answer {
 	if g.undo {
 		m.notes[c.owner] = note{ends: m.now + noteLife}
 	}
+	if holds {
+		m.confirm()
+	}
+	m.leave(c.owner)
 	if g.done {
 		m.done = m.now + doneLife
 		m.dismiss()
@@ -297,13 +301,10 @@ func (m *model) release(c claim, g giving) answer {
 	a := answer{State: locker.Released}
 	switch {
 	case reads:
-		m.leave(c.owner)
 		m.leavePhase(c, g)
 	case g.keep > 0:
-		m.confirm()
 		m.lease = &lease{kind: kept, fence: m.lease.fence, block: 1, ends: m.now + g.keep}
 	default:
-		m.confirm()
 		m.free()
 		if c.plain {
 			m.hand("")
