@@ -132,6 +132,8 @@ var (
 	rwAcquireLua string
 	//go:embed lua/rw_renew.lua
 	rwRenewLua string
+	//go:embed lua/rw_part.lua
+	rwPartLua string
 	//go:embed lua/rw_release.lua
 	rwReleaseLua string
 	//go:embed lua/rw_downgrade.lua
@@ -177,6 +179,7 @@ var (
 
 	rwAcquireScript   = newScript(grantLua + handLua + queueLua + readersLua + rwAcquireLua)
 	rwRenewScript     = newScript(rwRenewLua)
+	rwPartScript      = newScript(rwPartLua)
 	rwReleaseScript   = newScript(grantLua + handLua + queueLua + onceLua + readersLua + rwReleaseLua)
 	rwDowngradeScript = newScript(grantLua + handLua + readersLua + rwDowngradeLua)
 	rwBreakScript     = newScript(grantLua + handLua + readersLua + rwBreakLua)

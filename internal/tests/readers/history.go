@@ -3,6 +3,7 @@ package readers
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -516,24 +517,22 @@ func (h *history) finish() {
 
 // String is the history and what is wrong with it.
 func (h *history) String() string {
-	text := ""
-	for _, line := range h.trace {
-		text += line + "\n"
-	}
+	lines := slices.Clone(h.trace)
 	for _, v := range h.watch.broken {
-		text += v.invariant + ": " + v.text + "\n"
+		lines = append(lines, v.invariant+": "+v.text)
 	}
-	return text + h.differs
+	return strings.Join(append(lines, h.differs), "\n")
 }
 
 // String is what a step says.
 func (a answer) String() string {
 	s := a.State.String()
-	switch {
-	case a.State == locker.Busy:
+	switch a.State {
+	case locker.Busy:
 		s += fmt.Sprintf(" behind fence %d for %d, place %d", a.Holder, a.Left, a.Place)
-	case a.State == locker.Granted:
+	case locker.Granted:
 		s += fmt.Sprintf(" with fence %d, a writer waits: %v", a.Fence, a.Writer)
+	default:
 	}
 	if a.Next != nil {
 		s += ", next: " + a.Next.String()

@@ -183,7 +183,7 @@ func (m *model) acquire(c claim) answer {
 	}
 	isPhase := m.lease != nil && m.lease.kind == phase
 	switch reader := c.mode == locker.Shared && !c.plain; {
-	case m.lease == nil && !(m.off(NoOvertaking) && !reader):
+	case m.lease == nil && (reader || !m.off(NoOvertaking)):
 		if m.serve(c, false); m.reads(c.owner) || reader && m.isOpen() {
 			return m.entered(c)
 		}
@@ -342,7 +342,7 @@ func (m *model) follow(c claim) answer {
 // giveUp is a release by who holds nothing.
 func (m *model) giveUp(c claim, g giving) answer {
 	revoked := m.revoked(c)
-	if n, ok := m.note(c.owner); g.undo && !(ok && n.revoked) {
+	if n, ok := m.note(c.owner); g.undo && (!ok || !n.revoked) {
 		m.notes[c.owner] = note{ends: m.now + noteLife}
 	}
 	left := c.queue && m.leave(c.owner)

@@ -37,7 +37,7 @@ func compare(t *rapid.T, s *stores, m *model, can abilities) {
 	switch {
 	case h.fine():
 	case time.Since(began) > unit/2:
-		t.Skip("this machine is too slow: what should not run out has")
+		t.Log("no verdict: this machine is so slow that something may have run out by itself")
 	default:
 		t.Fatal(h)
 	}
