@@ -26,6 +26,7 @@ type acquisition struct {
 	meta     string
 	finish   func(Outcome) // tells the Observer that it has ended; nil without one
 	behind   string        // what its RunAll holds and sorts behind rule.Key, so that it must not wait; "": nothing
+	inside   bool          // the caller reads the key already, so that a writer who is waited for would wait for it
 	pass     *Pass         // of who joins a lease
 
 	*ticket        // the token that is asked with
@@ -76,6 +77,9 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if within != nil && a.rule.hasItsOwn() {
+		a.inside, a.rule.Wait = true, NoWait
+	}
 	if a.rule.Wait > 0 {
 		timer := a.engine.timers.start(a.rule.Wait)
 		defer a.engine.timers.stop(timer)
@@ -83,13 +87,13 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	}
 	a.describe()
 	defer func() { a.close(lease, err) }() // also when an Observer or a Backoff panics
-	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
-	switch {
-	case ok && within != nil:
+	if within != nil && !a.inside {
 		if l := a.readAlong(within); l != nil {
 			return l, nil
-		}
-		fallthrough // it was lost in between
+		} // it was lost in between
+	}
+	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
+	switch {
 	case ok:
 		return a.among(t)
 	case a.rule.Mode == Shared:

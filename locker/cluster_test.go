@@ -187,6 +187,74 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 }
 
+// Readers and writers, too: those who hold go on holding, and nobody else comes in.
+func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	var seen answers
+	client := cluster.Client(t, seen.counted)
+	slot := int(locker.SlotOf("{rw}"))
+	from, i := cluster.Owner(slot)
+	read, written := locker.Rule{Key: "{rw}:read", Mode: locker.Shared, TTL: 3 * time.Second}, locker.Rule{Key: "{rw}:written", TTL: 3 * time.Second}
+	down := locker.Rule{Key: "{rw}:down", TTL: 3 * time.Second}
+	l, other := newReadWrite(t, client), newReadWrite(t, client)
+	leases := []*locker.Lease{acquire(t, l, read), acquire(t, other, read), acquire(t, l, written), acquire(t, l, down)}
+	if err := leases[3].Downgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	live := func() {
+		t.Helper()
+		before := make(map[*locker.Lease]time.Time)
+		for _, l := range leases {
+			before[l] = l.Expires()
+		}
+		for _, l := range leases {
+			eventually(t, "it is renewed", func() bool {
+				if l.Context().Err() != nil {
+					t.Fatal(context.Cause(l.Context()))
+				}
+				return l.Expires().After(before[l])
+			})
+		}
+	}
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	live()
+	if n := move.Carry(read.Key, locker.ReadersOf(down.Key)); n != 2 {
+		t.Fatalf("%d keys were carried", n)
+	}
+	live()
+	live()
+	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+		t.Fatal("positive control: no step was refused, or nobody was sent to the target")
+	}
+	// Of another phase, or without a part, nothing is renewed.
+	store := locker.ReadWriteStore(client)
+	for _, c := range []locker.Claim{
+		{Key: read.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", Mode: locker.Shared, TTL: time.Minute, Fence: leases[0].Fence()},
+		{Key: written.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", TTL: time.Minute},
+	} {
+		gs, err := store.Renew(t.Context(), []locker.Claim{c})
+		if err != nil || gs[0].State != locker.NotOurs {
+			t.Errorf("%v: %v, %v", c, gs, err)
+		}
+	}
+	move.Finish()
+	live()
+	for _, key := range []string{read.Key, written.Key, down.Key} {
+		_, err := other.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+		wantErr(t, err, key, locker.ErrBusy)
+	}
+	for _, l := range leases {
+		release(t, l)
+	}
+	for _, key := range []string{read.Key, written.Key, down.Key} {
+		release(t, acquire(t, other, locker.Rule{Key: key, Wait: locker.NoWait}))
+	}
+	if n := seen.of("CROSSSLOT"); n > 0 {
+		t.Errorf("%d scripts went across slots", n)
+	}
+}
+
 func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

@@ -67,7 +67,7 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	if adaptive {
 		t.ttl = 0
 	}
-	alone := c.handoffs == 1 || !c.renewal || r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 ||
+	alone := c.handoffs == 1 || !c.renewal || r.hasItsOwn() ||
 		r.Wait == NoWait && r.Mode == Exclusive
 	return t, !alone
 }

@@ -27,6 +27,7 @@ var (
 
 		"rw_acquire": rwAcquireScript.text, "rw_renew": rwRenewScript.text, "rw_release": rwReleaseScript.text,
 		"rw_break": rwBreakScript.text, "rw_inspect": rwInspectScript.text, "rw_downgrade": rwDowngradeScript.text,
+		"rw_part":        rwPartScript.text,
 		"quorum_acquire": quorumAcquireScript.text, "quorum_confirm": quorumConfirmScript.text,
 		"quorum_release": quorumReleaseScript.text, "quorum_enroll": quorumEnrollScript.text,
 		"delegate": delegateScript.text, "join": joinScript.text, "leave": leaveScript.text,

@@ -16,7 +16,7 @@ import (
 //	a reader releases           nothing, unless it is the last: then the hold is released
 //	the hold is lost            the contexts of all its readers end
 //	who reads asks again        it uses the same hold, also while the phase is closed: the writer waits for it, so it must
-//	                            not wait for the writer
+//	                            not wait for the writer. With AtLeast, AtMost or Once it asks the server, once
 //
 // A cohort of readers has waiting callers only while its leader asks: there is no hold then, or it has not been shared out yet.
 

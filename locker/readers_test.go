@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -256,6 +257,55 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 		release(t, inner)
 		release(t, w.granted(0))
 		other.granted(0)
+	})
+}
+
+// Whatever makes readers ask for themselves, who reads and asks again must not wait for a writer that waits for it.
+func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
+	for name, o := range map[string]locker.Option{"WithFair": locker.WithFair(), "WithoutRenewal": locker.WithoutRenewal()} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				ls, _ := processes(t, store, 2, o)
+				outer := acquire(t, ls[0], reading)
+				w := waits(t, ls[1], writing)
+				inner, err := ls[0].Acquire(outer.Context(), patient(reading, time.Second))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if inner.Fence() != outer.Fence() {
+					t.Fatalf("fence %d inside %d", inner.Fence(), outer.Fence())
+				}
+				release(t, outer)
+				w.waitsStill()
+				release(t, inner)
+				release(t, w.granted(0))
+			})
+		})
+	}
+}
+
+// A lease with times of its own is none that can be shared: behind a writer it is refused at once.
+func TestWhoReadsAndAsksForALeaseOfItsOwn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		outer := acquire(t, ls[0], reading)
+		own := reading
+		own.AtMost = 10 * time.Second
+		inner, err := ls[0].Acquire(outer.Context(), own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, inner)
+		w := waits(t, ls[1], writing)
+		start := time.Now()
+		_, err = ls[0].Acquire(outer.Context(), own)
+		wantErr(t, err, "a", locker.ErrBusy)
+		if !strings.Contains(err.Error(), "reads under this key already") {
+			t.Error(err)
+		}
+		since(t, start, 0, 0)
+		release(t, outer)
+		release(t, w.granted(0))
 	})
 }
 

@@ -54,7 +54,8 @@ func NewReadWrite(cs []Client, opts ...Option) (*Engine, error) {
 // readWrite is the Store of one server, or of a cluster, with readers. A writer's lease lies in L as that of single does. While
 // readers hold, L says so, with the fence of their phase, and the sorted set R beside it has an entry with an expiry for each.
 //
-// While a slot of a cluster moves, all of its steps are refused: they name several keys. The Engine repeats them.
+// While a slot of a cluster moves, its steps are refused, because they name several keys, and the Engine repeats them. Only renewals
+// go on, in steps of one key each.
 type readWrite struct {
 	single
 	cluster clusterClient // nil: one server
@@ -123,17 +124,17 @@ func noteOf(key string, fence uint64) string { return tombstoneOf(key, strconv.F
 
 // Acquire runs rw_acquire.lua.
 func (s readWrite) Acquire(ctx context.Context, c Claim) (Grant, error) {
-	waits, member := "", ""
+	waits, reader := "", "0"
 	if c.Queue {
 		waits = waitsAs(c)
 	}
 	if c.Mode == Shared {
-		member = memberOf(c)
+		reader = "1"
 	}
 	to, w := s.acked(c.Key)
 	v, err := rwAcquireScript.run(ctx, to,
 		[]string{c.Key, queueOf(c.Key), counterOf(c.Key), readersOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits, member)
+		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, waits, memberOf(c), reader)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -168,6 +169,7 @@ func (s readWrite) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	}
 	if s.cluster != nil {
 		clustered(s).each(batches(cs, func(key string) uint16 { return slot(tagOf(key)) }), renew)
+		clustered(s).each(alone(cs, grants), func(b *batch) { s.renewAlone(ctx, b, grants) })
 	} else {
 		for _, b := range batches(cs, func(string) uint16 { return 0 }) {
 			renew(b)
@@ -185,6 +187,30 @@ func (b *batch) readersCall() *call {
 		args = append(args, c.Owner, millis(c.TTL), memberOf(*c), strconv.FormatUint(c.Fence, 10))
 	}
 	return rwRenewScript.call(keys, args...)
+}
+
+// renewAlone renews one lease while its slot moves. A reader's part goes first: as long as that lasts no other reader's release
+// makes L end sooner, and while L says the same phase nobody has taken the part away.
+func (s readWrite) renewAlone(ctx context.Context, b *batch, grants []Grant) {
+	c, i := *b.first(), b.places[0]
+	part := "0"
+	if c.Fence != 0 {
+		var err error
+		if part, err = rwPartScript.run(ctx, s.renewals, []string{readersOf(c.Key)}, memberOf(c), millis(c.TTL)); err != nil {
+			b.fail(grants, err)
+			return
+		}
+	}
+	if part == "0" { // a writer, also one whose downgrade is not answered
+		clustered(s).renewAlone(ctx, b, grants)
+		return
+	}
+	c.Owner = fmt.Sprintf("%s:%d", shared, c.Fence)
+	s.renew(ctx, &batch{all: []Claim{c}, places: []int{0}}, grants[i:i+1])
+	if g := &grants[i]; g.State == Granted {
+		queued, err := do(ctx, s.renewals, "exists", queueOf(c.Key))
+		g.Writer = err == nil && queued == "1"
+	}
 }
 
 // Release runs rw_release.lua. Next is left out when the key is kept: nobody gets it before that is over.

@@ -3,6 +3,7 @@ package locker_test
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,6 +161,103 @@ func TestAFullServerLetsReadersGoAndNoneIn(t *testing.T) {
 	_, err = one.Acquire(t.Context(), shared)
 	wantErr(t, err, "full", locker.ErrUnavailable)
 	release(t, lease)
+}
+
+// What the server has forgotten of its readers keeps writers out all the same, until it would have run out.
+func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	reader := func(c locker.Claim) locker.Claim { c.Mode = locker.Shared; return c }
+	for name, comes := range map[string]func(s locker.Store, key string) locker.Claim{
+		"a reader comes": func(s locker.Store, key string) locker.Claim {
+			r := reader(claimOf(key))
+			stateOf(t, locker.Granted)(s.Acquire(t.Context(), r))
+			return r
+		},
+		"a reader is let in when a writer gives up": func(s locker.Store, key string) locker.Claim {
+			w, r := claimOf(key), reader(claimOf(key))
+			w.Queue, w.Hand, r.Queue, r.Hand = true, time.Second, true, 20*time.Second
+			stateOf(t, locker.Busy)(s.Acquire(t.Context(), w))
+			stateOf(t, locker.Busy)(s.Acquire(t.Context(), r))
+			stateOf(t, locker.NotOurs)(s.Release(t.Context(), w))
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := locker.ReadWriteStore(server.Client(t))
+			key := rand.Text()
+			stateOf(t, locker.Granted)(s.Acquire(t.Context(), reader(claimOf(key))))
+			if n := client.Del(t.Context(), locker.ReadersOf(key)).Val(); n != 1 {
+				t.Fatal("positive control: nobody was forgotten")
+			}
+			last := comes(s, key)
+			stateOf(t, locker.Released)(s.Release(t.Context(), last))
+			g := stateOf(t, locker.Busy)(s.Acquire(t.Context(), claimOf(key)))
+			if g.Holder.Left <= 0 || g.Holder.Left > time.Minute {
+				t.Errorf("%v left", g.Holder.Left)
+			}
+		})
+	}
+}
+
+// claimOf is a writer's.
+func claimOf(key string) locker.Claim {
+	return locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1}
+}
+
+// stateOf wants an answer.
+func stateOf(t *testing.T, want locker.State) func(locker.Grant, error) locker.Grant {
+	return func(g locker.Grant, err error) locker.Grant {
+		t.Helper()
+		if err != nil || g.State != want {
+			t.Fatalf("%v, %v, want %v", g.State, err, want)
+		}
+		return g
+	}
+}
+
+// An acquire of a writer that runs late, when it has become a reader, finds it among the readers, and does not queue it.
+func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	s := locker.ReadWriteStore(server.Client(t))
+	w := claimOf("a")
+	w.Queue, w.Hand = true, 20*time.Second
+	g := stateOf(t, locker.Granted)(s.Acquire(t.Context(), w))
+	shared := w
+	shared.Mode, shared.Fence = locker.Shared, g.Fence
+	stateOf(t, locker.Granted)(s.(locker.Downgrader).Downgrade(t.Context(), shared))
+	if late := stateOf(t, locker.Granted)(s.Acquire(t.Context(), w)); late.Fence != g.Fence {
+		t.Errorf("fence %d became %d", g.Fence, late.Fence)
+	}
+	if n := client.Exists(t.Context(), locker.QueueOf("a")).Val(); n != 0 {
+		t.Error("it waits for itself")
+	}
+	// What has queued it nevertheless, as an older version would, goes with its release.
+	client.ZAdd(t.Context(), locker.QueueOf("a"), redis.Z{Score: 1, Member: locker.EntryOf(w)})
+	w.Fence = g.Fence
+	stateOf(t, locker.Released)(s.Release(t.Context(), w))
+	nothingLeftBut(t, client)
+}
+
+// The note of a break speaks of a phase; what is unclear about one of its readers must be undone all the same.
+func TestABrokenReaderIsUndone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := locker.ReadWriteStore(server.Client(t))
+	r := claimOf("a")
+	r.Mode = locker.Shared
+	g := stateOf(t, locker.Granted)(s.Acquire(t.Context(), r))
+	stateOf(t, locker.Released)(s.(locker.Breaker).Break(t.Context(), "a", g.Fence, "maintenance"))
+	r.Fence, r.Undo = g.Fence, time.Minute
+	for range 2 {
+		if told := stateOf(t, locker.Revoked)(s.Release(t.Context(), r)); told.Reason != "maintenance" {
+			t.Errorf("the reason is %q", told.Reason)
+		}
+	}
+	stateOf(t, locker.Undone)(s.Acquire(t.Context(), r))
 }
 
 func TestDataOfAnotherTypeBesideAReadWriteLockIsRefused(t *testing.T) {

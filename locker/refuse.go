@@ -65,6 +65,8 @@ func (a *acquisition) giveUp(reason error) error {
 		return a.fail(unavailable(a.failure), 0)
 	case seen && reason == errWaitOver && a.behind != "":
 		return a.fail(fmt.Errorf("%w, and it was not waited for: RunAll was called while %s is held, which sorts behind it, so whoever waits there could wait for ever; take all keys in one RunAll", ErrBusy, a.behind), a.retryAfter())
+	case seen && reason == errWaitOver && a.inside:
+		return a.fail(fmt.Errorf("%w, and it was not waited for: the caller reads under this key already, so the writer who waits would wait for the caller; leave AtLeast, AtMost and Once to the outer lease", ErrBusy), a.retryAfter())
 	case seen && reason == errWaitOver:
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:

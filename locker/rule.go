@@ -49,3 +49,6 @@ func (r Rule) lease() time.Duration {
 	}
 	return ttl
 }
+
+// hasItsOwn says whether the rule speaks of one caller's lease, which cannot be shared.
+func (r Rule) hasItsOwn() bool { return r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 }

@@ -152,6 +152,8 @@ var (
 	rwAcquireLua string
 	//go:embed lua/rw_renew.lua
 	rwRenewLua string
+	//go:embed lua/rw_part.lua
+	rwPartLua string
 	//go:embed lua/rw_release.lua
 	rwReleaseLua string
 	//go:embed lua/rw_downgrade.lua
@@ -197,6 +199,7 @@ var (
 
 	rwAcquireScript   = newScript(rwAcquireLua, grantLua, handLua, queueLua, readersLua)
 	rwRenewScript     = newScript(rwRenewLua)
+	rwPartScript      = newScript(rwPartLua)
 	rwReleaseScript   = newScript(rwReleaseLua, grantLua, handLua, queueLua, onceLua, readersLua)
 	rwDowngradeScript = newScript(rwDowngradeLua, grantLua, handLua, readersLua)
 	rwBreakScript     = newScript(rwBreakLua, grantLua, handLua, readersLua)

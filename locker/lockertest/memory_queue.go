@@ -67,11 +67,14 @@ func (m *Memory) enqueue(c locker.Claim) {
 	m.queues[c.Key] = queue{waiting: waiting, ends: m.now().Add(queueLife)}
 }
 
-// leave takes owner out of the queue.
-func (m *Memory) leave(key, owner string) {
-	if waiting := m.queue(key); indexOf(waiting, owner) >= 0 {
-		m.setQueue(key, slices.DeleteFunc(waiting, func(w waiter) bool { return w.owner == owner }))
+// leave takes owner out of the queue, and says whether it was there.
+func (m *Memory) leave(key, owner string) bool {
+	waiting := m.queue(key)
+	if indexOf(waiting, owner) < 0 {
+		return false
 	}
+	m.setQueue(key, slices.DeleteFunc(waiting, func(w waiter) bool { return w.owner == owner }))
+	return true
 }
 
 // dismiss sends those away who wait for work that is done now.

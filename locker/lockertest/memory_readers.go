@@ -49,12 +49,11 @@ func (m *Memory) reads(c locker.Claim) (l lease, reads bool) {
 
 // read makes a reader of c, or makes its part last longer, if it may enter.
 func (m *Memory) read(c locker.Claim) (g locker.Grant, ok bool) {
-	if c.Mode != locker.Shared {
-		return g, false
-	}
 	l, held := m.lease(c.Key)
-	_, reads := m.reads(c)
+	_, reads := m.reads(c) // after a downgrade it may have been a writer
 	switch {
+	case c.Mode != locker.Shared && !reads:
+		return g, false
 	case !held: // nobody waits before it
 		m.openPhase(c.Key, nil, "")
 		l = m.leases[c.Key]
@@ -125,32 +124,29 @@ func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time
 	return longest
 }
 
-// readersIn are the readers in the queue that live. The others leave it.
+// readersIn are the readers in the queue that live. Who does not live leaves it.
 func (m *Memory) readersIn(key, asker string) (readers []waiter) {
-	for _, w := range slices.Clone(m.queue(key)) {
-		switch {
-		case w.mode != locker.Shared:
-		case m.dead(w, asker):
-			m.drop(key, w)
-		default:
+	for _, w := range m.living(key, asker) {
+		if w.mode == locker.Shared {
 			readers = append(readers, w)
 		}
 	}
 	return readers
 }
 
-// blocked says whether a writer waits who lives. The others leave the queue.
+// blocked says whether a writer waits who lives.
 func (m *Memory) blocked(key string) bool {
+	return slices.ContainsFunc(m.living(key, ""), func(w waiter) bool { return w.mode == locker.Exclusive })
+}
+
+// living are those in the queue who live. The others leave it.
+func (m *Memory) living(key, asker string) []waiter {
 	for _, w := range slices.Clone(m.queue(key)) {
-		if w.mode != locker.Exclusive {
-			continue
+		if m.dead(w, asker) {
+			m.drop(key, w)
 		}
-		if !m.dead(w, "") {
-			return true
-		}
-		m.drop(key, w)
 	}
-	return false
+	return m.queue(key)
 }
 
 // admit lets the readers who wait into the phase unless a writer waits.
@@ -178,15 +174,18 @@ func (m *Memory) leavePhase(c locker.Claim, l lease) locker.Grant {
 		l.readers["kept:"+c.Owner] = reader{ends: m.now().Add(c.Keep)}
 	}
 	l.ends = m.now()
-	for _, r := range l.readers {
-		if r.ends.After(l.ends) {
+	for owner, r := range l.readers {
+		if !m.now().Before(r.ends) {
+			delete(l.readers, owner)
+		} else if r.ends.After(l.ends) {
 			l.ends = r.ends
 		}
 	}
 	m.leases[c.Key] = l
-	if m.readersLeft(l) == 0 {
+	switch {
+	case len(l.readers) == 0:
 		delete(m.leases, c.Key)
-	} else {
+	case c.Complete && c.Once > 0: // whoever stood before the readers has left, because the work is done
 		m.admit(c.Key, "")
 	}
 	m.freed(c.Key, locker.Exclusive)

@@ -171,14 +171,12 @@ func (m *Memory) notOurs(c locker.Claim) locker.Grant {
 func (m *Memory) release(c locker.Claim) locker.Grant {
 	l, held := m.lease(c.Key)
 	ours := held && l.owner == c.Owner
-	if ours || c.Queue {
-		m.leave(c.Key, c.Owner)
-	}
+	left := (ours || c.Queue) && m.leave(c.Key, c.Owner)
 	_, reads := m.reads(c)
 	switch {
 	case !held:
 		m.hand(c.Key, "", locker.Exclusive)
-	case l.readers != nil && !reads:
+	case l.readers != nil && !reads && left: // they may have stood behind a writer, who has left
 		m.admit(c.Key, "")
 	}
 	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {

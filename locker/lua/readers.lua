@@ -1,13 +1,13 @@
 -- readers.lua: phases. While readers hold, L is shared:fence:1[:metadata], and R has an entry for each of them, token|inbox
 -- with the time in ms at which it runs out. L runs out with the last of them, so whether somebody reads, L says alone.
 --
--- fragment: enter(now, member, ms) · blocked() · admit(now, stamp, lease, own) · announce() · serve(now, stamp, counter, own, turn)
+-- fragment: enter(now, member, ms) · remember(now) · blocked() · admit(now, stamp, lease, own) · announce() · serve(now, stamp, counter, own, turn)
 -- KEYS: lease L · queue Q · fence counter C · readers R
 -- returns: blocked: whether a writer that lives waits · serve: what lies in L now and for how many ms, or nil when L stays
 --          free, because nobody is left in Q, or own is a writer whose turn it is, and has left Q then · the others: nothing
--- idempotent: enter only lengthens; the others are for scripts that a second execution does not bring here. What can be of
+-- idempotent: enter only lengthens, remember finds R; the others are for scripts that a second execution does not bring here. What can be of
 --   another type was looked at: nothing here must fail half-way.
--- first write: ZADD in enter, which a full server refuses, and then nothing has happened; the callers of the others have written
+-- first write: ZADD in enter and remember, which a full server refuses, and then nothing has happened; the callers of the others have written
 --   something that memory cannot refuse.
 --
 -- Phases are fair: after a writer (turn is 'readers') all readers who wait enter together, after the readers one writer. So
@@ -16,6 +16,15 @@ local function enter(now, member, ms)
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms)) -- always: a WAIT speaks of writes only
   redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), ms))
+end
+
+-- remember is called before somebody enters a phase that is on. If R is gone (eviction), those who read are not known any more, but
+-- they read: who comes now would count as the only one, and free L with its release. Somebody nameless stays for them.
+local function remember(now)
+  local left = redis.call('EXISTS', KEYS[4]) == 0 and redis.call('PTTL', KEYS[1])
+  if left and left > 0 then
+    enter(now, 'forgotten|-', left)
+  end
 end
 
 -- queued reads Q: the first who waits, all readers, the first writer. Who does not live, by the rules of hand, leaves Q.
@@ -72,6 +81,7 @@ end
 
 -- admit lets all readers who wait into the phase in L, because no writer stands before them any more.
 local function admit(now, stamp, lease, own)
+  remember(now)
   local _, readers, writer = queued(own)
   let_in(now, stamp, string.match(lease, '^[^:]*:(%d+)'), readers, writer, own)
 end

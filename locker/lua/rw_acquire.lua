@@ -2,9 +2,9 @@
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D
 -- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata, may be "" · how it
---       waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue · the token's entry in R, for a
---       reader, "" for a writer
--- returns: as acquire.lua, and for a reader "entered" server-µs PTTL writers L, where writers is "1" when one waits
+--       waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue · the token's entry in R · "1"
+--       for a reader, "0" for a writer
+-- returns: as acquire.lua, and for who reads "entered" server-µs PTTL writers L, where writers is "1" when one waits
 -- idempotent: a second execution finds the token in L or in R, answers with the same L and at most lengthens it; or it
 --   finds the token in Q, where it keeps its place; after an undo it finds X.
 -- first write: SET C for a free L that nobody waits for, ZADD of a reader that enters a phase: a full server refuses them,
@@ -27,7 +27,7 @@ if ARGV[4] == '1' and redis.call('GET', KEYS[6]) then
   return 'done' .. at
 end
 
-local owner, member = ARGV[1] .. ':', ARGV[7]
+local owner, member, reader = ARGV[1] .. ':', ARGV[7], ARGV[8] == '1'
 if lease and string.sub(lease, 1, #owner) == owner then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, this is a sign of life
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- always: a WAIT speaks of writes only
@@ -40,9 +40,9 @@ local function entered()
   return 'entered' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. redis.call('EXISTS', KEYS[2]) .. ' ' .. lease
 end
 
--- reads says whether L is a phase of which the token is a reader.
+-- reads says whether L is a phase of which the token is a reader; after a downgrade it may have been a writer.
 local function reads()
-  if member == '' or not lease or string.sub(lease, 1, 7) ~= 'shared:' then
+  if not lease or string.sub(lease, 1, 7) ~= 'shared:' then
     return false
   end
   local ends = redis.call('ZSCORE', KEYS[4], member)
@@ -55,8 +55,9 @@ end
 local left
 if lease then
   left = redis.call('PTTL', KEYS[1])
-  if member ~= '' and string.sub(lease, 1, 7) == 'shared:' then
+  if reader and string.sub(lease, 1, 7) == 'shared:' then
     if redis.call('EXISTS', KEYS[2]) == 0 then
+      remember(now)
       return entered()
     elseif not blocked() then
       redis.call('GETEX', KEYS[1])
@@ -73,11 +74,11 @@ elseif redis.call('EXISTS', KEYS[2], KEYS[5]) > 0 then
   redis.call('GET', KEYS[5])
   redis.call('ZCARD', KEYS[4])
   lease, left = serve(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1], nil)
-  if reads() or lease and member ~= '' and string.sub(lease, 1, 7) == 'shared:' and not blocked() then
+  if reads() or lease and reader and string.sub(lease, 1, 7) == 'shared:' and not blocked() then
     return entered()
   end
 end
-if not lease and member ~= '' then
+if not lease and reader then
   redis.call('ZCARD', KEYS[4])
   lease = grant(now, stamp, counter, 'shared', ARGV[2], '1', ARGV[5])
   redis.call('DEL', KEYS[4])
@@ -94,7 +95,7 @@ end
 local place, listening
 if ARGV[6] ~= '' then
   place, listening = queue(now, ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[5], string.match(ARGV[6], '^[^|]*'))
-  if place == 1 and member == '' and string.sub(lease, 1, 7) == 'shared:' then
+  if place == 1 and not reader and string.sub(lease, 1, 7) == 'shared:' then
     announce() -- each time that it asks, because a message may be lost
   end
 else

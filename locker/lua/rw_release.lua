@@ -30,11 +30,11 @@ local phase = lease and string.sub(lease, 1, 7) == 'shared:'
 local ends = phase and redis.call('ZSCORE', KEYS[4], ARGV[8])
 local reads = ends and tonumber(ends) > now / 1000
 if not ours and not reads then
-  local tombstone = redis.call('GETEX', KEYS[5]) or redis.call('GET', KEYS[8])
-  local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
-  if undo > 0 and not revoked then
+  local revoked = string.match(redis.call('GETEX', KEYS[5]) or '', '^revoked:(.*)$')
+  if undo > 0 and not revoked then -- the phase's note refuses no late acquire
     redis.call('SET', KEYS[5], 'undone', 'PX', undo)
   end
+  revoked = revoked or string.match(redis.call('GET', KEYS[8]) or '', '^revoked:(.*)$')
   local left = 0
   if ARGV[5] ~= '' then
     left = redis.call('ZREM', KEYS[2], ARGV[5])
@@ -48,7 +48,7 @@ if not ours and not reads then
     admit(now, stamp, lease, nil) -- they stood behind a writer, who has left
   end
   if revoked then
-    return 'revoked' .. at .. string.sub(tombstone, 9)
+    return 'revoked' .. at .. revoked
   end
   if done > 0 and redis.call('GET', KEYS[6]) then
     return 'done' .. at
@@ -72,6 +72,9 @@ local undone = ARGV[6] ~= '' and redis.call('GET', KEYS[7])
 
 if reads then
   redis.call('ZREM', KEYS[4], ARGV[8])
+  if ARGV[5] ~= '' then
+    redis.call('ZREM', KEYS[2], ARGV[5])
+  end
   if keep > 0 then
     redis.call('ZADD', KEYS[4], string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[8])
     redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), keep))

@@ -1,0 +1,45 @@
+package readers
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+)
+
+var (
+	tally = flag.Bool("tally", false, "TestRules: count over all runs, and do not stop at the first")
+	runs  = flag.Int("runs", 5000, "how many histories TestModel plays; TestRules plays four times as many without a rule, at most")
+	seed  = flag.Uint64("seed", 1, "of the first of them")
+)
+
+// chance chooses by a seed.
+type chance struct{ *rand.Rand }
+
+func (c chance) choose(n int, _ string) int { return c.IntN(n) }
+
+// play plays a history to its end, or until something is wrong.
+func play(h *history, steps int) {
+	for range steps {
+		if !h.step() {
+			return
+		}
+	}
+	h.finish()
+}
+
+// every combination of what may happen in a history comes in turn. A reader that a Locker without readers has served stands in
+// no phase, so nothing can be evicted that says so.
+func every(i uint64) abilities {
+	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
+}
+
+// TestModel plays histories on the model itself, with all rules: nothing may break.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	for i := range uint64(*runs) {
+		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, newModel(0), nil, every(i))
+		if play(h, 40); !h.fine() {
+			t.Fatalf("seed %d:\n%v", *seed+i, h)
+		}
+	}
+}

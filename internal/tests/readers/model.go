@@ -1,0 +1,472 @@
+package readers
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// model is one key with its readers and writers as one would explain them, without a network. Time passes in units, and only
+// when it is told to. Fences are numbers of its own: each grant has blockOf of them.
+type model struct {
+	without Rule // left out
+	byOwner bool // a break leaves a note for each reader, which an acquire finds, too; else one for the phase
+	now     int
+
+	lease     *lease // nil: the key is free
+	stale     map[string]*part
+	queue     []place
+	queueEnds int
+	notes     map[string]note
+	done      int // the done mark lasts until then
+	fence     int // of the last grant
+	gone      map[int]bool
+	sent      []message
+}
+
+// lease is who holds the key.
+type lease struct {
+	kind  kind
+	owner string // of alone
+	fence int
+	block int
+	ends  int
+	parts map[string]*part // of phase, by owner
+}
+
+type kind int
+
+const (
+	alone   kind = iota // one owner: a writer; or a reader whom a Locker without readers served
+	phase               // readers
+	kept                // nobody, until it runs out
+	foreign             // another library
+)
+
+// part is one reader's part of a phase.
+type part struct {
+	process int
+	ends    int
+	count   int // how often it is counted: once
+}
+
+// place is one who waits. Handed: it was given the key by message, and gave no sign of life since.
+type place struct {
+	claim
+	handed bool
+}
+
+// note is what an owner finds instead of a lease.
+type note struct {
+	revoked bool // else undone
+	ends    int
+}
+
+// claim is what an owner asks for, always the same.
+type claim struct {
+	owner   string
+	process int  // noInbox: it can be told nothing
+	plain   bool // by a Locker without readers
+	mode    locker.Mode
+	queue   bool
+	once    bool
+	ttl     int
+	hand    int // how long it is granted the key by message
+	phase   int // the fence of the phase that the owner believes to read in; 0: none
+}
+
+const (
+	noInbox   = -1
+	blockOf   = 4 // fences that every writer reserves
+	eachGrant = 1000
+	queueLife = 3
+	noteLife  = 5
+	doneLife  = 4
+)
+
+// answer is what a step says.
+type answer struct {
+	State  locker.State
+	Fence  int // granted
+	Writer bool
+	Place  int // busy
+	Left   int
+	Holder int // its fence
+	Next   *answer
+}
+
+// message is what a step tells a process.
+type message struct {
+	process int
+	kind    locker.EventKind
+	owner   string
+	fence   int
+	writer  bool
+}
+
+func newModel(without Rule) *model {
+	return &model{without: without, stale: make(map[string]*part), notes: make(map[string]note), gone: make(map[int]bool)}
+}
+
+func (m *model) off(r Rule) bool { return m.without == r }
+
+// pass lets time pass: what runs out is gone.
+func (m *model) pass(units int) {
+	m.now += units
+	if m.lease != nil && m.lease.ends <= m.now {
+		m.free()
+	}
+	if m.queueEnds <= m.now {
+		m.queue = nil
+	}
+}
+
+// free takes the lease away. What is left of its parts is forgotten when the next one begins.
+func (m *model) free() {
+	if m.lease != nil && m.lease.kind == phase && m.off(NewPhase) {
+		m.stale = m.lease.parts
+	}
+	m.lease = nil
+}
+
+func (m *model) mint() int {
+	m.fence += eachGrant
+	return m.fence
+}
+
+// put grants a free key to one owner.
+func (m *model) put(c claim, ttl int) {
+	block := blockOf
+	if c.mode == locker.Shared {
+		block = 1
+	}
+	m.lease = &lease{kind: alone, owner: c.owner, fence: m.mint(), block: block, ends: m.now + ttl}
+}
+
+func (m *model) holds(owner string) bool {
+	return m.lease != nil && m.lease.kind == alone && m.lease.owner == owner
+}
+
+// reads says whether the owner has a part of the phase that has not run out.
+func (m *model) reads(owner string) bool {
+	if m.lease == nil || m.lease.kind != phase {
+		return false
+	}
+	p := m.lease.parts[owner]
+	return p != nil && (p.ends > m.now || m.off(OwnExpiry))
+}
+
+func (m *model) note(owner string) (n note, ok bool) {
+	n, ok = m.notes[owner]
+	return n, ok && n.ends > m.now
+}
+
+func (m *model) lengthen(ttl int) { m.lease.ends = max(m.lease.ends, m.now+ttl) }
+
+func (m *model) acquire(c claim) answer {
+	if n, ok := m.note(c.owner); ok {
+		if n.revoked {
+			return answer{State: locker.Revoked}
+		}
+		if !m.off(Undo) {
+			return answer{State: locker.Undone}
+		}
+	}
+	if c.once && m.done > m.now {
+		return answer{State: locker.Done}
+	}
+	if m.holds(c.owner) {
+		m.confirm()
+		m.lengthen(c.ttl)
+		return m.granted()
+	}
+	isPhase := m.lease != nil && m.lease.kind == phase
+	switch reader := c.mode == locker.Shared && !c.plain; {
+	case m.lease == nil && (reader || !m.off(NoOvertaking)):
+		if m.serve(c, false); m.reads(c.owner) || reader && m.isOpen() {
+			return m.entered(c)
+		}
+		if m.lease != nil {
+			break
+		}
+		if reader {
+			m.open(nil)
+			return m.entered(c)
+		}
+	case m.reads(c.owner): // also a writer that was downgraded: an old call runs late
+		return m.entered(c)
+	case isPhase && reader && (len(m.queue) == 0 || m.off(WaitBehindWriters)):
+		return m.entered(c)
+	case isPhase && reader && m.isOpen():
+		m.admit(c.owner)
+		return m.entered(c)
+	}
+	if m.lease == nil {
+		m.leave(c.owner)
+		m.put(c, c.ttl)
+		return m.granted()
+	}
+	return m.busy(c)
+}
+
+// entered makes a reader of c, or makes its part last longer.
+func (m *model) entered(c claim) answer {
+	m.enter(c, c.ttl)
+	a := m.granted()
+	a.Writer = m.writerWaits()
+	return a
+}
+
+func (m *model) granted() answer { return answer{State: locker.Granted, Fence: m.lease.fence} }
+
+func (m *model) busy(c claim) answer {
+	a := answer{State: locker.Busy, Left: m.lease.ends - m.now}
+	if m.lease.kind != foreign {
+		a.Holder = m.lease.fence
+	}
+	if c.queue {
+		m.join(c)
+	}
+	a.Place = m.placeOf(c.owner)
+	if c.queue && !c.plain && a.Place == 1 && c.mode == locker.Exclusive && m.lease.kind == phase {
+		m.announce()
+	}
+	return a
+}
+
+// renew is also the confirmation of who was handed the key.
+func (m *model) renew(c claim, ttl int) answer {
+	if m.holds(c.owner) {
+		m.confirm()
+		m.lengthen(ttl)
+		return answer{State: locker.Granted}
+	}
+	if m.lease == nil || m.lease.kind != phase || c.plain || c.phase == 0 || c.phase != m.lease.fence && !m.off(ComparePhase) {
+		return m.notOurs(c)
+	}
+	p := m.lease.parts[c.owner]
+	if p == nil || p.ends <= m.now && !m.off(NoRevival) && !m.off(OwnExpiry) {
+		return m.notOurs(c)
+	}
+	if p.ends < m.now+ttl || m.off(OnlyLengthen) {
+		p.ends = m.now + ttl
+	}
+	m.lengthen(ttl)
+	return answer{State: locker.Granted, Writer: m.writerWaits()}
+}
+
+func (m *model) notOurs(c claim) answer {
+	if m.revoked(c) {
+		return answer{State: locker.Revoked}
+	}
+	return answer{State: locker.NotOurs}
+}
+
+// revoked says whether the owner, or the phase in which it reads, was thrown out.
+func (m *model) revoked(c claim) bool {
+	if n, ok := m.note(c.owner); ok && n.revoked {
+		return true
+	}
+	n, ok := m.note(phaseNote(c.phase))
+	return ok && n.revoked && !c.plain
+}
+
+func phaseNote(fence int) string { return fmt.Sprint("phase ", fence) }
+
+// giving is how an owner gives up.
+type giving struct {
+	undo bool
+	keep int
+	done bool   // and sets the done mark
+	next *claim // for a writer
+}
+
+func (m *model) release(c claim, g giving) answer {
+	holds, reads := m.holds(c.owner), m.reads(c.owner)
+	if !holds && !reads {
+		return m.giveUp(c, g)
+	}
+	if g.undo {
+		m.notes[c.owner] = note{ends: m.now + noteLife}
+	}
+	if holds {
+		m.confirm()
+	}
+	m.leave(c.owner)
+	if g.done {
+		m.done = m.now + doneLife
+		m.dismiss()
+	}
+	a := answer{State: locker.Released}
+	switch {
+	case reads:
+		m.leavePhase(c, g)
+	case g.keep > 0:
+		m.lease = &lease{kind: kept, fence: m.lease.fence, block: 1, ends: m.now + g.keep}
+	default:
+		m.free()
+		if c.plain {
+			m.hand("")
+		} else {
+			m.serve(claim{}, !m.off(ReadersAfterWriter))
+		}
+		if g.next != nil {
+			n := m.follow(*g.next)
+			a.Next = &n
+		}
+	}
+	return a
+}
+
+// follow is the acquire of the next writer, which comes with a release.
+func (m *model) follow(c claim) answer {
+	if _, undone := m.note(c.owner); undone {
+		return answer{State: locker.Undone}
+	}
+	if c.once && m.done > m.now {
+		return answer{State: locker.Done}
+	}
+	switch {
+	case m.lease == nil:
+		m.put(c, c.ttl)
+		return m.granted()
+	case m.holds(c.owner): // it was in the queue
+		m.confirm()
+		m.lengthen(c.ttl)
+		return m.granted()
+	}
+	return m.busy(c)
+}
+
+// giveUp is a release by who holds nothing.
+func (m *model) giveUp(c claim, g giving) answer {
+	revoked := m.revoked(c)
+	if n, ok := m.note(c.owner); g.undo && (!ok || !n.revoked) {
+		m.notes[c.owner] = note{ends: m.now + noteLife}
+	}
+	left := c.queue && m.leave(c.owner)
+	switch {
+	case m.lease == nil && !m.off(GiveUpHands):
+		if c.plain {
+			m.hand("")
+		} else {
+			m.serve(claim{}, false)
+		}
+	case left && !c.plain && m.lease != nil && m.lease.kind == phase && !m.off(GiveUpAdmits) && m.isOpen():
+		m.admit("")
+	}
+	switch {
+	case revoked:
+		return answer{State: locker.Revoked}
+	case g.done && m.done > m.now:
+		return answer{State: locker.Done}
+	}
+	return answer{State: locker.NotOurs}
+}
+
+// downgrade makes a writer the first reader of a phase with the given fence out of its block.
+func (m *model) downgrade(c claim, fence int) answer {
+	switch {
+	case m.holds(c.owner) && m.off(DowngradeEnds):
+		m.confirm()
+		m.free()
+		m.serve(claim{}, true)
+		return answer{State: locker.Granted, Fence: fence, Writer: m.writerWaits()}
+	case m.holds(c.owner):
+		m.confirm()
+		if m.off(DowngradeFence) {
+			fence = m.mint()
+		}
+		m.lease = &lease{kind: phase, fence: fence, block: 1, ends: m.lease.ends, parts: map[string]*part{
+			c.owner: {process: c.process, ends: m.lease.ends, count: 1},
+		}}
+		m.enter(c, c.ttl)
+		if !m.off(DowngradeAdmits) {
+			m.admit("")
+		}
+	case m.reads(c.owner) && m.lease.fence == fence:
+		m.enter(c, c.ttl)
+	default:
+		return m.notOurs(c)
+	}
+	return answer{State: locker.Granted, Fence: fence, Writer: m.writerWaits()}
+}
+
+// breakHolder throws out whoever has that fence.
+func (m *model) breakHolder(fence int) answer {
+	l := m.lease
+	if l == nil || l.kind == foreign || fence < l.fence || fence >= l.fence+l.block {
+		return answer{State: locker.NotOurs}
+	}
+	n := note{revoked: true, ends: m.now + max(l.ends-m.now, queueLife)}
+	if l.kind == alone {
+		m.notes[l.owner] = n
+		m.confirm()
+	}
+	if l.kind == phase && !m.byOwner {
+		m.notes[phaseNote(l.fence)] = n
+	}
+	for owner := range l.parts {
+		if m.byOwner {
+			m.notes[owner] = n
+		}
+	}
+	if l.kind == phase && m.off(BreakAll) {
+		return answer{State: locker.Released}
+	}
+	m.free()
+	m.serve(claim{}, l.kind != phase)
+	return answer{State: locker.Released}
+}
+
+// info is what inspection shows.
+type info struct {
+	Held, Kept, Foreign, Shared bool
+	Fence, Left                 int
+	Waiters, Readers            int
+}
+
+func (m *model) inspect() info {
+	i := info{Waiters: m.waiters()}
+	l := m.lease
+	if l == nil {
+		return i
+	}
+	i.Held, i.Kept, i.Foreign, i.Shared, i.Left = true, l.kind == kept, l.kind == foreign, l.kind == phase, l.ends-m.now
+	if l.kind != foreign {
+		i.Fence = l.fence
+	}
+	for _, p := range l.parts {
+		if p.ends > m.now {
+			i.Readers += p.count
+		}
+	}
+	return i
+}
+
+// occupy is a program that takes the key if it is free, and knows nothing of queues.
+func (m *model) occupy(ttl int) bool {
+	if m.lease != nil {
+		return false
+	}
+	m.lease = &lease{kind: foreign, ends: m.now + ttl}
+	return true
+}
+
+// lose takes the lease away, as an eviction does; evict only who reads in it.
+func (m *model) lose() { m.free() }
+
+func (m *model) evict() {
+	if m.lease != nil && m.lease.kind == phase {
+		m.lease.parts = make(map[string]*part)
+	}
+}
+
+func (m *model) start(int) {}
+
+func (m *model) kill(process int) { m.gone[process] = true }
+
+func (m *model) indexOf(owner string) int {
+	return slices.IndexFunc(m.queue, func(p place) bool { return p.owner == owner })
+}

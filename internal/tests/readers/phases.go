@@ -1,0 +1,285 @@
+package readers
+
+import (
+	"slices"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Whose turn it is. After a writer all readers who wait enter together, after the last reader the first writer. While a writer
+// waits no reader enters. So while a phase is on the first who waits is a writer.
+
+// enter makes c a reader for ttl at least. Where the server has forgotten who reads, somebody nameless stays in the phase, for
+// as long as that could last at most.
+func (m *model) enter(c claim, ttl int) {
+	l := m.lease
+	if len(l.parts) == 0 && l.ends > m.now && !m.off(EvictedReaders) {
+		l.parts[""] = &part{process: noInbox, ends: l.ends, count: 1}
+	}
+	p := l.parts[c.owner]
+	if p == nil {
+		p = &part{process: c.process}
+		l.parts[c.owner] = p
+	}
+	if p.ends = max(p.ends, m.now+ttl); p.count == 0 || m.off(EntryPerToken) {
+		p.count++
+	}
+	m.lengthen(ttl)
+}
+
+// open begins a phase of those who have waited.
+func (m *model) open(readers []claim) {
+	m.lease = &lease{kind: phase, fence: m.mint(), block: 1, ends: m.now, parts: make(map[string]*part)}
+	if m.off(NewPhase) {
+		m.lease.parts = m.stale
+		m.stale = make(map[string]*part)
+	}
+	m.letIn(readers, "")
+}
+
+// letIn lets readers enter, and tells them, but not who asks.
+func (m *model) letIn(readers []claim, asks string) {
+	for _, c := range readers {
+		m.leave(c.owner)
+		m.enter(c, c.hand)
+	}
+	for _, c := range readers {
+		if c.owner != asks {
+			m.tell(message{process: c.process, kind: locker.EventGranted, owner: c.owner, fence: m.lease.fence, writer: m.writerWaits()})
+		}
+	}
+}
+
+// admit lets all readers who wait into the phase.
+func (m *model) admit(asks string) {
+	var readers []claim
+	for _, c := range m.alive(asks) {
+		if c.mode == locker.Shared {
+			readers = append(readers, c)
+		}
+	}
+	m.letIn(readers, asks)
+}
+
+// isOpen says whether a phase is on in which no writer waits who lives.
+func (m *model) isOpen() bool {
+	return m.lease != nil && m.lease.kind == phase &&
+		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
+}
+
+// leavePhase is a reader's release.
+func (m *model) leavePhase(c claim, g giving) {
+	l := m.lease
+	if p := l.parts[c.owner]; p.count > 1 {
+		p.count--
+	} else {
+		delete(l.parts, c.owner)
+	}
+	if g.keep > 0 && !m.off(Kept) {
+		l.parts["kept "+c.owner] = &part{process: noInbox, ends: m.now + g.keep, count: 1}
+	}
+	last := m.now
+	for owner, p := range l.parts {
+		if p.ends <= m.now && !m.off(OwnExpiry) && !m.off(NoRevival) {
+			delete(l.parts, owner)
+		}
+		last = max(last, p.ends)
+	}
+	switch {
+	case last > m.now && m.off(LastReader):
+	case last > m.now:
+		if l.ends = last; g.done && m.isOpen() {
+			m.admit("")
+		}
+	default:
+		m.free()
+		m.serve(claim{}, m.off(WriterAfterReaders))
+	}
+}
+
+// alive are those who wait and live, in order. The others leave the queue: with all of its process who was handed the key and let
+// that lapse, or whose process is gone. Who asks lives.
+func (m *model) alive(asks string) []claim {
+	var alive []claim
+	dead := make(map[int]bool)
+	for _, p := range slices.Clone(m.queue) {
+		known := true
+		if p.process != noInbox {
+			_, known = dead[p.process]
+		}
+		if p.owner != asks && (!known || p.process == noInbox) {
+			isDead := p.handed || m.gone[p.process] && (!m.off(DeadWriters) || p.mode == locker.Shared)
+			if isDead {
+				m.drop(p)
+			}
+			if p.process != noInbox {
+				dead[p.process] = isDead
+			} else if isDead {
+				continue
+			}
+		}
+		if p.owner == asks || !dead[p.process] {
+			alive = append(alive, p.claim)
+		}
+	}
+	return alive
+}
+
+// serve gives a free key to whose turn it is. A writer who asks, and whose turn it is, takes it by itself.
+func (m *model) serve(asks claim, afterWriter bool) {
+	if m.lease != nil {
+		return
+	}
+	if asks.plain {
+		m.hand(asks.owner)
+		return
+	}
+	alive := m.alive(asks.owner)
+	if len(alive) == 0 {
+		return
+	}
+	var readers []claim
+	for _, c := range alive {
+		if c.mode == locker.Shared {
+			readers = append(readers, c)
+		}
+	}
+	if len(readers) > 0 && (afterWriter || alive[0].mode == locker.Shared) {
+		if m.off(Together) {
+			readers = readers[:1]
+		}
+		m.open(nil)
+		m.letIn(readers, asks.owner)
+		return
+	}
+	writer := alive[slices.IndexFunc(alive, func(c claim) bool { return c.mode == locker.Exclusive })]
+	if writer.owner == asks.owner {
+		m.leave(writer.owner)
+		return
+	}
+	m.handOver(writer)
+}
+
+// hand is serve as a Locker without readers does it: the first who lives has the key alone.
+func (m *model) hand(asks string) {
+	for m.lease == nil && len(m.queue) > 0 {
+		switch first := m.queue[0]; {
+		case first.owner == asks:
+			m.leave(asks)
+			return
+		case first.handed, m.gone[first.process]:
+			m.drop(first)
+		default:
+			m.handOver(first.claim)
+		}
+	}
+}
+
+// handOver grants the key by message. The entry stays in the queue until its owner is heard of.
+func (m *model) handOver(c claim) {
+	if i := m.indexOf(c.owner); m.off(KeepHanded) {
+		m.leave(c.owner)
+	} else {
+		m.queue = slices.Insert(slices.Delete(m.queue, i, i+1), 0, place{c, true})
+	}
+	m.put(c, c.hand)
+	m.tell(message{process: c.process, kind: locker.EventGranted, owner: c.owner, fence: m.lease.fence})
+}
+
+// announce tells who reads that a writer waits.
+func (m *model) announce() {
+	if m.off(Announce) {
+		return
+	}
+	for owner, p := range m.lease.parts {
+		if p.ends > m.now {
+			m.tell(message{process: p.process, kind: locker.EventWriter, owner: owner})
+		}
+	}
+}
+
+func (m *model) tell(t message) {
+	if t.process != noInbox && !m.gone[t.process] {
+		m.sent = append(m.sent, t)
+	}
+}
+
+// said is what the last step told.
+func (m *model) said([]message) []message {
+	sent := m.sent
+	m.sent = nil
+	return sent
+}
+
+// answers says whether m is about the same as w.
+func (w message) answers(m message) bool {
+	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
+}
+
+// join puts c at the tail. Who was handed the key, let that lapse and asks before anybody noticed is first again.
+func (m *model) join(c claim) {
+	if i := m.indexOf(c.owner); i >= 0 {
+		m.queue[i].handed = false
+	} else {
+		m.queue = append(m.queue, place{claim: c})
+	}
+	m.queueEnds = m.now + queueLife
+}
+
+// leave takes an owner out of the queue.
+func (m *model) leave(owner string) bool {
+	i := m.indexOf(owner)
+	if i >= 0 {
+		m.queue = slices.Delete(m.queue, i, i+1)
+	}
+	return i >= 0
+}
+
+// confirm takes out who was handed the key: the owner is heard of.
+func (m *model) confirm() {
+	m.queue = slices.DeleteFunc(m.queue, func(p place) bool { return p.handed })
+}
+
+// drop takes p out, and all of its process.
+func (m *model) drop(of place) {
+	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
+		return p.owner == of.owner || of.process != noInbox && p.process == of.process
+	})
+}
+
+// dismiss sends those away who wait for work that is done.
+func (m *model) dismiss() {
+	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
+		if p.once {
+			m.tell(message{process: p.process, kind: locker.EventDone, owner: p.owner})
+		}
+		return p.once
+	})
+}
+
+// placeOf counts those who wait before the owner.
+func (m *model) placeOf(owner string) int {
+	n := 1
+	for _, p := range m.queue {
+		if p.owner == owner {
+			break
+		}
+		if !p.handed {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) waiters() int {
+	n := 0
+	for _, p := range m.queue {
+		if !p.handed {
+			n++
+		}
+	}
+	return n
+}
+
+// writerWaits is what readers are told: while they read nobody but writers, and readers behind them, waits.
+func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

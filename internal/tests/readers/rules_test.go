@@ -1,0 +1,79 @@
+package readers
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// unseen are rules without which a model breaks no invariant: only the answers and messages differ from those of the Stores.
+var unseen = map[Rule]string{}
+
+// TestRules leaves out one rule after the other. The watch must see an invariant break in the model, and the comparison with
+// lockertest's Store must fail: otherwise the rule is not needed, or the histories are blind.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	for _, rule := range Rules() {
+		t.Run(rule.String(), func(t *testing.T) {
+			t.Parallel()
+			broken, after := missed(rule, 4**runs)
+			line := fmt.Sprintf("%-32s %-50s", rule, seen(broken, after))
+			if why, ok := unseen[rule]; len(broken) == 0 && !ok {
+				t.Errorf("no invariant broke in %d histories", after)
+			} else if len(broken) == 0 {
+				line = fmt.Sprintf("%-32s %-50s", rule, why)
+			}
+			if rule == EvictedReaders {
+				t.Log(line + " a Memory evicts nothing")
+				return
+			}
+			n, differs := found(t, rule, 5000)
+			if !differs {
+				t.Errorf("lockertest's Store did as the model without the rule, in %d histories", n)
+			}
+			t.Log(line + fmt.Sprintf(" differs from the Store after %d histories", n))
+		})
+	}
+}
+
+// missed plays histories on a model without a rule, until an invariant breaks; with -tally it counts.
+func missed(rule Rule, most int) (broken map[string]int, histories int) {
+	broken = make(map[string]int)
+	for i := range uint64(most) { //nolint:gosec // not negative
+		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, newModel(rule), nil, every(i))
+		if play(h, 40); len(h.watch.broken) > 0 {
+			broken[h.watch.broken[0].invariant]++
+			if !*tally {
+				return broken, int(i) + 1 //nolint:gosec // as above
+			}
+		}
+	}
+	return broken, most
+}
+
+func seen(broken map[string]int, histories int) string {
+	var all []string
+	for _, invariant := range slices.Sorted(maps.Keys(broken)) {
+		all = append(all, fmt.Sprintf("%d × %s", broken[invariant], invariant))
+	}
+	return fmt.Sprintf("%s in %d histories", strings.Join(all, ", "), histories)
+}
+
+// found compares lockertest's Store with a model without a rule.
+func found(t *testing.T, rule Rule, most int) (histories int, differs bool) {
+	for i := range uint64(most) { //nolint:gosec // not negative
+		m := newModel(rule)
+		m.byOwner = true
+		s := inMemory(t)
+		s.patience = 50 * time.Millisecond // the message that it waits for may be the difference
+		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, s, m, abilities{mute: i%3 == 0})
+		if play(h, 40); h.differs != "" {
+			return int(i) + 1, true //nolint:gosec // as above
+		}
+	}
+	return most, false
+}

@@ -1,0 +1,365 @@
+package readers
+
+import (
+	"context"
+	"crypto/rand"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// unit is a unit of the model's time. Nobody waits for it to pass: the clock of the Memory is stepped, and on Redis all expiries
+// are moved nearer. What a history really takes must be much less.
+const unit = 20 * time.Second
+
+// drawn chooses as rapid draws.
+type drawn struct{ *rapid.T }
+
+func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
+
+// compare plays a history on a subject and the model.
+func compare(t *rapid.T, s *stores, m *model, can abilities) {
+	began := time.Now()
+	h := newHistory(drawn{t}, s, m, can)
+	play(h, 40)
+	switch {
+	case h.fine():
+	case time.Since(began) > unit/2:
+		t.Log("no verdict: this machine is so slow that something may have run out by itself")
+	default:
+		t.Fatal(h)
+	}
+}
+
+// TestReadersInMemory compares lockertest's Store with the model.
+func TestReadersInMemory(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(0)
+		m.byOwner = true
+		compare(t, inMemory(t), m, abilities{mute: rapid.Bool().Draw(t, "some are told nothing")})
+	})
+}
+
+// TestReadersOnRedis compares the scripts with the model, on a real server.
+func TestReadersOnRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	direct := server.Client(t)
+	rapid.Check(t, func(t *rapid.T) {
+		compare(t, onRedis(t, server, direct), newModel(0), every(rapid.Uint64Range(0, 11).Draw(t, "abilities")))
+	})
+}
+
+// fataler is a test, as far as stores need one.
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Cleanup(func())
+}
+
+// stores makes the steps of the model through the interface that an Engine uses. Each process has a Store of its own.
+type stores struct {
+	fataler
+	open  func() (with, without locker.Store, die func()) // without: a Store without readers, on the same keys
+	hole  func()                                          // takes the lease away
+	parts func()                                          // takes away who reads in it
+	taken func(ttl time.Duration) bool                    // by another program, if the key is free
+	later func(d time.Duration)
+	deaf  func(inbox string) bool // nobody listens there; nil: at once when the process dies
+
+	key       string
+	processes []*process
+	heard     chan message
+	patience  time.Duration // with messages
+}
+
+type process struct {
+	with, without locker.Store
+	inbox         string
+	die           func()
+}
+
+func inMemory(t fataler) *stores {
+	m := lockertest.NewMemory()
+	s := newStores(t)
+	s.open = func() (locker.Store, locker.Store, func()) {
+		p := m.NewProcess()
+		return p, nil, p.Die
+	}
+	s.hole = func() { m.Free(s.key) }
+	s.taken = func(ttl time.Duration) bool {
+		if s.inspect().Held {
+			return false
+		}
+		m.Occupy(s.key, ttl)
+		return true
+	}
+	s.later = m.StepClock
+	return s
+}
+
+// age moves what runs out nearer, and takes away what has run out. KEYS: strings · a sorted set whose scores are times in ms; ARGV: ms.
+var age = redis.NewScript(`
+for _, key in ipairs(KEYS) do
+  local left = redis.call('PTTL', key)
+  if left >= 0 and left <= tonumber(ARGV[1]) then
+    redis.call('DEL', key)
+  elseif left >= 0 then
+    redis.call('PEXPIRE', key, left - ARGV[1])
+    if string.sub(key, 1, 11) == 'latchkit:r:' then
+      for _, member in ipairs(redis.call('ZRANGE', key, '0', '-1')) do
+        redis.call('ZINCRBY', key, '-' .. ARGV[1], member)
+      end
+    end
+  end
+end
+return 1`)
+
+func onRedis(t *rapid.T, server *redistest.Server, direct *redis.Client) *stores {
+	s := newStores(t)
+	ctx := t.Context()
+	s.open = func() (locker.Store, locker.Store, func()) {
+		c := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { _ = c.Close() })
+		e, err := locker.NewReadWrite([]locker.Client{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		single, err := locker.NewSingle(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return storeOf(e), storeOf(single), nil
+	}
+	s.hole = func() { direct.Del(ctx, s.key) }
+	s.parts = func() { direct.Del(ctx, s.beside("r")) }
+	s.taken = func(ttl time.Duration) bool { return direct.SetNX(ctx, s.key, "program", ttl).Val() }
+	s.later = func(d time.Duration) {
+		keys := append([]string{s.key, s.beside("q"), s.beside("r"), s.beside("d")}, direct.Keys(ctx, "latchkit:x:{"+s.key+"}:*").Val()...)
+		if err := age.Run(ctx, direct, keys, d.Milliseconds()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.deaf = func(channel string) bool { return direct.PubSubNumSub(ctx, channel).Val()[channel] == 0 }
+	return s
+}
+
+// beside is a key of the lock.
+func (s *stores) beside(kind string) string { return "latchkit:" + kind + ":{" + s.key + "}:" + s.key }
+
+// storeOf is the Store behind a Locker, which no exported name reaches; it is tested below the Engine, which would ask again by
+// itself.
+func storeOf(e *locker.Engine) locker.Store {
+	field := reflect.ValueOf(e).Elem().FieldByName("store")
+	return *(*locker.Store)(unsafe.Pointer(field.UnsafeAddr()))
+}
+
+func newStores(t fataler) *stores {
+	s := &stores{fataler: t, key: "read:" + rand.Text(), heard: make(chan message, 1000), patience: unit / 5}
+	t.Cleanup(func() {
+		for p := range s.processes {
+			s.kill(p)
+		}
+	})
+	return s
+}
+
+func (s *stores) start(n int) {
+	with, without, die := s.open()
+	p := &process{with: with, without: without}
+	listener := with.(locker.Notifier)
+	stop := listener.Listen(func(e locker.Event) {
+		if e.Key == s.key {
+			s.heard <- message{process: n, kind: e.Kind, owner: ownerOf(e.Owner), fence: int(e.Fence), writer: e.Writer} //nolint:gosec // below 2^53
+		}
+	})
+	inbox, err := listener.Open(background, s.key)
+	if err != nil || inbox == "" {
+		s.Fatalf("Open: %q, %v", inbox, err)
+	}
+	p.inbox = inbox
+	p.die = func() {
+		if die != nil {
+			die()
+		}
+		stop()
+	}
+	s.processes = append(s.processes, p)
+}
+
+func (s *stores) kill(n int) {
+	p := s.processes[n]
+	if p.die == nil {
+		return
+	}
+	p.die()
+	p.die = nil
+	for began := time.Now(); s.deaf != nil && !s.deaf(p.inbox); {
+		if time.Since(began) > 10*time.Second {
+			s.Fatalf("somebody listens there still")
+		}
+	}
+}
+
+// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that for it, and so for who has no
+// inbox.
+func (s *stores) caller(c claim) locker.Store {
+	for n := range s.processes {
+		p := s.processes[len(s.processes)-1-n]
+		if c.process != noInbox && s.processes[c.process].die != nil {
+			p = s.processes[c.process]
+		}
+		switch {
+		case p.die == nil:
+		case c.plain:
+			return p.without
+		default:
+			return p.with
+		}
+	}
+	s.Fatalf("nobody lives")
+	return nil
+}
+
+func units(n int) time.Duration { return time.Duration(n) * unit }
+
+// ownerOf is who has a token: tokenOf makes one that is as long as a token must be.
+func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
+
+func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
+
+func (s *stores) claim(c claim) locker.Claim {
+	l := locker.Claim{Key: s.key, Owner: tokenOf(c.owner), Mode: c.mode, TTL: units(c.ttl), Block: blockOf, Fence: uint64(c.phase), Queue: c.queue} //nolint:gosec // not negative
+	if c.mode == locker.Shared {
+		l.Block = 1
+	}
+	if c.once {
+		l.Once = units(doneLife)
+	}
+	if c.queue {
+		l.Hand = units(c.hand)
+	}
+	if c.process != noInbox {
+		l.Inbox = s.processes[c.process].inbox
+	}
+	return l
+}
+
+func (s *stores) answer(g locker.Grant, err error) answer {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("%v", err)
+	}
+	a := answer{State: g.State, Writer: g.Writer, Place: g.Place, Fence: int(g.Fence), Holder: int(g.Holder.Fence)} //nolint:gosec // below 2^53
+	if g.State == locker.Busy {
+		a.Left = ceil(g.Holder.Left)
+	}
+	if g.Next != nil {
+		next := s.answer(*g.Next, nil)
+		a.Next = &next
+	}
+	return a
+}
+
+func ceil(d time.Duration) int { return int((d + unit - 1) / unit) }
+
+func (s *stores) acquire(c claim) answer {
+	return s.answer(s.caller(c).Acquire(background, s.claim(c)))
+}
+
+func (s *stores) renew(c claim, ttl int) answer {
+	l := s.claim(c)
+	l.TTL, l.Handed = units(ttl), true
+	gs, err := s.caller(c).Renew(background, []locker.Claim{l})
+	if err != nil || len(gs) != 1 {
+		s.Fatalf("Renew: %v, %v", gs, err)
+	}
+	a := s.answer(gs[0], gs[0].Err)
+	a.Fence = 0
+	return a
+}
+
+func (s *stores) release(c claim, g giving) answer {
+	l := s.claim(c)
+	l.Keep, l.Complete = units(g.keep), g.done
+	if g.undo {
+		l.Undo = units(noteLife)
+	}
+	if g.next != nil {
+		n := s.claim(*g.next)
+		l.Next = &n
+	}
+	return s.answer(s.caller(c).Release(background, l))
+}
+
+func (s *stores) downgrade(c claim, fence int) answer {
+	l := s.claim(c)
+	l.Mode, l.Fence = locker.Shared, uint64(fence) //nolint:gosec // not negative
+	a := s.answer(s.caller(c).(locker.Downgrader).Downgrade(background, l))
+	if a.Fence == 0 && a.State == locker.Granted {
+		a.Fence = fence
+	}
+	return a
+}
+
+func (s *stores) breakHolder(fence int) answer {
+	return s.answer(s.caller(claim{process: noInbox}).(locker.Breaker).Break(background, s.key, uint64(fence), "because")) //nolint:gosec // not negative
+}
+
+func (s *stores) inspect() info {
+	i, err := s.caller(claim{process: noInbox}).(locker.Inspector).Inspect(background, s.key)
+	if err != nil {
+		s.Fatalf("Inspect: %v", err)
+	}
+	return info{
+		Held: i.Held, Kept: i.Kept, Foreign: i.Foreign, Shared: i.Mode == locker.Shared, Fence: int(i.Fence), //nolint:gosec // below 2^53
+		Left: ceil(i.Left), Waiters: i.Waiters, Readers: i.Readers,
+	}
+}
+
+func (s *stores) occupy(ttl int) bool { return s.taken(units(ttl)) }
+func (s *stores) lose()               { s.hole() }
+func (s *stores) evict()              { s.parts() }
+func (s *stores) pass(n int)          { s.later(units(n)) }
+
+// said awaits what must have been told.
+func (s *stores) said(want []message) (told []message) {
+	missing := slices.Clone(want)
+	slow := time.NewTimer(s.patience)
+	defer slow.Stop()
+	for {
+		var m message
+		if len(missing) > 0 {
+			select {
+			case m = <-s.heard:
+			case <-slow.C:
+				return told
+			}
+		} else {
+			select {
+			case m = <-s.heard:
+			default:
+				return told
+			}
+		}
+		told = append(told, m)
+		if i := slices.IndexFunc(missing, m.answers); i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+		}
+	}
+}
+
+var background = context.Background()
