@@ -457,6 +457,33 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	release(t, waiter.granted(5*time.Second))
 }
 
+// A line may break as soon as a node has confirmed a channel, before the one who asked for it knows: two attempts at that channel
+// are then under way, and each is ended once, by who began it.
+func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	n := locker.SingleStore(cluster.Client(t)).(locker.Notifier)
+	defer n.Listen(func(locker.Event) {})()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 40 {
+				name, err := n.Open(ctx, fmt.Sprint("key", w, i))
+				if ctx.Err() != nil {
+					t.Errorf("an attempt that nobody ends: %v", err)
+					return
+				}
+				if err == nil {
+					n.Reset(name)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

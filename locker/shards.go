@@ -153,7 +153,8 @@ func (s *shards) Open(ctx context.Context, key string) (string, error) {
 		}
 		sh = &shard{slot: n, name: s.channel(n), trying: newAttempt()}
 		s.slots[n] = sh
-		s.work.Go(func() { s.begin(sh) })
+		first := sh.trying
+		s.work.Go(func() { s.begin(sh, first) })
 	}
 	sh.used = time.Now()
 	a := sh.trying
@@ -196,7 +197,10 @@ func (s *shards) channel(slot uint16) string {
 }
 
 // begin subscribes for the first time. If that fails the next Open tries again.
-func (s *shards) begin(sh *shard) {
+//
+// Whoever begins an attempt ends it, and no other: a channel may be lost again as soon as its node has confirmed it, before the
+// one who has subscribed knows, and then the next attempt is under way already.
+func (s *shards) begin(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
 		err = <-s.subscribe(sh)
@@ -212,7 +216,7 @@ func (s *shards) begin(sh *shard) {
 			s.refused, s.asked = no, time.Now()
 		}
 	}
-	sh.trying.end(err)
+	first.end(err)
 }
 
 // goPlain does without sharded channels from now on, and says whether that is new for this one.
@@ -282,7 +286,12 @@ func (s *shards) lost(all []*shard) {
 
 // again subscribes once more, and returns those for which that has failed.
 func (s *shards) again(all []*shard) (failed []*shard) {
-	answers := make([]<-chan error, len(all))
+	answers, tries := make([]<-chan error, len(all)), make([]*attempt, len(all))
+	s.mu.Lock()
+	for i, sh := range all {
+		tries[i] = sh.trying
+	}
+	s.mu.Unlock()
 	for i, sh := range all {
 		answers[i] = s.subscribe(sh)
 	}
@@ -291,15 +300,13 @@ func (s *shards) again(all []*shard) (failed []*shard) {
 		s.mu.Lock()
 		switch {
 		case err == nil:
-			sh.trying.end(nil)
 		case s.stopped || time.Since(sh.used) > s.leaves:
 			delete(s.slots, sh.slot)
-			sh.trying.end(err)
 		default: // whoever asks is told how it stands, and comes again after a pause
-			sh.trying.end(err)
 			sh.trying = newAttempt()
 			failed = append(failed, sh)
 		}
+		tries[i].end(err)
 		s.mu.Unlock()
 	}
 	if len(failed) < len(all) {
