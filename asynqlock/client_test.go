@@ -218,13 +218,13 @@ func TestFencesAndTraceTravelWithATask(t *testing.T) {
 		return nil
 	}))
 	var want []asynqlock.Fence
-	own := map[string]string{"own": "header"}
+	task := asynq.NewTaskWithHeaders("job", nil, map[string]string{"own": "header"})
 	err := locker.Run(context.WithValue(t.Context(), shoutKey{}, "ho"), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
 		return locker.Run(ctx, l, locker.Rule{Key: "item:7"}, func(ctx context.Context) error {
 			for _, lease := range locker.LeasesFromContext(ctx) {
 				want = append(want, asynqlock.Fence{Key: lease.Key(), Fence: lease.Fence()})
 			}
-			_, err := c.EnqueueContext(ctx, asynq.NewTaskWithHeaders("job", nil, own), asynq.Queue(q.name))
+			_, err := c.EnqueueContext(ctx, task, asynq.Queue(q.name))
 			return err
 		})
 	})
@@ -235,8 +235,8 @@ func TestFencesAndTraceTravelWithATask(t *testing.T) {
 	if len(got.fences) != 2 || got.fences[0] != want[0] || got.fences[1] != want[1] || got.fences[0].Key != "item:7" || got.fences[0].Fence == 0 {
 		t.Errorf("%v, want %v", got.fences, want)
 	}
-	if got.own != "header" || got.shout != "ho" || len(own) != 1 {
-		t.Errorf("%+v; the caller's headers are now %v", got, own)
+	if got.own != "header" || got.shout != "ho" || len(task.Headers()) != 1 {
+		t.Errorf("%+v; the headers of the caller's task are now %v", got, task.Headers())
 	}
 	if f := asynqlock.Fences(asynq.NewTaskWithHeaders("job", nil, map[string]string{"latchkit-fences": "nonsense"})); f != nil {
 		t.Errorf("%v", f)

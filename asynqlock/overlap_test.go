@@ -101,6 +101,13 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 // that handler fails, nobody else will do the work.
 func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 	t.Parallel()
+	for name, retries := range map[string]int{"with retries left": 3, "without": 0} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); givenBack(t, retries) })
+	}
+}
+
+func givenBack(t *testing.T, retries int) {
+	t.Helper()
 	q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
 	g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Snooze(time.Second))
 	mux := asynq.NewServeMux()
@@ -116,14 +123,22 @@ func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 	if err := stopping.Start(mux); err != nil {
 		t.Fatal(err)
 	}
-	id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
+	id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour), asynq.MaxRetry(retries)).ID
 	<-begun
 	stopping.Shutdown()
 	see := q.serve(guard(t, q.locker(), asynqlock.Drop(), asynqlock.Snooze(time.Second)), asynq.Config{},
 		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
-	await(t, "it is delivered again", func() bool { return len(see.problems()) > 0 })
-	if got := see.problems()[0]; got != "already-running snoozed" {
-		t.Errorf("%s, want it to be put off", got)
+	other := q.locker()
+	if retries == 0 {
+		await(t, "it waits for its key, in its worker", func() bool {
+			info, err := other.Inspect(t.Context(), busyKey)
+			return err == nil && info.Waiters == 1
+		})
+	} else {
+		await(t, "it is delivered again", func() bool { return len(see.problems()) > 0 })
+		if got := see.problems()[0]; got != "already-running snoozed" {
+			t.Errorf("%s, want it to be put off", got)
+		}
 	}
 	close(end)
 	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
