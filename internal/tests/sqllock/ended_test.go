@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -167,5 +168,36 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	}
 	if want := []int64{28800, 1, 7, 0, 28800, 1, 7, 0, 28800, 1}; !slices.Equal(seen, want) {
 		t.Errorf("wait_timeout and autocommit were %v, want %v", seen, want)
+	}
+}
+
+// database/sql rolls back by itself when a context ends, on a goroutine of its own, and a statement that is under way keeps it
+// from that. The session must not be put back before: to switch autocommit on commits what is open. (Without the ROLLBACK before
+// it this fails every third time.)
+func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, _ := memory(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	slow := make(chan error, 1)
+	err := sqllock.Do(ctx, l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := deposit(10)(ctx, tx)
+		go func() {
+			_, err := tx.ExecContext(context.WithoutCancel(ctx), "DO SLEEP(1)")
+			slow <- err
+		}()
+		await(t, "the slow statement runs", func() bool {
+			return db.number(t, "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND info LIKE 'DO%'") > 0
+		})
+		cancel()
+		<-time.After(200 * time.Millisecond) // so that database/sql comes first
+		return errors.Join(err, ctx.Err())
+	})
+	if slowErr := <-slow; !errors.Is(err, context.Canceled) || slowErr != nil {
+		t.Errorf("err = %v, the slow statement: %v", err, slowErr)
+	}
+	db.holds(t, 100)
+	if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
+		t.Error("autocommit is off")
 	}
 }
