@@ -81,8 +81,10 @@ end
 
 -- admit lets all readers who wait into the phase in L, because no writer stands before them any more.
 local function admit(now, stamp, lease, own)
-  remember(now)
   local _, readers, writer = queued(own)
+  if readers[1] then
+    remember(now)
+  end
   let_in(now, stamp, string.match(lease, '^[^:]*:(%d+)'), readers, writer, own)
 end
 

@@ -61,6 +61,7 @@ if lease then
       return entered()
     elseif not blocked() then
       redis.call('GETEX', KEYS[1])
+      remember(now)
       admit(now, stamp, lease, ARGV[1]) -- whoever stood before them is gone
       return entered()
     end

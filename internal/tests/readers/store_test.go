@@ -168,7 +168,7 @@ func storeOf(e *locker.Engine) locker.Store {
 }
 
 func newStores(t fataler) *stores {
-	s := &stores{fataler: t, key: "read:" + rand.Text(), heard: make(chan message, 1000), patience: unit / 5}
+	s := &stores{fataler: t, key: "read:" + rand.Text(), heard: make(chan message, 1000), patience: 2 * unit / 5}
 	t.Cleanup(func() {
 		for p := range s.processes {
 			s.kill(p)
