@@ -8,7 +8,6 @@ import (
 
 // A schedule gives the same holds at the same time as a look at all of them would, whatever is added, moved and removed meanwhile.
 func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
-	t.Parallel()
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a seed is printed, and gives the same again
 		var s schedule
