@@ -62,10 +62,11 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 	}
 	sent := time.Now()
 	t.rounds = 1
+	a := q.appeal(c, hint, ticket)
 	f := fanOut(q, ask, func(n *node) (poll, error) {
-		p, err := n.acquire(ctx, c, hint, ticket)
+		p, err := n.acquire(ctx, a)
 		if p.Deaf {
-			n.deaf(c.Key)
+			n.deaf(a.claim.Key)
 		}
 		q.afterwards(ctx, n, b, b.heard(n.index, p, err))
 		return p, err

@@ -23,22 +23,33 @@ type ear interface {
 
 // withEars makes hints be heard, if all clients can subscribe.
 func (q *quorum) withEars(cs []Client) Store {
+	channel := inboxChannel + rand.Text() // the same on all of them, so that they can be told the same
 	for i, c := range cs {
 		switch s := c.(type) {
 		case clusterClient:
 			q.nodes[i].ear = newShards(s)
 		case subscriber:
-			q.nodes[i].ear = newInbox(s)
+			ear := newInbox(s)
+			ear.channel = channel
+			q.nodes[i].ear = ear
 		default:
 			return q
 		}
 	}
-	return hinted{q, inboxChannel + rand.Text()}
+	return hinted{q, channel}
 }
 
 // inboxOf is where a claim waits at this node, "" when it does not. Its own inbox only says that it does.
-func (n *node) inboxOf(c Claim) string {
-	if !c.Queue || c.Inbox == "" || n.ear == nil {
+func (n *node) inboxOf(c *Claim) string {
+	if !c.Queue {
+		return ""
+	}
+	return n.channelOf(c)
+}
+
+// channelOf is where this node tells a claim something, "" when nowhere.
+func (n *node) channelOf(c *Claim) string {
+	if c.Inbox == "" || n.ear == nil {
 		return ""
 	}
 	return n.ear.name(c.Key)

@@ -45,11 +45,17 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 			t.hear(n, Grant{}, errBehind)
 		}
 	}
+	first := q.nodes[0]
+	channel, call := first.channelOf(&c), first.taking(&c, "undone", 0) // the same for most of them, so it is written once
 	f := fanOut(q, tell, func(n *node) (Grant, error) {
-		c := claim(n.index)
-		g, err := n.release(ctx, c)
+		call := call
+		if tombstones.has(n.index) || n.channelOf(&c) != channel {
+			c := claim(n.index)
+			call = n.taking(&c, "undone", 0)
+		}
+		g, err := takenOf(call.run(ctx, n.steps))
 		if err != nil {
-			open.failed(n, c, err)
+			open.failed(n, claim(n.index), err)
 		}
 		return g, err
 	})

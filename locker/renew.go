@@ -102,8 +102,7 @@ func (s single) renew(ctx context.Context, b *batch, grants []Grant) {
 		w = s.acks.witness(s.renewals, b.claims[0].Key)
 		to = w
 	}
-	c := b.call()
-	text, err := c.script.run(ctx, to, c.keys, c.args...)
+	text, err := b.call().run(ctx, to)
 	if err != nil {
 		b.fail(grants, err)
 		return
