@@ -91,7 +91,7 @@ func (q hinted) Inbox(key string) string {
 
 // Open subscribes on all nodes, and returns when a quorum is heard.
 func (q hinted) Open(ctx context.Context, key string) (string, error) {
-	f := fanOut(q.quorum, q.all(), func(n *node) (string, error) { return n.ear.Open(ctx, key) })
+	f := fanOut(q.quorum, q.all(), nil, func(n *node) (string, error) { return n.ear.Open(ctx, key) })
 	defer f.done()
 	heard := 0
 	var errs []error

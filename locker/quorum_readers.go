@@ -61,7 +61,7 @@ func (q hintedReaders) Downgrade(ctx context.Context, c Claim) (Grant, error) {
 func (q *quorum) downgrade(ctx context.Context, c Claim) (Grant, error) {
 	ctx = lasting(ctx)
 	q.ballots.renewed([]Claim{c})
-	f := fanOut(q, q.all(), func(n *node) (Grant, error) { return n.downgrade(ctx, c) })
+	f := fanOut(q, q.all(), nil, func(n *node) (Grant, error) { return n.downgrade(ctx, c) })
 	defer f.done()
 	t := count{quorum: q}
 	for !t.decided() {

@@ -47,7 +47,7 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 	}
 	first := q.nodes[0]
 	channel, call := first.channelOf(&c), first.taking(&c, "undone", 0) // the same for most of them, so it is written once
-	f := fanOut(q, tell, func(n *node) (Grant, error) {
+	f := fanOut(q, tell, isReleased, func(n *node) (Grant, error) {
 		call := call
 		if tombstones.has(n.index) || n.channelOf(&c) != channel {
 			c := claim(n.index)
@@ -76,6 +76,8 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 	}
 	return g, err
 }
+
+func isReleased(g Grant, err error) bool { return err == nil && g.State == Released }
 
 // farewell is what is left of a release when it was decided: nodes that have not heard of it.
 type farewell struct {
@@ -167,7 +169,7 @@ func (t *count) result(silent nodes) (Grant, error) {
 func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	ctx = lasting(ctx)
 	q.ballots.renewed(cs)
-	f := fanOut(q, q.all(), func(n *node) ([]Grant, error) { return n.renew(ctx, cs) })
+	f := fanOut(q, q.all(), nil, func(n *node) ([]Grant, error) { return n.renew(ctx, cs) })
 	defer f.done()
 	counts := make([]count, len(cs))
 	open := len(cs)
