@@ -171,19 +171,22 @@ func (n *node) take(ctx context.Context, c Claim, tombstone string, vote uint64)
 
 // taking is what take runs: quorum_release.lua.
 func (n *node) taking(c *Claim, tombstone string, vote uint64) *call {
-	done, only := time.Duration(0), ""
+	done := time.Duration(0)
 	if c.Complete {
 		done = c.Once
 	}
-	if vote != 0 {
-		only = strconv.FormatUint(vote, 10)
-	}
 	if n.quorum.readers {
-		return n.takingReader(c, tombstone, done, only)
+		return n.takingReader(c, tombstone, done, vote)
+	}
+	entry, more := "", ""
+	if inbox := n.inboxOf(c); inbox != "" {
+		entry = c.Owner + "|" + inbox + "|" + asksOnce(*c)
+	}
+	if c.Keep > 0 || c.Undo > 0 || done > 0 || vote != 0 {
+		more = fmt.Sprintf("%d %d %d %d %s", millis(c.Keep), millis(c.Undo), millis(done), vote, tombstone)
 	}
 	return quorumReleaseScript.call(
-		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), n.inboxOf(c), asksOnce(*c), only)
+		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)}, c.Owner, entry, more)
 }
 
 // takenOf reads the answer to a release.

@@ -126,8 +126,11 @@ func (n *node) confirmReading(ctx context.Context, c Claim, minted, fence uint64
 }
 
 // takingReader is quorum_rw_release.lua. The tombstone of all readers together is named after their fence.
-func (n *node) takingReader(c *Claim, tombstone string, done time.Duration, only string) *call {
-	entry, note := "", tombstoneOf(c.Key, c.Owner)
+func (n *node) takingReader(c *Claim, tombstone string, done time.Duration, vote uint64) *call {
+	entry, note, only := "", tombstoneOf(c.Key, c.Owner), ""
+	if vote != 0 {
+		only = strconv.FormatUint(vote, 10)
+	}
 	if inbox := n.inboxOf(c); inbox != "" {
 		entry = c.Owner + "|" + inbox + "|" + asksOnce(*c) + "|"
 	}
