@@ -19,8 +19,8 @@ type quorum struct {
 	readers  bool
 	skew     time.Duration // between the nodes' clocks
 	patience time.Duration // with a node that does not answer
-	longest  time.Duration // TTL
-	gate     time.Duration // how long a node that may have forgotten does not vote
+	longest  atomic.Int64  // the longest TTL in use, in ns: ours, or what nodes have told of others'
+	drift    func(ttl time.Duration) time.Duration
 
 	clocks  *clocks
 	ballots ballots
@@ -48,9 +48,9 @@ var _ interface {
 func newQuorum(cs []Client, cfg config) *quorum {
 	q := &quorum{
 		need: len(cs)/2 + 1, skew: cfg.maxSkew, patience: cfg.nodeTimeout,
-		longest: cfg.maxTTL, gate: max(cfg.maxTTL+cfg.drift(cfg.maxTTL), 4*cfg.maxSkew) + 100*time.Millisecond,
-		clocks: newClocks(len(cs)), closing: make(chan struct{}),
+		drift: cfg.drift, clocks: newClocks(len(cs)), closing: make(chan struct{}),
 	}
+	q.longest.Store(int64(cfg.maxTTL))
 	q.background, q.cut = context.WithCancel(context.Background())
 	for i, c := range cs {
 		q.nodes = append(q.nodes, newNode(c, i, q))

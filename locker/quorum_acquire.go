@@ -28,7 +28,7 @@ func (q *quorum) Acquire(ctx context.Context, c Claim) (Grant, error) {
 		if err != nil || g.State != Busy {
 			return g, err
 		}
-		if t.split() && round < mostRounds {
+		if (t.split() || t.tied()) && round < mostRounds {
 			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) // others do the same, for as long as it takes them
 			continue
 		}
@@ -90,7 +90,7 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 		q.agree(ctx, c, t)
 	}
 	t.took = time.Since(sent)
-	for n := range q.each(b.end(t.won(), t.uncertain())) {
+	for n := range q.each(b.end(t.won(), t.uncertain(), q.need)) {
 		q.calls.do(func() { q.giveBack(ctx, n, b) })
 	}
 	return t, true
@@ -123,7 +123,7 @@ func (q *quorum) agree(ctx context.Context, c Claim, t *tally) {
 		case a.err != nil:
 			t.errs[a.node] = a.err
 		case a.value:
-			t.polls[a.node].Fence = fence
+			t.polls[a.node].Fence, t.polls[a.node].Block = fence, block // its counter covers no more
 		default: // it ran out meanwhile
 			t.polls[a.node].State = NotOurs
 		}

@@ -159,7 +159,7 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	b.asking |= ask
 	b.knows |= ask
 	b.rounds++
-	b.won, b.keeps = false, false
+	b.keeps = false
 	return ask, b.hint, b.ticket, true
 }
 
@@ -206,13 +206,16 @@ const (
 	giveItBack            // the round was lost
 )
 
-// end ends a round, and says which votes are to be given back.
-func (b *ballot) end(won, keeps bool) (giveBack nodes) {
+// end ends a round, and says which votes are to be given back. Mostly there is one round at a time; but an acquire that was
+// abandoned goes on, beside its repetition. What either has won stays, as long as a quorum of nodes may hold it: what is
+// known of a node is in the order of its answers, because it is asked one thing at a time.
+func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rounds--
-	b.won, b.keeps = won, keeps
-	if !won && !keeps && !b.gone && b.rounds == 0 {
+	b.won = won || b.won && (b.holds|b.asking|b.loose).count() >= need
+	b.keeps = keeps
+	if !b.won && !keeps && !b.gone && b.rounds == 0 {
 		giveBack = b.holds &^ b.asking &^ b.giving
 		b.giving |= giveBack
 	}

@@ -12,6 +12,7 @@ type nodes uint32
 func (s nodes) has(i int) bool      { return s&(1<<i) != 0 }
 func (s nodes) with(i int) nodes    { return s | 1<<i }
 func (s nodes) without(i int) nodes { return s &^ (1 << i) }
+func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
 // fan is one step that is under way on several nodes at once. Whoever sent it takes answers until they decide; all others
 // come later, and are the business of the call itself: it goes on, on its own goroutine, when nobody listens any more.
@@ -37,14 +38,20 @@ type said[T any] struct {
 
 // fanOut calls some nodes. call is made on one goroutine for each.
 //
-// Quiet answers decide nothing as long as all are quiet and fewer than a quorum: so whoever waits is not woken by each of them, which
-// with three of five servers is most of what it costs to wait. nil: no answer is quiet.
+// Quiet answers decide nothing as long as all are quiet and fewer than a quorum, or than the nodes that are worth waiting for: so
+// whoever waits is not woken by each of them. nil: no answer is quiet.
 func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, call func(n *node) (T, error)) *fan[T] {
 	f := &fan[T]{
 		quorum: q, open: to, answers: make(chan said[T], len(q.nodes)), bell: make(chan struct{}, 1),
 		fates: make([]atomic.Int32, len(q.nodes)),
 	}
-	enough := int32(min(q.need, bits.OnesCount32(uint32(to)))) //nolint:gosec // at most mostNodes
+	prompt := 0
+	for n := range q.each(to) {
+		if n.prompt() {
+			prompt++
+		}
+	}
+	enough := int32(min(q.need, prompt)) //nolint:gosec // at most mostNodes
 	q.active.Add(1)
 	for i, n := range q.nodes {
 		if !to.has(i) {
@@ -54,6 +61,7 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, call func(n *
 		q.calls.do(func() {
 			v, err := call(n)
 			n.underWay.Add(-1)
+			n.down.Store(err != nil)
 			if !f.fates[i].CompareAndSwap(underWay, answered) {
 				n.late.Add(-1)
 			}
@@ -70,6 +78,7 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, call func(n *
 	return f
 }
 
+// ring wakes whoever waits.
 func (f *fan[T]) ring() {
 	select {
 	case f.bell <- struct{}{}:
@@ -78,7 +87,7 @@ func (f *fan[T]) ring() {
 }
 
 // next waits for an answer. It is false when there is none to wait for: all have answered, or their time is over. A node
-// that has not answered an earlier call in time is not waited for, while the others are enough.
+// that has not answered an earlier call, or not in time, is not waited for, while the others are enough.
 func (f *fan[T]) next() (said[T], bool) {
 	for {
 		a, ok := f.ready()
@@ -113,12 +122,14 @@ func (f *fan[T]) ready() (said[T], bool) {
 	}
 }
 
-// onlyLate says whether those that are still open are not worth waiting for: they are late with other calls, and the others are
-// a quorum.
+// prompt says whether a node is worth waiting for: it is not late with another call, and has answered the last one.
+func (n *node) prompt() bool { return n.late.Load() == 0 && !n.down.Load() }
+
+// onlyLate says whether those that are still open are not worth waiting for, and the others are a quorum.
 func (f *fan[T]) onlyLate() bool {
 	prompt := 0
 	for i, n := range f.quorum.nodes {
-		if n.late.Load() == 0 {
+		if n.prompt() {
 			prompt++
 			if f.open.has(i) {
 				return false

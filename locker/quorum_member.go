@@ -81,7 +81,7 @@ func (n *node) admitted(ctx context.Context, m *member, slot uint16) error {
 func (n *node) enroll(ctx context.Context, m *member, slot uint16, waitedFor string, waited time.Duration) error {
 	q := n.quorum
 	v, err := quorumEnrollScript.run(ctx, n.client, []string{m.marker, m.out},
-		millis(q.longest), millis(q.gate), waitedFor, int64(waited/time.Millisecond))
+		q.longest.Load()/int64(time.Millisecond), millis(q.gate()), waitedFor, int64(waited/time.Millisecond))
 	if err != nil {
 		return err
 	}
@@ -90,6 +90,7 @@ func (n *node) enroll(ctx context.Context, m *member, slot uint16, waitedFor str
 	switch state {
 	case "member":
 		m.seen = quarantine{}
+		q.learn(r.duration())
 		return q.admit(n, m, slot, id)
 	case "quarantine":
 		name, lasts := r.word(), r.duration()
@@ -106,6 +107,30 @@ func (n *node) enroll(ctx context.Context, m *member, slot uint16, waitedFor str
 		return &Refusal{Err: fmt.Errorf("%w: the server does not tell its replication ID (INFO replication), without which it could not be noticed that it has forgotten leases", ErrUnsupported)}
 	}
 	return odd("enroll")
+}
+
+// gate is how long a node that may have forgotten does not vote.
+func (q *quorum) gate() time.Duration {
+	longest := time.Duration(q.longest.Load())
+	return max(longest+q.drift(longest), 4*q.skew) + 100*time.Millisecond
+}
+
+// learn remembers that there may be leases of that length.
+func (q *quorum) learn(longest time.Duration) {
+	for {
+		known := q.longest.Load()
+		if known >= int64(longest) || q.longest.CompareAndSwap(known, int64(longest)) {
+			return
+		}
+	}
+}
+
+// forgot is called when a node has. The others are asked once more who they are, because they remember how long leases may be,
+// while that one has forgotten that, too.
+func (n *node) forgot(slot uint16) {
+	for _, other := range n.quorum.nodes {
+		other.memberAt(slot).expel()
+	}
 }
 
 // admit makes a node a member, unless another one is the same server, or of the same replica set: it would vote twice.

@@ -22,6 +22,7 @@ type node struct {
 
 	underWay atomic.Int32 // calls
 	late     atomic.Int32 // those that have taken too long
+	down     atomic.Bool  // the last one that came to an end was not answered
 	opening  atomic.Bool  // of the inbox
 
 	cleaner cleaner  // releases that the node has not confirmed
@@ -71,7 +72,7 @@ func (n *node) acquire(ctx context.Context, a *appeal) (poll, error) {
 		if !errors.Is(err, errForgot) {
 			return p, err
 		}
-		m.expel()
+		n.forgot(a.slot)
 	}
 	return poll{}, &Refusal{Temporary: true, Err: errForgot}
 }

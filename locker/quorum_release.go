@@ -116,9 +116,9 @@ type count struct {
 	quorum   *quorum
 	released int
 	gone     int // nodes where it is not the owner's
+	done     int // of those: nodes that have the done mark
 	revoked  bool
 	reason   string
-	done     bool
 	writer   bool // waits, says a node
 	errs     []error
 }
@@ -135,14 +135,23 @@ func (t *count) hear(n *node, g Grant, err error) {
 	case g.State == Revoked:
 		t.revoked, t.reason = true, g.Reason
 	case g.State == Done:
-		t.done = true
+		t.done++
 	}
 	t.gone++
 }
 
+// decided says whether no further answer can change anything.
 func (t *count) decided() bool {
-	return t.released >= t.quorum.need || t.gone > len(t.quorum.nodes)-t.quorum.need
+	need, all := t.quorum.need, len(t.quorum.nodes)
+	if t.released >= need || t.gone <= all-need {
+		return t.released >= need
+	}
+	open := all - t.released - t.gone - len(t.errs)
+	return t.marked() >= need || t.marked()+open < need
 }
+
+// marked is how many nodes have the done mark, if one was asked for: only what a quorum has, is found by every later acquire.
+func (t *count) marked() int { return t.released + t.done }
 
 func (t *count) result(silent nodes) (Grant, error) {
 	switch {
@@ -158,7 +167,7 @@ func (t *count) result(silent nodes) (Grant, error) {
 		}
 	case t.revoked:
 		return Grant{State: Revoked, Reason: t.reason}, nil
-	case t.done:
+	case t.done > 0 && t.marked() >= t.quorum.need:
 		return Grant{State: Done}, nil
 	}
 	return Grant{State: NotOurs}, nil

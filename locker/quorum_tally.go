@@ -139,6 +139,13 @@ func (t *tally) split() bool {
 	return !t.won() && n+t.count(func(i int) bool { return !t.answered(i) }) < t.quorum.need
 }
 
+// tied says whether they may be split: a node has voted for us, and what another contender has is no quorum, unless a node that
+// does not answer has voted for it. Who took it for a holder would wait for a lease that is given back at once.
+func (t *tally) tied() bool {
+	_, n := t.rival()
+	return !t.won() && n < t.quorum.need && t.count(t.votes) > 0
+}
+
 // uncertain says whether the votes that are there, with those that may be, could be a grant.
 func (t *tally) uncertain() bool {
 	if _, err := t.result(); err == nil {
@@ -204,6 +211,9 @@ func (t *tally) busy() Grant {
 	g.Deaf = heard < 0
 	// The key is free when so many of these leases have run out that the rest is no quorum.
 	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
+	if t.tied() {
+		g.Place = 0 // as who is in no queue asks again: who gives a vote back calls nobody
+	}
 	return g
 }
 

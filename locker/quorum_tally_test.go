@@ -108,6 +108,12 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	if g, _ := tallyOf("g5", "x", "x").result(); g.Holder.Left != 2*time.Second {
 		t.Errorf("left %v: one vote was had, so one more must run out", g.Holder.Left)
 	}
+	if g, _ := tallyOf("x", "g5", "-").result(); g.Place != 0 || g.Holder.Left != time.Second {
+		t.Errorf("%+v: x may have no more than we have, so nobody is sure to call us", g)
+	}
+	if g, _ := tallyOf("x", "x", "-").result(); g.Place != 1 {
+		t.Errorf("%+v: x has it, and will call", g)
+	}
 	if d := runsOut([]time.Duration{-1, 3, 2}, 3); d != -1 {
 		t.Errorf("a lease without end ends after %v", d)
 	}

@@ -248,3 +248,33 @@ func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 		t.Errorf("after the second loss it voted again after %v", d)
 	}
 }
+
+// Who uses longer leases than others says so to the nodes. One that has forgotten does not know any more, so the others are asked how
+// long it must stay out.
+func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
+	t.Parallel()
+	brief := []locker.Option{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
+	servers := enrolled(t, 3, brief...)
+	other := redlockOn(t, servers, brief...)
+	release(t, acquire(t, other, locker.Rule{Key: "warm"})) // it knows the nodes before longer leases are used
+
+	cs := clientsOf(t, servers)
+	long := []locker.Option{locker.WithMaxTTL(6 * time.Second), locker.WithTTL(6 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithoutRenewal()}
+	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, long...)
+	lease := acquire(t, holder, locker.Rule{Key: "held"})
+	cs[1].FlushAll(t.Context())
+
+	var next *locker.Lease
+	eventually(t, "it has forgotten for long enough", func() (granted bool) {
+		var err error
+		next, err = other.Acquire(t.Context(), locker.Rule{Key: "held", Wait: locker.NoWait})
+		return err == nil
+	})
+	if lease.Context().Err() == nil {
+		t.Error("two hold the key")
+	}
+	if next.Fence() <= lease.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
+	}
+	release(t, next)
+}

@@ -48,7 +48,7 @@ if lease or kept then
   redis.call('GETEX', KEYS[1])
   local place, listening
   if entry then
-    redis.call('ZADD', KEYS[2], 'NX', ARGV[9], entry)
+    redis.call('ZADD', KEYS[2], ARGV[9], entry)
     redis.call('PEXPIRE', KEYS[2], '60000')
     place, listening = redis.call('ZRANK', KEYS[2], entry) + 1, hearing(ARGV[6])
   else

@@ -4,7 +4,7 @@
 -- KEYS: marker N of the node · quarantine K
 -- ARGV: the longest TTL of the caller, in ms · how long it makes a node wait after a loss, in ms · "" to ask; "new" declares
 --       that the node holds no leases; otherwise the quarantine that the caller has waited for · how long that was, in ms
--- returns: "member" identity · "quarantine" identity name ms, where ms is how long it lasts, on the caller's own clock · "old"
+-- returns: "member" identity longest, the longest TTL in use in ms · "quarantine" identity name ms, where ms is how long it lasts, on the caller's own clock · "old"
 --          identity when a node that is declared new has a marker of other data · "unknown" when the server does not tell who
 --          it is; words with a space between, as one string
 -- idempotent: a second execution finds the marker, or the quarantine.
@@ -16,6 +16,7 @@ end
 local marker = redis.call('GET', KEYS[1])
 local longest = tonumber(string.match(marker or '', '^%x+:(%d+)') or '0')
 local entered = id .. ':' .. string.format('%.0f', math.max(longest, tonumber(ARGV[1])))
+local admitted = 'member ' .. id .. ' ' .. string.match(entered, '%d+$')
 local memory = redis.call('INFO', 'memory')
 if string.match(memory, 'maxmemory:(%d+)') ~= '0' and string.match(memory, 'maxmemory_policy:([%w-]+)') ~= 'noeviction' then
   entered = entered .. ':' .. evictions() -- what evicts keys forgets leases without a restart
@@ -24,7 +25,7 @@ if member(marker) then
   if marker ~= entered then
     redis.call('SET', KEYS[1], entered) -- somebody uses longer leases, or the server may evict now
   end
-  return 'member ' .. id
+  return admitted
 end
 if ARGV[3] == 'new' then
   if marker then
@@ -32,7 +33,7 @@ if ARGV[3] == 'new' then
   end
   redis.call('SET', KEYS[1], entered)
   redis.call('DEL', KEYS[2])
-  return 'member ' .. id
+  return admitted
 end
 
 -- K says which quarantine this is and how long it must last. It does not end it: only the clock of a client that has seen all
@@ -44,7 +45,7 @@ if whose == id then
   if ARGV[3] == name and waits <= tonumber(ARGV[4]) then
     redis.call('SET', KEYS[1], entered)
     redis.call('DEL', KEYS[2])
-    return 'member ' .. id
+    return admitted
   end
 else
   local clock = redis.call('TIME')

@@ -88,7 +88,7 @@ if not open then
   end
   local place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'
   if ARGV[6] ~= '' then
-    redis.call('ZADD', KEYS[2], 'NX', ARGV[9], entry)
+    redis.call('ZADD', KEYS[2], ARGV[9], entry)
     redis.call('PEXPIRE', KEYS[2], '60000')
     place, listening = redis.call('ZRANK', KEYS[2], entry) + 1, hearing(ARGV[6])
   end

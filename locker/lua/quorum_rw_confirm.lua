@@ -7,7 +7,7 @@
 -- idempotent: a second execution finds the counter at least as large, and the fence in L.
 -- first write: GETEX, which changes nothing and which memory cannot refuse; a replica answers READONLY.
 local lease = redis.call('GETEX', KEYS[1])
-local token, fence, block, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):(%d+):(%d+):(.*)$')
+local token, fence, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):%d+:(%d+):(.*)$')
 local reader = ARGV[5] ~= ''
 if granted ~= ARGV[2] or token ~= (reader and 'shared' or ARGV[1]) or
   tonumber(ARGV[3]) < tonumber(reader and granted or fence) then
@@ -23,6 +23,6 @@ if (tonumber(redis.call('GET', KEYS[2]) or '0') or 0) < tonumber(ARGV[4]) then
   redis.call('SET', KEYS[2], ARGV[4])
 end
 if not reader and fence ~= ARGV[3] or reader and tonumber(fence) < tonumber(ARGV[3]) then
-  redis.call('SET', KEYS[1], token .. ':' .. ARGV[3] .. ':' .. block .. ':' .. granted .. ':' .. metadata, 'KEEPTTL')
+  redis.call('SET', KEYS[1], token .. ':' .. ARGV[3] .. ':' .. string.format('%.0f', ARGV[4] - ARGV[3] + 1) .. ':' .. granted .. ':' .. metadata, 'KEEPTTL')
 end
 return '1'

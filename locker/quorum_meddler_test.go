@@ -1,0 +1,249 @@
+package locker_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// meddler is a client whose scripts a test may hold up, or make fail before or after they have run.
+type meddler struct {
+	*redis.Client
+	names map[any]string
+
+	mu     sync.Mutex
+	meddle func(script string, run func() error) error
+}
+
+func meddlerOf(t testing.TB, s *redistest.Server) *meddler {
+	t.Helper()
+	m := &meddler{Client: s.Client(t), names: make(map[any]string)}
+	loadScripts(t, m.Client)
+	for name := range locker.ScriptText {
+		m.names[locker.ScriptSHA(name)] = name
+	}
+	return m
+}
+
+// meddlers are of three servers that may vote at once.
+func meddlers(t testing.TB, servers []*redistest.Server) (ms []*meddler, cs []locker.Client) {
+	t.Helper()
+	for _, s := range servers {
+		m := meddlerOf(t, s)
+		ms, cs = append(ms, m), append(cs, m)
+	}
+	return ms, cs
+}
+
+// with makes calls of scripts go through f; nil: as they are.
+func (m *meddler) with(f func(script string, run func() error) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.meddle = f
+}
+
+func (m *meddler) Process(ctx context.Context, cmd redis.Cmder) error {
+	m.mu.Lock()
+	f := m.meddle
+	m.mu.Unlock()
+	name, ok := m.names[cmd.Args()[min(1, len(cmd.Args())-1)]]
+	if f == nil || !ok {
+		return m.Client.Process(ctx, cmd)
+	}
+	err := f(name, func() error { return m.Client.Process(ctx, cmd) })
+	if err != nil {
+		cmd.SetErr(err)
+	}
+	return err
+}
+
+// unheard makes calls of a script get no answer, and not run.
+func unheard(script string) func(string, func() error) error {
+	return func(name string, run func() error) error {
+		if name == script {
+			return os.ErrDeadlineExceeded
+		}
+		return run()
+	}
+}
+
+func claimOn(key string) locker.Claim {
+	return locker.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, Block: 1}
+}
+
+// A done mark that one node has is not found by a quorum of the others, so the work would be done again: a repeated Complete must
+// not take it for its own success.
+func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]quorumOpener{"redlock": locker.QuorumStore, "readers": locker.ReadWriteQuorumStore} {
+		t.Run(name, func(t *testing.T) {
+			servers := enrolled(t, 3)
+			ms, cs := meddlers(t, servers)
+			s, err := open(cs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settles(t, s)
+			claim := claimOn("a")
+			claim.Once = time.Hour
+			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != locker.Granted {
+				t.Fatal(g.State, err)
+			}
+			for _, m := range ms {
+				eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
+			}
+			for _, m := range ms[1:] {
+				m.with(func(name string, run func() error) error {
+					if name == "quorum_release" || name == "quorum_rw_release" {
+						return os.ErrDeadlineExceeded
+					}
+					return run()
+				})
+			}
+			complete := claim
+			complete.Complete = true
+			if g, err := s.Release(t.Context(), complete); err == nil {
+				t.Fatalf("%v by one node of three", g.State)
+			}
+			for _, m := range ms[1:] {
+				m.with(nil)
+				if err := m.Del(t.Context(), "a").Err(); err != nil { // its time is over
+					t.Fatal(err)
+				}
+			}
+			g, err := s.Release(t.Context(), complete)
+			again := claimOn("a")
+			again.Once = time.Hour
+			next, _ := s.Acquire(t.Context(), again)
+			if err == nil && (g.State == locker.Released || g.State == locker.Done) && next.State == locker.Granted {
+				t.Errorf("the work is done, says the release (%v), and is given to the next", g.State)
+			}
+			if next.State != locker.Granted {
+				t.Errorf("%v: a node that was asked first should not decide", next.State)
+			}
+			if _, err := s.Release(t.Context(), again); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// An acquire that was abandoned goes on, and may be repeated meanwhile. What the repetition has won, the first must not give back
+// when it comes to its end.
+func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	ms, cs := meddlers(t, servers)
+	s, err := locker.QuorumStore(cs, locker.WithNodeTimeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settles(t, s)
+	for _, i := range []int{0, 2} { // it holds the key when the first acquire asks
+		if err := ms[i].Set(t.Context(), "a", "another program", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked, answer := make(chan struct{}), make(chan struct{})
+	ms[2].with(func(script string, run func() error) error {
+		err := run()
+		if script == "quorum_acquire" {
+			close(asked)
+			<-answer
+		}
+		return err
+	})
+	claim := claimOn("a")
+	first := make(chan locker.State, 1)
+	go func() {
+		g, _ := s.Acquire(context.WithoutCancel(t.Context()), claim)
+		first <- g.State
+	}()
+	<-asked
+	eventually(t, "the free node has voted", func() bool { return ms[1].Exists(t.Context(), "a").Val() == 1 })
+	if err := ms[0].Del(t.Context(), "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a repetition is granted", func() bool {
+		g, err := s.Acquire(t.Context(), claim)
+		return err == nil && g.State == locker.Granted
+	})
+	close(answer)
+	if got := <-first; got != locker.Busy {
+		t.Fatalf("positive control: the first came to %v", got)
+	}
+	if err := ms[2].Del(t.Context(), "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	ms[2].with(nil)
+	other := claimOn("a")
+	for range 20 {
+		if g, err := s.Acquire(t.Context(), other); err != nil || g.State != locker.Busy {
+			t.Fatalf("%v %v: two hold the key", g.State, err)
+		}
+	}
+	for _, c := range []locker.Claim{other, claim} {
+		if _, err := s.Release(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Contenders who split the votes of the nodes that are left learn nothing of the one that is down, which may have voted for the
+// other. They must not take each other for a holder, and wait for its lease.
+func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	var ls []*locker.Engine
+	var ms [2][]*meddler
+	for i := range ms {
+		var cs []locker.Client
+		ms[i], cs = meddlers(t, servers)
+		l := newRedlock(t, cs)
+		release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+		ls = append(ls, l)
+	}
+	servers[2].Kill()
+	began := time.Now()
+	for round := range 5 {
+		key := fmt.Sprint("k", round)
+		var first [2]chan struct{} // the vote of node i was given to contender i
+		for i := range ms {
+			first[i] = make(chan struct{})
+		}
+		for i := range ms {
+			var own, others sync.Once
+			ms[i][i].with(func(script string, run func() error) error {
+				err := run()
+				if script == "quorum_acquire" {
+					own.Do(func() { close(first[i]) })
+				}
+				return err
+			})
+			ms[i][1-i].with(func(script string, run func() error) error {
+				if script == "quorum_acquire" {
+					others.Do(func() { <-first[1-i] })
+				}
+				return run()
+			})
+		}
+		p := []*pending{asks(t, ls[0], locker.Rule{Key: key}), asks(t, ls[1], locker.Rule{Key: key})}
+		var working sync.WaitGroup
+		for _, p := range p {
+			working.Go(func() { <-p.done; release(t, p.lease) })
+		}
+		working.Wait()
+	}
+	if took := time.Since(began); took > 5*time.Second { // each head of a queue asks again after a second
+		t.Errorf("five keys took %v", took)
+	}
+}
