@@ -2,15 +2,15 @@ package locker
 
 import "strconv"
 
-// appeal is what one round of an acquire asks of the nodes. What is sent is written once for all nodes that are sent the same:
-// mostly that is each of them.
+// appeal is what one round of an acquire asks of the nodes. The texts are made once for all nodes that are sent the same: mostly
+// that is each of them.
 type appeal struct {
 	claim        Claim
 	slot         uint16
 	hint, ticket uint64
 
 	marker, channel string // what nodes may be told differently, as it stands in call
-	call            *call
+	call            *call  // which is not sent itself: nodes get copies
 }
 
 func (q *quorum) appeal(c Claim, hint, ticket uint64) *appeal {
@@ -24,7 +24,7 @@ func (q *quorum) appeal(c Claim, hint, ticket uint64) *appeal {
 // to is what node n is sent.
 func (a *appeal) to(n *node, m *member) *call {
 	if m.marker == a.marker && n.channelOf(&a.claim) == a.channel {
-		return a.call
+		return a.call.again()
 	}
 	return n.asking(a, m)
 }

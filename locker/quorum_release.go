@@ -46,9 +46,9 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 		}
 	}
 	first := q.nodes[0]
-	channel, call := first.channelOf(&c), first.taking(&c, "undone", 0) // the same for most of them, so it is written once
+	channel, call := first.channelOf(&c), first.taking(&c, "undone", 0) // its texts are made once, because most nodes are sent the same
 	f := fanOut(q, tell, isReleased, func(n *node) (Grant, error) {
-		call := call
+		call := call.again()
 		if tombstones.has(n.index) || n.channelOf(&c) != channel {
 			c := claim(n.index)
 			call = n.taking(&c, "undone", 0)

@@ -54,7 +54,7 @@ func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (
 // call is a script that is about to be run, and in a pipeline then what became of it.
 type call struct {
 	script script
-	words  []any // which nobody changes: the same call may be on its way to several servers
+	words  []any
 
 	text string
 	err  error
@@ -64,6 +64,10 @@ type call struct {
 func (s script) call(keys []string, args ...any) *call {
 	return &call{script: s, words: command(s.sha, keys, args)}
 }
+
+// again is the same call to another server. Its words are its own, because a hook of that client may change them, as one that puts a
+// prefix before all keys does; what they point to is shared.
+func (c *call) again() *call { return &call{script: c.script, words: slices.Clone(c.words)} }
 
 // run executes the call once: by the script's name, and when the server does not know it by its text.
 func (c *call) run(ctx context.Context, to Client) (string, error) {
@@ -77,7 +81,7 @@ func (c *call) run(ctx context.Context, to Client) (string, error) {
 	return v, nil
 }
 
-// inFull is the call with the script's text.
+// inFull is the call with the script's text. A hook may still look at the words of the first one.
 func (c *call) inFull() []any {
 	words := slices.Clone(c.words)
 	words[0], words[1] = "eval", c.script.text
