@@ -15,6 +15,7 @@ var (
 	Tombstone  = tombstoneOf
 	DoneMark   = doneOf
 	ReadersOf  = readersOf
+	IntentOf   = intentOf
 	QueueOf    = queueOf
 	EntryOf    = entryOf
 	JoinsOf    = joinsOf

@@ -186,3 +186,30 @@ func TestABreakOnAQuorumThrowsAllReadersOut(t *testing.T) {
 	}
 	release(t, acquire(t, ls[0], writing))
 }
+
+// A writer who has waited has left its intent, which keeps readers out. When it has become a reader itself it must not.
+func TestADowngradedWriterDoesNotKeepReadersOut(t *testing.T) {
+	t.Parallel()
+	ls, servers := shelves(t, 3)
+	first := acquire(t, ls[0], writing)
+	w := asks(t, ls[1], writing)
+	cs := clientsOf(t, servers)
+	eventually(t, "the second writer has left its intent where it has no vote", func() bool {
+		n := int64(0)
+		for _, c := range cs {
+			n += c.Exists(t.Context(), locker.IntentOf("a")).Val()
+		}
+		return n >= 2
+	})
+	release(t, first)
+	lease := w.granted(5 * time.Second)
+	if err := lease.Downgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r, err := ls[2].Acquire(t.Context(), patient(reading, locker.NoWait))
+	if err != nil {
+		t.Fatalf("%v, although nobody writes and nobody waits to", err)
+	}
+	release(t, r)
+	release(t, lease)
+}

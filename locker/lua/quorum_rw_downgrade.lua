@@ -1,6 +1,6 @@
 -- quorum_rw_downgrade.lua: make a writer's vote the first reader's part of a phase, and tell the readers who wait.
 --
--- KEYS: lease L · queue Q · wake mark W · readers R · intent I of a writer
+-- KEYS: lease L · queue Q · wake mark W · readers R · intent I of a writer, which may still be the token's own
 -- ARGV: token · ttl in ms · the token's entry in R · fence of the phase: the writer's, out of its block
 -- returns: "1" server-µs writers, where writers is "1" when one waits · "0" server-µs when L is not the token's, nor it a
 --          reader of that phase
@@ -18,11 +18,15 @@ end
 local ms = math.max(redis.call('PTTL', KEYS[1]), ARGV[2])
 if string.sub(lease, 1, #owner) == owner then
   redis.call('ZCARD', KEYS[2])
+  redis.call('GET', KEYS[5])
   redis.call('DEL', KEYS[4])
   redis.call('SET', KEYS[1], 'shared:' .. ARGV[4] .. ':1:' .. ARGV[4] .. ':' ..
     (string.match(lease, '^[^:]*:%d+:%d+:%d+:(.*)$') or ''), 'PX', string.format('%.0f', ms))
   redis.call('ZADD', KEYS[4], string.format('%.0f', now + ms), ARGV[3])
   redis.call('PEXPIRE', KEYS[4], string.format('%.0f', ms))
+  if string.match(redis.call('GET', KEYS[5]) or '', '^[^|]*') == ARGV[1] then
+    redis.call('DEL', KEYS[5])
+  end
   rouse('readers')
 elseif tonumber(string.match(lease, '^shared:%d+:%d+:(%d+):') or '0') <= tonumber(ARGV[4]) and
   tonumber(redis.call('ZSCORE', KEYS[4], ARGV[3]) or '0') > now then
