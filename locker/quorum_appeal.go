@@ -22,11 +22,11 @@ func (q *quorum) appeal(c Claim, hint, ticket uint64) *appeal {
 }
 
 // to is what node n is sent.
-func (a *appeal) to(n *node, m *member) *call {
+func (a *appeal) to(n *node, m *member) call {
 	if m.marker == a.marker && n.channelOf(&a.claim) == a.channel {
 		return a.call.again()
 	}
-	return n.asking(a, m)
+	return *n.asking(a, m)
 }
 
 // asking is quorum_acquire.lua as the node is sent it.

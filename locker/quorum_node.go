@@ -86,7 +86,8 @@ func (n *node) vote(ctx context.Context, a *appeal, m *member) (poll, error) {
 		n.ear.Inbox(c.Key) // which is so in use
 	}
 	sent := time.Now()
-	v, err := a.to(n, m).run(ctx, n.steps)
+	call := a.to(n, m)
+	v, err := call.run(ctx, n.steps)
 	if err != nil {
 		return poll{}, err
 	}

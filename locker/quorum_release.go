@@ -51,7 +51,7 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 		call := call.again()
 		if tombstones.has(n.index) || n.channelOf(&c) != channel {
 			c := claim(n.index)
-			call = n.taking(&c, "undone", 0)
+			call = *n.taking(&c, "undone", 0)
 		}
 		g, err := takenOf(call.run(ctx, n.steps))
 		if err != nil {

@@ -67,7 +67,7 @@ func (s script) call(keys []string, args ...any) *call {
 
 // again is the same call to another server. Its words are its own, because a hook of that client may change them, as one that puts a
 // prefix before all keys does; what they point to is shared.
-func (c *call) again() *call { return &call{script: c.script, words: slices.Clone(c.words)} }
+func (c *call) again() call { return call{script: c.script, words: slices.Clone(c.words)} }
 
 // run executes the call once: by the script's name, and when the server does not know it by its text.
 func (c *call) run(ctx context.Context, to Client) (string, error) {
