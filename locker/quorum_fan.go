@@ -61,7 +61,11 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, call func(n *
 		q.calls.do(func() {
 			v, err := call(n)
 			n.underWay.Add(-1)
-			n.down.Store(err != nil)
+			if err != nil {
+				n.failed.Add(1)
+			} else {
+				n.failed.Store(0)
+			}
 			if !f.fates[i].CompareAndSwap(underWay, answered) {
 				n.late.Add(-1)
 			}
@@ -87,7 +91,7 @@ func (f *fan[T]) ring() {
 }
 
 // next waits for an answer. It is false when there is none to wait for: all have answered, or their time is over. A node
-// that has not answered an earlier call, or not in time, is not waited for, while the others are enough.
+// that has not answered an earlier call in time, or the last few at all, is not waited for, while the others are enough.
 func (f *fan[T]) next() (said[T], bool) {
 	for {
 		a, ok := f.ready()
@@ -122,8 +126,8 @@ func (f *fan[T]) ready() (said[T], bool) {
 	}
 }
 
-// prompt says whether a node is worth waiting for: it is not late with another call, and has answered the last one.
-func (n *node) prompt() bool { return n.late.Load() == 0 && !n.down.Load() }
+// prompt says whether a node is worth waiting for: it is not late with another call, and has answered one of the last few.
+func (n *node) prompt() bool { return n.late.Load() == 0 && n.failed.Load() < fewFailures }
 
 // onlyLate says whether those that are still open are not worth waiting for, and the others are a quorum.
 func (f *fan[T]) onlyLate() bool {
@@ -138,6 +142,9 @@ func (f *fan[T]) onlyLate() bool {
 	}
 	return prompt >= f.quorum.need
 }
+
+// fewFailures is how many calls in a row must fail until a node is not waited for. One says little.
+const fewFailures = 3
 
 // done ends the wait. What is still open goes on by itself.
 func (f *fan[T]) done() {

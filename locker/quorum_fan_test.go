@@ -57,7 +57,7 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 						<-hangs
 						return 0, no
 					}
-					time.Sleep(time.Duration(turn+1) * time.Millisecond)
+					time.Sleep(time.Duration(turn+1) * time.Millisecond) //nolint:forbidigo // costs nothing in a bubble
 					return turn, c.says[turn]
 				})
 				for i := range c.want {

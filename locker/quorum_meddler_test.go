@@ -121,14 +121,15 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 				}
 			}
 			g, err := s.Release(t.Context(), complete)
-			again := claimOn("a")
-			again.Once = time.Hour
-			next, _ := s.Acquire(t.Context(), again)
-			if err == nil && (g.State == locker.Released || g.State == locker.Done) && next.State == locker.Granted {
+			var again locker.Claim
+			eventually(t, "nodes without the mark are a quorum", func() bool {
+				again = claimOn("a")
+				again.Once = time.Hour
+				next, err := s.Acquire(t.Context(), again)
+				return err == nil && next.State == locker.Granted
+			})
+			if err == nil && (g.State == locker.Released || g.State == locker.Done) {
 				t.Errorf("the work is done, says the release (%v), and is given to the next", g.State)
-			}
-			if next.State != locker.Granted {
-				t.Errorf("%v: a node that was asked first should not decide", next.State)
 			}
 			if _, err := s.Release(t.Context(), again); err != nil {
 				t.Error(err)

@@ -22,7 +22,7 @@ type node struct {
 
 	underWay atomic.Int32 // calls
 	late     atomic.Int32 // those that have taken too long
-	down     atomic.Bool  // the last one that came to an end was not answered
+	failed   atomic.Int32 // the last ones, in a row
 	opening  atomic.Bool  // of the inbox
 
 	cleaner cleaner  // releases that the node has not confirmed

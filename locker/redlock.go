@@ -13,8 +13,8 @@ import (
 // of a replica of another one. Each may also be a client of a whole Sentinel set or Redis Cluster.
 //
 // A node that may have forgotten what it granted (it was restarted, emptied, replaced by its replica, or has evicted keys) does not
-// vote until every lease of that time is over: as long as [WithMaxTTL], which is 1 minute by default. That holds for new
-// servers as well, unless [EnrollRedlock] has declared them new.
+// vote until every lease of that time is over: as long as the largest [WithMaxTTL] in use, which is 1 minute by default. That holds
+// for new servers as well, unless [EnrollRedlock] has declared them new.
 //
 // The fence grows with every grant whatever the nodes' clocks and delays, as long as nodes that forget stay out. Nothing is
 // sent before the first lock. The clients must outlive the Locker.
@@ -79,8 +79,8 @@ func newRedlock(who string, cs []Client, opts []Option) (*quorum, config, error)
 			return nil, cfg, fmt.Errorf("%w (on a quorum WithMaxTTL is %v unless you raise it: a node that may have forgotten its leases stays out for that long)", err, longestOnQuorums)
 		}
 	}
-	if cfg.renewClient != nil || cfg.autoPipeline || cfg.acks.asked {
-		return nil, cfg, fmt.Errorf("latchkit: %s: WithRenewClient, WithAutoPipeline and WithReplicaAck speak of one server; leave them out", who)
+	if err := cfg.checkForQuorum(who); err != nil {
+		return nil, cfg, err
 	}
 	if err := checkNodes(who, cs); err != nil {
 		return nil, cfg, err
@@ -89,6 +89,19 @@ func newRedlock(who string, cs []Client, opts []Option) (*quorum, config, error)
 		cfg.failsOver = cfg.failsOver || failsOver(c)
 	}
 	return newQuorum(cs, cfg), cfg, nil
+}
+
+// checkForQuorum refuses options that speak of one server.
+func (c *config) checkForQuorum(who string) error {
+	switch {
+	case c.renewClient != nil:
+		return fmt.Errorf("latchkit: %s: WithRenewClient is a second client of one server, and here there are several; leave it out, and give clients whose pools (PoolSize) have room for renewals", who)
+	case c.autoPipeline:
+		return fmt.Errorf("latchkit: %s: WithAutoPipeline lets calls to one server travel together; leave it out, each node is called by itself", who)
+	case c.acks.asked:
+		return fmt.Errorf("latchkit: %s: WithReplicaAck is for one server whose replica may take over without knowing of a lease; leave it out, here such a node does not vote until its leases are over", who)
+	}
+	return nil
 }
 
 // checkNodes refuses what cannot be a quorum. What is only found out by asking the servers, the nodes find out.

@@ -37,7 +37,9 @@ func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
 		{"clients 1 and 2 both lead to 10.0.0.1:2", []locker.Client{one, node(2), node(2)}, nil},
 		{"a *redis.Ring, which moves keys", []locker.Client{one, node(2), redis.NewRing(&redis.RingOptions{})}, nil},
 		{"shorter than the default TTL 2m0s", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithTTL(2 * time.Minute)}},
-		{"WithRenewClient", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithRenewClient(one)}},
+		{"WithRenewClient is a second client of one server", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithRenewClient(one)}},
+		{"WithAutoPipeline lets calls to one server", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithAutoPipeline()}},
+		{"WithReplicaAck is for one server", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithReplicaAck(1, time.Second)}},
 		{"WithNodeTimeout(0s)", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithNodeTimeout(0)}},
 		{"WithMaxSkew(-1s)", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithMaxSkew(-time.Second)}},
 	} {
