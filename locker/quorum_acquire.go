@@ -62,10 +62,11 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 	}
 	sent := time.Now()
 	t.rounds = 1
-	f := fanOut(q, ask, func(n *node) (poll, error) {
-		p, err := n.acquire(ctx, c, hint, ticket)
+	a := q.appeal(c, hint, ticket)
+	f := fanOut(q, ask, isVote, func(n *node) (poll, error) {
+		p, err := n.acquire(ctx, a)
 		if p.Deaf {
-			n.deaf(c.Key)
+			n.deaf(a.claim.Key)
 		}
 		q.afterwards(ctx, n, b, b.heard(n.index, p, err))
 		return p, err
@@ -95,6 +96,9 @@ func (q *quorum) round(ctx context.Context, b *ballot, c Claim) (t *tally, ok bo
 	return t, true
 }
 
+// isVote says whether a node has said who has its vote. It takes a quorum of such answers to decide anything.
+func isVote(p poll, err error) bool { return err == nil && (p.State == Granted || p.State == Busy) }
+
 // agree raises the votes to the largest fence among them. With it, and only where the vote is still the same, the counter is
 // raised over the whole block: so whoever is granted the key next, by a quorum that shares a node with this one, gets a
 // larger fence. No clock is needed for that.
@@ -106,7 +110,7 @@ func (q *quorum) agree(ctx context.Context, c Claim, t *tally) {
 			lower = lower.with(i)
 		}
 	}
-	f := fanOut(q, lower, func(n *node) (bool, error) {
+	f := fanOut(q, lower, nil, func(n *node) (bool, error) {
 		return n.confirm(ctx, c, t.polls[n.index].minted, fence, block)
 	})
 	defer f.done()

@@ -39,7 +39,7 @@ func (q *quorum) Inspect(ctx context.Context, key string) (Info, error) {
 }
 
 func (q *quorum) inspect(ctx context.Context, key string) (seen, error) {
-	f := fanOut(q, q.all(), func(n *node) (seen, error) { return n.view(ctx, key) })
+	f := fanOut(q, q.all(), nil, func(n *node) (seen, error) { return n.view(ctx, key) })
 	defer f.done()
 	views := make([]*seen, len(q.nodes))
 	var errs []error
@@ -130,7 +130,7 @@ func (q *quorum) Break(ctx context.Context, key string, fence uint64, reason str
 	if holder.Mode == Shared {
 		c.Owner, c.Fence = shared, holder.Fence
 	}
-	f := fanOut(q, q.all(), func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, 0) })
+	f := fanOut(q, q.all(), nil, func(n *node) (Grant, error) { return n.take(ctx, c, "revoked:"+reason, 0) })
 	defer f.done()
 	t := count{quorum: q}
 	for t.released+t.gone <= len(q.nodes)-q.need || t.released == 0 {
@@ -152,7 +152,7 @@ func (q *quorum) Break(ctx context.Context, key string, fence uint64, reason str
 // RaiseFence raises the counters of a quorum, so that every quorum has one of them in it.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = lasting(ctx)
-	f := fanOut(q, q.all(), func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) })
+	f := fanOut(q, q.all(), nil, func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) })
 	defer f.done()
 	raised, refused := 0, 0
 	var errs []error
@@ -185,7 +185,7 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 
 // Examine looks at every node.
 func (q *quorum) Examine(ctx context.Context) (all []Warning) {
-	f := fanOut(q, q.all(), func(n *node) ([]Warning, error) { return n.examine(ctx), nil })
+	f := fanOut(q, q.all(), nil, func(n *node) ([]Warning, error) { return n.examine(ctx), nil })
 	defer f.done()
 	for {
 		a, ok := f.next()

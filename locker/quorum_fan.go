@@ -18,11 +18,15 @@ func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 // come later, and are the business of the call itself: it goes on, on its own goroutine, when nobody listens any more.
 type fan[T any] struct {
 	quorum  *quorum
-	answers chan said[T]
-	open    nodes // those that have not answered
+	answers chan said[T]  // room for all
+	bell    chan struct{} // there are answers that may decide something; room for one
+	open    nodes         // those whose answer was not taken
 	timer   *time.Timer
 	overdue bool
 	fates   []atomic.Int32
+
+	said atomic.Int32 // answers
+	loud atomic.Bool  // one of them was not quiet
 }
 
 // said is one node's answer.
@@ -33,8 +37,21 @@ type said[T any] struct {
 }
 
 // fanOut calls some nodes. call is made on one goroutine for each.
-func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
-	f := &fan[T]{quorum: q, open: to, answers: make(chan said[T], len(q.nodes)), fates: make([]atomic.Int32, len(q.nodes))}
+//
+// Quiet answers decide nothing as long as all are quiet and fewer than a quorum, or than the nodes that are worth waiting for: so
+// whoever waits is not woken by each of them. nil: no answer is quiet.
+func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, call func(n *node) (T, error)) *fan[T] {
+	f := &fan[T]{
+		quorum: q, open: to, answers: make(chan said[T], len(q.nodes)), bell: make(chan struct{}, 1),
+		fates: make([]atomic.Int32, len(q.nodes)),
+	}
+	prompt := 0
+	for n := range q.each(to) {
+		if n.prompt() {
+			prompt++
+		}
+	}
+	enough := int32(min(q.need, prompt)) //nolint:gosec // at most mostNodes
 	q.active.Add(1)
 	for i, n := range q.nodes {
 		if !to.has(i) {
@@ -53,34 +70,48 @@ func fanOut[T any](q *quorum, to nodes, call func(n *node) (T, error)) *fan[T] {
 				n.late.Add(-1)
 			}
 			f.answers <- said[T]{i, v, err}
+			if quiet == nil || !quiet(v, err) {
+				f.loud.Store(true)
+			}
+			if f.said.Add(1) >= enough || f.loud.Load() {
+				f.ring()
+			}
 		})
 	}
 	f.timer = q.timers.start(q.patience)
 	return f
 }
 
+// ring wakes whoever waits.
+func (f *fan[T]) ring() {
+	select {
+	case f.bell <- struct{}{}:
+	default:
+	}
+}
+
 // next waits for an answer. It is false when there is none to wait for: all have answered, or their time is over. A node
 // that has not answered an earlier call in time, or the last few at all, is not waited for, while the others are enough.
 func (f *fan[T]) next() (said[T], bool) {
-	if f.open == 0 || f.overdue {
-		return f.ready()
-	}
-	if f.onlyLate() {
-		f.overdue = true
-		return f.ready()
-	}
-	select {
-	case a := <-f.answers:
-		f.open = f.open.without(a.node)
-		return a, true
-	case <-f.timer.C:
-		f.overdue = true
-		for i, n := range f.quorum.nodes {
-			if f.open.has(i) && f.fates[i].CompareAndSwap(underWay, abandoned) {
-				n.late.Add(1)
+	for {
+		a, ok := f.ready()
+		switch {
+		case ok, f.open == 0, f.overdue:
+			return a, ok
+		case f.onlyLate():
+			f.overdue = true
+			return f.ready()
+		}
+		select {
+		case <-f.bell:
+		case <-f.timer.C:
+			f.overdue = true
+			for i, n := range f.quorum.nodes {
+				if f.open.has(i) && f.fates[i].CompareAndSwap(underWay, abandoned) {
+					n.late.Add(1)
+				}
 			}
 		}
-		return f.ready()
 	}
 }
 
@@ -95,12 +126,14 @@ func (f *fan[T]) ready() (said[T], bool) {
 	}
 }
 
-// onlyLate says whether those that are still open are not worth waiting for: they are late with other calls, or have not
-// answered the last few, and the others are a quorum.
+// prompt says whether a node is worth waiting for: it is not late with another call, and has answered one of the last few.
+func (n *node) prompt() bool { return n.late.Load() == 0 && n.failed.Load() < fewFailures }
+
+// onlyLate says whether those that are still open are not worth waiting for, and the others are a quorum.
 func (f *fan[T]) onlyLate() bool {
 	prompt := 0
 	for i, n := range f.quorum.nodes {
-		if n.late.Load() == 0 && n.failed.Load() < fewFailures {
+		if n.prompt() {
 			prompt++
 			if f.open.has(i) {
 				return false

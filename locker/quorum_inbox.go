@@ -23,22 +23,33 @@ type ear interface {
 
 // withEars makes hints be heard, if all clients can subscribe.
 func (q *quorum) withEars(cs []Client) Store {
+	channel := inboxChannel + rand.Text() // the same on all of them, so that they can be told the same
 	for i, c := range cs {
 		switch s := c.(type) {
 		case clusterClient:
 			q.nodes[i].ear = newShards(s)
 		case subscriber:
-			q.nodes[i].ear = newInbox(s)
+			ear := newInbox(s)
+			ear.channel = channel
+			q.nodes[i].ear = ear
 		default:
 			return q
 		}
 	}
-	return hinted{q, inboxChannel + rand.Text()}
+	return hinted{q, channel}
 }
 
 // inboxOf is where a claim waits at this node, "" when it does not. Its own inbox only says that it does.
-func (n *node) inboxOf(c Claim) string {
-	if !c.Queue || c.Inbox == "" || n.ear == nil {
+func (n *node) inboxOf(c *Claim) string {
+	if !c.Queue {
+		return ""
+	}
+	return n.channelOf(c)
+}
+
+// channelOf is where this node tells a claim something, "" when nowhere.
+func (n *node) channelOf(c *Claim) string {
+	if c.Inbox == "" || n.ear == nil {
 		return ""
 	}
 	return n.ear.name(c.Key)
@@ -80,7 +91,7 @@ func (q hinted) Inbox(key string) string {
 
 // Open subscribes on all nodes, and returns when a quorum is heard.
 func (q hinted) Open(ctx context.Context, key string) (string, error) {
-	f := fanOut(q.quorum, q.all(), func(n *node) (string, error) { return n.ear.Open(ctx, key) })
+	f := fanOut(q.quorum, q.all(), nil, func(n *node) (string, error) { return n.ear.Open(ctx, key) })
 	defer f.done()
 	heard := 0
 	var errs []error

@@ -62,18 +62,17 @@ func (n *node) error(err error) error {
 }
 
 // acquire asks for the node's vote, if it may vote.
-func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll, error) {
-	at := slot(tagOf(c.Key))
-	m := n.memberAt(at)
+func (n *node) acquire(ctx context.Context, a *appeal) (poll, error) {
+	m := n.memberAt(a.slot)
 	for range 2 {
-		if err := n.admitted(ctx, m, at); err != nil {
+		if err := n.admitted(ctx, m, a.slot); err != nil {
 			return poll{}, err
 		}
-		p, err := n.vote(ctx, c, m, hint, ticket)
+		p, err := n.vote(ctx, a, m)
 		if !errors.Is(err, errForgot) {
 			return p, err
 		}
-		n.forgot(at)
+		n.forgot(a.slot)
 	}
 	return poll{}, &Refusal{Temporary: true, Err: errForgot}
 }
@@ -81,9 +80,14 @@ func (n *node) acquire(ctx context.Context, c Claim, hint, ticket uint64) (poll,
 // errForgot: the node has no marker, or not its own.
 var errForgot = errors.New("it may have forgotten leases")
 
-func (n *node) vote(ctx context.Context, c Claim, m *member, hint, ticket uint64) (poll, error) {
+func (n *node) vote(ctx context.Context, a *appeal, m *member) (poll, error) {
+	c := &a.claim
+	if n.inboxOf(c) != "" {
+		n.ear.Inbox(c.Key) // which is so in use
+	}
 	sent := time.Now()
-	v, err := n.ask(ctx, c, m, hint, ticket)
+	call := a.to(n, m)
+	v, err := call.run(ctx, n.steps)
 	if err != nil {
 		return poll{}, err
 	}
@@ -92,21 +96,6 @@ func (n *node) vote(ctx context.Context, c Claim, m *member, hint, ticket uint64
 		p.vote = uint64(at.UnixMilli() + millis(c.TTL)) //nolint:gosec // after 1970
 	}
 	return p, err
-}
-
-// ask runs quorum_acquire.lua.
-func (n *node) ask(ctx context.Context, c Claim, m *member, hint, ticket uint64) (string, error) {
-	inbox := n.inboxOf(c)
-	if inbox != "" {
-		n.ear.Inbox(c.Key) // which is so in use
-	}
-	if n.quorum.readers {
-		return n.askReading(ctx, c, m, inbox, hint, ticket)
-	}
-	return quorumAcquireScript.run(ctx, n.steps,
-		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key), m.marker},
-		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, inbox,
-		strconv.FormatUint(hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(ticket, 10))
 }
 
 // pollOf reads the answer to an acquire that was sent at that time. at is the node's clock.
@@ -179,21 +168,27 @@ func (n *node) release(ctx context.Context, c Claim) (Grant, error) {
 
 // take is a release whose tombstone says why. With a vote it takes that one back and no other, and wakes nobody.
 func (n *node) take(ctx context.Context, c Claim, tombstone string, vote uint64) (Grant, error) {
-	done, only := time.Duration(0), ""
+	return takenOf(n.taking(&c, tombstone, vote).run(ctx, n.steps))
+}
+
+// taking is what take runs: quorum_release.lua.
+func (n *node) taking(c *Claim, tombstone string, vote uint64) *call {
+	done := time.Duration(0)
 	if c.Complete {
 		done = c.Once
 	}
-	if vote != 0 {
-		only = strconv.FormatUint(vote, 10)
-	}
 	if n.quorum.readers {
-		v, err := n.takeReading(ctx, c, tombstone, done, n.inboxOf(c), only)
-		return takenOf(v, err)
+		return n.takingReader(c, tombstone, done, vote)
 	}
-	v, err := quorumReleaseScript.run(ctx, n.steps,
-		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)},
-		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), n.inboxOf(c), asksOnce(c), only)
-	return takenOf(v, err)
+	entry, more := "", ""
+	if inbox := n.inboxOf(c); inbox != "" {
+		entry = c.Owner + "|" + inbox + "|" + asksOnce(*c)
+	}
+	if c.Keep > 0 || c.Undo > 0 || done > 0 || vote != 0 {
+		more = fmt.Sprintf("%d %d %d %d %s", millis(c.Keep), millis(c.Undo), millis(done), vote, tombstone)
+	}
+	return quorumReleaseScript.call(
+		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key)}, c.Owner, entry, more)
 }
 
 // takenOf reads the answer to a release.

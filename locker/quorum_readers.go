@@ -61,7 +61,7 @@ func (q hintedReaders) Downgrade(ctx context.Context, c Claim) (Grant, error) {
 func (q *quorum) downgrade(ctx context.Context, c Claim) (Grant, error) {
 	ctx = lasting(ctx)
 	q.ballots.renewed([]Claim{c})
-	f := fanOut(q, q.all(), func(n *node) (Grant, error) { return n.downgrade(ctx, c) })
+	f := fanOut(q, q.all(), nil, func(n *node) (Grant, error) { return n.downgrade(ctx, c) })
 	defer f.done()
 	t := count{quorum: q}
 	for !t.decided() {
@@ -99,19 +99,19 @@ func (n *node) downgrade(ctx context.Context, c Claim) (Grant, error) {
 	return Grant{}, odd("downgrade")
 }
 
-// askReading runs quorum_rw_acquire.lua.
-func (n *node) askReading(ctx context.Context, c Claim, m *member, inbox string, hint, ticket uint64) (string, error) {
-	member, again := "", "0"
+// askingReader is quorum_rw_acquire.lua as a node is sent it.
+func (n *node) askingReader(a *appeal, m *member) *call {
+	c, member, again := &a.claim, "", "0"
 	if c.Mode == Shared {
-		member = n.memberOf(c)
+		member = n.memberOf(*c)
 	}
 	if c.Queue {
 		again = "1"
 	}
-	return quorumRWAcquireScript.run(ctx, n.steps,
+	return quorumRWAcquireScript.call(
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), counterOf(c.Key), tombstoneOf(c.Key, c.Owner), doneOf(c.Key), m.marker, readersOf(c.Key), intentOf(c.Key)},
-		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(c), c.Metadata, inbox,
-		strconv.FormatUint(hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(ticket, 10), member, again)
+		c.Owner, millis(c.TTL), int64(max(c.Block, 1)), asksOnce(*c), c.Metadata, n.inboxOf(c),
+		strconv.FormatUint(a.hint, 10), n.quorum.skew.Microseconds(), strconv.FormatUint(a.ticket, 10), member, again)
 }
 
 // confirmReading runs quorum_rw_confirm.lua.
@@ -125,11 +125,14 @@ func (n *node) confirmReading(ctx context.Context, c Claim, minted, fence uint64
 	return v == "1", err
 }
 
-// takeReading runs quorum_rw_release.lua. The tombstone of all readers together is named after their fence.
-func (n *node) takeReading(ctx context.Context, c Claim, tombstone string, done time.Duration, inbox, only string) (string, error) {
-	entry, note := "", tombstoneOf(c.Key, c.Owner)
-	if inbox != "" {
-		entry = c.Owner + "|" + inbox + "|" + asksOnce(c) + "|"
+// takingReader is quorum_rw_release.lua. The tombstone of all readers together is named after their fence.
+func (n *node) takingReader(c *Claim, tombstone string, done time.Duration, vote uint64) *call {
+	entry, note, only := "", tombstoneOf(c.Key, c.Owner), ""
+	if vote != 0 {
+		only = strconv.FormatUint(vote, 10)
+	}
+	if inbox := n.inboxOf(c); inbox != "" {
+		entry = c.Owner + "|" + inbox + "|" + asksOnce(*c) + "|"
 	}
 	phase := note
 	if c.Fence != 0 {
@@ -138,9 +141,9 @@ func (n *node) takeReading(ctx context.Context, c Claim, tombstone string, done 
 	if c.Owner == shared {
 		note = phase
 	}
-	return quorumRWReleaseScript.run(ctx, n.steps,
+	return quorumRWReleaseScript.call(
 		[]string{c.Key, queueOf(c.Key), wakeOf(c.Key), note, doneOf(c.Key), readersOf(c.Key), intentOf(c.Key), phase},
-		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), entry, only, n.memberOf(c))
+		c.Owner, millis(c.Keep), millis(c.Undo), tombstone, millis(done), entry, only, n.memberOf(*c))
 }
 
 // memberOf is a claim's entry in R at this node. It must not change while the token lives.

@@ -45,11 +45,17 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 			t.hear(n, Grant{}, errBehind)
 		}
 	}
-	f := fanOut(q, tell, func(n *node) (Grant, error) {
-		c := claim(n.index)
-		g, err := n.release(ctx, c)
+	first := q.nodes[0]
+	channel, call := first.channelOf(&c), first.taking(&c, "undone", 0) // its texts are made once, because most nodes are sent the same
+	f := fanOut(q, tell, isReleased, func(n *node) (Grant, error) {
+		call := call.again()
+		if tombstones.has(n.index) || n.channelOf(&c) != channel {
+			c := claim(n.index)
+			call = *n.taking(&c, "undone", 0)
+		}
+		g, err := takenOf(call.run(ctx, n.steps))
 		if err != nil {
-			open.failed(n, c, err)
+			open.failed(n, claim(n.index), err)
 		}
 		return g, err
 	})
@@ -70,6 +76,8 @@ func (q *quorum) release(ctx context.Context, c Claim) (Grant, error) {
 	}
 	return g, err
 }
+
+func isReleased(g Grant, err error) bool { return err == nil && g.State == Released }
 
 // farewell is what is left of a release when it was decided: nodes that have not heard of it.
 type farewell struct {
@@ -170,7 +178,7 @@ func (t *count) result(silent nodes) (Grant, error) {
 func (q *quorum) Renew(ctx context.Context, cs []Claim) ([]Grant, error) {
 	ctx = lasting(ctx)
 	q.ballots.renewed(cs)
-	f := fanOut(q, q.all(), func(n *node) ([]Grant, error) { return n.renew(ctx, cs) })
+	f := fanOut(q, q.all(), nil, func(n *node) ([]Grant, error) { return n.renew(ctx, cs) })
 	defer f.done()
 	counts := make([]count, len(cs))
 	open := len(cs)

@@ -38,7 +38,7 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...Option) error {
 		return err
 	}
 	defer func() { _ = q.settle(ctx) }()
-	f := fanOut(q, q.all(), func(n *node) (struct{}, error) { return struct{}{}, n.enrollAll(ctx) })
+	f := fanOut(q, q.all(), nil, func(n *node) (struct{}, error) { return struct{}{}, n.enrollAll(ctx) })
 	defer f.done()
 	var errs []error
 	for range q.nodes {

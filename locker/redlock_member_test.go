@@ -278,3 +278,31 @@ func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	}
 	release(t, next)
 }
+
+// The digits of a node's clock are put together from seconds and microseconds: the zeros in between must not get lost.
+func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
+	t.Parallel()
+	c := clientsOf(t, enrolled(t, 3)[:1])[0]
+	for i := 0; ; i++ {
+		before := c.Time(t.Context()).Val()
+		hint := strconv.FormatInt(before.UnixMicro(), 10)
+		key := fmt.Sprintf("k%d", i)
+		v, err := c.Eval(t.Context(), locker.ScriptText["quorum_acquire"],
+			[]string{key, locker.QueueOf(key), "w", locker.CounterOf(key), locker.Tombstone(key, "o"), locker.DoneMark(key), "latchkit:node"},
+			"o", 60_000, 1, "0", "", "", hint, 500_000, hint, hint).Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := c.Time(t.Context()).Val()
+		micros, err := strconv.ParseInt(strings.Fields(v)[1], 10, 64)
+		if told := time.UnixMicro(micros); err != nil || told.Before(before) || told.After(after) {
+			t.Fatalf("%q: %v, between %v and %v", v, told, before, after)
+		}
+		if want := fmt.Sprintf("granted %d 60000 o:%s:1:%s:", micros, hint, hint); v != want {
+			t.Fatalf("%q, want %q", v, want)
+		}
+		if after.Nanosecond() < int(100*time.Millisecond) && after.Second() == before.Second() {
+			return
+		}
+	}
+}

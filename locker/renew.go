@@ -117,8 +117,7 @@ func (s single) renew(ctx context.Context, b *batch, grants []Grant) {
 		w = s.acks.witness(s.renewals, b.first().Key)
 		to = w
 	}
-	c := b.call()
-	text, err := c.script.run(ctx, to, c.keys, c.args...)
+	text, err := b.call().run(ctx, to)
 	if err != nil {
 		b.fail(grants, err)
 		return

@@ -55,12 +55,33 @@ func newScript(text string, fragments ...string) script {
 // run executes the script once: by its name, and when the server does not know it by its text. args are strings and
 // int64s.
 func (s script) run(ctx context.Context, c Client, keys []string, args ...any) (string, error) {
-	list := command(s.sha, keys, args)
-	v, err := do(ctx, c, list...)
+	call := call{script: s, words: command(s.sha, keys, args)}
+	return call.run(ctx, c)
+}
+
+// call is a script that is about to be run, and in a pipeline then what became of it.
+type call struct {
+	script script
+	words  []any
+
+	text string
+	err  error
+}
+
+// call is what runs the script later.
+func (s script) call(keys []string, args ...any) *call {
+	return &call{script: s, words: command(s.sha, keys, args)}
+}
+
+// again is the same call to another server. Its words are its own, because a hook of that client may change them, as one that puts a
+// prefix before all keys does; what they point to is shared.
+func (c *call) again() call { return call{script: c.script, words: slices.Clone(c.words)} }
+
+// run executes the call once: by the script's name, and when the server does not know it by its text.
+func (c *call) run(ctx context.Context, to Client) (string, error) {
+	v, err := do(ctx, to, c.words...)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		list = slices.Clone(list) // a hook may still look at the first one
-		list[0], list[1] = "eval", s.text
-		v, err = do(ctx, c, list...)
+		v, err = do(ctx, to, c.inFull()...)
 	}
 	if err != nil {
 		return "", refusal(err)
@@ -80,19 +101,18 @@ func (s script) short(ctx context.Context, c Client, keys []string, args ...any)
 	return s.run(ctx, c, keys, args...)
 }
 
+// inFull is the call with the script's text. A hook may still look at the words of the first one.
+func (c *call) inFull() []any {
+	words := slices.Clone(c.words)
+	words[0], words[1] = "eval", c.script.text
+	return words
+}
+
 // command is what runs a script. go-redis writes a *string or an *int64 as what it points to: so a command is one piece of
 // memory instead of one for each word, and hooks, which see the pointers, cannot show tokens. Only the first key, by which
 // commands are routed and told apart, is there as it is. args must not escape from here: their callers would have to allocate each.
 func command(sha any, keys []string, args []any) []any {
-	var all struct {
-		words   [16]any
-		texts   [8]string
-		numbers [4]int64
-	}
-	words, texts, numbers := all.words[:0], all.texts[:0], all.numbers[:0]
-	if most := 3 + len(keys) + len(args); most > len(all.words) {
-		words, texts, numbers = make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
-	}
+	words, texts, numbers := room(3 + len(keys) + len(args))
 	words = append(words, "evalsha", sha, len(keys))
 	for i, key := range keys {
 		if i == 0 {
@@ -115,6 +135,19 @@ func command(sha any, keys []string, args []any) []any {
 		}
 	}
 	return words
+}
+
+// room is one piece of memory for a command of so many words, if they are few.
+func room(most int) ([]any, []string, []int64) {
+	if most > 16 {
+		return make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
+	}
+	var all struct {
+		words   [16]any
+		texts   [8]string
+		numbers [4]int64
+	}
+	return all.words[:0], all.texts[:0], all.numbers[:0]
 }
 
 var (

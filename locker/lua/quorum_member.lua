@@ -12,7 +12,11 @@ local function evictions()
 end
 
 local function member(marker)
-  local id, evicted = string.match(marker or '', '^(%x+):%d+:?(%d*)$')
-  return id and string.find(redis.call('INFO', 'replication'), 'master_replid:' .. id, 1, true) and
-    (evicted == '' or evicted == evictions())
+  local first = string.find(marker or '', ':', 2, true) -- plain, twice: a pattern costs as much as a command
+  if not first or
+    not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(marker, 1, first - 1), 1, true) then
+    return false
+  end
+  local second = string.find(marker, ':', first + 1, true)
+  return not second or string.sub(marker, second + 1) == evictions()
 end

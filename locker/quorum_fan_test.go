@@ -1,0 +1,112 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Whoever waits for a quorum is not woken by each answer; so every answer that may decide something must wake it. In a bubble, one
+// that does not is a wait until the nodes' time is over.
+func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
+	no := errors.New("no")
+	for _, c := range []struct {
+		name   string
+		late   nodes   // with an earlier call
+		to     nodes   // who is asked
+		says   []error // what they answer, a millisecond apart, in the order of the nodes; the others hang
+		quiet  bool
+		want   int           // answers that come at once
+		within time.Duration // that is when
+	}{
+		{name: "three of five agree", to: 31, says: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
+		{name: "one objects", to: 31, says: []error{nil, no}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "one objects first", to: 31, says: []error{no, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "only two are asked", to: 3, says: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "of those that are asked two are late", late: 24, to: 30, says: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "all that are asked are late", late: 31, to: 31, says: []error{nil}, quiet: true, want: 1, within: time.Millisecond},
+		{name: "no answer is quiet", to: 31, says: []error{nil}, want: 1, within: time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := &quorum{need: 3, patience: time.Second}
+				for i := range 5 {
+					n := &node{index: i}
+					if c.late.has(i) {
+						n.late.Store(1)
+					}
+					q.nodes = append(q.nodes, n)
+				}
+				hangs := make(chan struct{})
+				turns := make(map[int]int)
+				for n := range q.each(c.to) {
+					turns[n.index] = len(turns)
+				}
+				quiet := func(_ int, err error) bool { return err == nil }
+				if !c.quiet {
+					quiet = nil
+				}
+				began := time.Now()
+				f := fanOut(q, c.to, quiet, func(n *node) (int, error) {
+					turn := turns[n.index]
+					if turn >= len(c.says) {
+						<-hangs
+						return 0, no
+					}
+					time.Sleep(time.Duration(turn+1) * time.Millisecond) //nolint:forbidigo // costs nothing in a bubble
+					return turn, c.says[turn]
+				})
+				for i := range c.want {
+					if a, ok := f.next(); !ok || a.value != i {
+						t.Errorf("answer %d of %d: %+v, %v", i, c.want, a, ok)
+					}
+				}
+				if waited := time.Since(began); waited != c.within {
+					t.Errorf("%d answers were heard after %v, and are there after %v", c.want, waited, c.within)
+				}
+				f.done()
+				close(hangs)
+				if err := q.calls.stop(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// unused is a client that nothing is sent by.
+type unused struct{}
+
+func (unused) Process(context.Context, redis.Cmder) error { return errors.New("unused") }
+
+// The texts of what nodes are asked are made once for all that are asked the same; but each has words of its own, which its client's
+// hooks may change.
+func TestNodesAreSentTheSameTexts(t *testing.T) {
+	q := &quorum{need: 2, clocks: newClocks(3)}
+	for i := range 3 {
+		q.nodes = append(q.nodes, newNode(unused{}, i, q))
+	}
+	q.nodes[2].member.marker = "latchkit:node:{7}" // as a Redis Cluster has it
+	a := q.appeal(Claim{Key: "k", Owner: "o", TTL: time.Second, Block: 64}, 1000, 1)
+	first := a.to(q.nodes[0], q.nodes[0].memberAt(a.slot)).words
+	for i, n := range q.nodes {
+		m := n.memberAt(a.slot)
+		words := a.to(n, m).words
+		if &words[0] == &a.call.words[0] || &words[0] == &first[0] {
+			t.Errorf("node %d is sent the words of another one", i)
+		}
+		if same, want := words[9] == first[9], i != 2; same != want {
+			t.Errorf("node %d is sent the texts of node 0: %v", i, same)
+		}
+		if got := *words[9].(*string); got != m.marker {
+			t.Errorf("node %d is asked about the marker %q, it has %q", i, got, m.marker)
+		}
+		if got := *words[len(words)-1].(*string); got != "1063" {
+			t.Errorf("the proposal's block of 64 from 1000 ends with %s", got)
+		}
+	}
+}
