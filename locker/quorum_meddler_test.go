@@ -66,16 +66,6 @@ func (m *meddler) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// unheard makes calls of a script get no answer, and not run.
-func unheard(script string) func(string, func() error) error {
-	return func(name string, run func() error) error {
-		if name == script {
-			return os.ErrDeadlineExceeded
-		}
-		return run()
-	}
-}
-
 func claimOn(key string) locker.Claim {
 	return locker.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, Block: 1}
 }

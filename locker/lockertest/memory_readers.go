@@ -139,11 +139,17 @@ func (m *Memory) blocked(key string) bool {
 	return slices.ContainsFunc(m.living(key, ""), func(w waiter) bool { return w.mode == locker.Exclusive })
 }
 
-// living are those in the queue who live. The others leave it.
+// living are those in the queue who live, and who stands behind the first writer of them and is one too. The others leave it.
 func (m *Memory) living(key, asker string) []waiter {
+	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {
-		if m.dead(w, asker) {
+		switch {
+		case indexOf(m.queue(key), w.owner) < 0: // with another one of its process
+		case writer && w.mode == locker.Exclusive: // is looked at when its turn has come
+		case m.dead(w, asker):
 			m.drop(key, w)
+		case w.mode == locker.Exclusive:
+			writer = true
 		}
 	}
 	return m.queue(key)

@@ -27,7 +27,8 @@ local function remember(now)
   end
 end
 
--- queued reads Q: the first who waits, all readers, the first writer. Who does not live, by the rules of hand, leaves Q.
+-- queued reads Q: the first who waits, all readers, the first writer. Who does not live, by the rules of hand, leaves Q; a writer
+-- behind another one is not looked at before its turn.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
   local gone = {}
@@ -41,6 +42,8 @@ local function queued(own)
     }
     if not token then
       redis.call('ZREM', KEYS[2], w.entry) -- not written by us
+    elseif writer and mode == '0' then
+      token = nil
     elseif token ~= own and inbox ~= '-' and gone[inbox] == nil then
       gone[inbox] = w.ticket < 0 or listeners(inbox) == 0 -- it was handed the key, and let it lapse
       if gone[inbox] then
@@ -50,7 +53,7 @@ local function queued(own)
       forget(inbox, w.entry)
       token = nil
     end
-    if token and (token == own or not gone[inbox]) then
+    if token and not gone[inbox] then
       if mode == '1' then
         readers[#readers + 1] = w
       elseif not writer then

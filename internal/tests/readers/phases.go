@@ -97,12 +97,16 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 }
 
-// alive are those who wait and live, in order. The others leave the queue: with all of its process who was handed the key and let
-// that lapse, or whose process is gone. Who asks lives.
+// alive are those who wait and live, in order, up to the first writer, and the readers behind it: whether a writer lives who stands
+// behind another one is found out when its turn has come. The others leave the queue, with all of its process who was handed the
+// key and let that lapse, or whose process is gone. Who asks lives, but may leave with its process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
 	for _, p := range slices.Clone(m.queue) {
+		if p.mode == locker.Exclusive && slices.ContainsFunc(alive, func(c claim) bool { return c.mode == locker.Exclusive }) {
+			continue
+		}
 		known := true
 		if p.process != noInbox {
 			_, known = dead[p.process]
@@ -118,7 +122,7 @@ func (m *model) alive(asks string) []claim {
 				continue
 			}
 		}
-		if p.owner == asks || !dead[p.process] {
+		if !dead[p.process] {
 			alive = append(alive, p.claim)
 		}
 	}
