@@ -52,7 +52,7 @@ func (a acks) suit(c Client) error {
 	return nil
 }
 
-// errFewAcks: the lease was written, but too few replicas know it.
+// errFewAcks: the lease was written, but too few replicas know it, though all had the time to. It is not tried again.
 var errFewAcks = errors.New("too few replicas have acknowledged the lease")
 
 // pipeliner is a Client that can send several commands at once, on one connection to each server.
@@ -107,8 +107,8 @@ func (w *witness) send(ctx context.Context, to pipeliner, asking bool, cmd redis
 	switch {
 	case n >= w.replicas:
 		w.short = nil
-	case waitErr != nil:
-		w.short = fmt.Errorf("%w: %w: WAIT: %w", ErrUnavailable, errFewAcks, waitErr)
+	case waitErr != nil: // a failover ends a WAIT, for example: nobody has counted
+		w.short = fmt.Errorf("%w: whether replicas have acknowledged the lease is not known: WAIT: %w", ErrUnavailable, waitErr)
 	case err != nil: // a hook has objected
 		return err
 	default:

@@ -86,6 +86,32 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	})
 }
 
+// A failover, among others, ends the WAITs that are under way, and then nobody knows. So it is asked again.
+func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	l := newSingle(t, r.master, locker.WithReplicaAck(1, 2500*time.Millisecond))
+	release(t, acquire(t, l, locker.Rule{Key: "a"})) // the server knows the script now, so there is one WAIT only
+	r.pipe.Freeze()
+	granted := make(chan error, 1)
+	go func() {
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+		granted <- err
+	}()
+	eventually(t, "a WAIT is cut short", func() bool {
+		for line := range strings.Lines(r.master.ClientList(t.Context()).Val()) {
+			if id, _, ok := strings.Cut(strings.TrimPrefix(line, "id="), " "); ok && strings.Contains(line, " cmd=wait ") {
+				return r.master.Do(t.Context(), "client", "unblock", id, "error").Val() == int64(1)
+			}
+		}
+		return false
+	})
+	r.pipe.Thaw()
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A WAIT speaks of what its own connection has written. So one that goes out by itself, on whatever connection the pool gives,
 // is worth nothing: it confirms a write that no replica has.
 func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
