@@ -398,7 +398,7 @@ func (w *watch) downgraded(c claim, fence int, a answer) {
 func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	h := w.holds[c.owner]
 	held = h != nil && h.until > w.now && !h.doubt
-	waited = w.waits[c.owner] != nil
+	waited = w.waits[c.owner] != nil && c.process != noInbox // else it may have left the queue, and not heard of that
 	delete(w.waits, c.owner)
 	delete(w.holds, c.owner)
 	if h != nil && h.doubt { // the server does not know who goes
