@@ -179,7 +179,10 @@ func (m *Memory) leavePhase(c locker.Claim, l lease) locker.Grant {
 	}
 	delete(l.readers, c.Owner)
 	if c.Keep > 0 {
-		l.readers["kept:"+c.Owner] = reader{ends: m.now().Add(c.Keep)}
+		kept := "kept:" + c.Owner
+		if ends := m.now().Add(c.Keep); ends.After(l.readers[kept].ends) {
+			l.readers[kept] = reader{ends: ends}
+		}
 	}
 	l.ends = m.now()
 	for owner, r := range l.readers {
