@@ -1,6 +1,7 @@
 package lockertest
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
@@ -109,6 +110,18 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 	}
 	return n, ok
 }
+
+// thrownOut returns the note that a break has left for c's owner, or for the phase in which it reads; m.mu is held.
+func (m *Memory) thrownOut(c locker.Claim) (note, bool) {
+	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
+		return n, true
+	}
+	n, _ := m.noteFor(c.Key, phaseOf(c.Fence))
+	return n, n.revoked
+}
+
+// phaseOf is who the readers of a phase are together, where they are left a note.
+func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
 // isDone says whether key has a done mark; m.mu is held.
 func (m *Memory) isDone(key string) bool { return m.now().Before(m.done[key]) }

@@ -139,20 +139,22 @@ func (m *Memory) blocked(key string) bool {
 	return slices.ContainsFunc(m.living(key, ""), func(w waiter) bool { return w.mode == locker.Exclusive })
 }
 
-// living are those in the queue who live, and who stands behind the first writer of them and is one too. The others leave it.
-func (m *Memory) living(key, asker string) []waiter {
+// living are those in the queue who live, up to the first writer, and the readers behind it. The others leave it, and the asker
+// may leave with its process, but lives.
+func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
-		case indexOf(m.queue(key), w.owner) < 0: // with another one of its process
+		case indexOf(m.queue(key), w.owner) < 0: // has left with another one of its process
 		case writer && w.mode == locker.Exclusive: // is looked at when its turn has come
 		case m.dead(w, asker):
 			m.drop(key, w)
-		case w.mode == locker.Exclusive:
-			writer = true
+		default:
+			living = append(living, w)
+			writer = writer || w.mode == locker.Exclusive
 		}
 	}
-	return m.queue(key)
+	return living
 }
 
 // admit lets the readers who wait into the phase unless a writer waits.
@@ -177,7 +179,10 @@ func (m *Memory) leavePhase(c locker.Claim, l lease) locker.Grant {
 	}
 	delete(l.readers, c.Owner)
 	if c.Keep > 0 {
-		l.readers["kept:"+c.Owner] = reader{ends: m.now().Add(c.Keep)}
+		kept := "kept:" + c.Owner
+		if ends := m.now().Add(c.Keep); ends.After(l.readers[kept].ends) {
+			l.readers[kept] = reader{ends: ends}
+		}
 	}
 	l.ends = m.now()
 	for owner, r := range l.readers {

@@ -162,7 +162,7 @@ func (m *Memory) renew(c locker.Claim) locker.Grant {
 }
 
 func (m *Memory) notOurs(c locker.Claim) locker.Grant {
-	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {
+	if n, ok := m.thrownOut(c); ok {
 		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
 	}
 	return locker.Grant{State: locker.NotOurs, At: m.at()}
@@ -179,10 +179,8 @@ func (m *Memory) release(c locker.Claim) locker.Grant {
 	case l.readers != nil && !reads && left: // they may have stood behind a writer, who has left
 		m.admit(c.Key, "")
 	}
-	if n, ok := m.noteFor(c.Key, c.Owner); ok && n.revoked {
-		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
-	}
-	if c.Undo > 0 {
+	n, thrownOut := m.thrownOut(c)
+	if own, _ := m.noteFor(c.Key, c.Owner); c.Undo > 0 && (ours || reads || !own.revoked) { // the phase's note refuses no late acquire
 		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.Undo)}
 	}
 	switch {
@@ -190,6 +188,8 @@ func (m *Memory) release(c locker.Claim) locker.Grant {
 		return m.leavePhase(c, l)
 	case ours:
 		return m.giveUp(c, l)
+	case thrownOut:
+		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
 	case c.Complete && m.isDone(c.Key):
 		return locker.Grant{State: locker.Done, At: m.at()}
 	}
@@ -249,15 +249,13 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (locker.Gr
 	delete(m.leases, key)
 	m.leave(key, l.owner)
 	revoked := note{revoked: true, reason: reason, ends: m.now().Add(max(m.left(l), time.Minute))}
-	if !l.kept && l.readers == nil {
-		m.notes[owned{key, l.owner}] = revoked
-	}
-	for owner := range l.readers {
-		m.notes[owned{key, owner}] = revoked
-	}
 	turn := locker.Shared
-	if l.readers != nil {
+	switch {
+	case l.readers != nil:
+		m.notes[owned{key, phaseOf(l.fence)}] = revoked
 		turn = locker.Exclusive
+	case !l.kept:
+		m.notes[owned{key, l.owner}] = revoked
 	}
 	m.freed(key, turn)
 	return locker.Grant{State: locker.Released, At: m.at()}, nil

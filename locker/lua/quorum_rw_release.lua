@@ -62,7 +62,7 @@ local last
 if reads then
   redis.call('ZREM', KEYS[6], ARGV[8])
   if keep > 0 then
-    redis.call('ZADD', KEYS[6], string.format('%.0f', now + keep), 'kept-' .. ARGV[8])
+    redis.call('ZADD', KEYS[6], 'GT', string.format('%.0f', now + keep), 'kept-' .. ARGV[8])
     redis.call('PEXPIRE', KEYS[6], math.max(redis.call('PTTL', KEYS[6]), keep))
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', string.format('%.0f', now))

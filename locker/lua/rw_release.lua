@@ -76,7 +76,7 @@ if reads then
     redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if keep > 0 then
-    redis.call('ZADD', KEYS[4], string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[8])
+    redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[8])
     redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), keep))
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now / 1000))

@@ -66,7 +66,6 @@ func newHistory(s source, sub subject, m *model, can abilities) *history {
 		source: s, abilities: can, subject: sub, model: m, watch: newWatch(),
 		gone: make(map[int]bool), by: make(map[string]*owner), fences: make(map[int]int),
 	}
-	h.watch.byOwner = m != nil && m.byOwner
 	for range 3 {
 		h.begin()
 	}
@@ -251,6 +250,9 @@ func (h *history) release(o *owner) {
 	got := h.subject.release(o.of(theSubject), g)
 	h.log("p%d %s releases, undo: %v, keep: %d, done: %v, next: %v: %v", o.process, o.owner, g.undo, g.keep, g.done, next != nil, got)
 	h.compare(want, got)
+	if got.State == locker.Released && g.done {
+		h.watch.completed()
+	}
 	told := h.mail()
 	h.watch.released(o.of(theSubject), g, held, got)
 	if got.Next != nil {
@@ -358,7 +360,7 @@ func (h *history) occupy() {
 	ttl := 1 + h.choose(2, "ttl")
 	got := h.subject.occupy(ttl)
 	if h.model != nil && h.model.occupy(ttl) != got {
-		h.differs = fmt.Sprintf("another program takes the key: %v", got)
+		h.differ("another program takes the key: %v", got)
 	}
 	if h.log("another program takes the key for %d: %v", ttl, got); got {
 		for _, l := range h.watch.believe() {
@@ -411,7 +413,7 @@ func (h *history) mail() []message {
 				wanted = want[i].fence
 			}
 			if h.model != nil && (i < 0 || want[i].process != m.process || want[i].writer != m.writer || !h.same(want[i].fence, m.fence)) {
-				h.differs = fmt.Sprintf("p%d is told %+v, and that should be one of %+v", m.process, m, want)
+				h.differ("p%d is told %+v, and that should be one of %+v", m.process, m, want)
 			}
 			h.log("p%d is told that %s has the key with fence %d, a writer waits: %v", m.process, m.owner, m.fence, m.writer)
 			h.watch.granted(o.claim, m.fence, h.watch.now+o.hand, true)
@@ -420,7 +422,7 @@ func (h *history) mail() []message {
 	}
 	for _, w := range want {
 		if !slices.ContainsFunc(got, w.answers) {
-			h.differs = fmt.Sprintf("p%d is not told %+v, but %+v", w.process, w, got)
+			h.differ("p%d is not told %+v, but %+v", w.process, w, got)
 		}
 	}
 	return got
@@ -438,7 +440,14 @@ func (h *history) compare(want, got answer) {
 	if want.State != got.State || want.Writer != got.Writer || want.Place != got.Place || want.Left != got.Left ||
 		(want.Next == nil) != (got.Next == nil) || !h.same(want.Fence, got.Fence) || !h.same(want.Holder, got.Holder) {
 		want.Next = next
-		h.differs = fmt.Sprintf("the answer is %v, and should be %v", got, want)
+		h.differ("the answer is %v, and should be %v", got, want)
+	}
+}
+
+// differ keeps the first difference: the next ones follow from it.
+func (h *history) differ(format string, args ...any) {
+	if h.differs == "" {
+		h.differs = fmt.Sprintf(format, args...)
 	}
 }
 
@@ -471,8 +480,8 @@ func (h *history) look(by served) {
 		if fence := got.Fence; h.same(want.Fence, fence) {
 			want.Fence = fence
 		}
-		if want != got && h.differs == "" {
-			h.differs = fmt.Sprintf("the server shows %+v, and that should be %+v; waiting: %+v", got, want, h.model.queue)
+		if want != got {
+			h.differ("the server shows %+v, and that should be %+v; waiting: %+v", got, want, h.model.queue)
 		}
 	}
 	if by > nothing {

@@ -11,7 +11,6 @@ import (
 // when it is told to. Fences are numbers of its own: each grant has blockOf of them.
 type model struct {
 	without Rule // left out
-	byOwner bool // a break leaves a note for each reader, which an acquire finds, too; else one for the phase
 	now     int
 
 	lease     *lease // nil: the key is free
@@ -404,13 +403,8 @@ func (m *model) breakHolder(fence int) answer {
 		m.notes[l.owner] = n
 		m.confirm()
 	}
-	if l.kind == phase && !m.byOwner {
+	if l.kind == phase {
 		m.notes[phaseNote(l.fence)] = n
-	}
-	for owner := range l.parts {
-		if m.byOwner {
-			m.notes[owner] = n
-		}
 	}
 	if l.kind == phase && m.off(BreakAll) {
 		return answer{State: locker.Released}

@@ -76,7 +76,10 @@ func (m *model) leavePhase(c claim, g giving) {
 		delete(l.parts, c.owner)
 	}
 	if g.keep > 0 && !m.off(Kept) {
-		l.parts["kept "+c.owner] = &part{process: noInbox, ends: m.now + g.keep, count: 1}
+		kept := "kept " + c.owner
+		if before := l.parts[kept]; before == nil || before.ends < m.now+g.keep {
+			l.parts[kept] = &part{process: noInbox, ends: m.now + g.keep, count: 1}
+		}
 	}
 	last := m.now
 	for owner, p := range l.parts {

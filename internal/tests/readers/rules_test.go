@@ -67,11 +67,9 @@ func seen(broken map[string]int, histories int) string {
 // found compares lockertest's Store with a model without a rule.
 func found(t *testing.T, rule Rule, most int) (histories int, differs bool) {
 	for i := range uint64(most) { //nolint:gosec // not negative
-		m := newModel(rule)
-		m.byOwner = true
 		s := inMemory(t)
 		s.patience = 50 * time.Millisecond // the message that it waits for may be the difference
-		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, s, m, abilities{mute: i%3 == 0})
+		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, s, newModel(rule), abilities{mute: i%3 == 0})
 		if play(h, 40); h.differs != "" {
 			return int(i) + 1, true //nolint:gosec // as above
 		}

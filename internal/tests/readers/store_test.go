@@ -47,9 +47,7 @@ func compare(t *rapid.T, s *stores, m *model, can abilities) {
 func TestReadersInMemory(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(0)
-		m.byOwner = true
-		compare(t, inMemory(t), m, abilities{mute: rapid.Bool().Draw(t, "some are told nothing")})
+		compare(t, inMemory(t), newModel(0), abilities{mute: rapid.Bool().Draw(t, "some are told nothing")})
 	})
 }
 

@@ -11,20 +11,19 @@ import (
 
 // watch says what must never be, by what callers ask, are answered and are told. It knows no queue and no script.
 type watch struct {
-	now     int
-	holds   map[string]*hold
-	waits   map[string]*waiter
-	undone  map[string]int // until when
-	asked   int            // when somebody last asked to wait
-	top     int            // the largest fence that was granted or reserved
-	phase   int            // the fence of the last phase, 0 after a writer
-	began   int            // of the phase that this step has begun
-	plain   bool           // a Locker without readers took part: it keeps no phases
-	mute    bool           // somebody has waited who is told nothing, so there may be holds that nobody knows of
-	lapsed  map[int]bool   // a process that was granted the key, and let it lapse: it may be taken for dead at any time
-	killed  map[int]bool
-	stands  map[int]bool // and has not called since
-	byOwner bool         // a break leaves a note for each reader
+	now    int
+	holds  map[string]*hold
+	waits  map[string]*waiter
+	undone map[string]int // until when
+	asked  int            // when somebody last asked to wait
+	top    int            // the largest fence that was granted or reserved
+	phase  int            // the fence of the last phase, 0 after a writer
+	began  int            // of the phase that this step has begun
+	plain  bool           // a Locker without readers took part: it keeps no phases
+	mute   bool           // somebody has waited who is told nothing, so there may be holds that nobody knows of
+	lapsed map[int]bool   // a process that was granted the key, and let it lapse: it may be taken for dead at any time
+	killed map[int]bool
+	stands map[int]bool // and has not called since
 
 	broken []violation
 }
@@ -399,7 +398,7 @@ func (w *watch) downgraded(c claim, fence int, a answer) {
 func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	h := w.holds[c.owner]
 	held = h != nil && h.until > w.now && !h.doubt
-	waited = w.waits[c.owner] != nil
+	waited = w.waits[c.owner] != nil && c.process != noInbox // else it may have left the queue, and not heard of that
 	delete(w.waits, c.owner)
 	delete(w.holds, c.owner)
 	if h != nil && h.doubt { // the server does not know who goes
@@ -415,11 +414,16 @@ func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	return held, waited
 }
 
+// completed is a release that says the work is done: who waits for that is sent away, and who has no inbox does not hear of it.
+func (w *watch) completed() {
+	maps.DeleteFunc(w.waits, func(_ string, o *waiter) bool { return o.once && o.process == noInbox })
+}
+
 func (w *watch) released(c claim, g giving, held bool, a answer) {
 	if held && a.State != locker.Released {
 		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
-	if a.State == locker.Revoked && (c.phase == 0 || w.byOwner) {
+	if a.State == locker.Revoked && c.phase == 0 {
 		delete(w.undone, c.owner) // the note of the break stands for it, for as long as that does
 	}
 	if !held && g.keep > 0 && a.State == locker.Released { // it was granted the key, and nobody told it
