@@ -309,7 +309,7 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor the COMMIT of a claim ahead, nor with them the lock.
+// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor a COMMIT, that of a claim ahead either, nor with them the lock.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		word     string
@@ -317,6 +317,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 		work     error
 	}{
 		"a rollback":             {"ROLLBACK", sqllock.ClaimFirst, errOnPurpose},
+		"a commit":               {"COMMIT", sqllock.ClaimFirst, nil},
 		"a claim ahead's commit": {"COMMIT", sqllock.VerifyLast, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
