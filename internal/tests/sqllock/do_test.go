@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -297,6 +298,22 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 			t.Errorf("err = %v, ran %v", err, ran)
 		}
 	}, sqlite)
+}
+
+// A program without fences that has the key since is not us either.
+func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		late := beginner{db, func() {
+			store.Occupy(account.Key, time.Hour)
+			db.claimed(t, account.Key, 1<<61, "one in between")
+		}}
+		err := sqllock.Do(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
+		if !errors.Is(err, sqllock.ErrStaleFence) {
+			t.Errorf("err = %v", err)
+		}
+		db.holds(t, 100)
+	})
 }
 
 func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
