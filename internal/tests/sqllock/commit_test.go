@@ -70,6 +70,32 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	}
 }
 
+// A constraint that is checked by COMMIT is an answer: there is nothing to ask the ledger about, and nothing to do again.
+func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		if db.dialect == sqlite {
+			db.DB = open(t, db.driver, db.dsn+"&_pragma=foreign_keys(1)")
+		}
+		db.exec(t, "CREATE TABLE orders (account INTEGER REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED)")
+		l, _ := memory(t)
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			ran := 0
+			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				ran++
+				_, err := tx.ExecContext(ctx, "INSERT INTO orders (account) VALUES (1000)")
+				return errors.Join(err, deposit(10)(ctx, tx))
+			}, sqllock.WithStrategy(strategy), sqllock.WithRetries(1))
+			if err == nil || !strings.Contains(strings.ToLower(err.Error()), "foreign key") || ran != 1 {
+				t.Errorf("strategy %d: %v after %d attempts, want one", strategy, err, ran)
+			}
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_ledger"); n != 0 {
+			t.Errorf("the ledger was asked %d times", n)
+		}
+		db.holds(t, 100)
+	}, postgres, sqlite)
+}
+
 func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 	for name, tc := range map[string]struct {
 		strike    strike
@@ -122,7 +148,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				ops, resolved := make(chan string), make(chan bool)
+				ops, resolved := make(chan string), make(chan bool, 1)
 				go func() {
 					op := <-ops
 					committed, err := sqllock.Resolve(t.Context(), db, op)
@@ -136,6 +162,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 					select {
 					case committed := <-resolved:
 						t.Errorf("Resolve did not wait, and said %v", committed)
+						resolved <- committed
 					case <-time.After(200 * time.Millisecond): // it has had time enough
 					}
 					return deposit(10)(ctx, tx)
@@ -282,7 +309,7 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor the COMMIT of a claim ahead, nor with them the lock.
+// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor a COMMIT, that of a claim ahead either, nor with them the lock.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		word     string
@@ -290,6 +317,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 		work     error
 	}{
 		"a rollback":             {"ROLLBACK", sqllock.ClaimFirst, errOnPurpose},
+		"a commit":               {"COMMIT", sqllock.ClaimFirst, nil},
 		"a claim ahead's commit": {"COMMIT", sqllock.VerifyLast, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -157,6 +158,49 @@ func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
 	})
 }
 
+// afterwards is an Observer that does something when a transaction has ended, committed or not.
+type afterwards func()
+
+func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	return ctx, func(locker.Outcome) {
+		if op == locker.OpTransact {
+			f()
+		}
+	}
+}
+
+// Within runs under a lease that somebody else has taken, and who hears of its loss only where it means something.
+func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		for name, tc := range map[string]struct {
+			fails error
+			left  int64
+		}{"committed": {nil, 110}, "rolled back": {errOnPurpose, 100}} {
+			db.exec(t, "UPDATE accounts SET balance = 100")
+			var lose func()
+			l, store := memory(t, locker.WithObserver(afterwards(func() { lose() })))
+			_ = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+				lease, _ := locker.FromContext(ctx)
+				lose = func() {
+					store.Steal(account.Key)
+					_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // finds out
+				}
+				err := sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+					return errors.Join(deposit(10)(ctx, tx), tc.fails)
+				})
+				if lease.Context().Err() == nil {
+					t.Errorf("%s: the control: the lease is not lost", name)
+				}
+				if !errors.Is(err, tc.fails) || errors.Is(err, locker.ErrLost) != (tc.fails != nil) {
+					t.Errorf("%s: Within returned %v", name, err)
+				}
+				return nil
+			})
+			db.holds(t, tc.left)
+		}
+	})
+}
+
 func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
@@ -254,6 +298,22 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 			t.Errorf("err = %v, ran %v", err, ran)
 		}
 	}, sqlite)
+}
+
+// A program without fences that has the key since is not us either.
+func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		late := beginner{db, func() {
+			store.Occupy(account.Key, time.Hour)
+			db.claimed(t, account.Key, 1<<61, "one in between")
+		}}
+		err := sqllock.Do(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
+		if !errors.Is(err, sqllock.ErrStaleFence) {
+			t.Errorf("err = %v", err)
+		}
+		db.holds(t, 100)
+	})
 }
 
 func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {

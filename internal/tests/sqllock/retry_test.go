@@ -186,6 +186,98 @@ func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
 	}
 }
 
+// The pause before another attempt must leave as much of the lease as the COMMIT wants.
+func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
+	db := newDatabase(t, sqlite)
+	l, _ := memory(t)
+	for margin, want := range map[time.Duration]int{time.Hour: 1, time.Millisecond: 3} {
+		tries := 0
+		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) },
+			sqllock.WithRetries(2), sqllock.WithMargin(margin))
+		if !errors.Is(err, errOnPurpose) || tries != want {
+			t.Errorf("a margin of %v: %v after %d attempts, want %d", margin, err, tries, want)
+		}
+	}
+}
+
+// faltering is a transaction that asks before each step of ours.
+type faltering struct {
+	silent
+	ask func() error
+}
+
+func (f *faltering) Exec(ctx context.Context, query string, args ...any) error {
+	if err := f.ask(); err != nil {
+		return err
+	}
+	return f.silent.Exec(ctx, query, args...)
+}
+
+func (f *faltering) Row(ctx context.Context, query string, args []any, dest ...any) error {
+	if err := f.ask(); err != nil {
+		return err
+	}
+	return f.silent.Row(ctx, query, args, dest...)
+}
+
+func (f *faltering) Commit(ctx context.Context) error {
+	if err := f.ask(); err != nil {
+		return errors.Join(err, f.Rollback(ctx))
+	}
+	return f.silent.Commit(ctx)
+}
+
+// Whichever step it is that comes too close to somebody else's, from BEGIN to COMMIT.
+func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
+	for name, opts := range map[string][]sqllock.Option{
+		"ClaimFirst":   nil,
+		"VerifyLast":   {sqllock.WithStrategy(sqllock.VerifyLast)},
+		"only to read": {sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, _ := memory(t)
+				step := 0
+				for failing, met := 1, true; met; failing++ {
+					step, met = 0, false
+					ask := func() error {
+						if step++; step == failing {
+							met = true
+							return tooClose(db.dialect, errOnPurpose)
+						}
+						return nil
+					}
+					before, written := db.balance(t), int64(0)
+					err := sqllock.DoWith(t.Context(), l, sqllock.Database[*faltering]{
+						Dialect: db.dialect,
+						Begin: func(ctx context.Context, opts *sql.TxOptions) (*faltering, error) {
+							if err := ask(); err != nil {
+								return nil, err
+							}
+							tx, err := db.BeginTx(ctx, opts)
+							return &faltering{silent{Tx: tx, of: &silent{begun: 2}}, ask}, err
+						},
+					}, account, func(ctx context.Context, tx *faltering) error {
+						if name == "only to read" {
+							return nil
+						}
+						written = 10
+						return write(ctx, tx.Tx, 1, before+10)
+					}, append(opts, sqllock.WithRetries(1))...)
+					if err != nil {
+						t.Errorf("step %d: %v", failing, err)
+						continue
+					}
+					db.holds(t, before+written)
+				}
+				if step < 3 {
+					t.Errorf("%d steps: not even BEGIN, a statement and COMMIT were met", step)
+				}
+			})
+		})
+	}
+}
+
 // A deadlock ends MySQL's transaction without a word, as an interrupt does SQLite's: statements that follow would be
 // committed one by one, without a claim. Work that goes on after it must not get that far.
 func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
@@ -253,4 +345,27 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		}
 		db.holds(t, 100)
 	})
+}
+
+func TestWorkThatIgnoresADeadlockIsDoneAgain(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, _ := memory(t)
+	m := newMeeting()
+	for _, err := range together(2, func(i int) error {
+		rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i)}
+		return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+			for n, id := range []int{1 + i, 2 - i} {
+				_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", id))
+				if n == 0 {
+					m.wait()
+				}
+			}
+			return nil
+		})
+	}) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	db.holds(t, 102)
 }
