@@ -112,10 +112,14 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	b.hears(t, 0, yes, nil, leaveIt)
 	no := &Refusal{Temporary: true, Err: errCutOff}
 	b.hears(t, 1, poll{}, no, leaveIt) // says nothing about the first
+	b.ends(t, false, true, 0)
+	b.asks(t, q, 0b011)
+	b.hears(t, 1, poll{}, no, leaveIt)
 	tell, tombstones, later := b.leave(false)
-	if tell != 0b011 || tombstones != 0b010 || later != 0b100 {
+	if tell != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and is being asked again
 		t.Errorf("told %03b, with tombstones %03b, later %03b", tell, tombstones, later)
 	}
+	b.hears(t, 0, yes, nil, releaseIt)
 	b.hears(t, 2, poll{}, errCutOff, releaseIt)
 	if c := b.farewell(2); c.Undo == 0 {
 		t.Error("its release leaves no tombstone, and the acquire may still run")

@@ -249,6 +249,7 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 		again   bool
 	}{
 		"three contenders":                   {holders: []string{"x", "y"}, again: true},
+		"three others":                       {holders: []string{"x", "y", "z"}, again: true},
 		"two contenders, and a node is down": {holders: []string{"x"}, down: true, again: true},
 		"there is a holder":                  {holders: []string{"x", "x"}},
 		"there is a holder, a node is down":  {holders: []string{"x", "x"}, down: true},
