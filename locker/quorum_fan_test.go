@@ -24,6 +24,7 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 		within time.Duration // that is when
 	}{
 		{name: "three of five agree", to: 31, says: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
+		{name: "what three say does not decide", to: 31, says: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
 		{name: "one objects", to: 31, says: []error{nil, no}, quiet: true, want: 2, within: 2 * time.Millisecond},
 		{name: "one objects first", to: 31, says: []error{no, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
 		{name: "only two are asked", to: 3, says: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
@@ -76,6 +77,72 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node that lets a call pass its time, or fails a few in a row, costs that time once, as long as the others are a quorum. When it
+// answers again it is waited for again.
+func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quorum{need: 2, patience: time.Second}
+		for i := range 3 {
+			q.nodes = append(q.nodes, &node{index: i})
+		}
+		// waits is how long a step waits for all three, when the last of them answers like that.
+		waits := func(last func() error) time.Duration {
+			began := time.Now()
+			f := fanOut(q, q.all(), nil, func(n *node) (int, error) {
+				if n.index == 2 {
+					return 0, last()
+				}
+				return 0, nil
+			})
+			defer f.done()
+			for range q.nodes {
+				if _, ok := f.next(); !ok {
+					break
+				}
+			}
+			return time.Since(began)
+		}
+		hangs, no := make(chan struct{}), errors.New("no")
+		slow := func(err error) func() error {
+			return func() error {
+				<-time.After(10 * time.Millisecond)
+				return err
+			}
+		}
+		for i, step := range []struct {
+			last func() error
+			want time.Duration
+			then func()
+		}{
+			{last: slow(nil), want: 10 * time.Millisecond},
+			{last: func() error { <-hangs; return nil }, want: time.Second},
+			{last: slow(nil), want: 0, then: func() { close(hangs) }},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(nil), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(nil), want: 0},
+			{last: slow(nil), want: 10 * time.Millisecond},
+		} {
+			if got := waits(step.last); got != step.want {
+				t.Errorf("step %d waited for %v, want %v", i, got, step.want)
+			}
+			if step.then != nil {
+				step.then()
+			}
+			<-time.After(20 * time.Millisecond) // what was not waited for comes
+		}
+		if n := q.nodes[2]; n.late.Load() != 0 || n.failed.Load() != 0 || n.underWay.Load() != 0 {
+			t.Errorf("%d calls are late, %d failed, %d under way", n.late.Load(), n.failed.Load(), n.underWay.Load())
+		}
+		if err := q.calls.stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // unused is a client that nothing is sent by.

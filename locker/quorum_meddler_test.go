@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -236,5 +237,135 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	}
 	if took := time.Since(began); took > 5*time.Second { // each head of a queue asks again after a second
 		t.Errorf("five keys took %v", took)
+	}
+}
+
+// Where nobody can have won, or need not have, the same call asks again: who is told "busy" waits for longer.
+func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		holders []string
+		down    bool // the last node
+		again   bool
+	}{
+		"three contenders":                   {holders: []string{"x", "y"}, again: true},
+		"three others":                       {holders: []string{"x", "y", "z"}, again: true},
+		"two contenders, and a node is down": {holders: []string{"x"}, down: true, again: true},
+		"there is a holder":                  {holders: []string{"x", "x"}},
+		"there is a holder, a node is down":  {holders: []string{"x", "x"}, down: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := enrolled(t, 3)
+			cs := clients(clientsOf(t, servers))
+			direct := clientsOf(t, servers)
+			if c.down {
+				cs[2] = deadNode(t)
+			}
+			s, err := locker.QuorumStore(cs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settles(t, s)
+			for i, holder := range c.holders {
+				if err := direct[i].Set(t.Context(), "a", holder, time.Minute).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g, err := s.Acquire(t.Context(), claimOn("a"))
+			// The second round may find too few nodes, as the vote of the first is still being given back.
+			if g.State == locker.Granted || err != nil && !c.again || g.Rounds > 1 != c.again {
+				t.Errorf("%v %v after %d rounds", g.State, err, g.Rounds)
+			}
+		})
+	}
+}
+
+// The others have decided a release, and its caller has gone: a node that did not hear of it is told again.
+func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
+	t.Parallel()
+	ms, cs := meddlers(t, enrolled(t, 3))
+	s, err := locker.QuorumStore(cs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settles(t, s)
+	claim := claimOn("a")
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != locker.Granted {
+		t.Fatal(g.State, err)
+	}
+	for _, m := range ms {
+		eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
+	}
+	var missed sync.Once
+	ms[2].with(func(script string, run func() error) (err error) {
+		if script == "quorum_release" {
+			missed.Do(func() { err = os.ErrDeadlineExceeded })
+		}
+		if err == nil {
+			err = run()
+		}
+		return err
+	})
+	if g, err := s.Release(t.Context(), claim); err != nil || g.State != locker.Released {
+		t.Fatal(g.State, err)
+	}
+	eventually(t, "it has heard", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
+}
+
+// Two nodes have voted, with different fences, so the lower vote must be raised. When it has run out, or its node does not say, there
+// is no grant; and who does not know must not say that there is none.
+func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		silent  bool
+		unclear bool
+	}{
+		"it has run out":           {},
+		"its node does not answer": {silent: true, unclear: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ms, cs := meddlers(t, enrolled(t, 3))
+			cs[2] = deadNode(t)
+			s, err := locker.QuorumStore(cs, locker.WithNodeTimeout(200*time.Millisecond))
+			if err != nil {
+				t.Fatal(err)
+			}
+			settles(t, s)
+			ahead := time.Now().Add(time.Hour).UnixMicro() // no later round can agree by itself
+			if err := ms[0].Set(t.Context(), locker.CounterOf("a"), ahead, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			var asked sync.Once
+			confirming, ended := make(chan struct{}), make(chan struct{})
+			ms[1].with(func(script string, run func() error) error {
+				if script == "quorum_confirm" {
+					asked.Do(func() { close(confirming) })
+					if c.silent {
+						<-ended
+					} else if err := ms[1].Del(t.Context(), "a").Err(); err != nil {
+						return err
+					}
+				}
+				return run()
+			})
+			claim := claimOn("a")
+			g, err := s.Acquire(t.Context(), claim)
+			close(ended)
+			select {
+			case <-confirming:
+			default:
+				t.Error("positive control: nothing was raised")
+			}
+			var no *locker.Refusal
+			if g.State == locker.Granted || c.unclear && (err == nil || errors.As(err, &no)) {
+				t.Errorf("%v %v", g.State, err)
+			}
+			eventually(t, "it is released, although a node was late", func() bool {
+				_, err := s.Release(t.Context(), claim)
+				return err == nil
+			})
+		})
 	}
 }

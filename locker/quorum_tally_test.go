@@ -144,3 +144,50 @@ func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 		t.Errorf("the vote of a node counts whose clock is a minute off: won %v, %v, %v", round.won(), g.State, err)
 	}
 }
+
+// Answers to a release or a renewal: r has done it, n says that it is not the owner's, v that it was revoked, d that it has the done
+// mark, ! has not said.
+func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
+	for _, c := range []struct {
+		answers string
+		decided bool
+		result  State // 0: ErrQuorum
+	}{
+		{"", false, 0},
+		{"r", false, 0},
+		{"rr", true, Released},
+		{"rn", false, 0},
+		{"rnr", true, Released},
+		{"n", false, 0}, // the other two may do it
+		{"nn", true, NotOurs},
+		{"rnn", true, NotOurs},
+		{"r!", false, 0},
+		{"rn!", false, 0},
+		{"n!", false, 0},
+		{"r!!", false, 0},
+		{"vn", true, Revoked},
+		{"v", false, 0},
+		{"dn", false, 0}, // the third may have the mark as well
+		{"dnn", true, NotOurs},
+		{"dd", true, Done},
+		{"rdn", true, Done},
+		{"dn!", true, NotOurs},
+	} {
+		q := tallyOf("", "", "").quorum
+		n := count{quorum: q}
+		for i, a := range c.answers {
+			switch a {
+			case '!':
+				n.hear(q.nodes[i], Grant{}, errors.New("reset"))
+			default:
+				n.hear(q.nodes[i], Grant{State: map[rune]State{'r': Released, 'n': NotOurs, 'v': Revoked, 'd': Done}[a]}, nil)
+			}
+		}
+		if got := n.decided(); got != c.decided {
+			t.Errorf("%q: decided is %v", c.answers, got)
+		}
+		if g, err := n.result(0); g.State != c.result || errors.Is(err, ErrQuorum) != (c.result == 0) {
+			t.Errorf("%q: %v, %v, want %v", c.answers, g.State, err, c.result)
+		}
+	}
+}
