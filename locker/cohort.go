@@ -93,6 +93,12 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
+	if c.open { // since a has looked for a phase: nobody else would tell it
+		a.cohort, a.turn = c, make(chan turn, 1)
+		c.hold.users++
+		a.turn <- turn{hold: c.hold, fence: c.hold.fence}
+		return true
+	}
 	if !inFront && !a.admit() {
 		c.show(a)
 		return false

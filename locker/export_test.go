@@ -136,3 +136,19 @@ func ReadWriteQuorumStore(cs []Client, opts ...Option) (Store, error) {
 
 // Settle waits for what a Store of QuorumStore does after it has answered.
 func Settle(ctx context.Context, s Store) error { return s.(settler).settle(ctx) }
+
+// LateReader is an acquire of a reader that has found no phase to enter, and comes to its cohort when there is one.
+func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
+	a, err := e.begin(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer e.acquires.leave()
+	t, _ := e.cohorts.share(a.rule, a.adaptive)
+	e.cohorts.join(a, t, false)
+	turn, err := a.turnComes()
+	if err != nil {
+		return nil, err
+	}
+	return a.takeOver(turn), nil
+}

@@ -49,6 +49,25 @@ func TestReadersOfAllProcessesShareAKey(t *testing.T) {
 	})
 }
 
+// A reader looks for a phase and then joins its cohort. In between the phase may have begun: nobody else would tell it.
+func TestAReaderThatComesWhileThePhaseBeginsIsLetIn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		first := acquire(t, ls[0], reading)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		late, err := ls[0].LateReader(ctx, reading)
+		if err != nil || late.Fence() != first.Fence() {
+			t.Fatalf("a reader beside an open phase ended with %v", err)
+		}
+		release(t, first)
+		w := waits(t, ls[1], writing)
+		w.waitsStill()
+		release(t, late)
+		w.granted(0)
+	})
+}
+
 func TestReadersOfAProcessShareOneLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
