@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -38,7 +39,8 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	}
 }
 
-// A panic while the key is made is a mistake in the program, like one in a handler. It keeps nothing locked, nor the task's own ID.
+// A panic while the key is made is a mistake in the program, like one in a handler. It keeps
+// nothing locked, nor the task's own ID.
 func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -61,7 +63,8 @@ func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	}
 }
 
-// Whoever lost the lock may have been overtaken: the work is not known to be done, whatever the handler says.
+// Whoever lost the lock may have been overtaken: the work is not known to be done, whatever the
+// handler says.
 func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 	t.Parallel()
 	theirs := errors.New("theirs")
@@ -78,7 +81,7 @@ func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 					return nil
 				}
 				lease, _ := locker.FromContext(ctx)
-				if err := operator.Break(ctx, busyKey, lease.Fence(), "on purpose"); err != nil {
+				if err := operator.Revoke(ctx, busyKey, lease.Fence(), "on purpose"); err != nil {
 					t.Error(err)
 				}
 				if err := lease.Extend(ctx, time.Minute); !errors.Is(err, locker.ErrRevoked) {
@@ -89,7 +92,7 @@ func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 			}))
 			id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
 			err := <-told
-			p, ok := errors.AsType[*asynqlock.Problem](err)
+			p, ok := errtype.As[*asynqlock.Problem](err)
 			if !ok || p.Code != asynqlock.CodeLost || p.Verdict != asynqlock.Failed || !errors.Is(err, locker.ErrLost) || errors.Is(err, theirs) != (returns != nil) {
 				t.Errorf("asynq's ErrorHandler was told %v", err)
 			}

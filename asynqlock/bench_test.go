@@ -18,7 +18,8 @@ type shipment struct {
 
 var shipping = asynq.NewTaskWithHeaders("order:ship", []byte(`{"id":"42","customer":"ann"}`), map[string]string{"order": "42"})
 
-// handlers are a task without a lock, one whose handler calls Run itself, and guarded ones, on the Store in memory.
+// handlers are a task without a lock, one whose handler calls Run itself, and guarded ones, on the
+// Store in memory.
 func handlers(t testing.TB) map[string]asynq.Handler {
 	t.Helper()
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -65,7 +66,8 @@ func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
 	}
 	delete(n, "no lock")
 	for name := range n {
-		if more := n[name] - n["Run in the handler"]; more > 10 || more < 0 {
+		// Ten, and one more when a garbage collection has emptied the pools of encoding/json.
+		if more := n[name] - n["Run in the handler"]; more > 11 || more < 0 {
 			t.Errorf("%s: %v allocations more than Run: %v", name, more, n)
 		}
 	}

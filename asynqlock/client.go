@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"sort"
 	"strconv"
@@ -18,40 +17,52 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Client enqueues tasks with what their runs will want: the trace's context and the fences of the leases under which they are
-// enqueued, in their headers; and tasks of a rule with [Unique] so that there is one at a time of each type and key, the very
-// key that guards their runs. [Guard.Client] returns one; it is safe for concurrent use.
+// A Client enqueues tasks with what their runs will want: the trace's context and the fences of the
+// leases under which they are enqueued, in their headers; and tasks of a rule with [Unique] so that
+// there is one at a time of each type and key, the very key that guards their runs. [Guard.Client]
+// returns one; it is safe for concurrent use.
 //
-// A unique task has a [asynq.TaskID] that is made of its type and key. So it is unique in its queue for as long as it exists there,
-// no more and no less: while it is scheduled, pending, running, put off or kept as completed. There is no lock beside it that could
-// outlive it or be outlived, which is the weakness of [asynq.Unique]. A task that was archived does not stand in the way of
-// a new one, if the Client has an Inspector.
+// A unique task has a [asynq.TaskID] that is made of its type and key. So it is unique in its queue
+// for as long as it exists there, no more and no less: while it is scheduled, pending, running, put
+// off or kept as completed. There is no lock beside it that could outlive it or be outlived, which
+// is the weakness of [asynq.Unique]. A task that was archived does not stand in the way of a new
+// one, if the Client has an Inspector.
 type Client struct {
 	guard     *Guard
 	client    *asynq.Client
 	inspector *asynq.Inspector
 }
 
-// Client returns a Client that enqueues through c. i may be nil; then archived tasks count as duplicates.
+// Client returns a Client that enqueues through c. i may be nil; then archived tasks count as
+// duplicates.
 func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client { return &Client{g, c, i} }
 
-// EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. A duplicate of a unique task is refused with
-// [asynq.ErrDuplicateTask]. All options must be given here: asynq keeps those of asynq.NewTask to itself.
+// EnqueueContext enqueues t like [asynq.Client.EnqueueContext], also with the options that t was
+// made with. A duplicate of a unique task is refused with [asynq.ErrDuplicateTask].
 func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
 	if t == nil {
 		return nil, errors.New("asynqlock: the task is nil; make one with asynq.NewTask")
 	}
-	if hidden(t) {
-		return nil, fmt.Errorf("asynqlock: the task %s was made with options, which asynq keeps to itself; give them to EnqueueContext", t.Type())
+	own, err := optionsOf(t)
+	if err != nil {
+		return nil, fmt.Errorf("asynqlock: the task %s: %w", t.Type(), err)
 	}
+	opts = slices.Concat(own, opts) // the last one counts, as with asynq
+	r := c.guard.rules.match(t.Type())
 	t = asynq.NewTaskWithHeaders(t.Type(), t.Payload(), c.guard.headers(ctx, t.Headers()))
-	if r := c.guard.rules.match(t.Type()); r != nil && r.unique {
+	if r != nil && r.unique {
 		return c.unique(ctx, r, t, opts)
 	}
 	return c.client.EnqueueContext(ctx, t, opts...)
 }
 
-// unique enqueues t unless there is one of its type and key.
+// isUnique says whether t has Unique from its rule.
+func (c *Client) isUnique(t *asynq.Task) bool {
+	r := c.guard.rules.match(t.Type())
+	return r != nil && r.unique
+}
+
+// unique enqueues t unless there is a task of its type and key.
 func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
 	m := message{task: t, queue: "default"}
 	for _, o := range opts {
@@ -73,7 +84,8 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	sum := sha256.Sum256([]byte(t.Type() + "\x00" + text))
 	first := "unique-" + base64.RawURLEncoding.EncodeToString(sum[:])
 
-	// An archived task keeps its ID. The next one has the next number, so all who enqueue then try the same ID.
+	// An archived task keeps its ID. The next one has the next number, so all who enqueue then try
+	// the same ID.
 	id, n := first, 0
 	for range mostConflicts {
 		info, err := c.client.EnqueueContext(ctx, t, append(slices.Clip(opts), asynq.TaskID(id))...)
@@ -112,8 +124,8 @@ func numbered(first string, n int) string {
 	return first + "." + strconv.Itoa(n)
 }
 
-// firstFree returns a number after n, which is taken, that is not taken though the one before it is. There may be thousands; it asks for
-// few of them.
+// firstFree returns a number after n, which is taken, that is not taken though the one before it
+// is. There may be thousands; it asks for few of them.
 func firstFree(n int, taken func(int) bool) int {
 	step := 1
 	for taken(n + step) {
@@ -127,20 +139,15 @@ func duplicate(t *asynq.Task, state, id string) error {
 	return fmt.Errorf("asynqlock: a task %s with the same key is %s (%s): %w", t.Type(), state, id, asynq.ErrDuplicateTask)
 }
 
-// hidden says whether t has options. They cannot be read, and would be gone in the task that takes the place of t.
-func hidden(t *asynq.Task) bool {
-	opts := reflect.ValueOf(t).Elem().FieldByName("opts")
-	return opts.Kind() == reflect.Slice && opts.Len() > 0
-}
-
 // A Fence is a lease under which a task was enqueued.
 type Fence struct {
 	Key   string `json:"key"`
 	Fence uint64 `json:"fence"`
 }
 
-// Fences returns the leases under which t was enqueued by a [Client], the innermost first. A handler hands a fence to whatever
-// the lock protects, so that a task which was ordered by a stale holder does no harm.
+// Fences returns the leases under which t was enqueued by a [Client], the innermost first. A
+// handler hands a fence to whatever the lock protects, so that a task which was ordered by a stale
+// holder does no harm.
 func Fences(t *asynq.Task) []Fence {
 	var fences []Fence
 	if text := t.Headers()[headerFences]; text != "" {

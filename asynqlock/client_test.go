@@ -82,7 +82,8 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	}
 }
 
-// However many tasks of a key have failed for good, and however fast, the next one is not one of them.
+// However many tasks of a key have failed for good, and however fast, the next one is not one of
+// them.
 func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -103,8 +104,8 @@ func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 	}
 }
 
-// asynq's own Unique sets its lock before it finds the ID taken, and leaves it behind: for its whole time no such task can be
-// enqueued, though none is there.
+// asynq's own Unique sets its lock before it finds the ID taken, and leaves it behind: for its
+// whole time no such task can be enqueued, though none is there.
 func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -170,9 +171,6 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 	c := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.Unique()).Client(q.client, q.inspector)
 	for says, enqueue := range map[string]func() (*asynq.TaskInfo, error){
 		"the task is nil": func() (*asynq.TaskInfo, error) { return c.EnqueueContext(t.Context(), nil) },
-		"give them to EnqueueContext": func() (*asynq.TaskInfo, error) {
-			return c.EnqueueContext(t.Context(), asynq.NewTask("job", nil, asynq.MaxRetry(1)))
-		},
 		"leave the latter out": func() (*asynq.TaskInfo, error) {
 			return c.EnqueueContext(t.Context(), job("42"), asynq.Unique(time.Hour))
 		},
@@ -184,6 +182,29 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 		if _, err := enqueue(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}
+	}
+}
+
+// asynq keeps the options of NewTask to itself. They count, and those of EnqueueContext come after
+// them.
+func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
+	t.Parallel()
+	for name, policies := range map[string][]asynqlock.Policy{"unique": {asynqlock.Unique()}, "not unique": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.WithPropagator(shout{}),
+				asynqlock.On("job", asynqlock.Template("account:{payload.account}"), policies...))
+			c := g.Client(q.client, q.inspector)
+			task := asynq.NewTask("job", []byte(`{"account":"42"}`), asynq.Queue(q.name), asynq.MaxRetry(7), asynq.ProcessIn(time.Hour), asynq.Retention(time.Minute))
+			info, err := c.EnqueueContext(context.WithValue(t.Context(), shoutKey{}, "hello"), task, asynq.Retention(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Queue != q.name || info.MaxRetry != 7 || info.State != asynq.TaskStateScheduled || info.Retention != time.Hour || info.Headers["shout"] != "hello" {
+				t.Errorf("the options are gone: %+v", info)
+			}
+		})
 	}
 }
 

@@ -1,68 +1,84 @@
-// Package asynqlock guards asynq tasks with locks, so that a job runs once at a time, and if you wish once at all.
+// Package asynqlock guards asynq tasks with locks. Tasks with the same key run one at a time, and
+// with [Once] the work is done once.
 //
 //	g, err := asynqlock.New(l,
-//		asynqlock.On("email:welcome", asynqlock.Key(func(p Welcome) string { return "user:" + p.UserID }),
+//		asynqlock.WithWaking(rdb),
+//		asynqlock.On("email:welcome", asynqlock.Fields[Welcome]("user"),
 //			asynqlock.Once(24*time.Hour), asynqlock.Drop()),
-//		asynqlock.On("report:*", asynqlock.Template("report:{payload.tenant}"), asynqlock.Snooze(10*time.Second)),
+//		asynqlock.On("report:*", asynqlock.Template("report:{payload.tenant}")),
 //		asynqlock.On("*", asynqlock.ByTaskID()),
 //	)
 //	…
 //	mux.Use(g.Middleware)
-//	server := asynq.NewServer(redis, g.Configure(asynq.Config{Concurrency: 10}))
+//	server := asynq.NewServerFromRedisClient(rdb, g.Configure(asynq.Config{Concurrency: 10}))
+//	err = g.Run(ctx, server, mux)
 //
-// Tasks with the same key run one at a time, in all processes that share the Redis. The handler's context ends, with a cause, the
-// moment the lock is lost; locker.FromContext finds the lease in it, and its fence. The lock is given up when the handler
-// returns or panics.
+// The rule holds in all processes that share the Redis. The context of a handler ends, with a
+// cause, the moment the lock is lost. locker.FromContext finds the lease in the context, and its
+// fence. The lock is released when the handler returns or panics.
 //
-// # What asynq does, and what is added
+// # What asynq does, and what this package adds
 //
-// asynq delivers a task at least once. It starts a task again when its time-out is over, or when its worker did not prolong its
-// lease of 30 s, and in neither case it waits for the handler that is still at work. Here the second run is kept from starting:
-// while the lock is held, which is until the first handler has really returned, no other run of that key begins.
+// asynq delivers a task at least once. It starts a task again when the task's time-out is over, or
+// when the worker did not prolong asynq's lease of 30 s. In neither case does asynq wait for the
+// handler that is still at work. This package keeps the second run from starting: no other run of
+// the key begins until the first handler has returned.
 //
-// A process that lost its lock, because it was stopped for longer than the lock's TTL or is cut off from Redis, cannot keep another
-// from starting. It is told: its handler's context ends. And what it writes after that can be refused, by whatever it writes
-// to, with the fence: package sqllock does so in a database.
+// A process may lose its lock, because the process was stopped for longer than the lock's TTL or is
+// cut off from Redis. Then another process may start. The context of the first handler ends. What
+// the first handler writes after that can be refused with the fence, by the system that it writes
+// to: package sqllock does so in a database.
 //
-// After a success that asynq could not note, it delivers the task again. [Once] remembers the success in the very step that gives the
-// lock up, and drops it.
+// asynq delivers a task again if it could not record a success. [Once] records the success in the
+// step that releases the lock, and drops the second delivery.
 //
 // # When the key is busy
 //
-//	Snooze(d)  the task comes again later; this is the default
-//	Drop()     it is deleted, for what it asks for is being done
-//	Archive()  it goes to the archive
-//	Wait(d)    before any of these, it waits in its worker, in the key's queue
+//	Snooze(d)  the task is put off; this is the default
+//	Drop()     the task is deleted: another run of the key is at work
+//	Archive()  the task goes to the archive
+//	Wait(d)    before any of these, the task waits in its worker, in the key's queue
 //
-// None of them uses one of the task's retries, also not its last one: see [Guard.Configure] and [WithClones]. Drop and Archive never
-// hit a task whose key its own earlier run keeps busy. What else can happen to one that did not get its lock:
+// With [WithWaking] a task that was put off runs as soon as the key is free, after the tasks that
+// came before it. Without it, the task comes again after a pause.
+//
+// None of the policies uses one of the task's retries, also not the last one: see [Guard.Configure]
+// and [WithWaking]. Drop and Archive never hit a task whose key is busy with an earlier run of the
+// same task. A task that did not get its lock may have other problems:
 //
 //	already-done        dropped   Once: the work was done
-//	already-running     snoozed   Drop, Archive: an earlier run of this very task is still at work, or its lease not yet over
+//	already-running     snoozed   Drop, Archive: an earlier run of this task has the key
 //	too-many-waiters    snoozed   locker.WithMaxWaiters is reached
-//	invalid-key         archived  no key can be made of the task, now or later
-//	lock-unavailable    snoozed   the lock server cannot be asked: without the lock nothing runs
-//	lock-closed         snoozed   the Locker was closed, because this process stops
+//	invalid-key         archived  no key can be made of the task
+//	lock-unavailable    snoozed   the lock server cannot be reached
+//	lock-closed         snoozed   the Locker was closed, or the Guard stopped
 //	lock-misconfigured  snoozed   the Locker, or the rule, cannot do that
-//	lock-lost           failed    the lock ended before the handler did, which may have been overtaken; like any other error
+//	lock-lost           failed    the lock ended before the handler did
 //
-// What is snoozed with no retry left, and without [WithClones], is archived if its time is over before its turn has come.
+// A task with lock-lost may have been overtaken. It is retried like after any other error.
 //
-// Middleware outside of this one gets a [*Problem], and asynq's ErrorHandler those that an operator should know of. None of these
-// shows the key.
+// A task that is put off is never put off beyond its Deadline. A task that cannot be put off waits
+// in its worker. If its time is over before its turn has come, it is retried, or archived.
+//
+// Middleware outside of this one gets a [*Problem]. asynq's ErrorHandler gets the Problems that an
+// operator should know of. No Problem shows the key. asynq logs a warning, "revoke task", for each
+// task that is dropped.
 //
 // # Enqueueing
 //
-// A [Client] enqueues tasks so that there is one at a time of each type and key, by the same rules, and with the trace and the
-// fences under which they are enqueued.
+// A [Client] enqueues tasks with their trace and with the fences under which they are enqueued.
+// With [Unique] there is one task at a time of each type and key.
 //
 // # Schedules
 //
-// [RunScheduler] and [RunPeriodicTaskManager] run a schedule in one of several processes.
+// [RunScheduler] and [RunPeriodicTaskManager] run a schedule in one of several processes. [CatchUp]
+// makes up ticks that were due while no process led.
 //
-// # Keys of its own
+// # Keys of this package
 //
-// Besides the keys of the rules, asynq-task:QUEUE:ID is locked (ByTaskID, Drop and Archive), asynq-scheduler (see SchedulerKey) and
-// asynq-tick:SCHEDULER:ENTRY:SECOND; all with the Locker's prefix. Their names in traces are asynq-task, asynq-scheduler and
-// asynq-tick.
+// Besides the keys of the rules, the Locker locks asynq-scheduler (see [SchedulerKey]),
+// asynq-tick:SCHEDULER:ENTRY:SECOND, and asynq-task:QUEUE:ID where Drop or Archive need it. Their
+// names in traces are asynq-scheduler, asynq-tick and asynq-task; asynq-wake is a wait for the key
+// of a task that is put off. asynq's Redis has asynqlock:line:{KEY} and asynqlock:call:{KEY}
+// ([WithWaking]) and asynqlock:ticks:{SCHEDULE} ([CatchUp]).
 package asynqlock

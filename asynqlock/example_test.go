@@ -63,7 +63,8 @@ func ExampleProblem() {
 	}
 	guarded := g.Middleware(asynq.HandlerFunc(sendWelcome))
 	err = guarded.ProcessTask(context.Background(), asynq.NewTask("email:welcome", []byte(`{"user_id":42}`)))
-	if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
+	var p *asynqlock.Problem
+	if errors.As(err, &p) {
 		fmt.Println(p.Code, p.Verdict, errors.Is(err, locker.ErrBusy), errors.Is(err, asynq.RevokeTask))
 	}
 	// Output: lock-busy dropped true true

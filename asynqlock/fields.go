@@ -10,16 +10,17 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Fields makes the key of prefix and of those fields of the payload, a struct T, whose tag is `lock:"key"`, in their order and
-// also inside other structs: with
+// Fields makes the key of prefix and of those fields of the payload, a struct T, whose tag is
+// `lock:"key"`, in their order and also inside other structs: with
 //
 //	type Welcome struct {
 //		UserID string `json:"user_id" lock:"key"`
 //		Text   string `json:"text"`
 //	}
 //
-// Fields[Welcome]("user") makes "user:42". `lock:"key,hmac"` replaces a field by its HMAC, see [WithSecret]. The fields are
-// texts, numbers, booleans or have a text (encoding.TextMarshaler, fmt.Stringer), or pointers to these. An empty one is refused.
+// Fields[Welcome]("user") makes "user:42". `lock:"key,hmac"` replaces a field by its HMAC, see
+// [WithSecret]. The fields are texts, numbers, booleans or have a text (encoding.TextMarshaler,
+// fmt.Stringer), or pointers to these. An empty one is refused.
 func Fields[T any](prefix string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
 		typ := reflect.TypeFor[T]()
@@ -48,7 +49,8 @@ func Fields[T any](prefix string) Keys {
 			if err != nil {
 				return "", err
 			}
-			return t.Key(ctx, reflect.ValueOf(payload).Elem())
+			text, err := t.Key(ctx, reflect.ValueOf(payload).Elem())
+			return text, ofTask(err)
 		}, nil
 	}}
 }
@@ -58,7 +60,8 @@ func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 	if typ.Kind() != reflect.Struct {
 		return fmt.Errorf("%v is no struct, so it has no tags; use Key", typ)
 	}
-	for f := range typ.Fields() {
+	for i := range typ.NumField() {
+		f := typ.Field(i)
 		name := strings.Join(append(path, f.Name), ".")
 		tag, has := f.Tag.Lookup("lock")
 		p := part("field", name)
@@ -106,7 +109,8 @@ func bindField(typ reflect.Type, path string) (key.Read[reflect.Value], error) {
 	}, nil
 }
 
-// formatOf returns how a value of typ becomes text: by what it is, before by what it says of itself.
+// formatOf returns how a value of typ becomes text: by what it is, before by what it says of
+// itself.
 func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
 	switch typ.Kind() {
 	case reflect.String:

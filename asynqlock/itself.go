@@ -2,17 +2,69 @@ package asynqlock
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A rule that throws tasks away must know a task from its duplicates. asynq delivers a task again without counting a retry when its
-// server stops while the handler is at work, and the key may be busy with that run then, or with what it left behind: a lease
-// that is not yet over, or one that is kept for AtLeast. So such a task is run under a second lock, on its own ID, which lasts longer.
+// A rule that throws tasks away must tell a task from its duplicates. asynq delivers a task again
+// without counting a retry when its server stops while the handler is at work. Then the key may be
+// busy with that earlier run, or with the lease that it left behind. So the lease names its task.
+// Where a Locker cannot show that name, or the key stays busy after the lease (AtLeast), the task
+// holds a second lock, on its own ID, which lasts longer.
 
-// beside runs the handler under both locks. It is for a task of which nobody knows that it has run before.
+// named runs the handler under a lease that names the task.
+func (j *job) named(ctx context.Context) error {
+	name, err := ownID.Key(ctx, &j.message)
+	if err != nil {
+		return err
+	}
+	if len(name) > longestName {
+		sum := sha256.Sum256([]byte(name))
+		name = hex.EncodeToString(sum[:])
+	}
+	j.lock.Metadata = name
+	err = j.run(ctx, func(context.Context) {})
+	if j.ran || !errors.Is(err, locker.ErrBusy) {
+		return err
+	}
+	e, _ := errtype.As[*locker.Error](err)
+	if e != nil && e.HolderMetadata == name || (e == nil || e.HolderMetadata == "") && !j.guard.shows(ctx, j.lock.Key) {
+		j.before = true
+		return &running{err}
+	}
+	return err
+}
+
+// longestName is the longest metadata that a Locker keeps.
+const longestName = 256
+
+// inspector is a Locker that can show who holds a key.
+type inspector interface {
+	Inspect(ctx context.Context, key string) (locker.Info, error)
+}
+
+// shows says whether the Locker can show who holds key. A Locker that cannot is not relied on any
+// more.
+func (g *Guard) shows(ctx context.Context, key string) bool {
+	i, ok := g.locker.(inspector)
+	if !ok {
+		g.blind.Store(true)
+		return false
+	}
+	_, err := i.Inspect(ctx, key)
+	if errors.Is(err, locker.ErrUnsupported) {
+		g.blind.Store(true)
+	}
+	return err == nil
+}
+
+// beside runs the handler under both locks. It is for a task of which nobody knows that it has run
+// before.
 func (j *job) beside(ctx context.Context) error {
 	text, err := ownID.Key(ctx, &j.message)
 	if err != nil {
@@ -20,7 +72,7 @@ func (j *job) beside(ctx context.Context) error {
 	}
 	own := locker.Rule{Key: text, Name: ownID.Name(), TTL: j.rule.lock.TTL, Wait: locker.NoWait}
 	alone := false
-	refused := locker.Run(ctx, j.guard.guard.Locker, own, func(ctx context.Context) error {
+	refused := locker.Run(ctx, j.guard.locker, own, func(ctx context.Context) error {
 		alone = true
 		lease, _ := locker.FromContext(ctx)
 		ttl := time.Until(lease.Expires())
@@ -31,7 +83,7 @@ func (j *job) beside(ctx context.Context) error {
 	case alone:
 		if rest := time.Until(j.began.Add(j.lock.AtLeast)); j.ran && j.failed != nil && rest >= time.Millisecond {
 			own.AtLeast = rest // best effort: whoever cannot be asked now may soon be asked again
-			_ = locker.Run(context.WithoutCancel(ctx), j.guard.guard.Locker, own, func(context.Context) error { return nil })
+			_ = locker.Run(context.WithoutCancel(ctx), j.guard.locker, own, func(context.Context) error { return nil })
 		}
 		return err
 	case errors.Is(refused, locker.ErrBusy):
@@ -42,9 +94,9 @@ func (j *job) beside(ctx context.Context) error {
 	}
 }
 
-// outlive makes own, which was granted for ttl, last longer than the lock under which the handler runs, should this process die: twice as
-// long, for one may have been renewed a moment ago and the other not for a third of its time. Where locker.WithMaxTTL refuses that, they
-// last equally long.
+// outlive makes own, which was granted for ttl, last longer than the lock under which the handler
+// runs, should this process die: twice as long, for one may have been renewed a moment ago and the
+// other not for a third of its time. Where locker.WithMaxTTL refuses that, they last equally long.
 func (j *job) outlive(ctx context.Context, own *locker.Lease, ttl time.Duration) {
 	long := max(ttl, j.lock.TTL, j.lock.AtLeast)
 	if errors.Is(own.Extend(ctx, 2*long), locker.ErrInvalidRule) {

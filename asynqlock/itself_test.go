@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bsm/redislock"
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
@@ -16,14 +17,14 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A worker that dies leaves two leases behind. If that of the key were the longer one, asynq could give the task to somebody who
-// takes it for a duplicate of itself.
+// A worker that dies leaves two leases behind. If that of the key were the longer one, asynq could
+// give the task to somebody who takes it for a duplicate of itself.
 func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
 	t.Parallel()
 	for name, policies := range map[string][]asynqlock.Policy{
-		"default": {asynqlock.Drop()},
-		"TTL":     {asynqlock.Archive(), asynqlock.TTL(5 * time.Second)},
-		"AtLeast": {asynqlock.Drop(), asynqlock.AtLeast(time.Hour)},
+		"default":     {asynqlock.Drop(), asynqlock.AtLeast(time.Second)},
+		"TTL":         {asynqlock.Archive(), asynqlock.AtLeast(time.Second), asynqlock.TTL(5 * time.Second)},
+		"for an hour": {asynqlock.Drop(), asynqlock.AtLeast(time.Hour)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -51,7 +52,48 @@ func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
 	}
 }
 
-// With AtLeast a task finds its key busy with its own earlier run, even if the retry was not counted.
+// Without AtLeast the lease names its task, and no second lock is needed.
+func TestALeaseNamesItsTask(t *testing.T) {
+	t.Parallel()
+	q, w, store := newQueue(t), newWork(), lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	q.serve(guard(t, l, asynqlock.Drop(), asynqlock.Once(time.Hour)), asynq.Config{}, w)
+	id := q.enqueue("job", `{"account":"42"}`).ID
+	next(t, w)
+	info, err := l.Inspect(t.Context(), busyKey)
+	if err != nil || info.Metadata != "asynq-task:"+q.name+":"+id {
+		t.Errorf("the lease has the metadata %q, %v", info.Metadata, err)
+	}
+	w.end <- struct{}{}
+	await(t, "it is done", func() bool { return q.state(id) == "gone" })
+	if n := store.Calls(locker.OpAcquire); n != 1 {
+		t.Errorf("%d acquires for one task", n)
+	}
+}
+
+// A Locker over redislock shows no metadata. There a task holds a second lock, from the first busy
+// key on.
+func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
+	t.Parallel()
+	q, w := newQueue(t), newWork()
+	l, err := locker.NewPolling(redislock.New(q.redis), locker.WithPrefix(q.name+":"))
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close(context.Background())) })
+	see := q.serve(guard(t, l, asynqlock.Drop(), asynqlock.Snooze(time.Second)), asynq.Config{}, w)
+	q.enqueue("job", `{"account":"42"}`)
+	next(t, w)
+	first := q.enqueue("job", `{"account":"42"}`).ID // nobody knows yet
+	await(t, "it is put off", func() bool { return slices.Contains(see.problems(), "already-running snoozed") })
+	second := q.enqueue("job", `{"account":"42"}`).ID
+	await(t, "it is dropped", func() bool { return q.state(second) == "gone" })
+	w.end <- struct{}{}
+	next(t, w)
+	w.end <- struct{}{}
+	await(t, "nothing is left", func() bool { return q.state(first) == "gone" })
+}
+
+// With AtLeast a task finds its key busy with its own earlier run, even if the retry was not
+// counted.
 func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

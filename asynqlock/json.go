@@ -13,11 +13,13 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// bindMember returns what reads the member of a JSON payload that steps lead to. It decodes the payload as a handler does that has
-// a struct with that member alone, so both find the same value, and what is not asked for costs nothing.
+// bindMember returns what reads the member of a JSON payload that steps lead to. It decodes the
+// payload as a handler does that has a struct with that member alone, so both find the same value,
+// and what is not asked for costs nothing.
 func bindMember(steps []string) (read, error) {
 	typ := reflect.TypeFor[json.RawMessage]()
 	for _, name := range slices.Backward(steps) {
@@ -32,7 +34,7 @@ func bindMember(steps []string) (read, error) {
 	return func(_ context.Context, m *message) (string, error) {
 		into := reflect.New(typ)
 		if err := json.Unmarshal(m.task.Payload(), into.Interface()); err != nil {
-			if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			if _, ok := errtype.As[*json.UnmarshalTypeError](err); ok {
 				return "", nil // something on the way is no object
 			}
 			return "", fmt.Errorf("the payload cannot be decoded: %w", err)

@@ -11,22 +11,25 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Keys makes the keys of a rule's tasks. [Key], [Fields], [Template], [KeyFunc] and [ByTaskID] return one.
+// Keys makes the keys of a rule's tasks. [Key], [Fields], [Template], [KeyFunc] and [ByTaskID]
+// return one.
 type Keys struct {
 	compile func(*config) (keyOf, error)
 	ofTask  bool // every task has a key of its own
 }
 
-// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors: nothing will come of that task.
+// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors: nothing will come of
+// that task.
 type keyOf func(ctx context.Context, m *message) (string, error)
 
-// Key makes the key by a function of the payload, which is decoded into a T by the [WithDecoder], as JSON by default. What it
-// returns is the key as it is, so values that could have a ':' in them may meet other keys; [Fields] and [Template] see to
-// that. "" is refused.
+// Key makes the key by a function of the payload, which is decoded into a T by the [WithDecoder],
+// as JSON by default. What it returns is the key as it is, so values that could have a ':' in them
+// may meet other keys; [Fields] and [Template] see to that. "" is refused.
 func Key[T any](of func(payload T) string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
 		if of == nil {
@@ -46,8 +49,8 @@ func Key[T any](of func(payload T) string) Keys {
 	}}
 }
 
-// KeyFunc makes the key by a function of the task, as it is. "" is refused. An error is the task's fault, which is archived; what
-// may pass should be repeated by of itself.
+// KeyFunc makes the key by a function of the task, as it is. "" is refused. An error is the task's
+// fault, which is archived; what may pass should be repeated by of itself.
 func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
 		if of == nil {
@@ -67,9 +70,10 @@ func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 }
 
 // Template makes the key by a template of literal text and of parts of the task, as package
-// [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The parts are {payload.NAME}, a
-// member of the payload, also inside others, {payload.user.id}; {header.NAME}; {queue}; {type}; and {id}, the task's ID, of a
-// clone that of the task it is a clone of. [Payload] and its like make the same text with the compiler's help.
+// [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
+// parts are {payload.NAME}, a member of the payload, also inside others, {payload.user.id};
+// {header.NAME}; {queue}; {type}; and {id}, the task's ID, of a clone that of the task it is a
+// clone of. [Payload] and its like make the same text with the compiler's help.
 func Template(text key.Key) Keys {
 	id := TaskID()
 	return Keys{ofTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
@@ -77,11 +81,15 @@ func Template(text key.Key) Keys {
 		if err != nil {
 			return nil, err
 		}
-		return t.Key, nil
+		return func(ctx context.Context, m *message) (string, error) {
+			text, err := t.Key(ctx, m)
+			return text, ofTask(err)
+		}, nil
 	}}
 }
 
-// ByTaskID makes the task's ID the key, so that no task runs twice at a time, and nothing else is excluded.
+// ByTaskID makes the task's ID the key, so that no task runs twice at a time, and nothing else is
+// excluded.
 func ByTaskID() Keys {
 	return Keys{ofTask: true, compile: func(*config) (keyOf, error) { return ownID.Key, nil }}
 }
@@ -111,10 +119,11 @@ func part(source, name string) key.Key { return key.Part(source, name) }
 
 // message is a task, and what asynq says of its delivery.
 type message struct {
-	task  *asynq.Task
-	known bool // asynq delivered it: what follows is set
-	id    string
-	queue string
+	task   *asynq.Task
+	known  bool   // asynq delivered it: what follows is set
+	taskID string // of this task
+	id     string // of the task that it is a clone of, at first
+	queue  string
 
 	retried, most int // retries used, and allowed
 
@@ -125,9 +134,10 @@ type message struct {
 
 func (m *message) read(ctx context.Context, t *asynq.Task) {
 	m.task = t
-	if m.id, m.known = asynq.GetTaskID(ctx); !m.known {
+	if m.taskID, m.known = asynq.GetTaskID(ctx); !m.known {
 		return
 	}
+	m.id = m.taskID
 	if first := t.Headers()[headerID]; first != "" {
 		m.id = first
 	}
@@ -197,8 +207,8 @@ func (c *config) bindPayload(path string) (read, error) {
 	}, nil
 }
 
-// decoderOf returns what makes a T of a payload. Where T is a pointer, as messages of protobuf are, the decoder is given a new
-// one of these, and else a pointer to a T.
+// decoderOf returns what makes a T of a payload. Where T is a pointer, as messages of protobuf are,
+// the decoder is given a new one of these, and else a pointer to a T.
 func decoderOf[T any](decode Decoder) func(*asynq.Task) (*T, error) {
 	made := reflect.TypeFor[T]()
 	return func(t *asynq.Task) (*T, error) {
@@ -222,3 +232,24 @@ func (i *invalid) Unwrap() error { return i.error }
 
 // Is makes it an ErrInvalidKey.
 func (i *invalid) Is(target error) bool { return target == locker.ErrInvalidKey }
+
+// ofTask makes an error of package key, which is about a request, one about a task.
+func ofTask(err error) error {
+	if e, ok := errtype.As[*key.Error](err); ok && e.Err == key.ErrMissing {
+		return &lacking{e}
+	}
+	return err
+}
+
+// lacking says that a task lacks a part of its key.
+type lacking struct{ missing *key.Error }
+
+func (l *lacking) Error() string {
+	noun, name := l.missing.Noun, l.missing.Part.Name
+	if name == "" {
+		return "the task lacks the " + noun
+	}
+	return fmt.Sprintf("the task lacks the %s %q", noun, name)
+}
+
+func (l *lacking) Unwrap() error { return l.missing }

@@ -12,6 +12,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -95,22 +96,22 @@ func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 		payload string
 		says    string
 	}{
-		{asynqlock.Template("order:{payload.order}"), `{"other":1}`, `the request lacks the member of the payload "order"`},
-		{asynqlock.Template("order:{payload.order.id}"), `{"order":"secret"}`, `the request lacks the member of the payload "order.id"`},
+		{asynqlock.Template("order:{payload.order}"), `{"other":1}`, `the task lacks the member of the payload "order"`},
+		{asynqlock.Template("order:{payload.order.id}"), `{"order":"secret"}`, `the task lacks the member of the payload "order.id"`},
 		{asynqlock.Template("order:{payload.order}"), `{"order":["secret"]}`, `the member of the payload "order" is not usable`},
 		{asynqlock.Template("order:{payload.order}"), `no JSON`, "the payload cannot be decoded"},
 		{asynqlock.Template("order:{payload.order}"), `{"order":1}{"order":2}`, "after top-level value"},
-		{asynqlock.Template("order:{header.order}"), `{}`, `the request lacks the header "order"`},
-		{asynqlock.Template("order:{id}"), `{}`, `the request lacks the task ID`},
+		{asynqlock.Template("order:{header.order}"), `{}`, `the task lacks the header "order"`},
+		{asynqlock.Template("order:{id}"), `{}`, `the task lacks the task ID`},
 		{asynqlock.Key(func(payload) string { return "" }), `{}`, "the function given to Key returned none"},
 		{asynqlock.Key(func(payload) string { return "x" }), `[]`, "the payload cannot be decoded"},
 		{asynqlock.Key(func(payload) string { return "latchkit:x" }), `{}`, "invalid key"},
-		{asynqlock.Fields[payload]("user"), `{"user":"ann"}`, `the request lacks the field "Inside.Number"`},
+		{asynqlock.Fields[payload]("user"), `{"user":"ann"}`, `the task lacks the field "Inside.Number"`},
 		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "", nil }), `{}`, "the function given to KeyFunc returned none"},
 		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "", errors.New("the page is torn") }), `{}`, "the page is torn"},
 	} {
 		_, err := keyOf(t, tc.keys, asynq.NewTask("mail", []byte(tc.payload)))
-		p, ok := errors.AsType[*asynqlock.Problem](err)
+		p, ok := errtype.As[*asynqlock.Problem](err)
 		if !ok || p.Code != asynqlock.CodeInvalidKey || p.Verdict != asynqlock.Archived || !errors.Is(err, asynq.SkipRetry) {
 			t.Errorf("%v", err)
 		}

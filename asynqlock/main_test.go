@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -64,9 +65,9 @@ func newQueue(t *testing.T) *queue {
 }
 
 // locker returns a Locker on the test's Redis, as another process would have one.
-func (q *queue) locker(opts ...locker.Option) *locker.Engine {
+func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 	q.t.Helper()
-	l, err := locker.NewSingle(q.redis, append([]locker.Option{locker.WithPrefix(q.name + ":")}, opts...)...)
+	l, err := locker.NewSingle(q.redis, append([]locker.SingleOption{locker.WithPrefix(q.name + ":")}, opts...)...)
 	if err != nil {
 		q.t.Fatal(err)
 	}
@@ -149,14 +150,15 @@ func (s *seen) problems() []string {
 	defer s.mu.Unlock()
 	var all []string
 	for _, err := range s.errs {
-		if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
+		if p, ok := errtype.As[*asynqlock.Problem](err); ok {
 			all = append(all, p.Code+" "+string(p.Verdict))
 		}
 	}
 	return all
 }
 
-// work is a handler that says when it begins, and ends when it is told to, whatever becomes of its context.
+// work is a handler that says when it begins, and ends when it is told to, whatever becomes of its
+// context.
 type work struct {
 	begun chan string // the ID of each task that begins
 	end   chan struct{}
@@ -210,6 +212,11 @@ const patience = 30 * time.Second
 
 // await returns once what is said is so.
 func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	awaitFor(t, patience, what, so)
+}
+
+func awaitFor(t *testing.T, patience time.Duration, what string, so func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 
 	"github.com/hibiken/asynq"
-
-	"github.com/latchkit/latchkit/locker"
+	"github.com/redis/go-redis/v9"
 )
 
 // An Option sets up the Guard that [New] returns.
@@ -23,9 +23,14 @@ type config struct {
 	secret     []byte
 	propagator Propagator
 
+	redis  redis.UniversalClient // asynq's,
+	wakes  bool                  // from WithWaking
+	prefix string
+	logger *slog.Logger
+
 	client    *asynq.Client
 	inspector *asynq.Inspector
-	clones    bool
+	clones    bool // also of tasks with IDs that the program chose
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -45,38 +50,70 @@ func (c *config) validate() error {
 		return errors.New("asynqlock: WithDecoder(nil); leave it out to decode JSON")
 	case c.clones && (c.client == nil || c.inspector == nil):
 		return errors.New("asynqlock: WithClones: the client or the inspector is nil; give both, or leave it out")
+	case c.wakes && isNil(c.redis):
+		return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave it out")
+	}
+	if c.wakes && !c.clones {
+		c.client, c.inspector = asynq.NewClientFromRedisClient(c.redis), asynq.NewInspectorFromRedisClient(c.redis)
 	}
 	return c.rules.compile(c)
 }
 
-// On guards the tasks whose type is pattern, or begins with it, by keys and policies. As with asynq.ServeMux the longest
-// pattern counts, so the same text names the same tasks there and here; a '*' at its end may say that it is a beginning, and "*"
-// is all tasks.
+// On guards the tasks whose type is pattern, or begins with it, by keys and policies. As with
+// asynq.ServeMux the longest pattern counts, so the same text names the same tasks there and here;
+// a '*' at its end may say that it is a beginning, and "*" is all tasks.
 func On(pattern string, keys Keys, policies ...Policy) Option {
 	return func(c *config) { c.rules = append(c.rules, newRule(pattern, keys, policies)) }
 }
 
-// A Decoder decodes the payload of a task into what into points to: the type that was given to [Key] or [Fields], a
-// map[string]any for [Template].
+// A Decoder decodes the payload of a task into what into points to: the type that was given to
+// [Key] or [Fields], a map[string]any for [Template].
 type Decoder func(t *asynq.Task, into any) error
 
-// WithDecoder sets how payloads are decoded. For messages of protobuf, with Key(func(p *pb.Welcome) string {…}):
+// WithDecoder sets how payloads are decoded. For messages of protobuf, with Key(func(p *pb.Welcome)
+// string {…}):
 //
-//	asynqlock.WithDecoder(func(t *asynq.Task, into any) error { return proto.Unmarshal(t.Payload(), into.(proto.Message)) })
+//	asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
+//		return proto.Unmarshal(t.Payload(), into.(proto.Message))
+//	})
 //
 // Default: JSON.
 func WithDecoder(decode Decoder) Option {
 	return func(c *config) { c.decode, c.notJSON = decode, true }
 }
 
-// WithSecret sets the secret for parts like {payload.email|hmac}: at least 16 random bytes, the same in all processes.
-// Default: none, such parts are refused.
+// WithSecret sets the secret for parts like {payload.email|hmac}: at least 16 random bytes, the
+// same in all processes. Default: none, such parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
-// WithClones lets a task be put off that has no retry left, by a clone: a task with the same payload, time-out, deadline and
-// retention under another ID, the old one and '~' and a number, while the old one is deleted. While the clone of a [Unique] task is
-// put off, another can be enqueued. Default: such a task waits in its worker, on its own time, and at most until that is nearly
-// over; then asynq archives it, as it does if the worker dies meanwhile.
+// WithWaking runs tasks that were put off as soon as their key is free, one after the other, in the
+// order in which they arrived. c is a client of asynq's Redis, which must outlive the Guard. Give
+// it to every Guard of a service, so that all keep the order. Without it a task that was put off
+// comes again after a pause, in no order: use it wherever more than a few tasks have one key.
+//
+// Waking uses asynq's Inspector. It lets no worker wait: a task without retries left, which asynq
+// would archive, goes on as a clone, a task with the same payload, time-out, deadline and retention
+// under its old ID, '~' and a number. The task stays in its worker if the program chose its ID, or
+// if its rule has [Unique], unless [WithClones] is given too.
+//
+// The lines of waiting tasks are sorted sets named asynqlock:line:{KEY}; see [WithKeyPrefix].
+func WithWaking(c redis.UniversalClient) Option {
+	return func(cfg *config) { cfg.redis, cfg.wakes = c, true }
+}
+
+// WithKeyPrefix sets the prefix of what [WithWaking] keeps in asynq's Redis. Give the prefix of the
+// Locker, if it has one: the same key under two prefixes is two locks, and needs two lines.
+// Default: none.
+func WithKeyPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
+
+// WithLogger sets where a Guard logs that a server is not configured. Default: slog.Default.
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
+
+// WithClones lets every task that has no retry left be put off by a clone, see [WithWaking], also a
+// task whose ID the program chose. While the clone of a [Unique] task is put off, another can be
+// enqueued. Without this option and WithWaking such a task waits in its worker, on its own time,
+// and at most until that is nearly over; then asynq archives it, as it does if the worker dies
+// meanwhile. asynq.Unique stays with the task, and goes on with its clone under WithWaking only.
 func WithClones(c *asynq.Client, i *asynq.Inspector) Option {
 	return func(cfg *config) { cfg.client, cfg.inspector, cfg.clones = c, i, true }
 }
@@ -89,17 +126,19 @@ type Propagator interface {
 	Extract(ctx context.Context, headers map[string]string) context.Context
 }
 
-// WithPropagator lets a task's locks be part of the trace in which a [Client] enqueued it. Default: none.
+// WithPropagator lets a task's locks be part of the trace in which a [Client] enqueued it. Default:
+// none.
 func WithPropagator(p Propagator) Option { return func(c *config) { c.propagator = p } }
 
 // decodeJSON is the default of WithDecoder.
 func decodeJSON(t *asynq.Task, into any) error { return json.Unmarshal(t.Payload(), into) }
 
-// isNil finds a nil Locker also inside the interface: what a constructor returned with an error nobody looked at.
-func isNil(l locker.Locker) bool {
-	if l == nil {
+// isNil finds a nil also inside an interface: what a constructor returned whose error was not
+// looked at.
+func isNil(x any) bool {
+	if x == nil {
 		return true
 	}
-	v := reflect.ValueOf(l)
+	v := reflect.ValueOf(x)
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }

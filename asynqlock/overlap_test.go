@@ -18,7 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// asynq cancels the context of a task whose time is over and starts it again. It does not wait for the handler.
+// asynq cancels the context of a task whose time is over and starts it again. It does not wait for
+// the handler.
 func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
@@ -56,7 +57,8 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 	}
 }
 
-// asynq gives a task to another server when the first did not prolong its lease of 30 s in time, and that one's handler works on.
+// asynq gives a task to another server when the first did not prolong its lease of 30 s in time,
+// and that one's handler works on.
 func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
@@ -97,8 +99,8 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 	}
 }
 
-// A server that stops gives the task back before its handler has returned. For the one who gets it next it is no duplicate: if
-// that handler fails, nobody else will do the work.
+// A server that stops gives the task back before its handler has returned. For the one who gets it
+// next it is no duplicate: if that handler fails, nobody else will do the work.
 func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 	t.Parallel()
 	for name, retries := range map[string]int{"with retries left": 3, "without": 0} {
@@ -196,8 +198,8 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	}
 }
 
-// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30 s ago, when they start and then
-// once a minute.
+// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30
+// s ago, when they start and then once a minute.
 func age(t testing.TB, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
@@ -206,8 +208,8 @@ func age(t testing.TB, c *redis.Client, queue, id string) {
 	}
 }
 
-// worker is a server in a process of its own. Its handler says when it runs, and works when it is told to, without a look at its
-// context.
+// worker is a server in a process of its own. Its handler says when it runs, and works when it is
+// told to, without a look at its context.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	c := redis.NewClient(&redis.Options{Addr: addr})
@@ -245,7 +247,8 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	select {}
 })
 
-// book is what the lock protects: an account that is booked once more, unless a newer holder has been here.
+// book is what the lock protects: an account that is booked once more, unless a newer holder has
+// been here.
 var book = redis.NewScript(`
 local newest = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
 if tonumber(ARGV[1]) < newest then return 0 end
@@ -253,8 +256,8 @@ redis.call('HSET', KEYS[1], 'fence', ARGV[1])
 redis.call('HINCRBY', KEYS[1], 'times', 1)
 return 1`)
 
-// A worker that is stopped for longer than its lease cannot be kept from being overtaken. When it runs on, its context says so, and
-// what it writes with its fence is refused.
+// A worker that is stopped for longer than its lease cannot be kept from being overtaken. When it
+// runs on, its context says so, and what it writes with its fence is refused.
 func TestAWorkerThatWasStoppedIsOvertakenAndItsWriteRefused(t *testing.T) {
 	t.Parallel()
 	for way, times := range map[string]string{"guarded": "1", "not guarded": "2"} {

@@ -1,7 +1,6 @@
 package asynqlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -37,8 +37,9 @@ const (
 	Failed   Verdict = "failed"   // it is retried like after any other error
 )
 
-// A Problem says why a task did not get its lock, or lost it, and what becomes of it. It is the error that the middleware
-// returns; asynq shows its text beside the task, so the key is not in it. errors.Is and errors.As find the Locker's error in it.
+// A Problem says why a task did not get its lock, or lost it, and what becomes of it. It is the
+// error that the middleware returns; asynq shows its text beside the task, so the key is not in it.
+// errors.Is and errors.As find the Locker's error in it.
 type Problem struct {
 	Code       string
 	Verdict    Verdict
@@ -50,11 +51,12 @@ type Problem struct {
 	note  string
 }
 
-// Error returns for example "asynqlock: lock-busy: acquire: somebody else holds the lock (snoozed for 10s)".
+// Error returns for example "asynqlock: lock-busy: acquire: somebody else holds the lock (snoozed
+// for 10s)".
 func (p *Problem) Error() string {
 	text := p.err
 	op := ""
-	if e, ok := errors.AsType[*locker.Error](p.err); ok { // whose own text has the key
+	if e, ok := errtype.As[*locker.Error](p.err); ok { // whose own text has the key
 		text, op = e.Err, e.Op.String()+": "
 	}
 	fate := string(p.Verdict)
@@ -92,8 +94,9 @@ type reply struct {
 	verdict Verdict
 }
 
-// replies are for tasks that were not run, by what the error is; the first that fits. What may pass is put off, for nothing was
-// done: neither an outage nor a mistake in the set-up may cost the task.
+// replies are for tasks that were not run, by what the error is; the first that fits. What may pass
+// is put off, for nothing was done: neither an outage nor a mistake in the set-up may cost the
+// task.
 var replies = []reply{
 	{locker.ErrDone, CodeDone, Dropped},
 	{locker.ErrTooManyWaiters, CodeTooManyWaiters, Snoozed},
@@ -111,9 +114,11 @@ var lost = reply{code: CodeLost, verdict: Failed}
 // problem finds out what becomes of a task that was not run.
 func (j *job) problem(err error) *Problem {
 	answer := reply{code: CodeUnavailable, verdict: Snoozed}
-	if _, ok := errors.AsType[*running](err); ok {
+	if _, ok := errtype.As[*running](err); ok {
 		answer.code = CodeRunning
-	} else if _, ok := errors.AsType[*key.Error](err); ok {
+	} else if errors.Is(err, errStopped) {
+		answer.code = CodeClosed
+	} else if _, ok := errtype.As[*key.Error](err); ok {
 		answer = reply{code: CodeInvalidKey, verdict: Archived}
 	} else {
 		for _, r := range replies {
@@ -138,6 +143,13 @@ func (r reply) problem(j *job, err error) *Problem {
 		p.asynq = asynq.SkipRetry
 	case Snoozed:
 		p.RetryAfter = j.rule.pause(err)
+		switch r.code {
+		case CodeBusy, CodeRunning, CodeTooManyWaiters:
+		case CodeClosed:
+			p.RetryAfter = time.Second // another process is there
+		default: // Snooze is about a busy key, and an outage may be over soon
+			p.RetryAfter = min(p.RetryAfter, soon+rand.N(time.Second))
+		}
 	case Failed:
 	}
 	return p
@@ -147,7 +159,7 @@ func (r reply) problem(j *job, err error) *Problem {
 func (r *rule) pause(err error) time.Duration {
 	d := r.snooze
 	if d == 0 {
-		e, ok := errors.AsType[*locker.Error](err)
+		e, ok := errtype.As[*locker.Error](err)
 		if !ok || e.RetryAfter == 0 {
 			d = soon
 		} else {
@@ -159,54 +171,3 @@ func (r *rule) pause(err error) time.Duration {
 
 // soon is when to try again where nobody knows better.
 const soon = 5 * time.Second
-
-// Configure returns cfg with what asynq must know of tasks that are put off: that they did not fail (IsFailure), when they come
-// again (RetryDelayFunc), and that nobody has to be told (ErrorHandler), but of those that could not be guarded at all. cfg's own
-// functions decide on everything else. A server that was not configured so does not know which errors are failures; for it a
-// task is put off as one without retries left, see [WithClones].
-func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
-	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
-	cfg.IsFailure = func(err error) bool {
-		if p, ok := errors.AsType[*Problem](err); ok && p.Verdict == Snoozed {
-			return false
-		}
-		if isFailure != nil {
-			return isFailure(err)
-		}
-		return err != nil
-	}
-	if retryDelay == nil {
-		retryDelay = asynq.DefaultRetryDelayFunc
-	}
-	cfg.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
-		if p, ok := errors.AsType[*Problem](err); ok && p.Verdict == Snoozed {
-			return p.RetryAfter
-		}
-		return retryDelay(n, err, t)
-	}
-	if handler != nil {
-		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) {
-			if p, ok := errors.AsType[*Problem](err); ok && p.quiet() {
-				return
-			}
-			handler.HandleError(ctx, t, err)
-		})
-	}
-	cfg.BaseContext = func() context.Context {
-		ctx := context.Background()
-		if base != nil {
-			ctx = base()
-		}
-		return context.WithValue(ctx, configured{g}, true)
-	}
-	return cfg
-}
-
-// configured is a key of contexts: the server was configured by this Guard.
-type configured struct{ *Guard }
-
-// mayReturn says whether asynq can put the task off without counting a retry. It asks whether there are retries left before it
-// asks whether the error is a failure.
-func (j *job) mayReturn(ctx context.Context) bool {
-	return !j.known || j.retried < j.most && ctx.Value(configured{j.guard}) != nil
-}

@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -30,7 +31,7 @@ func refuse(t *testing.T, l *refusing, policies ...asynqlock.Policy) *asynqlock.
 		t.Error("it ran")
 		return nil
 	})).ProcessTask(t.Context(), job("42"))
-	p, ok := errors.AsType[*asynqlock.Problem](err)
+	p, ok := errtype.As[*asynqlock.Problem](err)
 	if !ok || !errors.Is(err, l.err) || p.Type != "job" {
 		t.Fatalf("%v, want a Problem that is %v", err, l.err)
 	}
@@ -61,7 +62,8 @@ func TestEachRefusalHasItsVerdict(t *testing.T) {
 	}
 }
 
-// Tasks that were put off together do not come back together, nor before there is any hope, nor ages after it.
+// Tasks that were put off together do not come back together, nor before there is any hope, nor
+// ages after it.
 func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

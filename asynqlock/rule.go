@@ -14,42 +14,47 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Policy says how the tasks of a rule are run, and what becomes of one whose key is busy: [Snooze], which is the default,
-// [Drop] or [Archive]. [Wait] and the others can be added to any of them.
+// A Policy says how the tasks of a rule are run, and what becomes of one whose key is busy:
+// [Snooze], which is the default, [Drop] or [Archive]. [Wait] and the others can be added to any of
+// them.
 type Policy func(*rule)
 
-// Snooze puts a task off for d, and up to a quarter longer, so that tasks that were put off together do not come back
-// together. No retry is used: see [Guard.Configure]. asynq keeps such times in whole seconds and looks every
-// Config.DelayedTaskCheckInterval, 5 s unless set otherwise. Beside [Drop] or [Archive] it is for the tasks that these put off.
-// Default: as long as the Locker expects the holder to need, from 1 s to 10 s.
+// Snooze puts a task off for d, and up to a quarter longer, so that tasks that were put off
+// together do not come back together. No retry is used: see [Guard.Configure]. asynq keeps such
+// times in whole seconds and looks every Config.DelayedTaskCheckInterval, 5 s unless set otherwise.
+// Beside [Drop] or [Archive] it is for the tasks that these put off. Default: as long as the Locker
+// expects the holder to need, from 1 s to 10 s.
 func Snooze(d time.Duration) Policy {
 	return func(r *rule) { r.snooze = r.atLeast("Snooze", d, time.Second) }
 }
 
-// Drop throws a task away whose key is busy: what it asks for is being done. A task that has run before is put off instead:
-// a retry, or one that asynq delivers again while the key may still be busy with its earlier run. For that, a task with Drop
-// or [Archive] holds a second lock, on its own ID, until it has used a retry. (Retries that Config.IsFailure does not count are
-// told from duplicates only for as long as that run keeps the key.)
+// Drop throws a task away whose key is busy: what it asks for is being done. A task that has run
+// before is put off instead: a retry, or one that asynq delivers again while the key may still be
+// busy with its earlier run. For that, a task with Drop or [Archive] holds a second lock, on its
+// own ID, until it has used a retry. (Retries that Config.IsFailure does not count are told from
+// duplicates only for as long as that run keeps the key.)
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
-// Archive moves a task whose key is busy to the archive, where somebody may look at it and run it by hand. Like with [Drop],
-// one that has run before is put off instead.
+// Archive moves a task whose key is busy to the archive, where somebody may look at it and run it
+// by hand. Like with [Drop], one that has run before is put off instead.
 func Archive() Policy { return func(r *rule) { r.whenBusy(Archived) } }
 
-// Wait lets a task wait for its key for at most d, in a worker of the server, before it is busy. It ends before the task's
-// own time does, as asynq would count that against the task's retries. Default: no wait.
+// Wait lets a task wait for its key for at most d, in a worker of the server, before it is busy. It
+// ends before the task's own time does, as asynq would count that against the task's retries.
+// Default: no wait.
 func Wait(d time.Duration) Policy {
 	return func(r *rule) { r.wait = r.atLeast("Wait", d, time.Millisecond) }
 }
 
-// Once drops tasks whose key was worked on successfully less than ttl ago: duplicates, and the task itself when asynq
-// delivers it again because nobody had noted its success. Success is remembered by the step that gives the lock up.
+// Once drops tasks whose key was worked on successfully less than ttl ago: duplicates, and the task
+// itself when asynq delivers it again because nobody had noted its success. Success is remembered
+// by the step that gives the lock up.
 func Once(ttl time.Duration) Policy {
 	return func(r *rule) { r.lock.Once = r.atLeast("Once", ttl, time.Millisecond) }
 }
 
-// AtLeast keeps the key busy for d from the start of a run, however soon that ends: two tasks of one cron tick, enqueued by
-// schedulers whose clocks differ, are one. Add [Drop].
+// AtLeast keeps the key busy for d from the start of a run, however soon that ends: two tasks of
+// one cron tick, enqueued by schedulers whose clocks differ, are one. Add [Drop].
 func AtLeast(d time.Duration) Policy {
 	return func(r *rule) { r.lock.AtLeast = r.atLeast("AtLeast", d, time.Millisecond) }
 }
@@ -59,19 +64,21 @@ func TTL(d time.Duration) Policy {
 	return func(r *rule) { r.lock.TTL = r.atLeast("TTL", d, time.Millisecond) }
 }
 
-// Name sets the name of the lock in traces and metrics. Default: the task's type, so set it where types have identifiers in
-// them.
+// Name sets the name of the lock in traces and metrics. Default: the task's type, so set it where
+// types have identifiers in them.
 func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
 
-// Shared lets tasks with Shared run together, and no other task of the same key. It needs a Locker with readers.
+// Shared lets tasks with Shared run together, and no other task of the same key. It needs a Locker
+// with readers.
 func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
 
-// Unique refuses to enqueue a task of the same type and key while one is queued, put off, running or kept as completed: see
-// [Client].
+// Unique refuses to enqueue a task of the same type and key while one is queued, put off, running
+// or kept as completed: see [Client].
 func Unique() Policy { return func(r *rule) { r.unique = true } }
 
-// Adjust lets change alter the Rule of a task. A Name that it leaves empty becomes the task's type again, and what it puts into
-// Key is not encoded. With AtMost a lock may end before its handler does, which is cancelled then and may be overtaken.
+// Adjust lets change alter the Rule of a task. A Name that it leaves empty becomes the task's type
+// again, and what it puts into Key is not encoded. With AtMost a lock may end before its handler
+// does, which is cancelled then and may be overtaken.
 func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
 	return func(r *rule) {
 		if change == nil {
@@ -154,8 +161,8 @@ func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 // rules are sorted by pattern, the longest first.
 type rules []*rule
 
-// match finds the rule of a type as asynq.ServeMux finds its handler: that of the very type, else that of its longest
-// beginning.
+// match finds the rule of a type as asynq.ServeMux finds its handler: that of the very type, else
+// that of its longest beginning.
 func (rs rules) match(typename string) *rule {
 	for _, r := range rs {
 		if strings.HasPrefix(typename, r.begins()) {
@@ -183,11 +190,11 @@ func (rs rules) compile(c *config) error {
 	return nil
 }
 
-// derive says what to guard for a task.
-func derive(ctx context.Context, j *job) (locker.Rule, error) {
+// derive finds out what to lock for the task.
+func (j *job) derive(ctx context.Context) error {
 	text, err := j.rule.key(ctx, &j.message)
 	if err != nil {
-		return locker.Rule{}, err
+		return err
 	}
 	lock := j.rule.lock
 	lock.Key, lock.Wait = text, patience(ctx, j.wait)
@@ -196,7 +203,7 @@ func derive(ctx context.Context, j *job) (locker.Rule, error) {
 	}
 	lock.Name = cmp.Or(lock.Name, j.task.Type())
 	j.lock = lock
-	return lock, nil
+	return nil
 }
 
 func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) locker.Rule {
@@ -204,8 +211,8 @@ func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) lo
 	return lock
 }
 
-// patience bounds a wait so that it ends before ctx does, by a tenth or a second: when ctx ends, asynq counts it against the
-// task's retries. A wait of 0 is one without a bound of its own.
+// patience bounds a wait so that it ends before ctx does, by a tenth or a second: when ctx ends,
+// asynq counts it against the task's retries. A wait of 0 is one without a bound of its own.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || wait == locker.NoWait {

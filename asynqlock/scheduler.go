@@ -2,15 +2,11 @@ package asynqlock
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"reflect"
-	"runtime"
-	"slices"
+	"log/slog"
+	"os"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -18,84 +14,120 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// RunScheduler runs a scheduler in one of several processes: that which holds the lock of the schedule. Start it in all of them;
-// the others wait, and the first of these takes over when the one that leads stops, at once, or dies, after its TTL. build is
-// called at the beginning of each term, because a scheduler that was stopped cannot be started again. It must make the scheduler
-// with the options that it is given, in which it may set whatever is not set:
+// RunScheduler runs a scheduler in one of several processes: in the one that holds the lock of the
+// schedule. Call it in all of them. The other processes wait. When the leader stops, one of them
+// takes over at once; when the leader dies, after its TTL. build is called at the beginning of each
+// term, because a scheduler that was stopped cannot be started again. It must make the scheduler
+// with the options that it is given. It may set options that are not set. A PreEnqueueFunc of yours
+// belongs into [SchedulerBase]; one that build sets must call the one that was there, which is
+// tried once with a task "asynqlock:probe":
 //
-//	err := asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+//	build := func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 //		s := asynq.NewScheduler(redis, opts)
-//		_, err := s.Register("0 * * * *", asynq.NewTask("report:hourly", nil))
+//		_, err := s.Register("0 3 * * *", asynq.NewTask("report:nightly", nil))
 //		return s, err
-//	})
+//	}
+//	err := asynqlock.RunScheduler(ctx, l, build, asynqlock.CatchUp(6*time.Hour))
 //
-// It returns when ctx ends, with nil, or with the error of build, of the scheduler's start, or of a Locker that cannot do that or
-// was closed. While the lock server cannot be asked it goes on trying.
+// It returns when ctx ends, with nil, or with the error of build, of the scheduler's start, or of a
+// Locker that cannot do that or was closed. While the lock server cannot be reached it goes on
+// trying.
 //
-// No tick comes twice. The options' PreEnqueueFunc lets a tick pass only while the lock is held by this process' own clock, which a
-// process that was stopped for too long finds out before its late ticks do harm; and each tick claims its slot, made of the task, its
-// options and the second, so that processes whose clocks differ do not both enqueue it when one takes over from the other. Ticks that
-// nobody enqueued because there was no leader are not made up for.
+// No tick comes twice. The options' PreEnqueueFunc lets a tick pass only while the lock is held by
+// this process' own clock, so a process that was stopped for too long finds out before its late
+// ticks do harm. And each tick claims its slot, made of the task, its options and the second, so
+// that processes whose clocks differ do not both enqueue it when one takes over from the other.
+// Ticks that are due while no process leads are lost, unless [CatchUp] makes them up.
 func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error), opts ...SchedulerOption) error {
 	if build == nil {
 		return errors.New("asynqlock: RunScheduler: build is nil; give a function that makes the scheduler")
 	}
-	return lead(ctx, l, "RunScheduler", opts, func(o *asynq.SchedulerOpts) (scheduler, error) {
+	return lead(ctx, l, "RunScheduler", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
 		s, err := build(o)
-		switch {
-		case err != nil:
-			return nil, err
-		case s == nil:
-			return nil, errors.New("build returned no scheduler")
-		case unasked(reflect.ValueOf(s)):
-			return nil, errors.New("build made the scheduler without the options that it was given; without them ticks come twice")
+		if err == nil && s == nil {
+			err = errors.New("build returned no scheduler")
 		}
-		return s, nil
+		return s, s, err
 	})
 }
 
-// RunPeriodicTaskManager is [RunScheduler] for a scheduler whose entries come from a PeriodicTaskConfigProvider. The options that
-// build is given belong into PeriodicTaskManagerOpts.SchedulerOpts.
+// RunPeriodicTaskManager is [RunScheduler] for a scheduler whose entries come from a
+// PeriodicTaskConfigProvider. The options that build is given belong into
+// PeriodicTaskManagerOpts.SchedulerOpts.
 func RunPeriodicTaskManager(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error), opts ...SchedulerOption) error {
 	if build == nil {
 		return errors.New("asynqlock: RunPeriodicTaskManager: build is nil; give a function that makes the manager")
 	}
-	return lead(ctx, l, "RunPeriodicTaskManager", opts, func(o *asynq.SchedulerOpts) (scheduler, error) {
+	return lead(ctx, l, "RunPeriodicTaskManager", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
 		m, err := build(o)
 		switch {
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		case m == nil:
-			return nil, errors.New("build returned no manager")
-		case unasked(reflect.ValueOf(m).Elem().FieldByName("s")):
-			return nil, errors.New("build made the manager without the SchedulerOpts that it was given; without them ticks come twice")
+			return nil, nil, errors.New("build returned no manager")
 		}
-		return m, nil
+		s, err := unexported[*asynq.Scheduler](m, "s")
+		return m, s, err
 	})
-}
-
-// unasked says whether a scheduler has no PreEnqueueFunc, so that it was not made with the options given to build.
-func unasked(s reflect.Value) bool {
-	if s.Kind() != reflect.Pointer || s.IsNil() {
-		return false
-	}
-	hook := s.Elem().FieldByName("preEnqueueFunc")
-	return hook.Kind() == reflect.Func && hook.IsNil()
 }
 
 // A SchedulerOption sets up [RunScheduler] and [RunPeriodicTaskManager].
 type SchedulerOption func(*leadership)
 
-// SchedulerKey sets the key of the schedule's lock: schedules that are led apart need different ones. Default: "asynq-scheduler".
+// SchedulerKey sets the key of the schedule's lock. Schedules that are led apart need different
+// ones. Default: "asynq-scheduler".
 func SchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls.rule.Key = key } }
 
 // SchedulerTTL sets how long the others wait for a leader that died. Default: 10 s.
 func SchedulerTTL(d time.Duration) SchedulerOption { return func(ls *leadership) { ls.rule.TTL = d } }
 
-// SchedulerBase sets the options that build's are made of. Its PreEnqueueFunc is called for the ticks that pass.
+// SchedulerBase sets the options that build's are made of. Its PreEnqueueFunc is called for the
+// ticks that pass.
 func SchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 	return func(ls *leadership) { ls.base = base }
 }
+
+// SchedulerClient enqueues ticks through c. So they carry the trace of RunScheduler's ctx and the
+// fence of the leader, and a tick of a rule with [Unique] is not enqueued while the task of an
+// earlier tick exists: PostEnqueueFunc gets asynq.ErrDuplicateTask then. asynq's history of the
+// schedule does not show such ticks.
+func SchedulerClient(c *Client) SchedulerOption {
+	return func(ls *leadership) {
+		ls.client = c
+		if c == nil {
+			ls.refused = errors.New("SchedulerClient(nil); give what Guard.Client returns, or leave it out")
+		}
+	}
+}
+
+// CatchUp makes up ticks that were due when no process led, or when Redis could not be reached: the
+// next leader enqueues each of them, at once, if it was due less than window ago. The last slot of
+// each entry is kept in the scheduler's Redis, in a hash named asynqlock:ticks:{SCHEDULE}, SCHEDULE
+// being the [SchedulerKey]; schedules that share a Redis need different ones. An entry is known by
+// its spec, its task and its options. What was due before the first leader has seen an entry is not
+// made up. A process that is killed while it enqueues a tick neither loses nor doubles the tick.
+//
+// The ticks have a TaskID made of entry and slot, unless the entry has a TaskID or the rule has
+// [Unique], and a Retention of at least a minute: they are kept as completed for that long, so that
+// they are not enqueued again. asynq's history of the schedule does not show them. An entry "@every
+// 30s" ticks once for each 30 s since its last tick, whoever leads.
+func CatchUp(window time.Duration) SchedulerOption {
+	return func(ls *leadership) {
+		ls.window = window
+		if window < time.Second {
+			ls.refused = fmt.Errorf("CatchUp(%v); give at least 1s, or leave it out", window)
+		}
+	}
+}
+
+// OnLeading calls f when this process begins to lead, and when it has ended to. f must return
+// quickly. Whoever leads is in the log as well, and in the metadata of the schedule's lock, as
+// HOST:PID.
+func OnLeading(f func(leads bool)) SchedulerOption { return func(ls *leadership) { ls.onLeading = f } }
+
+// SchedulerLogger sets where a leader logs that its term begins or ends, and what it makes up.
+// Default: slog.Default.
+func SchedulerLogger(l *slog.Logger) SchedulerOption { return func(ls *leadership) { ls.logger = l } }
 
 // scheduler is a Scheduler or a PeriodicTaskManager.
 type scheduler interface {
@@ -105,23 +137,35 @@ type scheduler interface {
 
 // leadership is what RunScheduler was given.
 type leadership struct {
-	locker locker.Locker
-	rule   locker.Rule
-	base   asynq.SchedulerOpts
-	build  func(*asynq.SchedulerOpts) (scheduler, error)
+	locker    locker.Locker
+	rule      locker.Rule
+	base      asynq.SchedulerOpts
+	build     func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)
+	client    *Client // nil: the scheduler's own
+	window    time.Duration
+	onLeading func(bool)
+	logger    *slog.Logger
+	refused   error // what is wrong with an option
 }
 
 // lead serves one term after the other.
-func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, error)) error {
+func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)) error {
 	if isNil(l) {
 		return fmt.Errorf("asynqlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", caller)
 	}
-	ls := &leadership{locker: l, build: build, rule: locker.Rule{Key: "asynq-scheduler", Name: "asynq-scheduler", TTL: 10 * time.Second}}
+	host, _ := os.Hostname()
+	ls := &leadership{
+		locker: l, build: build, logger: slog.Default(), onLeading: func(bool) {},
+		rule: locker.Rule{Key: "asynq-scheduler", Name: "asynq-scheduler", TTL: 10 * time.Second, Metadata: host + ":" + strconv.Itoa(os.Getpid())},
+	}
 	for i, o := range opts {
 		if o == nil {
 			return fmt.Errorf("asynqlock: %s: option %d is nil; leave it out instead", caller, i+1)
 		}
 		o(ls)
+	}
+	if ls.refused != nil {
+		return fmt.Errorf("asynqlock: %s: %w", caller, ls.refused)
 	}
 	for {
 		var own error
@@ -137,123 +181,72 @@ func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerO
 		case errors.Is(err, locker.ErrClosed), errors.Is(err, locker.ErrInvalidKey), errors.Is(err, locker.ErrInvalidRule), errors.Is(err, locker.ErrUnsupported):
 			return err
 		}
-		pause := time.NewTimer(betweenTerms)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
+		sleep(ctx, betweenTerms)
 	}
 }
 
-// betweenTerms keeps a process that lost the lock, or cannot ask for it, from trying without a pause.
+// betweenTerms keeps a process that lost the lock, or cannot reach the lock server, from trying
+// without a pause.
 const betweenTerms = 500 * time.Millisecond
 
-// serve runs a scheduler until ctx ends, with the process' wish or with the lock.
+// serve runs a scheduler until ctx ends, with the caller's ctx or with the lock.
 func (ls *leadership) serve(ctx context.Context) error {
 	lease, _ := locker.FromContext(ctx)
 	t := &term{leadership: ls, ctx: ctx, lease: lease, claims: make(map[string]func() bool)}
 	if err := t.take("asynq-tick:" + ls.rule.Key); errors.Is(err, locker.ErrInvalidRule) {
 		return fmt.Errorf("no tick can be claimed: %w", err)
 	}
-	s, err := ls.build(t.options())
+	s, inner, err := ls.build(t.options())
 	if err != nil {
+		return err
+	}
+	if err := t.examine(inner); err != nil {
 		return err
 	}
 	if err := s.Start(); err != nil {
 		return err
 	}
+	ls.logger.Info("latchkit: asynqlock: this process leads the schedule", "schedule", ls.rule.Key, "process", ls.rule.Metadata, "fence", lease.Fence())
+	ls.onLeading(true)
+	defer func() {
+		s.Shutdown()
+		ls.logger.Info("latchkit: asynqlock: this process has ended to lead the schedule", "schedule", ls.rule.Key, "process", ls.rule.Metadata, "fence", lease.Fence(), "cause", context.Cause(ctx))
+		ls.onLeading(false)
+	}()
+	if made := t.made.Load(); made != nil {
+		made.run(ctx)
+	}
 	<-ctx.Done()
-	s.Shutdown()
 	return nil
 }
 
-// term is one leader's time.
-type term struct {
-	*leadership
-	ctx   context.Context
-	lease *locker.Lease
-
-	mu     sync.Mutex
-	slot   int64                  // the second of the last tick
-	claims map[string]func() bool // of the slot, by entry: each asks once
-}
-
-func (t *term) options() *asynq.SchedulerOpts {
-	o := t.base
-	after := o.PreEnqueueFunc
-	o.PreEnqueueFunc = func(task *asynq.Task, opts []asynq.Option) {
-		if !t.passes(task, opts) {
-			// asynq asks nobody whether it may enqueue. The goroutine is the tick's own; when it ends here, its tick does.
-			runtime.Goexit()
-		}
-		if after != nil {
-			after(task, opts)
-		}
-	}
-	return &o
-}
-
-const (
-	// slotKept is how far apart clocks may be for a slot to be found claimed.
-	slotKept = 30 * time.Second
-	// slotWithin bounds how long a tick waits for the answer to its claim.
-	slotWithin = 5 * time.Second
-)
-
-// passes says whether this process may enqueue a tick that is due now.
-//
-// The lease's deadline comes first, because it needs no luck: a process that was stopped finds its ticks and the end of its lease
-// due at the same moment, and its context may end after the tick began. Whatever passes here belongs to this term, however long it
-// is on its way to asynq, and another term's ticks are due later. That leaves clocks that differ, for which there are the slots.
-func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
-	return t.leads() && t.claim(entryOf(task, opts)) && t.leads()
-}
-
-// leads says whether the lock is held now.
-func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
-
-// claim takes the entry's slot of this second, unless another process has. An entry may have two ticks in it, as there is an equal
-// entry, or this process was late with the one before. The answer is the same for both.
-func (t *term) claim(entry string) bool {
-	t.mu.Lock()
-	if slot := time.Now().Unix(); slot != t.slot {
-		t.slot = slot
-		clear(t.claims)
-	}
-	claim, ok := t.claims[entry]
-	if !ok {
-		key := "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(t.slot, 10)
-		// Without an answer the term decides.
-		claim = sync.OnceValue(func() bool { return !errors.Is(t.take(key), locker.ErrBusy) })
-		t.claims[entry] = claim
-	}
-	t.mu.Unlock()
-	return claim()
-}
-
-// take takes a slot, which stays taken.
-func (t *term) take(slot string) error {
-	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
-	defer cancel()
-	lease, err := t.locker.Acquire(ctx, locker.Rule{Key: slot, Name: "asynq-tick", Wait: locker.NoWait, AtLeast: slotKept})
-	if err != nil {
+// examine refuses a scheduler that would not ask whether its ticks may pass, and prepares what
+// CatchUp needs.
+func (t *term) examine(s *asynq.Scheduler) error {
+	hook, err := unexported[func(*asynq.Task, []asynq.Option)](s, "preEnqueueFunc")
+	switch {
+	case err != nil:
 		return err
+	case hook == nil:
+		return errors.New("build made the scheduler without the options that it was given; without them ticks come twice")
+	case !t.asks(hook):
+		return errors.New("build replaced the PreEnqueueFunc of the options that it was given, and its own does not call it; without it ticks come twice; " +
+			"give yours by SchedulerBase")
+	case t.window == 0:
+		return nil
 	}
-	_ = lease.Release(ctx) // without an answer as well
-	return nil
+	made, err := newCatchUp(t, s)
+	t.made.Store(made)
+	return err
 }
 
-// entryOf names an entry of a schedule: its task and options, in any order.
-func entryOf(task *asynq.Task, opts []asynq.Option) string {
-	texts := make([]string, len(opts))
-	for i, o := range opts {
-		texts[i] = o.String()
-	}
-	slices.Sort(texts)
-	h := sha256.New()
-	for _, text := range append([]string{task.Type(), string(task.Payload())}, texts...) {
-		_, _ = fmt.Fprintf(h, "%d:%s", len(text), text) // never fails
-	}
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+// asks says whether hook calls the function that was in the options for build. It announces a tick
+// that nobody enqueues.
+func (t *term) asks(hook func(*asynq.Task, []asynq.Option)) bool {
+	called := make(chan bool, 1)
+	go func() {
+		defer func() { called <- t.probed.Load() }()
+		hook(t.probe, nil) // ends this goroutine, if it asks
+	}()
+	return <-called
 }

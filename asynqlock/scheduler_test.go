@@ -12,14 +12,16 @@ import (
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Two processes whose clocks differ enqueue a tick of the same second, one after the other: the second one finds it claimed.
+// Two processes whose clocks differ enqueue a tick of the same second, one after the other: the
+// second one finds it claimed.
 func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Parallel()
-	q, store := newQueue(t), lockertest.NewMemory()
+	q, backend := newQueue(t), lockertest.NewMemory()
 	task := asynq.NewTask("tick", []byte("payload"))
-	first, second := lockertest.NewLocker(t, store), lockertest.NewLocker(t, store)
+	first, second := lockertest.NewLocker(t, backend), lockertest.NewLocker(t, backend)
 	for range 20 {
 		slot := time.Now().Unix()
 		tick, stop := term(t, q, first, task)
@@ -36,9 +38,9 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		passed, other := tick(), tick(asynq.Queue("high"))
 		again := tick() // of an equal entry
 		reordered := tick(asynq.Queue("low"), asynq.MaxRetry(1))
-		store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+		backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 		blind := tick(asynq.Queue("middle"))
-		store.Fail(locker.OpAcquire, nil)
+		backend.Fail(locker.OpAcquire, nil)
 		stop()
 		if !blind || !other {
 			t.Errorf("ticks that nobody has claimed, or nobody can claim now, did not pass: %t, %t", other, blind)
@@ -118,7 +120,7 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := operator.Break(t.Context(), "mine", info.Fence, "on purpose"); err != nil {
+	if err := operator.Revoke(t.Context(), "mine", info.Fence, "on purpose"); err != nil {
 		t.Fatal(err)
 	}
 	second := <-terms
@@ -204,7 +206,7 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 				return asynq.NewSchedulerFromRedisClient(newQueue(t).redis, &asynq.SchedulerOpts{}), nil
 			})
 		},
-		"without the SchedulerOpts": func() error {
+		"RunPeriodicTaskManager: build made the scheduler without the options": func() error {
 			return asynqlock.RunPeriodicTaskManager(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
 				q := newQueue(t)
 				return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{PeriodicTaskConfigProvider: schedule(q.name), RedisUniversalClient: q.redis})

@@ -11,11 +11,14 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A task that is put off must run in the end, and must not have used a retry by then, whatever asynq would make of it.
+// A task that is put off must run in the end, and must not have used a retry by then, whatever
+// asynq would make of it.
 func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -121,7 +124,8 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	}
 }
 
-// What cannot be put off any longer is archived by asynq. That is no meeting of two tasks any more, of which nobody has to know.
+// What cannot be put off any longer is archived by asynq. That is no meeting of two tasks any more,
+// of which nobody has to know.
 func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -162,7 +166,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 				}
 				return
 			}
-			p, ok := errors.AsType[*asynqlock.Problem](<-told)
+			p, ok := errtype.As[*asynqlock.Problem](<-told)
 			if !ok || p.Verdict != tc.says || p.Code != asynqlock.CodeBusy || p.RetryAfter != 0 || !errors.Is(p, locker.ErrBusy) {
 				t.Errorf("it was told %v, want %s", p, tc.says)
 			}
@@ -222,18 +226,18 @@ func notLostTo(t *testing.T, headers map[string]string) {
 // Nothing runs without the lock, and the task is not lost for that, however few retries it has.
 func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
-	q, store := newQueue(t), lockertest.NewMemory()
-	store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+	q, backend := newQueue(t), lockertest.NewMemory()
+	backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 	ran := make(chan struct{})
-	q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Second)), asynq.Config{},
+	q.serve(guard(t, lockertest.NewLocker(t, backend), asynqlock.Snooze(time.Second)), asynq.Config{},
 		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
 	id := q.enqueue("job", `{"account":"42"}`, asynq.MaxRetry(0), asynq.Retention(time.Hour)).ID
-	await(t, "it tries again", func() bool { return store.Calls(locker.OpAcquire) > 1 })
+	await(t, "it tries again", func() bool { return backend.Calls(locker.OpAcquire) > 1 })
 	select {
 	case <-ran:
 		t.Error("it ran without its lock")
 	default:
 	}
-	store.Fail(locker.OpAcquire, nil)
+	backend.Fail(locker.OpAcquire, nil)
 	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
 }

@@ -62,7 +62,8 @@ func (d *delay) keep(conns ...net.Conn) bool {
 	return !d.closed
 }
 
-// pass copies what comes from one side to the other, each piece so much later. What is on its way holds nothing up.
+// pass copies what comes from one side to the other, each piece so much later. What is on its way
+// holds nothing up.
 func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	type piece struct {
 		due  time.Time

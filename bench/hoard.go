@@ -151,7 +151,8 @@ func (r *refreshing) add(h hold) {
 		for {
 			select {
 			case <-due.C:
-				// One that fails is followed by others; a lock that is lost shows when it is released.
+				// One that fails is followed by others; a lock that is lost shows when it is
+				// released.
 				_ = lock.Refresh(context.Background(), r.ttl)
 			case <-r.ended:
 				return

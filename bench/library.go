@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// library is what a process is told in which some read and some write under one key, over and over, until the turn ends.
+// library is what a process is told in which some read and some write under one key, over and over,
+// until the turn ends.
 type library struct {
 	Contestant       string
 	Settings         settings
@@ -165,7 +166,8 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 	}
 }
 
-// shelf is how a row puts its contestants to work: so many processes with so many readers each, and writers in the first.
+// shelf is how a row puts its contestants to work: so many processes with so many readers each, and
+// writers in the first.
 type shelf struct{ processes, readers, writers int }
 
 // lendingTurn is what a contestant did in one turn, and what that cost.

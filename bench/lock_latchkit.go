@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	latchkit      = "latchkit"
-	latchkitFair  = "latchkit WithFair"
-	latchkitPiped = "latchkit on AutoPipeline"
+	latchkit     = "latchkit"
+	latchkitFair = "latchkit WithFair"
 )
 
 // variant is latchkit with the options that make it fast at something. Whatever
 // speeds up a row is switched on here.
 type variant struct {
 	name    string
-	options func(dial func() redis.UniversalClient) []locker.Option // nil: none. dial makes another client of the same server
+	options func(dial func() redis.UniversalClient) []locker.SingleOption // nil: none. dial makes another client of the same server
 }
 
 var variants = []variant{
 	{name: latchkit},
-	{name: latchkitFair, options: func(func() redis.UniversalClient) []locker.Option { return []locker.Option{locker.WithFair()} }},
-	{name: latchkitPiped, options: func(func() redis.UniversalClient) []locker.Option { return []locker.Option{locker.WithAutoPipeline()} }},
+	{name: latchkitFair, options: func(func() redis.UniversalClient) []locker.SingleOption {
+		return []locker.SingleOption{locker.WithFair()}
+	}},
 }
 
 func latchkits() []contestant {
@@ -42,7 +42,7 @@ func (v variant) open(s settings) (locks, error) {
 		l.clients = append(l.clients, c)
 		return c
 	}
-	options := []locker.Option{locker.WithTTL(s.TTL)}
+	options := []locker.SingleOption{locker.WithTTL(s.TTL)}
 	if v.options != nil {
 		options = append(options, v.options(dial)...)
 	}

@@ -20,7 +20,8 @@ type quorumContestant struct {
 	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
 }
 
-// quorumLocks say as well how many of their acquisitions took one round trip, of those that took at least one.
+// quorumLocks say as well how many of their acquisitions took one round trip, of those that took at
+// least one.
 type quorumLocks interface {
 	locks
 	OneRound() (once, all uint64)

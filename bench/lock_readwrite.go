@@ -22,7 +22,7 @@ type readLocks interface {
 
 // readWrites differ in whether the readers of a process share a hold. They do by default.
 func readWrites() []contestant {
-	open := func(options ...locker.Option) func(settings) (locks, error) {
+	open := func(options ...locker.ReadWriteOption) func(settings) (locks, error) {
 		return func(s settings) (locks, error) {
 			c := redis.NewClient(&redis.Options{Addr: s.Addr})
 			e, err := locker.NewReadWrite([]locker.Client{c}, append(options, locker.WithTTL(s.TTL))...)

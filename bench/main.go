@@ -20,6 +20,7 @@ func main() {
 	var o order
 	all := flag.Bool("all", false, "measure all rows")
 	only := flag.String("row", "", "measure these rows, such as P3 or P4,P5")
+	draw := flag.Bool("plot", false, "measure nothing: draw "+plotFile+" from "+resultsFile)
 	out := flag.String("out", "", "write to this file instead of standard output")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each takes its turn; fewer than 5 do not tell a trend from noise")
 	flag.DurationVar(&o.turn, "turn", 700*time.Millisecond, "how long a turn is")
@@ -31,6 +32,13 @@ func main() {
 	flag.DurationVar(&o.inheritTTL, "inherit-ttl", 2*time.Second, "TTL of P8")
 	flag.Parse()
 
+	if *draw {
+		if err := writePlot(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, o, *all, *only, *out); err != nil {
@@ -100,14 +108,15 @@ func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 }
 
 // reading is how to read what follows.
-const reading = `Written by the command below. All contestants have the same server and, unless a row says otherwise, the defaults of
-their clients; they take turns (A B C A B C …), each in processes that start and end with the turn. Figures are the median of the
-turns, and the range in brackets. What counts are the ratios, each taken within one round: a bare time says more about the
-machine than about a lock.
+const reading = `Written by the command below. All contestants have the same server and, unless a row says otherwise,
+the defaults of their clients; they take turns (A B C A B C …), each in processes that start and end
+with the turn. Figures are the median of the turns, and the range in brackets. What counts are the
+ratios, each taken within one round: a bare time says more about the machine than about a lock.
 
-Client commands are those that clients send for each acquisition and its release. They are counted by the server during the
-timed turns and told apart by name from what scripts run (no script runs a script, and what else each contestant sends is known);
-a test holds that against what passes through a proxy. Server calls are all that the server executes, scripts and
-what they run. Client CPU is getrusage of the client processes, server CPU is INFO cpu, both for each acquisition unless a row
+Client commands are those that clients send for each acquisition and its release. They are counted
+by the server during the timed turns and told apart by name from what scripts run (no script runs a
+script, and what else each contestant sends is known); a test holds that against what passes through
+a proxy. Server calls are all that the server executes, scripts and what they run. Client CPU is
+getrusage of the client processes, server CPU is INFO cpu, both for each acquisition unless a row
 says percent.
 `

@@ -81,7 +81,8 @@ func quorumPart(s *stage) error {
 	return nil
 }
 
-// run acquires and releases, one key after the other: what is left of an earlier lock harms none of the later ones.
+// run acquires and releases, one key after the other: what is left of an earlier lock harms none of
+// the later ones.
 func (w *quorumWork) run(l locks, end time.Time) error {
 	for i := 0; time.Now().Before(end); i++ {
 		asked := time.Now()
@@ -226,12 +227,12 @@ func (c *cluster) take(ctx context.Context, name string, with condition, length 
 	return t, nil
 }
 
-// lockKeys are the keys that should not outlive a lock: neither the counters and markers, nor what says for a minute that a late
-// call is to take nothing.
+// lockKeys are the keys that should not outlive a lock: neither the counters and markers, nor what
+// says for a minute that a late call is to take nothing.
 func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	keys, err := c.Keys(ctx, "*").Result()
 	for _, key := range keys {
-		if key != "latchkit:node" && !strings.HasPrefix(key, "latchkit:f:") && !strings.HasPrefix(key, "latchkit:x:") {
+		if key != "latchkit:node" && key != "latchkit:begun" && !strings.HasPrefix(key, "latchkit:f:") && !strings.HasPrefix(key, "latchkit:x:") {
 			left = append(left, key)
 		}
 	}

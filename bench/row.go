@@ -37,7 +37,7 @@ type finding struct {
 	verdicts []verdict
 }
 
-var rows = []row{uncontendedRow, manyKeysRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, quorumRow, inheritRow, readWriteRow, shardsRow}
+var rows = []row{uncontendedRow, manyKeysRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, quorumRow, inheritRow, readWriteRow, shardsRow, transactionsRow, guardedTasksRow}
 
 func (r row) write(w io.Writer, f finding) {
 	fmt.Fprintf(w, "## %s. %s\n\n%s\n\n%s\n", r.name, r.title, r.about, f.table)

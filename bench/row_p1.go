@@ -9,11 +9,12 @@ import (
 var uncontendedRow = row{
 	name:  "P1",
 	title: "Uncontended acquire and release, one goroutine",
-	about: `Client and server share one processor: on several, round trips run at two speeds, as the two happen to share one or not,
-and nothing could be ranked. Turns are half as long as in other rows and there are more rounds. On one processor, time is
-the CPU that client and server use: where somebody else uses the machine too, their sum, which leaves him out, is the better
-figure. Allocations are those of the whole client process; one of each turn of floor, floor-rueidis and
-rueidislock is the bench's own.`,
+	about: `Client and server share one processor: on several, round trips run at two speeds, as the two happen
+to share one or not, and nothing could be ranked. Turns are half as long as in other rows and there
+are more rounds. On one processor, time is the CPU that client and server use: where somebody else
+uses the machine too, their sum, which leaves him out, is the better figure. Allocations are those
+of the whole client process; one of each turn of floor, floor-rueidis and rueidislock is the bench's
+own.`,
 	run: runUncontended,
 }
 

@@ -11,9 +11,10 @@ import (
 var shardsRow = row{
 	name:  "P11",
 	title: "Redis Cluster of 3, beside one server",
-	about: `Own keys: 256 goroutines of one process, each with a key of its own, as in P2; the share is that of the busiest
-master in all client commands, a third at best. Handed over: two processes that hand one lock to and fro, as in P3. All nodes share
-the processors of this machine, so throughput does not tell what a cluster could do; commands do.`,
+	about: `Own keys: 256 goroutines of one process, each with a key of its own, as in P2; the share is that of
+the busiest master in all client commands, a third at best. Handed over: two processes that hand one
+lock to and fro, as in P3. All nodes share the processors of this machine, so throughput does not
+tell what a cluster could do; commands do.`,
 	run: runShards,
 }
 
@@ -37,7 +38,7 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 	f.table = newTable("contestant", "where", "work", "locks/s", "p50 µs", "client commands", "server calls", "busiest node", "client CPU µs", "violations")
 	for round := range o.rounds {
 		for _, p := range places {
-			for _, c := range field(floor, latchkit, latchkitPiped) {
+			for _, c := range field(floor, latchkit) {
 				progress("round %d of %d: %s, %s", round+1, o.rounds, c.name, p.name)
 				t, err := busy.take(ctx, p.server, c, o.turn)
 				if err != nil {
@@ -52,7 +53,7 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 			handed[p.name] = append(handed[p.name], d)
 		}
 	}
-	for _, c := range field(floor, latchkit, latchkitPiped) {
+	for _, c := range field(floor, latchkit) {
 		for _, p := range places {
 			t := own[c.name+p.name]
 			f.table.add(c.name, p.name, "own keys", spread("%.0f", each(t, turn.perSecond)), "",
@@ -68,7 +69,7 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 	}
 
 	one, three := places[0].name, places[1].name
-	all := slices.Concat(own[latchkit+one], own[latchkit+three], own[latchkitPiped+three])
+	all := slices.Concat(own[latchkit+one], own[latchkit+three])
 	f.verdicts = []verdict{
 		atMost("P11 own keys: client commands × one server", 1.01, "%.3f", ratios(each(own[latchkit+three], turn.sent), each(own[latchkit+one], turn.sent))),
 		atMost("P11 handed over: client commands × one server", 1.05, "%.3f", ratios(each(handed[three], dialogue.sent), each(handed[one], dialogue.sent))),

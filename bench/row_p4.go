@@ -10,10 +10,11 @@ import (
 var fewProcessesRow = row{
 	name:  "P4",
 	title: "One key, 4 processes × 16 goroutines, empty critical section",
-	about: `× best peer divides by the peer with most locks in the same round. Waits are those of Lock; a wait that the end of the
-turn cut short counts as one of that length, so who is never served waits for the whole turn. Jain's index is over the counts of
-all 64 workers. A counter in memory that the processes share is watched inside the critical section, and so are fences where
-there are any: a violation is somebody else inside, or a fence that did not grow.`,
+	about: `× best peer divides by the peer with most locks in the same round. Waits are those of Lock; a wait
+that the end of the turn cut short counts as one of that length, so who is never served waits for
+the whole turn. Jain's index is over the counts of all 64 workers. A counter in memory that the
+processes share is watched inside the critical section, and so are fences where there are any: a
+violation is somebody else inside, or a fence that did not grow.`,
 	run: runFewProcesses,
 }
 

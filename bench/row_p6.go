@@ -13,11 +13,13 @@ import (
 var hoardRow = row{
 	name:  "P6",
 	title: "Many held leases, renewed",
-	about: `One process takes the leases, TTL 10 s, and is watched for one TTL. latchkit renews by itself after a third of the TTL,
-rueidislock after half of it, as by default; redislock and redsync leave it to their users, who start a goroutine for each lock
-that refreshes after a third. Peers hold fewer leases, or they would need the whole machine: mind the column. CPU is percent of
-one processor. Memory is what is in use after a collection, less what was before the first lease. PING is another client's,
-once a millisecond, and is compared with an idle server's in the same round. There are fewer rounds here, as each takes a minute.`,
+	about: `One process takes the leases, TTL 10 s, and is watched for one TTL. latchkit renews by itself after
+a third of the TTL, rueidislock after half of it, as by default; redislock and redsync leave it to
+their users, who start a goroutine for each lock that refreshes after a third. Peers hold fewer
+leases, or they would need the whole machine: mind the column. CPU is percent of one processor.
+Memory is what is in use after a collection, less what was before the first lease. PING is another
+client's, once a millisecond, and is compared with an idle server's in the same round. There are
+fewer rounds here, as each takes a minute.`,
 	run: runHoard,
 }
 

@@ -10,11 +10,12 @@ import (
 var quorumRow = row{
 	name:  "P7",
 	title: "Redlock on 5 servers, one goroutine: healthy, one slow by 20 ms, two stopped",
-	about: `Each acquisition is of a key of its own, and released at once: nothing makes it likelier that something is left behind. Times
-are of the acquire alone, and of the release. latchkit has a fence, on which the servers must agree; in one round trip where
-they do at once. The stopped servers (SIGSTOP) go on when the work is done; then the library is closed, if it can be, and what is
-left is counted: keys on the servers (counters, markers and the tombstones of acquires that were unclear for a minute apart),
-and goroutines beyond those that were there before.`,
+	about: `Each acquisition is of a key of its own, and released at once: nothing makes it likelier that
+something is left behind. Times are of the acquire alone, and of the release. latchkit has a fence,
+on which the servers must agree; in one round trip where they do at once. The stopped servers
+(SIGSTOP) go on when the work is done; then the library is closed, if it can be, and what is left is
+counted: keys on the servers (counters, markers and the tombstones of acquires that were unclear for
+a minute apart), and goroutines beyond those that were there before.`,
 	run: runQuorum,
 }
 

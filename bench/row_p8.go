@@ -11,10 +11,11 @@ import (
 var inheritRow = row{
 	name:  "P8",
 	title: "Holder killed: from the lock's expiry until a waiter has it",
-	about: `A process that holds 4 locks, TTL 2 s, is killed (SIGKILL) while another process waits for them. The server's own clock
-says when each of the keys is gone: the first millisecond after PEXPIRETIME, before which nobody can have it. Nobody looks at the
-keys meanwhile: a look would make the server expire them, and so wake those who wait for its invalidations. All kills of all
-rounds are put together; a waiter who has nothing 5 s and two TTLs later counts as never served, and has no time.`,
+	about: `A process that holds 4 locks, TTL 2 s, is killed (SIGKILL) while another process waits for them. The
+server's own clock says when each of the keys is gone: the first millisecond after PEXPIRETIME,
+before which nobody can have it. Nobody looks at the keys meanwhile: a look would make the server
+expire them, and so wake those who wait for its invalidations. All kills of all rounds are put
+together; a waiter who has nothing 5 s and two TTLs later counts as never served, and has no time.`,
 	run: runInherit,
 }
 

@@ -9,11 +9,12 @@ import (
 var readWriteRow = row{
 	name:  "P9",
 	title: "Read-write, one key: 64 readers and a writer in 2 processes, empty critical section",
-	about: `Readers read all the time, the writer rests for 1 ms between two writes. Who has no read-write lock gives the key to each
-reader alone. A phase is the time in which readers hold: all of one phase have one fence, so whoever sees a larger one has seen a
-phase begin. "Phases" is how many began while a writer waited, at most: one may begin while its question is under way, none after
-that. A wait that the end of the turn cut short counts as one of that length. Violations are a writer beside anybody, and a
-fence that did not grow.`,
+	about: `Readers read all the time, the writer rests for 1 ms between two writes. Who has no read-write lock
+gives the key to each reader alone. A phase is the time in which readers hold: all of one phase have
+one fence, so whoever sees a larger one has seen a phase begin. "Phases" is how many began while a
+writer waited, at most: one may begin while its question is under way, none after that. A wait that
+the end of the turn cut short counts as one of that length. Violations are a writer beside anybody,
+and a fence that did not grow.`,
 	run: runReadWrite,
 }
 

@@ -8,11 +8,15 @@ require (
 	github.com/hibiken/asynq v0.26.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/gormlock v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/pgxlock v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/internal/sqltest v0.0.0-00010101000000-000000000000
 	github.com/redis/go-redis/v9 v9.23.0
 	go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin v0.70.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	gorm.io/driver/postgres v1.6.3
@@ -72,7 +76,6 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b // indirect
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
@@ -80,5 +83,11 @@ require (
 
 replace github.com/latchkit/latchkit => ..
 
+replace github.com/latchkit/latchkit/contrib/gormlock => ../contrib/gormlock
+
+replace github.com/latchkit/latchkit/contrib/pgxlock => ../contrib/pgxlock
+
 // Only the tests of modernc.org/sqlite want it, and not every module proxy serves this version.
 exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50
+
+replace github.com/latchkit/latchkit/internal/sqltest => ../internal/sqltest

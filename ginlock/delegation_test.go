@@ -12,13 +12,14 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
-	"github.com/latchkit/latchkit/ginlock/httplock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// A shop holds an order and asks the stock, which wants the same lock: by a delegation it joins, and without one it is refused.
+// A shop holds an order and asks the stock, which wants the same lock: by a delegation it joins,
+// and without one it is refused.
 func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	redisServer := redistest.Shared(t)
 	shopLocker, stockLocker := onRedis(t, redisServer.Client(t)), onRedis(t, redisServer.Client(t))

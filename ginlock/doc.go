@@ -2,18 +2,21 @@
 //
 //	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}"), pay)
 //
-// Requests for the same order run one at a time, in all processes that share the Redis. The context of the handler's
-// request ends, with a cause, the moment the lock is lost; [FromContext] finds the lease in it, and its fence. The lock
-// is given up when the handler returns or panics, whatever became of the client.
+// Requests for the same order run one at a time, in all processes that share the Redis. The context
+// of the handler's request ends, with a cause, the moment the lock is lost; [FromContext] finds the
+// lease in it, and its fence. The lock is given up when the handler returns or panics, whatever
+// became of the client.
 //
 // It is httplock, the same for net/http, in Gin's clothes: what is said there holds here.
 //
-// [FromRules] guards many routes by one table, in Go or in YAML, and finds routes and parameters that do not exist when the
-// program starts. [Idempotency] remembers responses, so that a request which comes again is answered and not run again.
+// [FromRules] guards many routes by one table, in Go or in YAML, and finds routes and parameters
+// that do not exist when the program starts. [Idempotency] remembers responses, so that a request
+// which comes again is answered and not run again.
 //
 // # Keys
 //
-// A key is a template of literal text and of parts of the request; package key says what it promises. The parts:
+// A key is a template of literal text and of parts of the request; package key says what it
+// promises. The parts:
 //
 //	{param.id}          a parameter of the route's path
 //	{query.page}        of the URL's query
@@ -22,22 +25,26 @@
 //	{ip}                gin.Context.ClientIP
 //	{value.user}        what an earlier middleware has put into Gin's context by Set
 //	{claim.sub}         what authentication found out, see WithClaims
+//	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; the body stays readable, for every way of binding
 //	{name}              what a function of yours returns, see WithPart
 //
-// Of several values the first counts, as with Gin's own methods. A part that ends with |hmac, such as
-// {header.Authorization|hmac}, is seen in Redis only as its HMAC, see [WithSecret]. [Join], [Param] and their like make the
-// same text with the compiler's help. An empty part is refused.
+// Of several values the first counts, as with Gin's own methods. A part that ends with |hmac, such
+// as {header.Authorization|hmac}, is seen in Redis only as its HMAC, see [WithSecret]. [Join],
+// [Param] and their like make the same text with the compiler's help. An empty part is refused.
 //
 // # Replies
 //
-// A request that does not get its lock is answered with application/problem+json (RFC 9457). Its code says why:
+// A request that does not get its lock is answered with application/problem+json (RFC 9457). Its
+// code says why:
 //
 //	lock-busy               409  somebody else holds the lock and the wait is over, with Retry-After (see WithStatus)
 //	too-many-waiters        429  locker.WithMaxWaiters is reached, with Retry-After
 //	already-done            409  Rule.Once: the work was done before
 //	invalid-key             400  a part of the key is missing, or the key is not allowed
 //	body-too-large          413  the body is larger than WithMaxBody
+//	unsupported-media-type  415  the key reads the body, and the body is not JSON; see WithBodyTypes
+//	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	delegation-invalid      400  WithDelegation: what the caller showed cannot be read
 //	delegation-refused      412  WithDelegation: the caller's lock is over, or was not delegated for this key
@@ -48,17 +55,23 @@
 //	response-too-large      500  WithBufferedResponse: the response cannot be held back
 //	client-gone             499  nothing is written: the client gave up while it waited. The status is for the access log
 //
-// A handler that has written its reply before it turned out that the lock was lost cannot be answered for, unless its response
-// is held back, [WithBufferedResponse]. That, and whatever else an operator should know, is told to c.Error, as a private
-// error; a busy lock is not. [Outcome] tells a logger which Problem there was. None of these ever shows the key.
+// A handler that has written its reply before it turned out that the lock was lost cannot be
+// answered for, unless its response is held back, [WithBufferedResponse]. That, and whatever else
+// an operator should know, is told to c.Error, as a private error; a busy lock is not. [Outcome]
+// tells a logger which Problem there was. None of these ever shows the key.
 //
 // # Order
 //
-// Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock: then a panic finds the lock released,
-// the wait shows up in the trace, and nobody waits who may not. A time-out that ends the request's context bounds the wait as
-// well. gin-contrib/timeout does not end it: it answers, and leaves the handler running with a Gin context that may serve
-// another request by then.
+// Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock: then a
+// panic finds the lock released, the wait shows up in the trace, and nobody waits who may not. A
+// time-out that ends the request's context bounds the wait as well. gin-contrib/timeout does not
+// end it: it answers, and leaves the handler running with a Gin context that may serve another
+// request by then.
 //
-// The wait is always bounded, by [WithWait], because net/http notices that a client is gone only once the request's body was
-// read. Where a part of the key is in the body, it was; and so it is where there is no body.
+// The wait is always bounded, by [WithWait]. The body of a request is read before the lock is
+// taken, so a slow body holds nobody's lock, and a client that leaves while it waits is noticed.
+// [WithStallTimeout] bounds how long a handler that holds the lock may be blocked by its client.
+//
+// To shut down, close the Locker first and then the server: requests that wait for a lock are
+// answered 503 at once, and those that hold one finish.
 package ginlock

@@ -59,7 +59,7 @@ func ExampleNew_busy() {
 	fmt.Println("Retry-After:", w.Header().Get("Retry-After"))
 	// Output:
 	// 409 Conflict
-	// Retry-After: 2
+	// Retry-After: 1
 }
 
 // The reply in a form of your own, and a lock only where something changes.
@@ -126,7 +126,8 @@ POST /orders/:id/pay:
 	// Output: order:{param.id} 250ms
 }
 
-// A payment that a client sends again, because it did not hear of the first, is answered and not made again.
+// A payment that a client sends again, because it did not hear of the first, is answered and not
+// made again.
 func ExampleIdempotency() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

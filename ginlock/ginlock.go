@@ -8,16 +8,16 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/latchkit/latchkit/ginlock/httplock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// New returns a middleware that runs the handlers after it under the lock that k names, such as "order:{param.id}". The
-// package's comment has the grammar of keys.
+// New returns a middleware that runs the handlers after it under the lock that k names, such as
+// "order:{param.id}". The package's comment has the grammar of keys.
 //
-// It panics, with a text that says what to do, when l is nil or k or an option makes no sense: like a route that Gin cannot
-// register, that is a mistake in the program, found when it starts.
+// It panics, with a text that says what to do, when l is nil or k or an option makes no sense: like
+// a route that Gin cannot register, that is a mistake in the program, found when it starts.
 func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.Make(l, k, ofGin(opts)...)
 	if err != nil {
@@ -26,9 +26,9 @@ func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	return func(c *gin.Context) { serve(c, lock) }
 }
 
-// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers it with the same response when
-// it comes again. scope says whose the keys are, such as "{header.X-Tenant}" or "{claim.sub}". [httplock.Idempotency] says
-// the rest. It panics as [New] does.
+// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers it
+// with the same response when it comes again. scope says who owns the keys, such as "{claim.sub}".
+// [httplock.Idempotency] says the rest. It panics as [New] does.
 func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.MakeIdempotency(l, store, scope, ofGin(opts)...)
 	if err != nil {
@@ -37,16 +37,22 @@ func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Op
 	return func(c *gin.Context) { serve(c, lock) }
 }
 
-// FromContext returns the lease under which c's handler runs. There is none with [WithFailOpen] while the lock server is away.
+// FromContext returns the lease under which c's handler runs: the innermost one that is not the
+// lease of
+// [Idempotency]; see [httplock.FromContext]. There is none with [WithFailOpen] while the lock
+// server is away.
+//
+// A handler that passes c itself as a context to its work is not ended by a loss, unless the
+// engine's ContextWithFallback is set. Pass c.Request.Context().
 func FromContext(c *gin.Context) (*locker.Lease, bool) {
 	if c.Request == nil {
 		return nil, false
 	}
-	return locker.FromContext(c.Request.Context())
+	return httplock.FromContext(c.Request)
 }
 
-// visit is one request on its way through httplock, which knows nothing of Gin: as the request's context it carries Gin's,
-// and as the handler it goes on with Gin's handlers.
+// visit is one request on its way through httplock, which does not know Gin. As the request's
+// context it carries Gin's context, and as the handler it goes on with Gin's handlers.
 type visit struct {
 	context.Context
 
@@ -54,11 +60,13 @@ type visit struct {
 	errors  int // that Gin knew of before
 	problem *Problem
 	ran     bool
+	wrote   gin.ResponseWriter // what the handlers have written to
+	paced   pacedWriter        // may be wrote
 }
 
 type visitKey struct{}
 
-// Value finds the visit itself, and whatever the request's own context has.
+// Value finds the visit itself, and the values of the request's own context.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -71,8 +79,12 @@ func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*vi
 // contextOf finds Gin's context of a request that httplock knows.
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
-// serve handles a request under lock.
+// serve handles a request under lock. A request without a route has nothing to guard: Gin answers
+// it.
 func serve(c *gin.Context, lock func(http.Handler) http.Handler) {
+	if c.FullPath() == "" {
+		return
+	}
 	v := &visit{Context: c.Request.Context(), c: c, errors: len(c.Errors)}
 	r := c.Request.WithContext(v)
 	if read, ok := c.Get(gin.BodyBytesKey); ok { // by ShouldBindBodyWith, which leaves nothing for others
@@ -87,8 +99,8 @@ func serve(c *gin.Context, lock func(http.Handler) http.Handler) {
 	}
 }
 
-// ServeHTTP runs Gin's handlers with a request whose context ends with the lock, and puts back the request and the writer
-// that the middlewares before this one know.
+// ServeHTTP runs Gin's handlers with a request whose context ends with the lock, and puts back the
+// request and the writer that the middlewares before this one know.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, request, out := v.c, v.c.Request, v.c.Writer
 	v.ran = true
@@ -97,17 +109,24 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		carry(r, c.Request)
 		c.Request, c.Writer = request, out
 	}()
-	if w == http.ResponseWriter(out) {
-		c.Next()
-		return
+	settle := func() {}
+	v.wrote = out
+	if w != http.ResponseWriter(out) {
+		if p, ok := w.(pacer); ok && p.Unwrap() == http.ResponseWriter(out) {
+			v.paced = pacedWriter{out, p}
+			v.wrote = &v.paced
+		} else {
+			held := &writer{ResponseWriter: out, to: w, status: http.StatusOK, size: -1}
+			v.wrote, settle = held, held.settle
+		}
 	}
-	held := &writer{ResponseWriter: out, to: w, status: http.StatusOK, size: -1}
-	c.Writer = held
+	c.Writer = v.wrote
 	c.Next()
-	held.settle()
+	settle()
 }
 
-// carry hands on what handlers have read and parsed: the server removes the files of a multipart form that it finds.
+// carry hands on what handlers have read and parsed: the server removes the files of a multipart
+// form that it finds.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

@@ -199,7 +199,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				if _, err := store.Break(t.Context(), "order:42", info.Fence, "drill"); err != nil {
+				if _, err := store.Revoke(t.Context(), "order:42", info.Fence, "drill"); err != nil {
 					t.Error(err)
 				}
 			},
@@ -283,7 +283,8 @@ func TestClosingTheLockerEndsTheHandlersContextAndThenRefuses(t *testing.T) {
 
 type valueKey struct{}
 
-// traced does what otelgin does: a context around the handlers, which the middlewares outside do not see.
+// traced does what otelgin does: a context around the handlers, which the middlewares outside do
+// not see.
 func traced(value string) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		saved := c.Request.Context()
@@ -427,8 +428,8 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		"an option is nil; leave it out":          func() { ginlock.New(l, "a", ginlock.WithName("x"), nil) },
 		"WithWait(0): a wait must have an end":    func() { ginlock.New(l, "a", ginlock.WithWait(0)) },
 		"WithWait(-1s): give a positive time":     func() { ginlock.New(l, "a", ginlock.WithWait(-time.Second)) },
-		"WithTTL(1µs): the smallest is 1ms":       func() { ginlock.New(l, "a", ginlock.WithTTL(time.Microsecond)) },
-		"WithTTL(-1s): the smallest is 1ms":       func() { ginlock.New(l, "a", ginlock.WithTTL(-time.Second)) },
+		"WithTTL(1µs): a lease that short":        func() { ginlock.New(l, "a", ginlock.WithTTL(time.Microsecond)) },
+		"WithTTL(-1s): a lease that short":        func() { ginlock.New(l, "a", ginlock.WithTTL(-time.Second)) },
 		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.New(l, "a", ginlock.WithStatus(200)) },
 		"WithErrorHandler(nil); leave it out":     func() { ginlock.New(l, "a", ginlock.WithErrorHandler(nil)) },
 		"WithFilter(nil); leave it out":           func() { ginlock.New(l, "a", ginlock.WithFilter(nil)) },

@@ -1,11 +1,12 @@
 package ginlock
 
 import (
-	"github.com/latchkit/latchkit/ginlock/httplock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Key is the text of a key's template, such as "order:{param.id}". The package's comment has the grammar.
+// Key is the text of a key's template, such as "order:{param.id}". The package's comment has the
+// grammar.
 type Key = key.Key
 
 // Join puts a ':' between parts: Join("order", Param("id")) is "order:{param.id}".
@@ -23,7 +24,8 @@ func Header(name string) Key { return httplock.Header(name) }
 // Cookie is the value of the first cookie called name, as it was sent.
 func Cookie(name string) Key { return httplock.Cookie(name) }
 
-// ClientIP is what gin.Context.ClientIP returns: set the engine's trusted proxies, or clients choose it.
+// ClientIP is what gin.Context.ClientIP returns: set the engine's trusted proxies, or clients
+// choose it.
 func ClientIP() Key { return httplock.ClientIP() }
 
 // Value is what an earlier middleware has put into Gin's context by Set(name, …).

@@ -146,13 +146,13 @@ func TestABodyThatWasReadForTheKeyIsStillThere(t *testing.T) {
 func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
 	for template, says := range map[ginlock.Key]string{
-		"order:{id}":         "has the part {id}; write {body.NAME}, {cookie.NAME}, {header.NAME}, {idempotency-key}, {ip}, {param.NAME}, {query.NAME} or {value.NAME}",
-		"order:{claim.sub}":  "has the part {claim.sub}; write",
+		"order:{id}":         "has the part {id}; write {body.id}, {claim.id}, {cookie.id}, {header.id}, {idempotency-key}, {ip}, {param.id}, {query.id} or {value.id}",
+		"order:{claim.sub}":  "the claims of a request; give it WithClaims",
 		"order:{plan}":       "has the part {plan}; write",
 		"order:{body.a..b}":  "a name in it is empty",
 		"{param.a}{param.b}": "has no ':' between two parts",
 		"o:{param.a|hmac}":   "there is no secret for its HMAC",
-		"latchkit:{param.a}": "is kept for the locks' own data",
+		"latchkit:{param.a}": "is reserved for the locks' own data",
 	} {
 		if got := panics(func() { ginlock.New(l, template) }); !strings.Contains(got, says) {
 			t.Errorf("%q: %q, want %q", template, got, says)

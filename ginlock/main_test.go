@@ -24,7 +24,8 @@ type seen struct {
 	outcome string // the Problem's code
 }
 
-// engine returns a Gin engine with one guarded route, POST /orders/:id, whose outermost middleware looks at the end.
+// engine returns a Gin engine with one guarded route, POST /orders/:id, whose outermost middleware
+// looks at the end.
 func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engine {
 	e := gin.New()
 	if see != nil {
@@ -40,7 +41,8 @@ func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engi
 	return e
 }
 
-// post sends one request through e, without a network, so that it can be done in a bubble of virtual time.
+// post sends one request through e, without a network, so that it can be done in a bubble of
+// virtual time.
 func post(ctx context.Context, e http.Handler, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	e.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, target, http.NoBody))

@@ -6,9 +6,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/latchkit/latchkit/ginlock/httplock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
 // An Option sets up a middleware of this package. Those of httplock are options here, too.
@@ -31,41 +32,47 @@ func ofGin(opts []Option) []Option {
 // WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.
 func WithWait(d time.Duration) Option { return httplock.WithWait(d) }
 
-// WithTTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30 s.
+// WithTTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30
+// s.
 func WithTTL(d time.Duration) Option { return httplock.WithTTL(d) }
 
-// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the first ':', "lock" when there
-// is none or a part of the request comes before it.
+// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the first
+// ':', "lock" when there is none or a part of the request comes before it.
 func WithName(name string) Option { return httplock.WithName(name) }
 
-// WithStatus sets the status of the reply to a request whose lock is busy: 409, 423 or 429. Default: 409 Conflict.
+// WithStatus sets the status of the reply to a request whose lock is busy: 409, 423 or 429.
+// Default: 409 Conflict.
 func WithStatus(code int) Option { return httplock.WithStatus(code) }
 
-// WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and Exclusive for all others. It needs
-// a Locker with readers; see [httplock.WithModeByMethod].
+// WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and
+// Exclusive for all others. It needs a Locker with readers; see [httplock.WithModeByMethod].
 func WithModeByMethod() Option { return httplock.WithModeByMethod() }
 
-// WithFailOpen runs requests without a lock while the lock server cannot be asked; see [httplock.WithFailOpen].
+// WithFailOpen runs requests without a lock while the lock server cannot be asked; see
+// [httplock.WithFailOpen].
 func WithFailOpen() Option { return httplock.WithFailOpen() }
 
-// WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed that the lock was held to
-// the handler's end; see [httplock.WithBufferedResponse].
+// WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed
+// that the lock was held to the handler's end; see [httplock.WithBufferedResponse].
 func WithBufferedResponse(most int) Option { return httplock.WithBufferedResponse(most) }
 
-// WithDelegation lets a request join the lease of its caller, which shows a delegation of it; see [httplock.WithDelegation].
+// WithDelegation lets a request join the lease of its caller, which shows a delegation of it; see
+// [httplock.WithDelegation].
 func WithDelegation(opts ...delegate.Option) Option { return httplock.WithDelegation(opts...) }
 
-// WithMaxBody sets how many bytes of a request's body are read for its key. A longer one is answered 413. Default: 1 MiB.
+// WithMaxBody sets how many bytes of a request's body are read for its key. A longer one is
+// answered 413. Default: 1 MiB.
 func WithMaxBody(most int64) Option { return httplock.WithMaxBody(most) }
 
-// WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes, the same in all processes.
+// WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes,
+// the same in all processes.
 func WithSecret(secret []byte) Option { return httplock.WithSecret(secret) }
 
 // WithLifetime sets for how long [Idempotency] remembers a response. Default: 24 h.
 func WithLifetime(d time.Duration) Option { return httplock.WithLifetime(d) }
 
-// WithPart makes {name} a part of keys, read by value. "" is a part that the request lacks, answered 400; an error is the
-// program's, answered 500, and its text stays in the process.
+// WithPart makes {name} a part of keys, read by value. "" is a part that the request lacks,
+// answered 400; an error is the program's, answered 500, and its text stays in the process.
 func WithPart(name string, value func(c *gin.Context) (string, error)) Option {
 	if value == nil {
 		return httplock.WithPart(name, nil)
@@ -73,7 +80,8 @@ func WithPart(name string, value func(c *gin.Context) (string, error)) Option {
 	return httplock.WithPart(name, func(r *http.Request) (string, error) { return value(contextOf(r)) })
 }
 
-// WithClaims makes {claim.NAME} a part of keys: what claims, set by authentication, returns under that name.
+// WithClaims makes {claim.NAME} a part of keys: what claims, set by authentication, returns under
+// that name.
 func WithClaims(claims func(c *gin.Context) map[string]any) Option {
 	if claims == nil {
 		return httplock.WithClaims(nil)
@@ -81,8 +89,41 @@ func WithClaims(claims func(c *gin.Context) map[string]any) Option {
 	return httplock.WithClaims(func(r *http.Request) map[string]any { return claims(contextOf(r)) })
 }
 
-// WithFilter guards only requests for which guarded is true; the others run without a lock. Given several times, all must be
-// true. Default: every request is guarded.
+// WithKeys locks more keys, together with the first one; see [httplock.WithKeys].
+func WithKeys(keys ...Key) Option { return httplock.WithKeys(keys...) }
+
+// WithStreamedBody leaves the request's body alone until the handler reads it; see
+// [httplock.WithStreamedBody].
+func WithStreamedBody() Option { return httplock.WithStreamedBody() }
+
+// WithStallTimeout sets for how long a handler that holds the lock may be blocked by its client;
+// see
+// [httplock.WithStallTimeout]. Default: 30 s.
+func WithStallTimeout(d time.Duration) Option { return httplock.WithStallTimeout(d) }
+
+// WithBodyTypes makes {body.NAME} read bodies of other types as JSON; see [httplock.WithBodyTypes].
+func WithBodyTypes(types ...string) Option { return httplock.WithBodyTypes(types...) }
+
+// WithIdempotencyStore sets where the responses of Rules with Idempotency are stored.
+func WithIdempotencyStore(store idempotency.Store) Option {
+	return httplock.WithIdempotencyStore(store)
+}
+
+// WithFinishWithin sets how long a handler under [Idempotency] may run on after its client has
+// left. Default: 1 min.
+func WithFinishWithin(d time.Duration) Option { return httplock.WithFinishWithin(d) }
+
+// WithFingerprint sets what distinguishes two requests that come with the same Idempotency-Key; see
+// [httplock.WithFingerprint].
+func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error)) Option {
+	if distinct == nil {
+		return httplock.WithFingerprint(nil)
+	}
+	return httplock.WithFingerprint(func(r *http.Request, body []byte) ([]byte, error) { return distinct(contextOf(r), body) })
+}
+
+// WithFilter guards only requests for which guarded is true; the others run without a lock. Given
+// several times, all must be true. Default: every request is guarded.
 func WithFilter(guarded func(c *gin.Context) bool) Option {
 	if guarded == nil {
 		return httplock.WithFilter(nil)
@@ -90,9 +131,9 @@ func WithFilter(guarded func(c *gin.Context) bool) Option {
 	return httplock.WithFilter(func(r *http.Request) bool { return guarded(contextOf(r)) })
 }
 
-// WithErrorHandler makes h write the replies. When it is called, the handlers after the middleware have been aborted, and p's
-// status and the Retry-After header are set. It may reply in any form; p marshals to problem+json's members. Default:
-// problem+json.
+// WithErrorHandler makes h write the replies. When it is called, the handlers after the middleware
+// have been aborted, and p's status and the Retry-After header are set. It may reply in any form; p
+// marshals to problem+json's members. Default: problem+json.
 func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
 	if h == nil {
 		return httplock.WithErrorHandler(nil)
@@ -106,20 +147,28 @@ func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
 	})
 }
 
-// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done. One to which the handlers
-// have added c.Error has not, whatever it says. Default: those with a status below 400.
+// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done.
+// One to which the handlers have added c.Error has not, whatever it says. Default: those with a
+// status below 400.
 func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 	if succeeded == nil {
 		return httplock.WithSuccess(nil)
 	}
-	return httplock.WithSuccess(func(r *http.Request, status int) bool {
+	return httplock.WithSuccess(func(r *http.Request, _ int) bool {
 		v := visitOf(r)
-		return len(v.c.Errors) == v.errors && succeeded(v.c)
+		if !v.ran || len(v.c.Errors) != v.errors { // a lock inside may have refused the request
+			return false
+		}
+		out := v.c.Writer
+		defer func() { v.c.Writer = out }()
+		v.c.Writer = v.wrote // what the handlers have written to, also while it is held back
+		return succeeded(v.c)
 	})
 }
 
-// WithRule lets adjust change the Rule of a request: its Mode, or Once, or AtMost. A Wait or Name that it leaves empty becomes
-// the middleware's again. Given several times, they run in order. What adjust puts into Key is not encoded.
+// WithRule lets adjust change the Rule of a request: its Mode, or Once, or AtMost. A Wait or Name
+// that it leaves empty becomes the middleware's again. Given several times, they run in order. What
+// adjust puts into Key is not encoded.
 func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) Option {
 	if adjust == nil {
 		return httplock.WithRule(nil)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/latchkit/latchkit/ginlock/httplock"
+	"github.com/latchkit/latchkit/httplock"
 )
 
 // The values of [Problem].Code.
@@ -26,19 +26,21 @@ const (
 	CodeClientGone       = httplock.CodeClientGone
 )
 
-// StatusClientGone is the status of a request whose client gave up while it waited. Nobody receives it; access logs know it
-// from nginx.
+// StatusClientGone is the status of a request whose client gave up while it waited. Nobody receives
+// it; access logs know it from nginx.
 const StatusClientGone = httplock.StatusClientGone
 
 // A Problem says why a request did not get its lock, or lost it.
 type Problem = httplock.Problem
 
-type outcomeKey struct{}
+// outcomeKey is where a gin.Context keeps the Problem. gin before 1.11 takes only strings as keys.
+const outcomeKey = "github.com/latchkit/latchkit/ginlock.Outcome"
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock, also when no reply could be written
-// any more. There is none when all went well. It is for loggers, after c.Next.
+// Outcome returns the Problem of a request whose handler was not run or lost its lock, also when no
+// reply could be written any more. There is none when all went well. It is for loggers, after
+// c.Next.
 func Outcome(c *gin.Context) (*Problem, bool) {
-	p, ok := c.Get(outcomeKey{})
+	p, ok := c.Get(outcomeKey)
 	if !ok {
 		return nil, false
 	}
@@ -46,12 +48,12 @@ func Outcome(c *gin.Context) (*Problem, bool) {
 	return problem, ok
 }
 
-// observe tells c.Error what an operator should know. A busy lock is not reported: loggers and traces take whatever is there
-// for a failure.
+// observe tells c.Error what an operator should know. A busy lock is not reported: loggers and
+// traces take whatever is there for a failure.
 func observe(r *http.Request, p *Problem) {
 	v := visitOf(r)
 	v.problem = p
-	v.c.Set(outcomeKey{}, p)
+	v.c.Set(outcomeKey, p)
 	if p.Failure() {
 		_ = v.c.Error(p).SetType(gin.ErrorTypePrivate)
 	}

@@ -15,8 +15,10 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // refusal is what a Locker says; the key in it must not reach anybody.
@@ -118,9 +120,9 @@ func (t *tee) Read(p []byte) (int, error) {
 }
 
 func TestAServerThatCannotBeAskedLetsNobodyIn(t *testing.T) {
-	store := lockertest.NewMemory()
-	store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("OOM")})
-	e := engine(nil, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}"), ok)
+	backend := lockertest.NewMemory()
+	backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("OOM")})
+	e := engine(nil, ginlock.New(lockertest.NewLocker(t, backend), "order:{param.id}"), ok)
 	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
@@ -207,7 +209,7 @@ func TestAProblemIsAnErrorWithoutTheKey(t *testing.T) {
 	if got := problem.Error(); got != "lock-unavailable: acquire: the lock server cannot be asked now: EOF" {
 		t.Errorf("%q", got)
 	}
-	if e, ok := errors.AsType[*locker.Error](problem); !ok || e.Key != "order:42" || !errors.Is(problem, locker.ErrUnavailable) {
+	if e, ok := errtype.As[*locker.Error](problem); !ok || e.Key != "order:42" || !errors.Is(problem, locker.ErrUnavailable) {
 		t.Errorf("the Locker's error is not found in %v", problem)
 	}
 	if problem.ErrorType() != "lock-unavailable" {

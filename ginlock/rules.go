@@ -7,30 +7,41 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/latchkit/latchkit/ginlock/httplock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 )
 
 type (
-	// Rules say which routes are guarded, and how: all of a service's locks on one page. The names are method and path as
-	// they are registered, such as "POST /orders/:id/pay". [ParseRules] reads them from YAML.
+	// Rules say which routes are guarded, and how: all of a service's locks on one page. The names
+	// are method and path as they are registered, such as "POST /orders/:id/pay". [ParseRules]
+	// reads them from YAML.
 	Rules = httplock.Rules
 
 	// A Rule guards a route.
 	Rule = httplock.Rule
 )
 
-// A Guard is the middlewares of Rules. [FromRules] makes one; it is safe for concurrent use.
+// A Guard is the middlewares of Rules. [FromRules] makes one. It is safe for concurrent use.
 type Guard struct {
 	locks map[string]map[string]func(http.Handler) http.Handler // by method and path
+
+	mu    sync.Mutex
+	used  bool     // there is a Handler
+	early []string // routes that were registered before Mount
+
+	methods atomic.Pointer[map[string][]string] // of each path, as Validate has seen them
 }
 
-// FromRules compiles rules. opts hold for all of them. The error has a line for each Rule that is wrong: a key that makes no
-// sense, a parameter that the path does not have, a member of a body that a GET does not have, a route that is there twice.
-// Whether there are such routes, [Guard.Validate] says once they are registered.
+// FromRules compiles rules. opts hold for all of them. The error has a line for each Rule that is
+// wrong: a key that makes no sense, a parameter that the path does not have, a member of a body
+// that a GET does not have, a route that is there twice, a mode or a time that l can never grant.
+// No rules at all are an error, too. [Guard.Validate] finds Rules without a route, once the routes
+// are registered.
 func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	made, err := rules.Compile(l, params, ofGin(opts)...)
 	if err != nil {
@@ -47,32 +58,114 @@ func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	return g, nil
 }
 
-// Handler returns a middleware that locks each request by the Rule of its route. Requests of other routes pass. Register it
-// before the routes, by engine.Use or on a group.
+// Mount puts the guard in front of all routes that are registered from now on. Call Mount after
+// Recovery, tracing and authentication, and before the first route. When all routes are registered,
+// call the function that Mount returns, which is Validate, and end the program when it fails:
+//
+//	validate := guard.Mount(engine)
+//	engine.POST("/orders/:id/pay", pay)
+//	if err := validate(); err != nil {
+//		log.Fatal(err)
+//	}
+func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
+	g.mu.Lock()
+	for _, r := range engine.Routes() {
+		g.early = append(g.early, r.Method+" "+r.Path)
+	}
+	g.mu.Unlock()
+	engine.Use(g.Handler())
+	return func() error { return g.Validate(engine.Routes()) }
+}
+
+// Handler returns a middleware that locks each request by the Rule of its route. Requests of other
+// routes pass. Register it before the routes, on a group; for all routes of an engine call Mount.
 func (g *Guard) Handler() gin.HandlerFunc {
+	g.mu.Lock()
+	g.used = true
+	g.mu.Unlock()
 	return func(c *gin.Context) {
-		if lock, ok := g.locks[c.Request.Method][c.FullPath()]; ok {
+		method, ok := g.method(c)
+		if !ok {
+			c.Abort()
+			p := httplock.Misconfigured(fmt.Errorf("%w: a middleware has changed the method of %s after Gin has found its route",
+				locker.ErrInvalidRule, c.FullPath()))
+			_ = c.Error(p).SetType(gin.ErrorTypePrivate)
+			p.ServeHTTP(c.Writer, c.Request)
+			return
+		}
+		if lock, ok := g.locks[method][c.FullPath()]; ok {
 			serve(c, lock)
 		}
 	}
 }
 
-// Validate returns an error that names the Rules without a route: call it with engine.Routes() when all are registered, and
-// end the program when it fails. A lock that guards nothing is worse than none.
+// method returns the method of the route that Gin has found. A middleware before the guard may have
+// changed the request's method since; then the route is looked for among those that Validate has
+// seen. ok is false when there are several.
+func (g *Guard) method(c *gin.Context) (method string, ok bool) {
+	known := g.methods.Load()
+	if known == nil {
+		return c.Request.Method, true
+	}
+	methods := (*known)[c.FullPath()]
+	switch {
+	case len(methods) == 0 || slices.Contains(methods, c.Request.Method):
+		return c.Request.Method, true
+	case len(methods) == 1:
+		return methods[0], true
+	}
+	return "", false
+}
+
+// Validate returns an error that names the Rules without a route, and the Rules whose route does
+// not pass the guard: because no Handler was asked for, or because the route was registered before
+// Mount. Call it with engine.Routes() when all routes are registered, and end the program when it
+// fails. A lock that guards nothing is worse than none.
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	methods := make(map[string][]string)
+	for _, r := range routes {
+		methods[r.Path] = append(methods[r.Path], r.Method)
+	}
+	g.methods.Store(&methods)
 	var errs []error
+	if !g.used {
+		errs = append(errs, errors.New("ginlock: no request passes the guard; call guard.Mount(engine), or use guard.Handler(), before the routes are registered"))
+	}
 	for _, method := range slices.Sorted(maps.Keys(g.locks)) {
 		for _, path := range slices.Sorted(maps.Keys(g.locks[method])) {
-			if !slices.ContainsFunc(routes, func(r gin.RouteInfo) bool { return r.Method == method && r.Path == path }) {
-				errs = append(errs, fmt.Errorf("ginlock: rule %q: there is no such route%s", method+" "+path, meant(routes, method, path)))
+			route := method + " " + path
+			switch {
+			case !slices.Contains(methods[path], method):
+				errs = append(errs, fmt.Errorf("ginlock: rule %q: there is no such route%s", route, meant(routes, method, path)))
+			case slices.Contains(g.early, route):
+				errs = append(errs, fmt.Errorf("ginlock: rule %q: the route was registered before Mount, so its requests do not pass the guard; call Mount first", route))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// meant names what may have been meant: another method of the path, or a path that differs in its parameters' names or its
-// last slash.
+// Unguarded returns the routes that change something by their method and have no Rule: those to
+// think about. A Rule with NoLock takes a route off the list.
+func (g *Guard) Unguarded(routes gin.RoutesInfo) []string {
+	var unguarded []string
+	for _, r := range routes {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+			continue
+		}
+		if _, ok := g.locks[r.Method][r.Path]; !ok {
+			unguarded = append(unguarded, r.Method+" "+r.Path)
+		}
+	}
+	slices.Sort(unguarded)
+	return unguarded
+}
+
+// meant names what may have been meant: another method of the path, or a path that differs in its
+// parameters' names or its last slash.
 func meant(routes gin.RoutesInfo, method, path string) string {
 	var like []string
 	for _, r := range routes {

@@ -128,6 +128,7 @@ func TestARuleWithoutARouteIsFoundAtStartUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		guard.Handler()
 		if err := guard.Validate(e.Routes()); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), `rule "PUT`) {
 			t.Errorf("%s: %v, want %s", route, err, says)
 		}
@@ -150,6 +151,15 @@ POST /orders/:id/pay:
 GET /articles/:slug: {key: "article:{param.slug}", mode: shared, wait: none}
 PUT /articles/:slug: {key: "article:{param.slug}", mode: by-method}
 DELETE /articles/:slug: {key: "article:{param.slug}", mode: exclusive}
+POST /baskets:
+  keys: ["stock:{body.items.*.sku}", "till"]
+  idempotency: "{claim.sub}"
+  lifetime: 1h
+  buffered-response: 1MiB
+  max-body: 64KiB
+  stall-timeout: 1m
+POST /uploads: {key: upload, streamed-body: true, max-body: 100}
+POST /visits: {lock: none}
 `))
 	want := ginlock.Rules{
 		"POST /orders/:id/pay": {
@@ -159,6 +169,12 @@ DELETE /articles/:slug: {key: "article:{param.slug}", mode: exclusive}
 		"GET /articles/:slug":    {Key: "article:{param.slug}", Mode: locker.Shared, Wait: locker.NoWait},
 		"PUT /articles/:slug":    {Key: "article:{param.slug}", ModeByMethod: true},
 		"DELETE /articles/:slug": {Key: "article:{param.slug}"},
+		"POST /baskets": {
+			Keys: []ginlock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour,
+			BufferedResponse: 1 << 20, MaxBody: 64 << 10, StallTimeout: time.Minute,
+		},
+		"POST /uploads": {Key: "upload", StreamedBody: true, MaxBody: 100},
+		"POST /visits":  {NoLock: true},
 	}
 	if err != nil || !reflect.DeepEqual(rules, want) {
 		t.Errorf("%+v, %v, want %+v", rules, err, want)
@@ -168,7 +184,11 @@ DELETE /articles/:slug: {key: "article:{param.slug}", mode: exclusive}
 		"POST /a: {key: x}\nPOST /a: {key: y}":                  {"POST /a", "already defined"},
 		"POST /a: {key: x, wait: soon}":                         {`rule "POST /a": its wait "soon" is no time; write for example 250ms`},
 		"POST /a: {key: x, ttl: -1s}\nGET /b: {key: y, ttl: 5}": {`rule "POST /a": its ttl "-1s" is no time`, `rule "GET /b": its ttl "5" is no time`},
-		"POST /a: {key: x, mode: optimistic}":                   {`its mode "optimistic" is none; write exclusive, shared or by-method`},
+		"POST /a: {key: x, mode: optimistic}":                   {`its mode "optimistic" is unknown; write exclusive, shared or by-method`},
+		"POST /a: {key: x, wait: 0s}":                           {`its wait is 0; write none to refuse at once`},
+		"POST /a: {key: x, max-body: big}":                      {`its max-body "big" is no size; write for example 65536, 64KiB`},
+		"POST /a: {key: x, buffered-response: 0}":               {`its buffered-response "0" is no size`},
+		"POST /a: {key: x, lock: some}":                         {`its lock "some" is unknown; write none`},
 		"- POST /a":                                             {"cannot be read"},
 		"POST /a: {key: x, status: many}":                       {"cannot be read"},
 	} {
@@ -183,8 +203,10 @@ DELETE /articles/:slug: {key: "article:{param.slug}", mode: exclusive}
 			}
 		}
 	}
-	if rules, err := ginlock.ParseRules(nil); err != nil || len(rules) != 0 {
-		t.Errorf("%v, %v", rules, err)
+	for _, text := range []string{"", "{}", "# nothing but a comment"} {
+		if rules, err := ginlock.ParseRules([]byte(text)); err == nil || !strings.Contains(err.Error(), "there are no rules in the text") {
+			t.Errorf("%q: %v, %v", text, rules, err)
+		}
 	}
 }
 

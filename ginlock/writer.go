@@ -61,9 +61,38 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil
 // Unwrap keeps http.ResponseController from reaching the connection past what is held back.
 func (w *writer) Unwrap() http.ResponseWriter { return w.to }
 
-// settle passes a status on that came without a body. The one that Gin begins with may still become another.
+// settle passes a status on that came without a body. The one that Gin begins with may still become
+// another.
 func (w *writer) settle() {
 	if w.status != http.StatusOK {
 		w.WriteHeaderNow()
 	}
 }
+
+// pacer is httplock's writer to a client while a lock is held.
+type pacer interface {
+	http.ResponseWriter
+	// PaceWrite writes p to a writer that ends at the client, as fast as a client must read.
+	PaceWrite(to io.Writer, p []byte) (int, error)
+	// FlushError sends what is buffered, with the same bound.
+	FlushError() error
+	Unwrap() http.ResponseWriter
+}
+
+// pacedWriter is Gin's own writer, with httplock's bound on slow clients.
+type pacedWriter struct {
+	gin.ResponseWriter
+	pacer pacer
+}
+
+func (w *pacedWriter) Write(p []byte) (int, error) { return w.pacer.PaceWrite(w.ResponseWriter, p) }
+
+func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
+
+func (w *pacedWriter) Flush() {
+	w.WriteHeaderNow()
+	_ = w.pacer.FlushError() // http.Flusher has no error to return
+}
+
+// Unwrap is what http.ResponseController looks for.
+func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -15,14 +17,21 @@ import (
 // ParseRules reads Rules from YAML:
 //
 //	POST /orders/:id/pay:
-//	  key: order:{param.id}
-//	  wait: 250ms           # none: refuse at once
+//	  key: order:{param.id|int}
+//	  wait: 250ms                  # none: refuse at once
+//	  idempotency: "{claim.sub}"   # the scope of the route's idempotency keys
+//	POST /baskets:
+//	  keys: ["stock:{body.items.*.sku}", "customer:{claim.sub}"]
 //	GET /articles/:slug:
 //	  key: article:{param.slug}
-//	  mode: shared          # exclusive, or by-method; see WithModeByMethod
+//	  mode: shared                 # exclusive, or by-method; see WithModeByMethod
+//	POST /visits:
+//	  lock: none                   # this route needs none
 //
-// The other members are name, ttl, at-least, at-most, once, status and fail-open. What is not known, or there twice, is an
-// error that says where.
+// The other members are name, ttl, at-least, at-most, once, status, fail-open, lifetime,
+// buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
+// stall-timeout. A member that is not known, or there twice, is an error that says where. So is a
+// text without rules.
 func ParseRules(text []byte) (Rules, error) {
 	var written map[string]writtenRule
 	if err := yaml.UnmarshalWithOptions(text, &written, yaml.Strict()); err != nil {
@@ -40,25 +49,43 @@ func ParseRules(text []byte) (Rules, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	if len(rules) == 0 {
+		return nil, errors.New("ginlock: there are no rules in the text; is the file empty or the wrong one?")
+	}
 	return rules, nil
 }
 
 // writtenRule is a Rule as it stands in YAML.
 type writtenRule struct {
-	Key      string `yaml:"key"`
-	Name     string `yaml:"name"`
-	Mode     string `yaml:"mode"`
-	TTL      string `yaml:"ttl"`
-	Wait     string `yaml:"wait"`
-	AtLeast  string `yaml:"at-least"`
-	AtMost   string `yaml:"at-most"`
-	Once     string `yaml:"once"`
-	Status   int    `yaml:"status"`
-	FailOpen bool   `yaml:"fail-open"`
+	Key      string   `yaml:"key"`
+	Keys     []string `yaml:"keys"`
+	Lock     string   `yaml:"lock"`
+	Name     string   `yaml:"name"`
+	Mode     string   `yaml:"mode"`
+	TTL      string   `yaml:"ttl"`
+	Wait     string   `yaml:"wait"`
+	AtLeast  string   `yaml:"at-least"`
+	AtMost   string   `yaml:"at-most"`
+	Once     string   `yaml:"once"`
+	Status   int      `yaml:"status"`
+	FailOpen bool     `yaml:"fail-open"`
+
+	Idempotency string `yaml:"idempotency"`
+	Lifetime    string `yaml:"lifetime"`
+
+	BufferedResponse string `yaml:"buffered-response"`
+	MaxBody          string `yaml:"max-body"`
+	StreamedBody     bool   `yaml:"streamed-body"`
+	StallTimeout     string `yaml:"stall-timeout"`
 }
 
 func (w writtenRule) rule() (Rule, error) {
-	r := Rule{Key: Key(w.Key), Name: w.Name, Status: w.Status, FailOpen: w.FailOpen}
+	r := Rule{
+		Key: Key(w.Key), Name: w.Name, Status: w.Status, FailOpen: w.FailOpen, Idempotency: Key(w.Idempotency), StreamedBody: w.StreamedBody,
+	}
+	for _, k := range w.Keys {
+		r.Keys = append(r.Keys, Key(k))
+	}
 	switch w.Mode {
 	case "", "exclusive":
 	case "shared":
@@ -66,7 +93,14 @@ func (w writtenRule) rule() (Rule, error) {
 	case "by-method":
 		r.ModeByMethod = true
 	default:
-		return r, fmt.Errorf("its mode %q is none; write exclusive, shared or by-method", w.Mode)
+		return r, fmt.Errorf("its mode %q is unknown; write exclusive, shared or by-method", w.Mode)
+	}
+	switch w.Lock {
+	case "":
+	case "none":
+		r.NoLock = true
+	default:
+		return r, fmt.Errorf("its lock %q is unknown; write none, or leave lock out and write a key", w.Lock)
 	}
 	if w.Wait == "none" {
 		w.Wait, r.Wait = "", locker.NoWait
@@ -74,15 +108,45 @@ func (w writtenRule) rule() (Rule, error) {
 	for _, t := range []struct {
 		member, text string
 		to           *time.Duration
-	}{{"ttl", w.TTL, &r.TTL}, {"wait", w.Wait, &r.Wait}, {"at-least", w.AtLeast, &r.AtLeast}, {"at-most", w.AtMost, &r.AtMost}, {"once", w.Once, &r.Once}} {
+	}{
+		{"ttl", w.TTL, &r.TTL}, {"wait", w.Wait, &r.Wait}, {"at-least", w.AtLeast, &r.AtLeast}, {"at-most", w.AtMost, &r.AtMost},
+		{"once", w.Once, &r.Once}, {"lifetime", w.Lifetime, &r.Lifetime}, {"stall-timeout", w.StallTimeout, &r.StallTimeout},
+	} {
 		if t.text == "" {
 			continue
 		}
 		d, err := time.ParseDuration(t.text)
+		if t.member == "wait" && err == nil && d == 0 {
+			return r, errors.New("its wait is 0; write none to refuse at once, or a time such as 250ms")
+		}
 		if err != nil || d <= 0 {
 			return r, fmt.Errorf("its %s %q is no time; write for example 250ms, 10s or 24h", t.member, t.text)
 		}
 		*t.to = d
 	}
-	return r, nil
+	size, err := bytesOf("buffered-response", w.BufferedResponse)
+	if err != nil {
+		return r, err
+	}
+	r.BufferedResponse = int(size)
+	r.MaxBody, err = bytesOf("max-body", w.MaxBody)
+	return r, err
+}
+
+// bytesOf reads a number of bytes, such as "65536", "64KiB" or "1MiB". No text is 0.
+func bytesOf(member, text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	digits, unit := text, int64(1)
+	for suffix, size := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20} {
+		if before, ok := strings.CutSuffix(text, suffix); ok {
+			digits, unit = strings.TrimSpace(before), size
+		}
+	}
+	n, err := strconv.ParseInt(digits, 10, 32)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("its %s %q is no size; write for example 65536, 64KiB or 1MiB", member, text)
+	}
+	return n * unit, nil
 }

@@ -2,7 +2,6 @@ package grpclock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -11,15 +10,17 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// UnaryClientInterceptor returns a client's interceptor that repeats calls which were refused before they did anything, when
-// the server said that they may: after the RetryInfo of a status of this package. It does so up to [WithRetries] times,
-// and only while the call's deadline leaves time for it. Other errors it returns as they are.
+// UnaryClientInterceptor returns a client's interceptor that repeats calls which were refused
+// before they did anything, when the server said that they may: after the RetryInfo of a status of
+// this package. It does so up to [WithRetries] times, and only while the call's deadline leaves
+// time for it. Other errors it returns as they are.
 //
-// gRPC's own retries, see [RetryServiceConfig], do the same inside the transport. Use one of them: with both, each repetition
-// of the one is repeated by the other.
+// gRPC's own retries, see [RetryServiceConfig], do the same inside the transport. Use one of them:
+// with both, each repetition of the one is repeated by the other.
 func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
 	c, err := newClient("UnaryClientInterceptor", opts)
 	if err != nil {
@@ -58,8 +59,8 @@ func newClient(what string, opts []ClientOption) (*client, error) {
 	return c, nil
 }
 
-// WithRetries sets how often a refused call is repeated, and for how long in all its repetitions may be waited for. Default: 4
-// times within 30 s.
+// WithRetries sets how often a refused call is repeated, and for how long in all its repetitions
+// may be waited for. Default: 4 times within 30 s.
 func WithRetries(n int, within time.Duration) ClientOption {
 	return func(c *client) { c.retries, c.within = n, within }
 }
@@ -80,11 +81,11 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 		if !ok {
 			return err
 		}
-		// Who was refused together does not come back together, and nobody sooner than told.
+		// Clients that were refused together must not come back together, and none before its time.
 		pause += rand.N(pause/10 + 1)
 		again := time.Now().Add(pause)
 		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {
-			return err // more telling than that the time is over
+			return err // it says more than that the time is over
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -96,7 +97,8 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 }
 
-// retryAfter is when a call may be repeated that ended with err; false: not, or nobody said so.
+// retryAfter returns when a call that ended with err may be repeated; false: the server did not
+// say.
 func retryAfter(err error) (time.Duration, bool) {
 	if _, ours := Reason(err); !ours {
 		return 0, false
@@ -109,10 +111,10 @@ func retryAfter(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// Reason returns why a call was refused, such as [ReasonBusy], from the error that a client got of a server with this
-// package's interceptors. It is false for other errors.
+// Reason returns why a call was refused, such as [ReasonBusy], from the error that a client got of
+// a server with this package's interceptors. It is false for other errors.
 func Reason(err error) (reason string, ok bool) {
-	if p, ok := errors.AsType[*Problem](err); ok { // in the server's own process
+	if p, ok := errtype.As[*Problem](err); ok { // in the server's own process
 		return p.Reason, true
 	}
 	for _, d := range status.Convert(err).Details() {

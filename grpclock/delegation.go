@@ -12,15 +12,16 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// WithDelegated lets calls to targets run under the leases of their contexts: a handler that holds a lock can call a service that
-// wants the same one. A target is what the connection was made with, as in grpc.NewClient(target). To all other targets nothing
-// is sent, and what stands in a call's metadata is taken away. Default: no target gets a delegation.
+// WithDelegated lets calls to targets run under the leases of their contexts: a handler that holds
+// a lock can call a service that wants the same one. A target is what the connection was made with,
+// as in grpc.NewClient(target). To all other targets nothing is sent, and what stands in a call's
+// metadata is taken away. Default: no target gets a delegation.
 func WithDelegated(s *delegate.Sender, targets ...string) ClientOption {
 	return func(c *client) { c.delegates, c.sender, c.targets = true, s, targets }
 }
 
-// StreamClientInterceptor returns a client's interceptor that does for streams what [WithDelegated] says. Streams are not
-// repeated by it: a service config does that, see [RetryServiceConfig].
+// StreamClientInterceptor returns a client's interceptor that does for streams what [WithDelegated]
+// says. Streams are not repeated by it: a service config does that, see [RetryServiceConfig].
 func StreamClientInterceptor(opts ...ClientOption) (grpc.StreamClientInterceptor, error) {
 	c, err := newClient("StreamClientInterceptor", opts)
 	if err != nil {
@@ -47,8 +48,8 @@ func (c *client) validateDelegation() error {
 	return nil
 }
 
-// delegate puts the delegation of ctx's leases into the metadata of a call to one of the targets, and keeps everything else from
-// carrying one.
+// delegate puts the delegation of ctx's leases into the metadata of a call to one of the targets,
+// and keeps everything else from carrying one.
 func (c *client) delegate(ctx context.Context, cc *grpc.ClientConn) (context.Context, error) {
 	var token []byte
 	if c.delegates && cc != nil && (slices.Contains(c.targets, cc.Target()) || slices.Contains(c.targets, cc.CanonicalTarget())) {
@@ -71,8 +72,8 @@ func (c *client) delegate(ctx context.Context, cc *grpc.ClientConn) (context.Con
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// receive takes the delegation out of a call's metadata, so that no handler sends it on, and keeps it for the Locker if it is
-// taken.
+// receive takes the delegation out of a call's metadata, so that no handler sends it on, and keeps
+// it for the Locker if it is taken.
 func (g *guard) receive(ctx context.Context) (context.Context, error) {
 	came := metadata.ValueFromIncomingContext(ctx, delegate.MetadataKey)
 	if came == nil {

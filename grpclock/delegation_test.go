@@ -168,7 +168,8 @@ func TestADelegationThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// A call that runs without a lock carries nothing on either, whether the service takes delegations or not.
+// A call that runs without a lock carries nothing on either, whether the service takes delegations
+// or not.
 func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	never := grpclock.WithFilter(func(context.Context, string) bool { return false })
 	for name, opts := range map[string][]grpclock.Option{"taken": {never, grpclock.WithDelegation()}, "not taken": {never}} {

@@ -1,61 +1,131 @@
 package grpclock
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/latchkit/latchkit/grpclock/lockpb"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
+// option is the full name of the annotation. The option is found by its name and not by its number:
+// an organisation that uses the number 57305 for an option of its own copies lock.proto, changes
+// the number there, and generates the code of its services with the copy. For the same reason this
+// package does not import lockpb, which registers the number.
+const option protoreflect.FullName = "latchkit.lock.v1.lock"
+
 // annotation is the rule that stands in a .proto file; the zero Rule when there is none.
-func annotation(m protoreflect.MethodDescriptor) (Rule, error) {
-	options := m.Options()
-	if !proto.HasExtension(options, lockpb.E_Lock) {
-		return Rule{}, nil
+func annotation(m protoreflect.MethodDescriptor) (r Rule, err error) {
+	lock, found := optionOf(m)
+	if !found {
+		return r, nil
 	}
-	lock, ok := proto.GetExtension(options, lockpb.E_Lock).(*lockpb.Lock)
-	if !ok {
-		return Rule{}, fmt.Errorf("the option %s is not a %T; generate the service's code anew", lockpb.E_Lock.TypeDescriptor().FullName(), lock)
+	if lock == nil {
+		return r, fmt.Errorf("the option %s is no message; copy lock.proto as it is, but for the number and go_package", option)
 	}
-	if len(lock.ProtoReflect().GetUnknown()) > 0 {
-		return Rule{}, fmt.Errorf("the option %s has a field that this version does not know; use the version whose lock.proto you import", lockpb.E_Lock.TypeDescriptor().FullName())
+	if len(lock.GetUnknown()) > 0 {
+		return r, fmt.Errorf("the option %s has a field that this version does not know; use the version whose lock.proto you import", option)
 	}
-	if lock.GetKey() == "" {
-		return Rule{}, fmt.Errorf("the option %s has no key; give one, or leave it out", lockpb.E_Lock.TypeDescriptor().FullName())
+	lock.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		err = r.set(f, v)
+		return err == nil
+	})
+	if err == nil && r.empty() {
+		err = fmt.Errorf("the option %s has no key; give one, or leave the option out", option)
 	}
-	if m := lock.GetMode(); m != lockpb.Lock_EXCLUSIVE && m != lockpb.Lock_SHARED {
-		return Rule{}, fmt.Errorf("the mode %d is neither EXCLUSIVE nor SHARED", m)
-	}
-	r := Rule{Key: key.Key(lock.GetKey()), Name: lock.GetName(), Mode: locker.Mode(lock.GetMode())} //nolint:gosec // one of the two
-	for _, t := range []struct {
-		what string
-		from *durationpb.Duration
-		to   *time.Duration
-	}{
-		{"wait", lock.GetWait(), &r.Wait},
-		{"ttl", lock.GetTtl(), &r.TTL},
-		{"once", lock.GetOnce(), &r.Once},
-		{"at_least", lock.GetAtLeast(), &r.AtLeast},
-		{"at_most", lock.GetAtMost(), &r.AtMost},
-	} {
-		if t.from == nil {
-			continue
+	return r, err
+}
+
+// optionOf finds the annotation of a method. lock is nil when it is no message.
+func optionOf(m protoreflect.MethodDescriptor) (lock protoreflect.Message, found bool) {
+	m.Options().ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.FullName() != option {
+			return true
 		}
-		*t.to = t.from.AsDuration()
-		switch {
-		case t.from.CheckValid() != nil || *t.to < 0:
-			return Rule{}, fmt.Errorf("%s is %d s and %d ns, which is no time to wait or to hold; give a positive one", t.what, t.from.GetSeconds(), t.from.GetNanos())
-		case *t.to == 0 && t.what == "wait":
-			r.Wait = locker.NoWait
-		case *t.to == 0:
-			return Rule{}, fmt.Errorf("%s is 0; the shortest is 1ms, leave it out for none", t.what)
+		found = true
+		if f.Message() != nil && !f.IsList() && !f.IsMap() {
+			lock = v.Message()
+		}
+		return false
+	})
+	return lock, found
+}
+
+// set sets what one field of the annotation says.
+func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
+	switch kind := f.Kind(); {
+	case f.Name() == "keys" && f.IsList() && kind == protoreflect.StringKind:
+		for i := range v.List().Len() {
+			r.Keys = append(r.Keys, key.Key(v.List().Get(i).String()))
+		}
+		return nil
+	case f.IsList() || f.IsMap():
+	case kind == protoreflect.StringKind:
+		switch f.Name() {
+		case "key":
+			r.Key = key.Key(v.String())
+			return nil
+		case "name":
+			r.Name = v.String()
+			return nil
+		case "idempotency":
+			r.Idempotency = key.Key(v.String())
+			return nil
+		}
+	case f.Name() == "mode" && kind == protoreflect.EnumKind:
+		if v.Enum() != 0 && v.Enum() != 1 {
+			return fmt.Errorf("the mode %d is neither EXCLUSIVE nor SHARED", v.Enum())
+		}
+		r.Mode = locker.Mode(v.Enum()) //nolint:gosec // one of the two
+		return nil
+	case kind == protoreflect.MessageKind && f.Message().FullName() == "google.protobuf.Duration":
+		if to := r.time(f.Name()); to != nil {
+			return setTime(string(f.Name()), v.Message(), to)
 		}
 	}
-	return r, nil
+	return fmt.Errorf("the option %s has the field %s of type %s, which this version does not know; "+
+		"use the version whose lock.proto you import", option, f.Name(), f.Kind())
+}
+
+// time is the field of the Rule that an annotation's time is for.
+func (r *Rule) time(name protoreflect.Name) *time.Duration {
+	switch name {
+	case "wait":
+		return &r.Wait
+	case "ttl":
+		return &r.TTL
+	case "once":
+		return &r.Once
+	case "at_least":
+		return &r.AtLeast
+	case "at_most":
+		return &r.AtMost
+	case "max_stall":
+		return &r.MaxStall
+	}
+	return nil
+}
+
+// setTime sets a time that is present in an annotation.
+func setTime(what string, from protoreflect.Message, to *time.Duration) error {
+	fields := from.Descriptor().Fields()
+	seconds, nanos := fields.ByName("seconds"), fields.ByName("nanos")
+	if seconds == nil || nanos == nil {
+		return errors.New("google.protobuf.Duration has no seconds or nanos")
+	}
+	d := &durationpb.Duration{Seconds: from.Get(seconds).Int(), Nanos: int32(from.Get(nanos).Int())} //nolint:gosec // an int32
+	*to = d.AsDuration()
+	switch {
+	case d.CheckValid() != nil || *to < 0:
+		return fmt.Errorf("%s is %d s and %d ns, which is no time to wait or to hold; give a positive one", what, d.GetSeconds(), d.GetNanos())
+	case *to == 0 && what == "wait":
+		*to = locker.NoWait
+	case *to == 0:
+		return fmt.Errorf("%s is 0; the shortest is 1ms, leave it out for none", what)
+	}
+	return nil
 }

@@ -1,4 +1,5 @@
-// Package grpclock guards gRPC methods with locks. Which lock, the method says in its .proto file:
+// Package grpclock guards gRPC methods with locks. A method says in its .proto file under which
+// lock it runs:
 //
 //	import "latchkit/lock/v1/lock.proto";
 //
@@ -6,66 +7,119 @@
 //	  option (latchkit.lock.v1.lock) = { key: "sku:{req.sku}" wait { seconds: 2 } };
 //	}
 //
-// and the server's interceptors see to it:
+// The interceptors of the server obey it:
 //
 //	rules := grpclock.FromDescriptors()
-//	unary, err := grpclock.UnaryServerInterceptor(l, rules)
+//	options, err := grpclock.ServerOptions(l, rules)
 //	…
-//	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary))
+//	server := grpc.NewServer(options...)
 //	pb.RegisterInventoryServer(server, inventory)
 //	err = rules.Bind(server) // finds mistakes now, not with the first call
 //
-// Calls for the same item run one at a time, in all processes that share the Redis. The handler's context ends, with a
-// cause, the moment the lock is lost; locker.FromContext finds the lease in it, and its fence. The lock is given up when the
-// handler returns or panics, whatever became of the client.
+// Calls for the same item run one at a time, in all processes that share the Redis. The handler's
+// context ends, with a cause, when the lock is lost; locker.FromContext finds the lease in the
+// context, and the fence in the lease. The lock is released when the handler returns or panics,
+// also if the client has left.
 //
-// lock.proto lies in grpclock/proto; protoc -I $(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto
-// finds it. A [RuleMap] says the same in Go, for methods whose .proto is not yours; [KeyOf] makes a typed function the key;
-// a service that is a [KeyProvider] decides call by call.
+// protoc finds lock.proto in grpclock/proto of this module:
+//
+//	protoc -I "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" -I . \
+//	  --go_out=. --go-grpc_out=. inventory.proto
+//
+// A [RuleMap] says the same in Go, for methods whose .proto file is not yours; [KeyOf] makes a
+// typed function the key; a service that is a [KeyProvider] decides call by call. Package
+// contrib/connectlock does the same for connect-go.
 //
 // # Keys
 //
-// A key is a template, as package [github.com/latchkit/latchkit/locker/key] describes it. {req.order_id} is a field of the
-// request, {req.item.sku} one inside a message, {meta.x-tenant} metadata, of several values the first. Text, numbers, booleans,
-// enums (by number) and bytes can be parts of a key. A part that is empty, or a field with presence that is not set, is refused
-// with INVALID_ARGUMENT.
+// A key is a template, as package [github.com/latchkit/latchkit/locker/key] describes it. Its parts
+// are
+//
+//	{req.order_id}      a field of the request; {req.item.sku} inside a message
+//	{req.items.*.sku}   a field of each element of a list: a key, and a lock, for each
+//	{meta.x-tenant}     metadata; of several values the first
+//	{claim.sub}         what authentication has found: see Rules.WithClaims
+//	{peer}              the address of the other end
+//	{region}            what a function of the program returns: see Rules.WithPart
+//
+// Text, numbers, booleans, enums (by number) and bytes can be parts of a key. An empty part, or a
+// field with presence that is not set, is refused with INVALID_ARGUMENT. A call with several keys
+// takes all of its locks together, or none; locker.LeasesFromContext finds the leases.
+//
+// Only authenticated parts separate tenants: a client chooses its metadata. Use {claim.sub}, and
+// put the interceptor for authentication before grpclock's.
+//
+// # The number of the annotation
+//
+// The option has the number 57305, from the range for in-house use. If your organisation uses that
+// number for an option of its own, a program cannot contain both. Copy lock.proto, change the
+// number and go_package in the copy, keep everything else, and generate the code of your services
+// with the copy. The option is found by its full name, so [FromDescriptors] reads the copy.
+// Programs then must not import grpclock/lockpb.
 //
 // # Streams
 //
-// A stream whose key needs no request is under its lock from the first to the last message. Otherwise the lock is taken with
-// the first message that the handler receives, before it sees it: with a request that is streamed to, that is before the
-// handler runs at all. Clients can repeat a refused stream by themselves only if nothing was sent before. When the lock is
-// lost, the stream's context ends, a Recv that is waiting returns, and no Send goes out any more.
+// A stream whose key needs no request is under its lock from before the first message to the end.
+// Otherwise the first message that the handler receives takes the lock, before the handler sees
+// that message. A method with one request and streamed replies therefore has its lock before the
+// handler runs. A client can repeat a refused stream by itself only if nothing was sent before.
+//
+// When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
+// returns. When the handler returns, the lock is released, also if a goroutine of the handler still
+// receives. A panic in a function that makes the key reaches the recovery interceptors outside of
+// this one, on whatever goroutine the handler receives.
+//
+// A client that does not read, or sends no message, would hold the lock for as long as it likes.
+// [WithMaxStall] bounds that.
+//
+// # Idempotency
+//
+// A unary method with idempotency: "pay:{claim.sub}:{meta.idempotency-key}" answers a repeated call
+// with the answer of the first one; see [Idempotency].
 //
 // # Replies
 //
-// A call that does not get its lock ends with a status that carries an ErrorInfo, whose domain is [Domain] and whose reason says
-// why; when to come back stands in RetryInfo, and in the trailer grpc-retry-pushback-ms, which gRPC's own clients obey if their
-// retry policy has the code: see [RetryServiceConfig]. [UnaryClientInterceptor] retries by the RetryInfo.
+// A call that does not get its lock ends with a status that carries an ErrorInfo, whose domain is
+// [Domain] and whose reason says why. RetryInfo says when the client may come back, and so does the
+// trailer grpc-retry-pushback-ms, which gRPC's own clients obey if their retry policy has the code:
+// see [RetryServiceConfig]. [UnaryClientInterceptor] retries by the RetryInfo.
 //
-//	LOCK_BUSY           ABORTED             somebody else holds the lock and the wait is over (see WithBusyCode); retry
-//	TOO_MANY_WAITERS    RESOURCE_EXHAUSTED  locker.WithMaxWaiters is reached; retry
-//	ALREADY_DONE        ALREADY_EXISTS      once: the work was done before
-//	INVALID_KEY         INVALID_ARGUMENT    a part of the key is missing, or the key is not allowed; BadRequest names the field
-//	LOCK_UNAVAILABLE    UNAVAILABLE         the lock server cannot be asked: without the lock nothing runs; retry
-//	LOCK_CLOSED         UNAVAILABLE         the Locker was closed, because this process stops; retry
-//	LOCK_LOST           ABORTED             the lock ended before the handler did: what it did may have been overtaken. It is
-//	                                        not retried by itself: the trailer says -1
-//	LOCK_MISCONFIGURED  INTERNAL            the rule, or the Locker, cannot do that
-//	DELEGATION_INVALID  INVALID_ARGUMENT    a delegation came that cannot be read
-//	DELEGATION_REFUSED  FAILED_PRECONDITION a delegation came that does not hold, or not any more
-//	CALLER_GONE         CANCELLED, DEADLINE_EXCEEDED  the call ended while it waited
+//	LOCK_BUSY               ABORTED             another call holds the lock; retry
+//	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
+//	ALREADY_DONE            ALREADY_EXISTS      once, idempotency: the work was done before
+//	INVALID_KEY             INVALID_ARGUMENT    a part of the key is missing (BadRequest names it)
+//	IDEMPOTENCY_KEY_REUSED  INVALID_ARGUMENT    the key belongs to a different request
+//	LOCK_UNAVAILABLE        UNAVAILABLE         the lock server is unavailable; retry
+//	LOCK_CLOSED             UNAVAILABLE         this process stops; retry
+//	LOCK_LOST               ABORTED             the lock ended before the handler; no retry
+//	STREAM_STALLED          DEADLINE_EXCEEDED   the client kept a stream waiting: WithMaxStall
+//	NOT_COMMITTED           UNAVAILABLE         an idempotent transaction is unclear; retry
+//	LOCK_MISCONFIGURED      INTERNAL            the rule, or the Locker, cannot do that
+//	DELEGATION_INVALID      INVALID_ARGUMENT    a delegation cannot be read
+//	DELEGATION_REFUSED      FAILED_PRECONDITION a delegation is not valid any more
+//	CALLER_GONE             CANCELLED           the call ended while it waited
 //
-// None of these shows the key. Interceptors outside of this one get a [*Problem], which has the Locker's error inside.
+// No status shows the key. Interceptors outside of this one get a [*Problem], which wraps the
+// Locker's error. [WithObserve] sees every Problem.
 //
 // # Order
 //
-// Chain tracing, recovery, authentication and limits before grpclock: then a panic finds the lock released, and nobody
-// waits who may not. An interceptor that has sent a header has made automatic retries impossible.
+// Chain tracing, recovery, authentication and limits before grpclock: then a panic arrives after
+// the release of the lock, and a caller who is not allowed does not wait. An interceptor that has
+// sent a header has made automatic retries impossible.
+//
+// # Shutdown
+//
+// Close the Locker first, and then stop the server:
+//
+//	go l.Close(ctx)       // waiters are refused at once, with UNAVAILABLE
+//	server.GracefulStop() // the handlers that hold a lock finish
+//
+// GracefulStop alone waits for every call in the queue of every lock.
 //
 // # Leases across calls
 //
-// A handler that holds a lock and calls a service that wants the same one would wait for itself. With a delegation the called
-// service joins its caller's lease; see [WithDelegation], [WithDelegated] and package
-// [github.com/latchkit/latchkit/locker/delegate].
+// A handler that holds a lock and calls a service that wants the same lock would wait for itself.
+// With a delegation the called service joins its caller's lease; see [WithDelegation],
+// [WithDelegated] and package [github.com/latchkit/latchkit/locker/delegate].
 package grpclock

@@ -25,15 +25,11 @@ func Example() {
 	}
 	service := &service{}
 	rules := grpclock.FromDescriptors()
-	unary, err := grpclock.UnaryServerInterceptor(l, rules)
+	options, err := grpclock.ServerOptions(l, rules)
 	if err != nil {
 		log.Fatal(err)
 	}
-	stream, err := grpclock.StreamServerInterceptor(l, rules)
-	if err != nil {
-		log.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
+	server := grpc.NewServer(options...)
 	shop.RegisterShopServer(server, service)
 	if err := rules.Bind(server); err != nil {
 		log.Fatal(err) // a rule that makes no sense, by the name of its method
@@ -47,24 +43,38 @@ func ExampleFromMap() {
 		shop.Shop_Read_FullMethodName:  {Key: "order:{req.order_id}", Mode: locker.Shared},
 		shop.Shop_Move_FullMethodName:  {Func: grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.GetItem().GetSku() }), Name: "sku"},
 	})
-	server := grpc.NewServer()
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+	options, err := grpclock.ServerOptions(l, rules)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := grpc.NewServer(options...)
 	shop.RegisterShopServer(server, &service{})
 	if err := rules.Bind(server); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Print(rules.Describe())
+	fmt.Println("without a lock:", len(rules.Unguarded()), "methods")
 	// Output:
-	// /latchkit.shop.v1.Shop/Fill   no lock
-	// /latchkit.shop.v1.Shop/Move   exclusive sku by a function
-	// /latchkit.shop.v1.Shop/Once   no lock
-	// /latchkit.shop.v1.Shop/Place  exclusive order:{req.order_id}
-	// /latchkit.shop.v1.Shop/Read   shared order:{req.order_id}
-	// /latchkit.shop.v1.Shop/Talk   no lock
-	// /latchkit.shop.v1.Shop/Wait   no lock
-	// /latchkit.shop.v1.Shop/Watch  no lock
+	// METHOD                         MODE       WAIT  TTL  ONCE  LOCKS
+	// /latchkit.shop.v1.Shop/Basket  no lock
+	// /latchkit.shop.v1.Shop/Fill    no lock
+	// /latchkit.shop.v1.Shop/Move    exclusive  5s    -    -     sku by a function
+	// /latchkit.shop.v1.Shop/Once    no lock
+	// /latchkit.shop.v1.Shop/Place   exclusive  none  -    -     order:{req.order_id}
+	// /latchkit.shop.v1.Shop/Read    shared     5s    -    -     order:{req.order_id}
+	// /latchkit.shop.v1.Shop/Talk    no lock
+	// /latchkit.shop.v1.Shop/Wait    no lock
+	// /latchkit.shop.v1.Shop/Watch   no lock
+	// without a lock: 6 methods
 }
 
-// What a client learns when somebody else is at it. With a retry policy it would come back by itself.
+// What a client learns when somebody else is at it. With a retry policy it would come back by
+// itself.
 func ExampleRetryServiceConfig() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 0) // somebody else is at it, for ever

@@ -7,19 +7,49 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// UnaryServerInterceptor returns an interceptor that runs the handlers of unary calls under the locks that rules name.
-// Methods without a rule run without a lock.
+// ServerOptions returns what a server needs to run its methods under the locks that rules name: the
+// interceptors for unary calls and for streams.
 //
-// The error says which argument makes no sense. Mistakes in rules are found by [Rules.Bind].
+//	options, err := grpclock.ServerOptions(l, rules)
+//	…
+//	server := grpc.NewServer(options...)
+//	pb.RegisterInventoryServer(server, inventory)
+//	err = rules.Bind(server)
+//
+// Until [Rules.Bind] has succeeded, the server refuses every call with INTERNAL: so a forgotten
+// Bind is found by the first call, and no method runs without its lock by mistake.
+//
+// The interceptors are chained behind those that grpc.ChainUnaryInterceptor and
+// grpc.ChainStreamInterceptor have put there before. Give tracing, recovery and authentication to
+// grpc.NewServer first.
+//
+// The error says which argument makes no sense.
+func ServerOptions(l locker.Locker, rules *Rules, opts ...Option) ([]grpc.ServerOption, error) {
+	g, err := newGuard("ServerOptions", l, rules, opts)
+	if err != nil {
+		return nil, err
+	}
+	g.strict = true
+	rules.guardedBy(g, true, true)
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream)}, nil
+}
+
+// UnaryServerInterceptor returns an interceptor that runs the handlers of unary calls under the
+// locks that rules name. Methods without a rule run without a lock. Most servers use
+// [ServerOptions].
+//
+// The error says which argument makes no sense. [Rules.Bind] finds mistakes in the rules.
 func UnaryServerInterceptor(l locker.Locker, rules *Rules, opts ...Option) (grpc.UnaryServerInterceptor, error) {
 	g, err := newGuard("UnaryServerInterceptor", l, rules, opts)
 	if err != nil {
 		return nil, err
 	}
+	rules.guardedBy(g, true, false)
 	return g.unary, nil
 }
 
@@ -29,6 +59,7 @@ func StreamServerInterceptor(l locker.Locker, rules *Rules, opts ...Option) (grp
 	if err != nil {
 		return nil, err
 	}
+	rules.guardedBy(g, false, true)
 	return g.stream, nil
 }
 
@@ -36,8 +67,11 @@ func StreamServerInterceptor(l locker.Locker, rules *Rules, opts ...Option) (grp
 type guard struct {
 	config
 	rules    *Rules
-	receiver *delegate.Receiver // nil: delegations are not taken
-	locks    locker.Guard[*call]
+	strict   bool          // no call runs before Bind
+	plain    locker.Locker // as it was given
+	locker   locker.Locker // plain, or receiver
+	receiver *delegate.Receiver
+	breaker  *breaker.Breaker // nil without WithFailOpen
 }
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
@@ -51,75 +85,69 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{config: cfg, rules: rules}
+	g := &guard{config: cfg, rules: rules, plain: l, locker: l}
 	if g.delegation {
 		if g.receiver, err = delegate.NewReceiver(l, g.delegated...); err != nil {
 			return nil, fmt.Errorf("grpclock: %s: WithDelegation: %w", what, err)
 		}
-		l = g.receiver
+		g.locker = g.receiver
 	}
-	g.locks = locker.Guard[*call]{Locker: l, Rule: g.rule}
+	if g.failOpen {
+		g.breaker = breaker.New(l)
+	}
 	return g, nil
 }
 
-// call is one call, as far as its rule depends on it.
-type call struct {
-	name     string // the full method
-	method   *method
-	provider KeyProvider
-	req      any // nil before the first message of a stream
-}
-
-// guarded returns the call to be guarded; false: it runs without a lock.
-func (g *guard) guarded(ctx context.Context, fullMethod string, server any) (*call, bool) {
-	m := g.rules.method(fullMethod)
-	provider, _ := server.(KeyProvider)
-	if m == nil && provider == nil {
-		return nil, false
-	}
-	for _, applies := range g.filters {
-		if !applies(ctx, fullMethod) {
-			return nil, false
-		}
-	}
-	return &call{name: fullMethod, method: m, provider: provider}, true
-}
-
-// errFailed tells Run that the handler did not succeed, so that Rule.Once does not remember the work as done.
+// errFailed tells locker.Run that the handler did not succeed, so that Rule.Once does not mark the
+// work as done.
 var errFailed = errors.New("the handler failed")
 
-// errUnguarded is the error of a call for which a KeyProvider has no key, and nobody else has.
-var errUnguarded = errors.New("this call needs no lock")
-
-// unary is the interceptor. How it ends:
+// unary is the interceptor. How a call ends:
 //
 //	the handler ran, the lock was held    what the handler returned
 //	the handler ran, the lock was lost    ABORTED, with the reason LOCK_LOST
 //	the handler did not run               the Problem that says why
 //	the handler panicked                  the panic goes on, after the release
-func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	if ctx, err = g.receive(ctx); err != nil {
-		return nil, g.refuse(ctx, nil, err)
-	}
-	c, guarded := g.guarded(ctx, info.FullMethod, info.Server)
-	if !guarded {
+func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, c, err := g.admit(ctx, info.FullMethod, info.Server)
+	switch {
+	case err != nil:
+		return nil, g.refuse(ctx, c, err)
+	case c == nil:
 		return handler(ctx, req)
 	}
 	c.req = req
+	if c.method != nil && c.method.idempotency != nil {
+		return g.once(ctx, c, handler)
+	}
+	return g.locked(ctx, c, handler)
+}
+
+// locked runs a unary handler under the locks of its call.
+func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) (resp any, err error) {
+	locks, err := g.locks(ctx, c)
+	switch {
+	case err != nil:
+		return nil, g.refuse(ctx, c, err)
+	case len(locks) == 0 || g.open(ctx, c):
+		return handler(ctx, c.req)
+	}
 	ran := false
 	var failure error
-	err = g.locks.Run(ctx, c, func(ctx context.Context) error {
+	err = run(ctx, g.locker, locks, func(ctx context.Context) error {
 		ran = true
-		if resp, failure = handler(ctx, req); failure != nil {
+		if resp, failure = handler(ctx, c.req); failure != nil {
 			return errFailed
 		}
 		return nil
 	})
 	switch {
+	case err == errFailed && errors.Is(failure, locker.ErrClosed): // the cause of the end of its context
+		return nil, g.answer(ctx, closing.problem(c, failure))
 	case err == nil || err == errFailed:
 		return resp, failure
-	case err == errUnguarded:
-		return handler(ctx, req)
+	case !ran && g.opens(ctx, c, locks, err):
+		return handler(ctx, c.req)
 	case !ran:
 		return nil, g.refuse(ctx, c, err)
 	}
@@ -127,4 +155,12 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return nil, p
 	}
 	return resp, failure
+}
+
+// run calls fn under all of the locks, of which there is at least one.
+func run(ctx context.Context, l locker.Locker, locks []locker.Rule, fn func(ctx context.Context) error) error {
+	if len(locks) == 1 {
+		return locker.Run(ctx, l, locks[0], fn)
+	}
+	return locker.RunAll(ctx, l, locks, fn)
 }

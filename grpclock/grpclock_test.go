@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
@@ -189,7 +190,7 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var seen error
 			client := serve(t, setup{
-				locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)),
+				locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)),
 				outer: []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 					resp, err := handler(ctx, req)
 					seen = err
@@ -210,7 +211,7 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 			if got := trailer.Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "-1" {
 				t.Errorf("the trailer says %q: the call may have done something, and would be repeated", got)
 			}
-			if p, ok := errors.AsType[*grpclock.Problem](seen); !ok || !errors.Is(seen, locker.ErrLost) || strings.Contains(p.Error(), "42") {
+			if p, ok := errtype.As[*grpclock.Problem](seen); !ok || !errors.Is(seen, locker.ErrLost) || strings.Contains(p.Error(), "42") {
 				t.Errorf("an interceptor outside saw %v", seen)
 			}
 			store.Free("order:42")
@@ -218,8 +219,9 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 	}
 }
 
-// The server of the locks stands still in the middle of a call. The call ends when its lease can have run out, others are
-// told that the lock cannot be asked for, and all goes on when the server does.
+// The server of the locks stands still in the middle of a call. The call ends when its lease can
+// have run out, others are told that the lock cannot be asked for, and all goes on when the server
+// does.
 func TestAStoppedRedisEndsCallsAndLetsNobodyIn(t *testing.T) {
 	server := redistest.Start(t)
 	l, err := locker.NewSingle(server.Client(t), locker.WithTTL(time.Second))
@@ -287,8 +289,8 @@ func TestAWaitHasAnEndByDefault(t *testing.T) {
 	}
 }
 
-// interceptor returns the unary interceptor as a function of a call, without a network, so that it works in a bubble of
-// virtual time. The handler answers with its lease.
+// interceptor returns the unary interceptor as a function of a call, without a network, so that it
+// works in a bubble of virtual time. The handler answers with its lease.
 func interceptor(t testing.TB, l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) func(ctx context.Context, method string, req any) (*shop.Receipt, error) {
 	t.Helper()
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)

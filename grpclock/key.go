@@ -2,43 +2,66 @@ package grpclock
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"strconv"
+	"net"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Field is the part of a key that a field of the request makes: "order_id", or "item.sku" inside a message. In a template
-// it is {req.item.sku}.
+// Field is the part of a key that a field of the request makes: "order_id", "item.sku" inside a
+// message, "items.*.sku" for each element of a list. In a template it is {req.item.sku}.
 func Field(path string) key.Key { return key.Part("req", path) }
 
 // Meta is the part of a key that the call's metadata makes. In a template it is {meta.x-tenant}.
 func Meta(name string) key.Key { return key.Part("meta", name) }
 
-// A KeyFunc makes the key of a call from its request. [KeyOf] returns one.
+// Claim is the part of a key that [Rules.WithClaims] finds. In a template it is {claim.sub}.
+func Claim(name string) key.Key { return key.Part("claim", name) }
+
+// Peer is the part of a key that is the address of the connection's other end, without its port:
+// that of a proxy, if there is one. In a template it is {peer}.
+func Peer() key.Key { return key.Part("peer", "") }
+
+// Part is the part of a key that a function given to [Rules.WithPart] returns. In a template it is
+// {name}.
+func Part(name string) key.Key { return key.Part(name, "") }
+
+// A KeyFunc makes the keys of a call from its request. [KeyOf] and [KeysOf] return one.
 type KeyFunc struct {
-	of      func(req any) (string, error)
-	request protoreflect.FullName // what it wants; "" where that is not known
+	of      func(req any) ([]string, error)
+	request protoreflect.FullName // the message that it wants; "" where that is not known
 }
 
-// KeyOf makes the key of a call by a function of its request: the fastest way, and one that survives renamed fields. "" is
-// refused as a missing part. The key is taken as it is, so what a client can choose in it should have no ':'.
+// KeyOf makes the key of a call by a function of its request: the fastest way, and one that
+// survives renamed fields. "" is refused as a missing part. The key is not encoded: make it with
+// [key.Of] if a client can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	if of == nil {
 		return KeyFunc{}
 	}
+	return KeysOf(func(req Request) []string { return []string{of(req)} })
+}
+
+// KeysOf is [KeyOf] for several keys: a call takes the locks of all of them together, or none. No
+// keys are refused as a missing part.
+func KeysOf[Request any](of func(req Request) []string) KeyFunc {
+	if of == nil {
+		return KeyFunc{}
+	}
 	var none Request
-	f := KeyFunc{of: func(req any) (string, error) {
+	f := KeyFunc{of: func(req any) ([]string, error) {
 		r, ok := req.(Request)
 		if !ok {
-			return "", fmt.Errorf("the key is made of a %T, and the request is a %T", none, req)
+			return nil, fmt.Errorf("the key is made of a %T, and the request is a %T", none, req)
 		}
 		return of(r), nil
 	}}
@@ -48,109 +71,94 @@ func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	return f
 }
 
-// grammar is what keys of calls with this request can be made of. request is nil where it is not known.
-func grammar(request protoreflect.MessageDescriptor, secret []byte) key.Grammar[*call] {
-	return key.Grammar[*call]{
-		Secret: secret,
-		Sources: map[string]key.Source[*call]{
-			"req": {Noun: "field", Bind: func(path string) (key.Read[*call], error) { return bindField(request, path) }},
-			"meta": {Noun: "metadata", Bind: func(name string) (key.Read[*call], error) {
-				name = strings.ToLower(name)
-				return func(ctx context.Context, _ *call) (string, error) {
-					if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
-						return values[0], nil
-					}
-					return "", nil
-				}, nil
-			}},
-		},
-	}
-}
-
-// bindField finds the fields of a path once, so that a call only follows them.
-func bindField(request protoreflect.MessageDescriptor, path string) (key.Read[*call], error) {
-	if request == nil {
-		return nil, errors.New("the method has no descriptor in this program, so its fields are unknown; make the key with KeyOf")
-	}
-	var fields []protoreflect.FieldDescriptor
-	message := request
-	for step := range strings.SplitSeq(path, ".") {
-		if message == nil {
-			last := fields[len(fields)-1]
-			return nil, fmt.Errorf("the field %s is a %s, there is nothing in it; leave out what follows", last.FullName(), last.Kind())
-		}
-		f := message.Fields().ByName(protoreflect.Name(step))
-		switch {
-		case f == nil:
-			return nil, fmt.Errorf("the message %s has no field %q; it has %s", message.FullName(), step, fieldsOf(message))
-		case f.IsMap():
-			return nil, fmt.Errorf("the field %s is a map; name a field with one value", f.FullName())
-		case f.IsList():
-			return nil, fmt.Errorf("the field %s is a list; name a field with one value", f.FullName())
-		}
-		fields = append(fields, f)
-		message = f.Message()
-	}
-	last := fields[len(fields)-1]
+// keys makes the keys of a call.
+func (f KeyFunc) keys(req any) ([]string, error) {
+	keys, err := f.of(req)
 	switch {
-	case message != nil:
-		return nil, fmt.Errorf("the field %s is a message; name a field of it: %s", last.FullName(), fieldsOf(message))
-	case last.Kind() == protoreflect.DoubleKind || last.Kind() == protoreflect.FloatKind:
-		return nil, fmt.Errorf("the field %s is a %s, and nearly equal numbers would make different keys; name a whole number or a text", last.FullName(), last.Kind())
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", locker.ErrInvalidRule, err)
+	case len(keys) == 0 || slices.Contains(keys, ""):
+		return nil, fmt.Errorf("%w: the request makes an empty one", locker.ErrInvalidKey)
+	case len(keys) > key.MaxKeys:
+		return nil, fmt.Errorf("%w: the request names %d locks, at most %d can be taken together", locker.ErrInvalidKey, len(keys), key.MaxKeys)
 	}
-	return func(_ context.Context, c *call) (string, error) { return read(c.req, request, fields) }, nil
+	return keys, nil
 }
 
-func fieldsOf(m protoreflect.MessageDescriptor) string {
-	var names []string
-	for i := range m.Fields().Len() {
-		names = append(names, string(m.Fields().Get(i).Name()))
-	}
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+type (
+	source   = key.Source[*call]
+	read     = key.Read[*call]
+	readAll  = key.ReadAll[*call]
+	partFunc = func(ctx context.Context, fullMethod string) (string, error)
+)
+
+// vocabulary is what the Rules add to the parts of keys.
+type vocabulary struct {
+	secret []byte
+	claims func(context.Context) map[string]any
+	parts  map[string]partFunc
 }
 
-// read follows fields into req, and returns the text of the last one; "" when a message on the way, or a field with presence,
-// is not set.
-func read(req any, request protoreflect.MessageDescriptor, fields []protoreflect.FieldDescriptor) (string, error) {
-	message, ok := req.(proto.Message)
-	if !ok {
-		return "", fmt.Errorf("the request is a %T and no protobuf message", req)
+// grammar is the parts that keys of calls with this request can have. request is nil where it is
+// not known.
+func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) key.Grammar[*call] {
+	sources := map[string]source{
+		"req": {
+			Noun:    "field",
+			Bind:    func(path string) (read, error) { return bindField(request, path) },
+			BindAll: func(path string) (readAll, error) { return bindFields(request, path) },
+		},
+		"meta":  {Noun: "metadata", Bind: bindMeta},
+		"claim": {Noun: "claim", Bind: v.bindClaim},
+		"peer":  {Noun: "address of the peer", Alone: true, Bind: bindPeer},
 	}
-	m := message.ProtoReflect()
-	if m.Descriptor() != request {
-		return "", fmt.Errorf("the request is a %s and not the method's %s", m.Descriptor().FullName(), request.FullName())
+	for name, value := range v.parts {
+		sources[name] = source{Noun: name, Alone: true, Bind: func(string) (read, error) { return bindPart(name, value) }}
 	}
-	last := len(fields) - 1
-	for _, f := range fields[:last] {
-		if !m.Has(f) {
+	return key.Grammar[*call]{Secret: v.secret, Sources: sources}
+}
+
+// bindMeta reads metadata. Of several values the first one counts.
+func bindMeta(name string) (read, error) {
+	name = strings.ToLower(name)
+	return func(ctx context.Context, _ *call) (string, error) {
+		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
+			return values[0], nil
+		}
+		return "", nil
+	}, nil
+}
+
+func (v *vocabulary) bindClaim(name string) (read, error) {
+	claims := v.claims
+	if claims == nil {
+		return nil, errors.New("the Rules do not know the claims of a call; give a function that finds them to Rules.WithClaims")
+	}
+	return func(ctx context.Context, _ *call) (string, error) { return key.Format(claims(ctx)[name]) }, nil
+}
+
+func bindPeer(string) (read, error) {
+	return func(ctx context.Context, _ *call) (string, error) {
+		p, ok := peer.FromContext(ctx)
+		if !ok || p.Addr == nil {
 			return "", nil
 		}
-		m = m.Get(f).Message()
-	}
-	f := fields[last]
-	if f.HasPresence() && !m.Has(f) {
-		return "", nil
-	}
-	return text(f, m.Get(f)), nil
+		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
+			return host, nil
+		}
+		return p.Addr.String(), nil // of a socket that has no port
+	}, nil
 }
 
-// text is a value as it stands in a key.
-func text(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
-	switch f.Kind() {
-	case protoreflect.StringKind:
-		return v.String()
-	case protoreflect.BytesKind:
-		return hex.EncodeToString(v.Bytes())
-	case protoreflect.BoolKind:
-		return strconv.FormatBool(v.Bool())
-	case protoreflect.EnumKind:
-		return strconv.Itoa(int(v.Enum()))
-	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		return strconv.FormatUint(v.Uint(), 10)
-	default: // the signed ones: bindField has refused all others
-		return strconv.FormatInt(v.Int(), 10)
+func bindPart(name string, value partFunc) (read, error) {
+	if value == nil {
+		return nil, fmt.Errorf("WithPart(%q, nil): give a function that reads the part", name)
 	}
+	return func(ctx context.Context, c *call) (string, error) {
+		text, err := value(ctx, c.name)
+		if err != nil {
+			return "", fmt.Errorf("%w: the part {%s}: %w", locker.ErrInvalidRule, name, err)
+		}
+		return text, nil
+	}, nil
 }

@@ -15,11 +15,13 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// service is a Shop whose methods are what a test makes them; by default they answer with their lease.
+// service is a Shop whose methods are what a test makes them; by default they answer with their
+// lease.
 type service struct {
 	shop.UnimplementedShopServer
 	unary func(ctx context.Context, o *shop.Order) (*shop.Receipt, error)
@@ -46,6 +48,10 @@ func (s *service) Move(ctx context.Context, o *shop.Order) (*shop.Receipt, error
 func (s *service) Once(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
 	return s.call(ctx, o)
 }
+func (s *service) Basket(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	return s.call(ctx, o)
+}
+
 func (s *service) Read(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
 	return s.call(ctx, o)
 }
@@ -76,6 +82,7 @@ type setup struct {
 	rules   *grpclock.Rules // default: those of the .proto file
 	opts    []grpclock.Option
 	outer   []grpc.UnaryServerInterceptor
+	around  []grpc.StreamServerInterceptor
 	service shop.ShopServer
 	dial    []grpc.DialOption
 }
@@ -86,19 +93,21 @@ func serve(t testing.TB, s setup) shop.ShopClient {
 	if s.rules == nil {
 		s.rules = grpclock.FromDescriptors()
 	}
-	unary, err := grpclock.UnaryServerInterceptor(s.locker, s.rules, s.opts...)
+	options, err := grpclock.ServerOptions(s.locker, s.rules, s.opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := grpclock.StreamServerInterceptor(s.locker, s.rules, s.opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.ChainUnaryInterceptor(append(s.outer, unary)...), grpc.ChainStreamInterceptor(stream))
+	server := grpc.NewServer(append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(s.outer...), grpc.ChainStreamInterceptor(s.around...)}, options...)...)
 	shop.RegisterShopServer(server, s.service)
 	if err := s.rules.Bind(server); err != nil {
 		t.Fatal(err)
 	}
+	return dial(t, server, s.dial...)
+}
+
+// dial serves on loopback, and returns a client.
+func dial(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) shop.ShopClient {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +120,7 @@ func serve(t testing.TB, s setup) shop.ShopClient {
 			t.Error(err)
 		}
 	})
-	conn, err := grpc.NewClient(listener.Addr().String(), append(s.dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient(listener.Addr().String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +128,17 @@ func serve(t testing.TB, s setup) shop.ShopClient {
 	return shop.NewShopClient(conn)
 }
 
+// bind binds rules to a server as a program does, with interceptors.
+func bind(t testing.TB, rules *grpclock.Rules, server registered, opts ...grpclock.Option) error {
+	t.Helper()
+	if _, err := grpclock.ServerOptions(lockertest.NewLocker(t, lockertest.NewMemory()), rules, opts...); err != nil {
+		t.Fatal(err)
+	}
+	return rules.Bind(server)
+}
+
 // redisLocker is a Locker on a server that other tests use, too.
-func redisLocker(t testing.TB, opts ...locker.Option) *locker.Engine {
+func redisLocker(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)
 	if err != nil {

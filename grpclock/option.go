@@ -2,6 +2,7 @@ package grpclock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -12,24 +13,30 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// An Option sets up a server's interceptor.
+// An Option sets up a server's interceptors.
 type Option func(*config)
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
+// config is what the options set. Its defaults stand in newConfig and nowhere else.
 type config struct {
-	wait time.Duration
-	ttl  time.Duration
-	busy codes.Code
+	wait     time.Duration
+	ttl      time.Duration
+	busy     codes.Code
+	stall    time.Duration
+	failOpen bool
 
+	Idempotency
+	idempotent bool // WithIdempotency was given
+
+	observe []func(context.Context, *Problem)
 	filters []func(context.Context, string) bool
 	adjust  []func(context.Context, string, any, *locker.Rule)
 
-	delegation bool              // is taken
+	delegation bool              // is accepted
 	delegated  []delegate.Option // how
 }
 
 func newConfig(what string, opts []Option) (config, error) {
-	c := config{wait: 5 * time.Second, busy: codes.Aborted}
+	c := config{wait: 5 * time.Second, busy: codes.Aborted, stall: 30 * time.Second}
 	for i, o := range opts {
 		if o == nil {
 			return c, fmt.Errorf("grpclock: %s: option %d is nil; leave it out instead", what, i+1)
@@ -39,64 +46,107 @@ func newConfig(what string, opts []Option) (config, error) {
 	if err := c.validate(); err != nil {
 		return c, fmt.Errorf("grpclock: %s: %w", what, err)
 	}
+	if c.idempotent {
+		c.setDefaults()
+	}
 	return c, nil
 }
 
 func (c *config) validate() error {
 	switch {
 	case c.wait == 0:
-		return fmt.Errorf("WithWait(0): a wait must have an end, as not every call has a deadline; give locker.NoWait to refuse at once")
+		return errors.New("WithWait(0): a wait must have an end, as not every call has a deadline; give locker.NoWait to refuse at once")
 	case c.wait < 0 && c.wait != locker.NoWait:
 		return fmt.Errorf("WithWait(%v): give a positive time, or locker.NoWait to refuse at once", c.wait)
 	case c.ttl != 0 && c.ttl < time.Millisecond:
 		return fmt.Errorf("WithTTL(%v): the smallest is 1ms; leave it out for the Locker's default", c.ttl)
+	case c.stall < time.Millisecond:
+		return fmt.Errorf("WithMaxStall(%v): give a positive time; for streams that are quiet for long, a long one", c.stall)
 	case c.busy != codes.Aborted && c.busy != codes.Unavailable && c.busy != codes.ResourceExhausted:
 		return fmt.Errorf("WithBusyCode(%v): choose Aborted, Unavailable or ResourceExhausted", c.busy)
+	case c.idempotent:
+		if err := c.Idempotency.validate(); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.observe {
+		if f == nil {
+			return errors.New("WithObserve(nil); leave it out instead")
+		}
 	}
 	for _, f := range c.filters {
 		if f == nil {
-			return fmt.Errorf("WithFilter(nil); leave it out to guard every call that has a rule")
+			return errors.New("WithFilter(nil); leave it out to guard every call that has a rule")
 		}
 	}
 	for _, f := range c.adjust {
 		if f == nil {
-			return fmt.Errorf("WithRule(nil); leave it out instead")
+			return errors.New("WithRule(nil); leave it out instead")
 		}
 	}
 	return nil
 }
 
-// WithWait sets how long a call waits for its lock where its rule does not say. locker.NoWait refuses at once. Default: 5 s.
+// WithWait sets how long a call waits for its locks where its rule does not say. locker.NoWait
+// refuses at once. Default: 5 s.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 
-// WithTTL sets how long the server keeps a lock when this process dies, where a rule does not say. Default: the Locker's, 30 s.
+// WithTTL sets how long the lock server keeps a lock when this process dies, where a rule does not
+// say. Default: the Locker's, 30 s.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
-// WithBusyCode sets the code of a call whose lock is busy: Aborted, Unavailable or ResourceExhausted. Default: Aborted, which
-// stands for contention and does not count as a failure of the server where Unavailable does.
+// WithBusyCode sets the code of a call whose lock is busy: Aborted, Unavailable or
+// ResourceExhausted. Default: Aborted, which stands for contention. Monitoring counts Unavailable
+// as a failure of the server.
 func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = code } }
 
-// WithFilter guards only calls for which guarded is true; the others run without a lock. Given several times, all must be
-// true. Default: every call that has a rule is guarded.
+// WithMaxStall sets for how long the client of a guarded stream may keep the handler waiting while
+// the stream holds its lock: while the handler is in Recv or Send, and no message gets through in
+// either direction. Then Recv and Send fail, the stream's context ends, and the client gets
+// DEADLINE_EXCEEDED. A handler that works, or waits for something else than its client, may take
+// its time. Raise it for streams that are quiet for long, or set [Rule].MaxStall for one method.
+// Default: 30 s.
+func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
+
+// WithFailOpen runs calls without a lock while the lock server is unavailable. Then nothing
+// excludes two of them, and nothing is idempotent: choose it where a double is a nuisance and an
+// outage is worse. Only the calls that are under way when the outage begins wait for the lock
+// server; later calls run at once, and the server is probed in the background. WithObserve sees
+// each call that runs so. Default: such calls are refused with UNAVAILABLE.
+func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
+
+// WithObserve calls see with each Problem: a call that did not get its locks, lost one, ran without
+// them (see [WithFailOpen]), or succeeded without the server's confirmation that Rule.Once or the
+// answer is stored. It is for logs and counters; ctx is that of the call, so the surrounding span
+// is in it. Given several times, all are called.
+func WithObserve(see func(ctx context.Context, p *Problem)) Option {
+	return func(c *config) { c.observe = append(c.observe, see) }
+}
+
+// WithFilter guards only calls for which guarded is true; the others run without a lock. Given
+// several times, all must be true. Default: every call that has a rule is guarded.
 func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Option {
 	return func(c *config) { c.filters = append(c.filters, guarded) }
 }
 
-// WithRule lets adjust change the Rule of a call: its Wait by the caller's tier, or its Mode. req is nil for a stream whose
-// key needs no request. A Wait or Name that it leaves empty becomes the interceptor's again. Given several times, they run
-// in order. What adjust puts into Key is not encoded.
+// WithRule lets adjust change the Rule of a call: its Wait by the caller's tier, or its Mode. A
+// call with several keys has a Rule for each. req is nil for a stream whose key needs no request. A
+// Wait or Name that adjust leaves empty becomes the interceptor's again. Given several times, they
+// run in order. What adjust puts into Key is not encoded.
 func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule *locker.Rule)) Option {
 	return func(c *config) { c.adjust = append(c.adjust, adjust) }
 }
 
-// WithDelegation lets calls join the lease of their caller, which shows a delegation of it: see package delegate, whose
-// options are those that the caller uses. Take this for services that only your own services can reach. Default: a delegation
-// that comes with a call is taken away from its metadata and has no effect.
+// WithDelegation lets a call join the lease of its caller, if the call carries a delegation of that
+// lease: see package delegate, whose options are those that the caller uses. Use it for services
+// that only your own services can reach. Default: a delegation that comes with a call is removed
+// from its metadata and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegation, c.delegated = true, opts }
 }
 
-// isNil finds a nil Locker also inside the interface: what a constructor returned with an error nobody looked at.
+// isNil finds a nil Locker also inside the interface: the result of a constructor whose error was
+// not checked.
 func isNil(l locker.Locker) bool {
 	if l == nil {
 		return true

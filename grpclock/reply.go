@@ -15,8 +15,10 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -32,21 +34,25 @@ const (
 	ReasonUnavailable       = "LOCK_UNAVAILABLE"
 	ReasonClosed            = "LOCK_CLOSED"
 	ReasonLost              = "LOCK_LOST"
+	ReasonStalled           = "STREAM_STALLED"
+	ReasonKeyReused         = "IDEMPOTENCY_KEY_REUSED"
+	ReasonNotCommitted      = "NOT_COMMITTED"
 	ReasonMisconfigured     = "LOCK_MISCONFIGURED"
 	ReasonDelegationInvalid = "DELEGATION_INVALID"
 	ReasonDelegationRefused = "DELEGATION_REFUSED"
 	ReasonCallerGone        = "CALLER_GONE"
 )
 
-// pushback is the trailer by which gRPC's own clients time their retries; a negative one forbids them.
+// pushback is the trailer by which gRPC's own clients time their retries; a negative one forbids
+// them.
 const pushback = "grpc-retry-pushback-ms"
 
 // soon is when to try again where nobody knows better.
 const soon = time.Second
 
-// A Problem says why a call did not get its lock, or lost it. It is the error that the interceptors return; gRPC sends its
-// status. Its text is fit for logs, without the key; errors.Is and errors.As find the Locker's error in it, and what the
-// handler returned if it ran.
+// A Problem says why a call did not get its lock, or lost it. It is the error that the interceptors
+// return; gRPC sends its status. Its text is fit for logs, without the key; errors.Is and errors.As
+// find the Locker's error in it, and what the handler returned if it ran.
 type Problem struct {
 	Code       codes.Code
 	Reason     string        // of the ErrorInfo
@@ -59,9 +65,10 @@ type Problem struct {
 	err error
 }
 
-// Error returns for example "grpclock: LOCK_UNAVAILABLE: acquire: the lock server cannot be asked now: EOF".
+// Error returns for example "grpclock: LOCK_UNAVAILABLE: acquire: the lock server cannot be asked
+// now: EOF".
 func (p *Problem) Error() string {
-	if e, ok := errors.AsType[*locker.Error](p.err); ok { // whose own text has the key
+	if e, ok := errtype.As[*locker.Error](p.err); ok { // whose own text has the key
 		return fmt.Sprintf("grpclock: %s: %v: %v", p.Reason, e.Op, e.Err)
 	}
 	return fmt.Sprintf("grpclock: %s: %v", p.Reason, p.err)
@@ -106,7 +113,7 @@ func (p *Problem) trailer() metadata.MD {
 	switch {
 	case p.RetryAfter > 0:
 		return metadata.Pairs(pushback, strconv.FormatInt(p.retryAfterMS(), 10))
-	case p.Reason == ReasonLost:
+	case p.Reason == ReasonLost || p.Reason == ReasonStalled:
 		return metadata.Pairs(pushback, "-1")
 	}
 	return nil
@@ -123,6 +130,8 @@ type reply struct {
 
 // replies are the answers to calls that were not run, by what the error is; the first that fits.
 var replies = []reply{
+	{is: idempotency.ErrReused, code: codes.InvalidArgument, reason: ReasonKeyReused,
+		message: "the idempotency key belongs to a different request; use a new key for a new request"},
 	{is: delegate.ErrMalformed, code: codes.InvalidArgument, reason: ReasonDelegationInvalid,
 		message: "the delegation that came with the call cannot be read"},
 	{is: delegate.ErrRefused, code: codes.FailedPrecondition, reason: ReasonDelegationRefused,
@@ -146,7 +155,8 @@ var replies = []reply{
 		message: "the lock is held by another call; nothing was done"},
 }
 
-// unavailable is also the answer to an error that is none of the replies: without the lock nothing runs.
+// unavailable is also the answer to an error that is none of the replies: without the lock nothing
+// runs.
 var unavailable = reply{is: locker.ErrUnavailable, code: codes.Unavailable, reason: ReasonUnavailable, retry: true,
 	message: "the lock cannot be asked for; nothing was done"}
 
@@ -158,27 +168,62 @@ var overtaken = reply{code: codes.Aborted, reason: ReasonLost,
 var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
 	message: "the service is stopping; the call may or may not have been completed"}
 
-// refuse answers a call that was not run. c is nil when it was not looked at yet.
+// stalled is the answer to a stream whose client neither reads nor writes.
+var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
+	message: "the stream made no progress for too long while it held its lock; the call may or may not have been completed"}
+
+// broken is what a handler gets from a stream on which another function of the program panicked.
+// The client gets what a recovery interceptor makes of the panic.
+var broken = reply{code: codes.Internal, reason: ReasonMisconfigured,
+	message: "the call failed inside the server"}
+
+// uncommitted is the answer to a call whose work and answer are stored in one transaction. To
+// repeat it is safe, because it is idempotent.
+var uncommitted = reply{code: codes.Unavailable, reason: ReasonNotCommitted, retry: true,
+	message: "the transaction failed or its outcome is unknown; repeat the call with the same idempotency key"}
+
+// unreadable is the answer to a repeated call whose stored answer is none that this program knows.
+var unreadable = reply{code: codes.Internal, reason: ReasonMisconfigured,
+	message: "the call was answered before, and the stored answer cannot be read"}
+
+// refuse answers a call that was not run.
 func (g *guard) refuse(ctx context.Context, c *call, err error) error {
-	if d, ok := errors.AsType[*dictated](err); ok {
+	if d, ok := errtype.As[*dictated](err); ok {
 		return d.error
 	}
-	p := problem(ctx, c, err, g.busy)
+	return g.answer(ctx, problem(ctx, c, err, g.busy))
+}
+
+// answer reports p, and returns it as the reply of its call.
+func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
 	_ = grpc.SetTrailer(ctx, p.trailer()) // fails where no server calls: in tests of the interceptor alone
+	g.report(ctx, p)
 	return p
 }
 
-// problem finds the answer to the error of a call that was not run; busy is the code of one whose lock is.
+// report hands p to the functions of WithObserve.
+func (g *guard) report(ctx context.Context, p *Problem) {
+	for _, see := range g.observe {
+		see(ctx, p)
+	}
+}
+
+// problem finds the answer to the error of a call that was not run; busy is the code of one whose
+// lock is.
 func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem {
-	// A Locker may fail with a context error of its own: only the end of the call's context says that nobody listens.
+	// A Locker may fail with a context error of its own: only the end of the call's context says
+	// that nobody listens.
 	if over := ctx.Err(); over != nil && errors.Is(err, over) {
 		st := status.FromContextError(over)
 		return reply{code: st.Code(), reason: ReasonCallerGone, message: "the call ended while it waited for the lock; nothing was done"}.problem(c, err)
 	}
-	if lacks, ok := errors.AsType[*key.Error](err); ok {
+	if lacks, ok := errtype.As[*key.Error](err); ok && !errors.Is(err, locker.ErrInvalidRule) {
 		p := reply{code: codes.InvalidArgument, reason: ReasonInvalidKey, message: lacks.Error()}.problem(c, err)
-		if p.Field = lacks.Part.Name; lacks.Part.Source == "meta" {
-			p.Field = "metadata." + lacks.Part.Name
+		if p.Field = lacks.Part.Name; lacks.Part.Source != "req" {
+			p.Field = lacks.Noun
+			if lacks.Part.Name != "" {
+				p.Field += "." + lacks.Part.Name
+			}
 		}
 		return p
 	}
@@ -193,18 +238,19 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 	return unavailable.problem(c, err)
 }
 
-// spoiled handles what went wrong with the lock of a call that was run. nil: the handler's reply stands.
+// spoiled handles what went wrong with the lock of a call that was run. nil: the handler's reply
+// stands.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
 		// The work succeeded, and with Rule.Once nobody knows whether that will be remembered.
+		g.report(ctx, problem(ctx, c, err, g.busy))
 		return nil
 	}
 	p := overtaken.problem(c, err)
 	if failure != nil {
 		p.err = errors.Join(err, failure)
 	}
-	_ = grpc.SetTrailer(ctx, p.trailer())
-	return p
+	return g.answer(ctx, p)
 }
 
 func endedEarly(err error) bool {
@@ -221,7 +267,7 @@ func (r reply) problem(c *call, err error) *Problem {
 	}
 	if r.retry {
 		p.RetryAfter = soon
-		if e, ok := errors.AsType[*locker.Error](err); ok && e.RetryAfter > 0 {
+		if e, ok := errtype.As[*locker.Error](err); ok && e.RetryAfter > 0 {
 			p.RetryAfter = e.RetryAfter
 		}
 	}

@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// RetryServiceConfig returns a service config for grpc.WithDefaultServiceConfig, with which gRPC's own client repeats calls
-// that were refused: after the time that the server told it, and not those that may have done something. methods are full
-// methods, as in Inventory_Reserve_FullMethodName, or services, as in "inventory.v1.Inventory" for all of its methods; none
-// stands for all methods of all services.
+// RetryServiceConfig returns a service config for grpc.WithDefaultServiceConfig. With it, gRPC's
+// own client repeats refused calls after the time that the server asks for, and does not repeat
+// calls that may have done something. methods are full methods, as in
+// Inventory_Reserve_FullMethodName, or services, as in "inventory.v1.Inventory" for all methods of
+// the service; none stands for all methods of all services.
 //
-// A call is tried up to five times, more than which gRPC does not allow. ABORTED, UNAVAILABLE and RESOURCE_EXHAUSTED
-// are repeated whoever answered so, and without a word of the server after 50 ms to 2 s: name only methods for which that is
-// right.
+// A call is tried up to five times, the most that gRPC allows. ABORTED, UNAVAILABLE and
+// RESOURCE_EXHAUSTED are repeated also when they do not come from grpclock, and without advice of
+// the server after 50 ms to 2 s: name only methods for which that is right.
 func RetryServiceConfig(methods ...string) string {
 	type name struct {
 		Service string `json:"service,omitempty"`

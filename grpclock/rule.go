@@ -1,97 +1,72 @@
 package grpclock
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"strings"
 	"time"
-
-	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// A Rule says under which lock the calls of a method run: with Key or Func, and what it leaves empty as the interceptor
-// says. The zero Rule says that they run without one, whatever the .proto file says.
+// A Rule says under which locks the calls of a method run: give Key, Keys or Func, or Idempotency.
+// What a Rule leaves empty is as the interceptor says. The zero Rule lets the calls run without a
+// lock, whatever the .proto file says.
 type Rule struct {
 	_ struct{} // keyed literals only
 
-	// Key is a template such as "order:{req.order_id}"; [Field] and [Meta] make its parts.
+	// Key is a template such as "order:{req.order_id}". [Field] and [Meta] make parts of one.
 	Key key.Key
-	// Func makes the key instead of a template; see [KeyOf].
+	// Keys are several templates. A call takes the locks of all of them together, or none. A
+	// template such as "stock:{req.items.*.sku}" makes a key for each element of a repeated field.
+	// locker.LeasesFromContext finds all leases.
+	Keys []key.Key
+	// Func makes the keys instead of templates; see [KeyOf] and [KeysOf].
 	Func KeyFunc
-	// Name stands for the lock in traces and metrics. Default: the Key's text before its first ':', for Func the method.
+	// Idempotency is a template that names the request, such as
+	// "payment:{claim.sub}:{meta.idempotency-key}": a call that comes again with the same name gets
+	// the answer of the first one, and the handler does not run again. It needs [WithIdempotency],
+	// and is for unary methods only. Start it with whose request it is, so that no client gets
+	// another one's answer.
+	Idempotency key.Key
+	// Name is the lock's name in traces and metrics. Default: the text of the first key before its
+	// first ':'; with Func the method.
 	Name string
 	// Mode is Exclusive by default.
 	Mode locker.Mode
-	// Wait is how long a call waits; locker.NoWait: not at all. Default: as [WithWait] says.
+	// Wait is how long a call waits for its locks; locker.NoWait: not at all. Default: as
+	// [WithWait] says.
 	Wait time.Duration
-	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default for the TTL: as [WithTTL] says.
+	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default for the TTL: as [WithTTL]
+	// says.
 	TTL, AtLeast, AtMost, Once time.Duration
+	// MaxStall is for how long the client of a stream may keep the handler waiting. Default: as
+	// [WithMaxStall] says.
+	MaxStall time.Duration
 }
 
-// A RuleMap has rules by full method, such as "/inventory.v1.Inventory/Reserve": what generated code calls
-// Inventory_Reserve_FullMethodName.
+// empty reports whether the Rule names no lock.
+func (r *Rule) empty() bool {
+	return r.Key == "" && len(r.Keys) == 0 && r.Func.of == nil && r.Idempotency == ""
+}
+
+// templates returns the Key or the Keys.
+func (r *Rule) templates() []key.Key {
+	if r.Key != "" {
+		return []key.Key{r.Key}
+	}
+	return r.Keys
+}
+
+// A RuleMap has rules by full method, such as "/inventory.v1.Inventory/Reserve". Generated code has
+// the name as Inventory_Reserve_FullMethodName.
 type RuleMap map[string]Rule
 
-// A KeyProvider is a service that says itself under which lock a call runs: implement it on the server that is registered.
-// It comes before all other rules; a Rule without a Key leaves the call to them. req is the request, of a stream the first
-// message. Key is taken as it is, so what a client can choose in it should have no ':'.
+// A KeyProvider is a service that says itself under which lock a call runs. Implement it on the
+// server that is registered. It comes before all other rules; a Rule without a Key leaves the call
+// to them. req is the request, of a stream the first message. Key is not encoded: make it with
+// [key.Of] if a client can choose a part of it.
 //
-// An error with a gRPC status is the reply; any other one is INTERNAL.
+// An error with a gRPC status is the reply. Every other error is INTERNAL.
 type KeyProvider interface {
 	LockKey(ctx context.Context, fullMethod string, req any) (locker.Rule, error)
 }
-
-// rule derives what to guard from a call.
-func (g *guard) rule(ctx context.Context, c *call) (locker.Rule, error) {
-	r, err := c.rule(ctx)
-	if err != nil {
-		return r, err
-	}
-	name := r.Name
-	r.TTL, r.Wait = cmp.Or(r.TTL, g.ttl), cmp.Or(r.Wait, g.wait)
-	for _, adjust := range g.adjust {
-		adjust(ctx, c.name, c.req, &r)
-	}
-	// Without a name the Locker would take the beginning of the key, which may be the client's; without a bound a call
-	// without a deadline may wait for ever.
-	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
-	return r, nil
-}
-
-func (c *call) rule(ctx context.Context) (locker.Rule, error) {
-	if c.provider != nil {
-		r, err := c.provider.LockKey(ctx, c.name, c.req)
-		if err != nil {
-			if _, ok := status.FromError(err); ok {
-				return r, &dictated{err}
-			}
-			return r, fmt.Errorf("%w: LockKey: %w", locker.ErrInvalidRule, err)
-		}
-		if r.Key != "" {
-			r.Name = cmp.Or(r.Name, methodName(c.name))
-			return r, nil
-		}
-	}
-	if c.method == nil {
-		return locker.Rule{}, errUnguarded
-	}
-	if c.method.err != nil {
-		return locker.Rule{}, fmt.Errorf("%w: %w", locker.ErrInvalidRule, c.method.err)
-	}
-	r := c.method.rule
-	var err error
-	if r.Key, err = c.method.key(ctx, c); err != nil {
-		return r, err
-	}
-	return r, nil
-}
-
-// dictated is an error whose status a KeyProvider has chosen.
-type dictated struct{ error }
-
-// methodName is a full method as a name: without the slash in front.
-func methodName(fullMethod string) string { return strings.TrimPrefix(fullMethod, "/") }

@@ -1,153 +1,236 @@
 package grpclock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"text/tabwriter"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
-
-	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Rules say under which lock each method of a server runs. They are read once: by [Rules.Bind], or method by method with the
-// first call. Make them with [FromDescriptors] or [FromMap]; they are safe for concurrent use.
+// Rules say under which locks each method of a server runs. They are compiled once: by
+// [Rules.Bind], or method by method with the first call. Make them with [FromDescriptors],
+// [FromMap] or [FromProviders]; they are safe for concurrent use.
 type Rules struct {
-	annotated bool
+	annotated bool // the .proto files count
+	provided  bool // the services are KeyProviders
 	explicit  RuleMap
-	secret    []byte
+	vocabulary
 
-	mu    sync.Mutex                         // of who adds to
-	bound atomic.Pointer[map[string]*method] // what is known of methods; a nil one runs without a lock
+	bound atomic.Bool                        // Bind has succeeded
+	known atomic.Pointer[map[string]*method] // nil for a method without a lock
+
+	mu      sync.Mutex // of the writers of known
+	unary   []*guard   // the interceptors that were made of these Rules
+	streams []*guard
 }
 
-// FromDescriptors returns the rules that stand in the .proto files of the services.
+// FromDescriptors returns the rules of the .proto files of the services.
 func FromDescriptors() *Rules { return &Rules{annotated: true} }
 
 // FromMap returns rules that were written in Go. What stands in .proto files does not count.
 func FromMap(rules RuleMap) *Rules { return (&Rules{}).With(rules) }
 
-// With returns these rules with others for some methods, which come first.
+// FromProviders returns rules for a server whose services say themselves under which locks their
+// calls run; see [KeyProvider].
+func FromProviders() *Rules { return &Rules{provided: true} }
+
+// With returns these rules, and others for some methods. The others come first.
 func (r *Rules) With(rules RuleMap) *Rules {
-	more := &Rules{annotated: r.annotated, explicit: maps.Clone(r.explicit), secret: r.secret}
-	if more.explicit == nil {
-		more.explicit = make(RuleMap, len(rules))
-	}
+	more := r.clone()
 	maps.Copy(more.explicit, rules)
 	return more
 }
 
-// WithSecret returns these rules with a secret for the parts of keys that end with |hmac: at least 16 random bytes, the same in
-// all processes.
+// WithSecret returns these rules with a secret for the parts of keys that end with |hmac: at least
+// 16 random bytes, the same in all processes.
 func (r *Rules) WithSecret(secret []byte) *Rules {
-	return &Rules{annotated: r.annotated, explicit: r.explicit, secret: slices.Clone(secret)}
+	more := r.clone()
+	more.secret = slices.Clone(secret)
+	return more
 }
 
-// Bind reads the rules of all methods of a server; call it when the services are registered, before Serve. Its error names
-// every method whose rule makes no sense, and says what to do: a field that the request does not have, a time that cannot be
-// meant, a rule for a method that is not there.
+// WithClaims returns these rules with {claim.NAME} as a part of keys: what claims finds under that
+// name. Authentication must have put the claims into the call's context, so its interceptor stands
+// before grpclock's.
+func (r *Rules) WithClaims(claims func(ctx context.Context) map[string]any) *Rules {
+	more := r.clone()
+	more.claims = claims
+	return more
+}
+
+// WithPart returns these rules with {name} as a part of keys, which value reads from the call's
+// context. "" is a missing part: the call is refused with INVALID_ARGUMENT. An error of value is
+// the program's: the call is refused with INTERNAL, and the text stays in the process.
+func (r *Rules) WithPart(name string, value func(ctx context.Context, fullMethod string) (string, error)) *Rules {
+	more := r.clone()
+	more.parts[name] = value
+	return more
+}
+
+func (r *Rules) clone() *Rules {
+	c := &Rules{annotated: r.annotated, provided: r.provided, explicit: maps.Clone(r.explicit), vocabulary: r.vocabulary}
+	if c.explicit == nil {
+		c.explicit = make(RuleMap)
+	}
+	if c.parts = maps.Clone(r.parts); c.parts == nil {
+		c.parts = make(map[string]partFunc)
+	}
+	return c
+}
+
+// guardedBy notes an interceptor that was made of these Rules.
+func (r *Rules) guardedBy(g *guard, unary, streams bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if unary {
+		r.unary = append(r.unary, g)
+	}
+	if streams {
+		r.streams = append(r.streams, g)
+	}
+}
+
+// Bind compiles the rules of all methods of a server. Call it when the services are registered,
+// before Serve. Its error names every mistake, and says what to do:
+//
+//   - a rule that makes no sense: a field that the request does not have, a negative time;
+//   - a rule that the Locker can never grant: SHARED without readers, a TTL above its maximum;
+//   - a rule for a method that the server does not have;
+//   - a rule for a stream without a stream interceptor of these Rules; the same for unary calls;
+//   - no rule at all.
 func (r *Rules) Bind(server interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 },
 ) error {
-	bound := make(map[string]*method)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := make(map[string]*method)
 	var problems []error
+	var unary, streams []string // the methods that have rules
 	services := server.GetServiceInfo()
 	for _, service := range slices.Sorted(maps.Keys(services)) {
 		for _, info := range services[service].Methods {
 			name := "/" + service + "/" + info.Name
 			m, _ := r.resolve(name)
-			if m != nil && m.err != nil {
+			if known[name] = m; m == nil {
+				continue
+			}
+			if info.IsClientStream || info.IsServerStream {
+				streams = append(streams, name)
+				r.enforce(name, m, r.streams, true)
+			} else {
+				unary = append(unary, name)
+				r.enforce(name, m, r.unary, false)
+			}
+			if m.err != nil {
 				problems = append(problems, m.err)
 			}
-			bound[name] = m
 		}
+	}
+	if len(unary) > 0 && len(r.unary) == 0 {
+		problems = append(problems, unenforced("UnaryServerInterceptor", unary))
+	}
+	if len(streams) > 0 && len(r.streams) == 0 {
+		problems = append(problems, unenforced("StreamServerInterceptor", streams))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.explicit)) {
-		if _, registered := bound[name]; !registered {
-			problems = append(problems, fmt.Errorf("grpclock: %s has a rule, and the server has no such method; write it as generated code does, in Service_Method_FullMethodName", name))
+		if _, registered := known[name]; !registered {
+			problems = append(problems, fmt.Errorf("grpclock: %s has a rule, and the server has no such method; "+
+				"write it as generated code does, in Service_Method_FullMethodName", name))
 		}
 	}
+	if len(unary)+len(streams)+len(problems) == 0 && !r.provided {
+		problems = append(problems, errors.New("grpclock: no method of the server has a rule, so nothing is guarded; "+
+			"register the services before Bind, annotate methods in their .proto files, or use FromProviders "+
+			"if the services are KeyProviders"))
+	}
+	if before := r.known.Load(); before != nil { // of other servers
+		for name, m := range *before {
+			if _, ok := known[name]; !ok {
+				known[name] = m
+			}
+		}
+	}
+	r.known.Store(&known)
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if known := r.bound.Load(); known != nil {
-		for name, m := range *known {
-			if _, ok := bound[name]; !ok {
-				bound[name] = m
-			}
-		}
-	}
-	r.bound.Store(&bound)
+	r.bound.Store(true)
 	return nil
 }
 
-// Describe returns a table of the methods that are known so far: after Bind all of a server, for a review.
+// unenforced is the problem of methods whose rules no interceptor obeys.
+func unenforced(interceptor string, methods []string) error {
+	return fmt.Errorf("grpclock: no %s was made of these Rules, so nothing guards %s; make the server with "+
+		"ServerOptions of these Rules", interceptor, strings.Join(methods, ", "))
+}
+
+// enforce sets the err of a method whose rule the interceptors cannot obey.
+func (r *Rules) enforce(name string, m *method, guards []*guard, stream bool) {
+	if m.err == nil && stream && m.idempotency != nil {
+		m.err = fmt.Errorf("grpclock: %s: a stream cannot be answered from a store; leave idempotency out", name)
+	}
+	for _, g := range guards {
+		if m.err != nil {
+			return
+		}
+		if err := g.check(m); err != nil {
+			m.err = fmt.Errorf("grpclock: %s: %w", name, err)
+		}
+	}
+}
+
+// Unguarded returns the methods that are known to run without a lock: after Bind, all of the
+// server. A service that is a [KeyProvider] may guard some of them.
+func (r *Rules) Unguarded() []string {
+	var names []string
+	if known := r.known.Load(); known != nil {
+		for _, name := range slices.Sorted(maps.Keys(*known)) {
+			if (*known)[name] == nil {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// Describe returns a table of the methods that are known so far, for a review: after Bind all of a
+// server, also if Bind has failed. Times that a rule leaves to the interceptor are shown as the
+// interceptor has them; a TTL of "-" is the Locker's own.
 func (r *Rules) Describe() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	if known := r.bound.Load(); known != nil {
-		for _, name := range slices.Sorted(maps.Keys(*known)) {
-			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, (*known)[name]) // a Builder takes everything
-		}
+	known := r.known.Load()
+	if known == nil || len(*known) == 0 {
+		return ""
+	}
+	_, _ = fmt.Fprintln(w, "METHOD\tMODE\tWAIT\tTTL\tONCE\tLOCKS") // a Builder takes everything
+	var g *guard
+	r.mu.Lock()
+	if all := slices.Concat(r.unary, r.streams); len(all) > 0 {
+		g = all[0]
+	}
+	r.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(*known)) {
+		_, _ = fmt.Fprintf(w, "%s\t%s\n", name, (*known)[name].describe(g))
 	}
 	_ = w.Flush()
-	return b.String()
+	return trailingSpace.ReplaceAllString(b.String(), "\n")
 }
 
-// method is the rule of one method, compiled.
-type method struct {
-	rule     locker.Rule // without the Key
-	template *key.Template[*call]
-	made     KeyFunc
-	early    bool  // the key needs no request
-	err      error // why it makes no sense
-}
+var trailingSpace = regexp.MustCompile(" +\n")
 
-// String is the method's line in Describe.
-func (m *method) String() string {
-	switch {
-	case m == nil:
-		return "no lock"
-	case m.err != nil:
-		return m.err.Error()
-	case m.template != nil:
-		return m.rule.Mode.String() + " " + m.template.String()
-	}
-	return m.rule.Mode.String() + " " + m.rule.Name + " by a function"
-}
-
-func (m *method) key(ctx context.Context, c *call) (string, error) {
-	if m.template != nil {
-		return m.template.Key(ctx, c)
-	}
-	k, err := m.made.of(c.req)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("%w: %w", locker.ErrInvalidRule, err)
-	case k == "":
-		return "", fmt.Errorf("%w: the request makes an empty one", locker.ErrInvalidKey)
-	}
-	return k, nil
-}
-
-// method returns the rule of a method, nil when it has none.
+// method returns the rule of a method; nil when it has none.
 func (r *Rules) method(fullMethod string) *method {
-	if known := r.bound.Load(); known != nil {
+	if known := r.known.Load(); known != nil {
 		if m, ok := (*known)[fullMethod]; ok {
 			return m
 		}
@@ -159,14 +242,15 @@ func (r *Rules) method(fullMethod string) *method {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	grown := map[string]*method{fullMethod: m}
-	if known := r.bound.Load(); known != nil {
+	if known := r.known.Load(); known != nil {
 		maps.Copy(grown, *known)
 	}
-	r.bound.Store(&grown)
+	r.known.Store(&grown)
 	return m
 }
 
-// resolve reads the rule of a method. exists: somebody has described the method, or given it a rule.
+// resolve compiles the rule of a method. exists reports whether a descriptor or a rule names the
+// method.
 func (r *Rules) resolve(fullMethod string) (m *method, exists bool) {
 	described := describe(fullMethod)
 	rule, explicit := r.explicit[fullMethod]
@@ -177,87 +261,13 @@ func (r *Rules) resolve(fullMethod string) (m *method, exists bool) {
 	switch {
 	case err != nil:
 		m = &method{err: err}
-	case rule.Key == "" && rule.Func.of == nil:
-		if !reflect.ValueOf(rule).IsZero() {
-			m = &method{err: errors.New("the rule has no Key; give one, or leave the rule out")}
-		}
-	default:
-		m = compile(rule, fullMethod, described, r.secret)
+	case !rule.empty():
+		m = r.compile(rule, fullMethod, described)
+	case !rule.zero():
+		m = &method{err: errors.New("the rule has no Key; give one, or leave the rule out")}
 	}
 	if m != nil && m.err != nil {
 		m.err = fmt.Errorf("grpclock: %s: %w", fullMethod, m.err)
 	}
 	return m, explicit || described != nil
-}
-
-// describe finds the descriptor of a method; nil when this program has none.
-func describe(fullMethod string) protoreflect.MethodDescriptor {
-	service, name, ok := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
-	if !ok {
-		return nil
-	}
-	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
-	if err != nil {
-		return nil
-	}
-	s, ok := found.(protoreflect.ServiceDescriptor)
-	if !ok {
-		return nil
-	}
-	return s.Methods().ByName(protoreflect.Name(name))
-}
-
-// compile makes a method of a rule, or says in it why that makes no sense.
-func compile(r Rule, fullMethod string, described protoreflect.MethodDescriptor, secret []byte) *method {
-	m := &method{made: r.Func, rule: locker.Rule{
-		Name: r.Name, Mode: r.Mode, Wait: r.Wait, TTL: r.TTL, AtLeast: r.AtLeast, AtMost: r.AtMost, Once: r.Once,
-	}}
-	if m.err = r.check(); m.err != nil {
-		return m
-	}
-	var request protoreflect.MessageDescriptor
-	if described != nil {
-		request = described.Input()
-	}
-	if r.Func.of != nil {
-		m.rule.Name = cmp.Or(r.Name, methodName(fullMethod))
-		if request != nil && r.Func.request != "" && r.Func.request != request.FullName() {
-			m.err = fmt.Errorf("the Func makes keys of %s, and the request is a %s", r.Func.request, request.FullName())
-		}
-		return m
-	}
-	if m.template, m.err = grammar(request, secret).Compile(r.Key); m.err != nil {
-		return m
-	}
-	m.rule.Name = cmp.Or(r.Name, m.template.Name())
-	m.early = true
-	for _, part := range m.template.Parts() {
-		m.early = m.early && part.Source != "req"
-	}
-	return m
-}
-
-// check finds what no Locker would take.
-func (r Rule) check() error {
-	if r.Key != "" && r.Func.of != nil {
-		return errors.New("the rule has a Key and a Func; give one of them")
-	}
-	if r.Mode > locker.Shared {
-		return fmt.Errorf("the mode %d is neither exclusive nor shared", r.Mode)
-	}
-	if r.Wait < 0 && r.Wait != locker.NoWait {
-		return fmt.Errorf("the wait is %v; give a positive time, or none: NoWait in Go, 0 in a .proto file", r.Wait)
-	}
-	for _, t := range []struct {
-		what  string
-		value time.Duration
-	}{{"ttl", r.TTL}, {"once", r.Once}, {"at_least", r.AtLeast}, {"at_most", r.AtMost}} {
-		if t.value != 0 && t.value < time.Millisecond {
-			return fmt.Errorf("%s is %v; the shortest is 1ms, leave it out for none", t.what, t.value)
-		}
-	}
-	if r.AtMost != 0 && r.AtMost < r.AtLeast {
-		return fmt.Errorf("at_most %v is shorter than at_least %v", r.AtMost, r.AtLeast)
-	}
-	return nil
 }

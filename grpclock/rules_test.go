@@ -54,9 +54,9 @@ func asked(t *testing.T, rules *grpclock.Rules, method string, req any, opts ...
 
 func TestTheAnnotationSaysWhatToLock(t *testing.T) {
 	rules := grpclock.FromDescriptors()
-	for _, bind := range []bool{false, true} {
-		if bind {
-			if err := rules.Bind(theShop); err != nil {
+	for _, bound := range []bool{false, true} {
+		if bound {
+			if err := bind(t, rules, theShop); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +68,7 @@ func TestTheAnnotationSaysWhatToLock(t *testing.T) {
 		} {
 			got, err := asked(t, rules, method, &shop.Order{OrderId: "4:2", Item: &shop.Item{Sku: "screw"}})
 			if err != nil || got != want {
-				t.Errorf("%s, bound: %v: %+v, %v", method, bind, got, err)
+				t.Errorf("%s, bound: %v: %+v, %v", method, bound, got, err)
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func TestEveryKindOfFieldHasOneTextInAKey(t *testing.T) {
 		"k:{req.item.sku}  ":     {&shop.Order{}, ""},
 		"k:{req.shard}":          {&shop.Order{Shard: -7}, "k:-7"},
 		"k:{req.shard} ":         {&shop.Order{}, "k:0 "},
-		"k:{req.slot}":           {&shop.Order{Slot: new(uint32(0))}, "k:0"},
+		"k:{req.slot}":           {&shop.Order{Slot: proto.Uint32(0)}, "k:0"},
 		"k:{req.slot} ":          {&shop.Order{}, ""},
 		"k:{req.digest}":         {&shop.Order{Digest: []byte{0, 0xff}}, "k:00ff"},
 		"k:{req.digest} ":        {&shop.Order{}, ""},
@@ -139,16 +139,16 @@ func TestBindFindsEveryMistake(t *testing.T) {
 		"unknown field":            {grpclock.Rule{Key: "k:{req.nope}"}, `the message latchkit.shop.v1.Order has no field "nope"; it has order_id, item, tags`},
 		"unknown field inside":     {grpclock.Rule{Key: "k:{req.item.nope}"}, `the message latchkit.shop.v1.Item has no field "nope"; it has sku`},
 		"a message":                {grpclock.Rule{Key: "k:{req.item}"}, `item is a message; name a field of it: sku`},
-		"a list":                   {grpclock.Rule{Key: "k:{req.tags}"}, `tags is a list`},
+		"a list":                   {grpclock.Rule{Key: "k:{req.tags}"}, `tags is a list; write tags.* for a lock on each element`},
 		"a map":                    {grpclock.Rule{Key: "k:{req.labels}"}, `labels is a map`},
 		"a fraction":               {grpclock.Rule{Key: "k:{req.weight}"}, `weight is a double`},
 		"inside a text":            {grpclock.Rule{Key: "k:{req.order_id.x}"}, `order_id is a string, there is nothing in it`},
-		"unknown source":           {grpclock.Rule{Key: "k:{param.id}"}, `write {meta.NAME} or {req.NAME}`},
+		"unknown source":           {grpclock.Rule{Key: "k:{param.id}"}, `write {claim.NAME}, {meta.NAME}, {peer} or {req.NAME}`},
 		"no key":                   {grpclock.Rule{Name: "k"}, `the rule has no Key`},
 		"two keys":                 {grpclock.Rule{Key: "k", Func: byOther}, `a Key and a Func`},
 		"a function of another":    {grpclock.Rule{Func: byOther}, `the Func makes keys of latchkit.shop.v1.Item, and the request is a latchkit.shop.v1.Order`},
 		"a wait of -2":             {grpclock.Rule{Key: "k", Wait: -2}, `the wait is -2ns`},
-		"a short ttl":              {grpclock.Rule{Key: "k", TTL: 1}, `ttl is 1ns; the shortest is 1ms`},
+		"a short ttl":              {grpclock.Rule{Key: "k", TTL: 1}, `ttl is 1ns; the shortest is 10ms`},
 		"a negative once":          {grpclock.Rule{Key: "k", Once: -time.Second}, `once is -1s`},
 		"at most before at least":  {grpclock.Rule{Key: "k", AtLeast: 2 * time.Second, AtMost: time.Second}, `at_most 1s is shorter than at_least 2s`},
 		"an odd mode":              {grpclock.Rule{Key: "k", Mode: 7}, `the mode 7`},
@@ -156,7 +156,7 @@ func TestBindFindsEveryMistake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rules := grpclock.FromDescriptors().With(grpclock.RuleMap{place: tc.rule})
-			err := rules.Bind(theShop)
+			err := bind(t, rules, theShop)
 			if err == nil || !strings.HasPrefix(err.Error(), "grpclock: "+place+": ") || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v", err)
 			}
@@ -171,36 +171,38 @@ func TestBindFindsEveryMistake(t *testing.T) {
 }
 
 func TestBindNamesMethodsThatAreNotThere(t *testing.T) {
-	err := grpclock.FromMap(grpclock.RuleMap{
+	err := bind(t, grpclock.FromMap(grpclock.RuleMap{
 		"/latchkit.shop.v1.Shop/Plaice": {Key: "k"},
 		"latchkit.shop.v1.Shop/Place":   {Key: "k"},
-	}).Bind(theShop)
+	}), theShop)
 	if err == nil || strings.Count(err.Error(), "the server has no such method") != 2 {
 		t.Error(err)
 	}
 	byHand := registered{"by.Hand": {Methods: []grpc.MethodInfo{{Name: "Do"}}}}
-	if err := grpclock.FromMap(grpclock.RuleMap{"/by.Hand/Do": {Key: "k:{req.id}"}}).Bind(byHand); err == nil || !strings.Contains(err.Error(), "the method has no descriptor") {
+	if err := bind(t, grpclock.FromMap(grpclock.RuleMap{"/by.Hand/Do": {Key: "k:{req.id}"}}), byHand); err == nil || !strings.Contains(err.Error(), "the method has no descriptor") {
 		t.Error(err)
 	}
-	if err := grpclock.FromMap(grpclock.RuleMap{"/by.Hand/Do": {Key: "k:{meta.id}"}}).Bind(byHand); err != nil {
+	if err := bind(t, grpclock.FromMap(grpclock.RuleMap{"/by.Hand/Do": {Key: "k:{meta.id}"}}), byHand); err != nil {
 		t.Error(err)
 	}
 }
 
-// annotated counts services: each is registered for as long as the program runs, also when its test is repeated.
+// annotated counts services: each is registered for as long as the program runs, also when its test
+// is repeated.
 var annotated atomic.Int32
 
-// annotate registers a service whose method has this option, as the code that protoc makes of a .proto file does.
+// annotate registers a service whose method has this option, as the code that protoc makes of a
+// .proto file does.
 func annotate(t *testing.T, lock *lockpb.Lock) (pkg, service string) {
 	t.Helper()
 	pkg = fmt.Sprintf("latchkit.odd%d", annotated.Add(1))
 	options := &descriptorpb.MethodOptions{}
 	proto.SetExtension(options, lockpb.E_Lock, lock)
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: new(pkg + ".proto"), Package: new(pkg), Syntax: new("proto3"),
-		MessageType: []*descriptorpb.DescriptorProto{{Name: new("Request")}},
-		Service: []*descriptorpb.ServiceDescriptorProto{{Name: new("Odd"), Method: []*descriptorpb.MethodDescriptorProto{{
-			Name: new("Do"), InputType: new("." + pkg + ".Request"), OutputType: new("." + pkg + ".Request"), Options: options,
+		Name: proto.String(pkg + ".proto"), Package: proto.String(pkg), Syntax: proto.String("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("Request")}},
+		Service: []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Odd"), Method: []*descriptorpb.MethodDescriptorProto{{
+			Name: proto.String("Do"), InputType: proto.String("." + pkg + ".Request"), OutputType: proto.String("." + pkg + ".Request"), Options: options,
 		}}}},
 	}, protoregistry.GlobalFiles)
 	if err == nil {
@@ -229,14 +231,14 @@ func TestAnAnnotationThatMakesNoSenseIsFoundAtTheStart(t *testing.T) {
 	} {
 		pkg, service := annotate(t, lock)
 		want = strings.Replace(want, "PACKAGE", pkg, 1)
-		err := grpclock.FromDescriptors().Bind(registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}})
+		err := bind(t, grpclock.FromDescriptors(), registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}})
 		if err == nil || !strings.HasPrefix(err.Error(), "grpclock: /"+service+"/Do: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
 	_, service := annotate(t, &lockpb.Lock{Key: "k", Mode: lockpb.Lock_SHARED})
 	rules := grpclock.FromDescriptors()
-	if err := rules.Bind(registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}}); err != nil {
+	if err := bind(t, rules, registered{service: {Methods: []grpc.MethodInfo{{Name: "Do"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := asked(t, rules, "/"+service+"/Do", nil); err != nil || r.Mode != locker.Shared {
@@ -254,12 +256,12 @@ func TestWhoDecides(t *testing.T) {
 		"the .proto file":         {grpclock.FromDescriptors(), locker.Rule{Key: "order:42", Name: "order", Wait: locker.NoWait}},
 		"a map comes first":       {grpclock.FromDescriptors().With(grpclock.RuleMap{place: {Key: "mine:{req.order_id}"}}), locker.Rule{Key: "mine:42", Name: "mine", Wait: 5 * time.Second}},
 		"a zero Rule lifts it":    {grpclock.FromDescriptors().With(grpclock.RuleMap{place: {}}), locker.Rule{}},
-		"a map alone":             {grpclock.FromMap(grpclock.RuleMap{}), locker.Rule{}},
+		"a map alone":             {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Wait_FullMethodName: {Key: "k"}}), locker.Rule{}},
 		"a function":              {grpclock.FromMap(grpclock.RuleMap{place: {Func: grpclock.KeyOf(func(o *shop.Order) string { return "f:" + o.GetOrderId() })}}), locker.Rule{Key: "f:42", Name: "latchkit.shop.v1.Shop/Place", Wait: 5 * time.Second}},
 		"an HMAC with its secret": {grpclock.FromMap(grpclock.RuleMap{place: {Key: "k:{req.order_id|hmac}", Name: "n"}}).WithSecret(make([]byte, 16)), locker.Rule{Key: "k:~", Name: "n", Wait: 5 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := tc.rules.Bind(theShop); err != nil {
+			if err := bind(t, tc.rules, theShop); err != nil {
 				t.Fatal(err)
 			}
 			got, err := asked(t, tc.rules, place, order)
@@ -331,17 +333,19 @@ func TestDescribeShowsAllMethods(t *testing.T) {
 	rules := grpclock.FromDescriptors().With(grpclock.RuleMap{
 		shop.Shop_Wait_FullMethodName: {Func: grpclock.KeyOf(func(o *shop.Order) string { return o.GetOrderId() }), Mode: locker.Shared, Name: "w"},
 	})
-	if err := rules.Bind(theShop); err != nil {
+	if err := bind(t, rules, theShop); err != nil {
 		t.Fatal(err)
 	}
-	const want = `/latchkit.shop.v1.Shop/Fill   exclusive order:{req.order_id}
-/latchkit.shop.v1.Shop/Move   exclusive move:{meta.x-tenant}:{req.item.sku}
-/latchkit.shop.v1.Shop/Once   exclusive once:{req.order_id}
-/latchkit.shop.v1.Shop/Place  exclusive order:{req.order_id}
-/latchkit.shop.v1.Shop/Read   no lock
-/latchkit.shop.v1.Shop/Talk   exclusive talk:{meta.x-tenant}
-/latchkit.shop.v1.Shop/Wait   shared w by a function
-/latchkit.shop.v1.Shop/Watch  exclusive order:{req.order_id}
+	const want = `METHOD                         MODE       WAIT  TTL  ONCE  LOCKS
+/latchkit.shop.v1.Shop/Basket  exclusive  none  -    -     order:{req.order_id}, stock:{req.items.*.sku}
+/latchkit.shop.v1.Shop/Fill    exclusive  none  -    -     order:{req.order_id}
+/latchkit.shop.v1.Shop/Move    exclusive  5s    7s   -     move:{meta.x-tenant}:{req.item.sku}
+/latchkit.shop.v1.Shop/Once    exclusive  none  -    1m0s  once:{req.order_id}
+/latchkit.shop.v1.Shop/Place   exclusive  none  -    -     order:{req.order_id}
+/latchkit.shop.v1.Shop/Read    no lock
+/latchkit.shop.v1.Shop/Talk    exclusive  none  -    -     talk:{meta.x-tenant}
+/latchkit.shop.v1.Shop/Wait    shared     5s    -    -     w by a function
+/latchkit.shop.v1.Shop/Watch   exclusive  none  -    -     order:{req.order_id}
 `
 	if got := rules.Describe(); got != want {
 		t.Errorf("%s", got)

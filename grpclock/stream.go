@@ -3,6 +3,7 @@ package grpclock
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -10,94 +11,193 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// stream is the interceptor. It ends as unary does.
+// stream is the interceptor. It ends as unary does, and in one more way:
+//
+//	the client kept the stream waiting for too long    DEADLINE_EXCEEDED, with STREAM_STALLED
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	outer, err := g.receive(ss.Context())
-	if err != nil {
-		return g.refuse(outer, nil, err)
-	}
-	c, guarded := g.guarded(outer, info.FullMethod, server)
-	if !guarded {
-		if outer != ss.Context() {
-			ss = &stripped{ss, outer}
-		}
+	outer, c, err := g.admit(ss.Context(), info.FullMethod, server)
+	switch {
+	case err != nil:
+		return g.refuse(outer, c, err)
+	case c == nil && outer != ss.Context():
+		return handler(server, &stripped{ss, outer})
+	case c == nil:
 		return handler(server, ss)
 	}
-	base, end := context.WithCancelCause(outer)
-	defer end(nil)
-	s := &guardedStream{ServerStream: ss, guard: g, call: c, base: base, end: end, over: make(chan error, 1), released: make(chan error, 1)}
-	s.ctx = &streamContext{Context: base}
-	if c.provider == nil && (c.method.early || c.method.err != nil) {
+	s := newGuardedStream(outer, g, c, ss)
+	defer s.end(nil)
+	if c.early() {
 		if err := s.acquire(); err != nil {
+			s.panics.resume()
 			return err
 		}
 	}
 	return s.serve(server, handler)
 }
 
-// guardedStream is a stream that is under a lock, or will be when its first message is received. Run holds the lock on a
-// goroutine of its own, because the handler has begun already when the first message is there.
+// guardedStream is a stream that is under a lock, or will be when its first message is received.
+//
+// The lock is held by a goroutine of its own, which sits in locker.Run: when the first message is
+// there, the handler has begun already. Three goroutines meet here: the interceptor's, which runs
+// the handler; the one that receives, which takes the lock and may be any goroutine of the handler;
+// and the holder. Their order is decided under mu:
+//
+//	the lock is asked for, then the handler returns     settle waits for the holder to end
+//	the handler returns, then the lock is asked for     the lock is not asked for
+//	the handler returns, then the lock is granted       the holder gives the lock back at once
 type guardedStream struct {
 	grpc.ServerStream
 	guard *guard
 	call  *call
-	base  context.Context // without the lease
-	end   context.CancelCauseFunc
-	ctx   *streamContext // what the handler sees
+	base  context.Context // the stream's context without a lease
+	held  context.Context // the context that the lock is held with: it descends from base
+	ctx   *streamContext  // the context that the handler sees
 
-	asked    bool                  // for the lock; only the receiving goroutine and, after the handler, settle look at it
-	over     chan error            // tells Run how the handler ended
-	released chan error            // what Run returned
-	refused  atomic.Pointer[error] // why there is no lock
+	endBase, endHeld context.CancelCauseFunc
+
+	mu       sync.Mutex
+	asked    bool          // a holder was started, or none is needed
+	granted  bool          // the holder has the lock for the handler
+	over     bool          // the handler has returned
+	result   error         // of the handler, for the holder
+	returned chan struct{} // closed when over and result are set
+	released chan struct{} // closed when the holder has ended
+	outcome  error         // of the holder; set before released is closed
+
+	failed atomic.Pointer[error] // why the stream must stop, if it is not the lease's end
+	panics carrier
+	watch  *watch
 }
 
-// acquire takes the lock, and returns the reply when there is none.
+func newGuardedStream(outer context.Context, g *guard, c *call, ss grpc.ServerStream) *guardedStream {
+	base, endBase := context.WithCancelCause(outer)
+	held, endHeld := context.WithCancelCause(base)
+	s := &guardedStream{
+		ServerStream: ss, guard: g, call: c,
+		base: base, endBase: endBase, held: held, endHeld: endHeld,
+		ctx:      &streamContext{Context: base},
+		returned: make(chan struct{}), released: make(chan struct{}),
+	}
+	s.watch = newWatch(g.stallOf(c), s.stall)
+	return s
+}
+
+// end ends the contexts of the stream. The one with the lease comes first: context.Cause looks for
+// the cause there as soon as the handler's context has ended.
+func (s *guardedStream) end(cause error) {
+	s.endHeld(cause)
+	s.endBase(cause)
+}
+
+// acquire takes the lock. Its error is the status of a stream that does not get the lock.
 func (s *guardedStream) acquire() error {
+	var locks []locker.Rule
+	err := s.panics.catch(func() (err error) { locks, err = s.guard.locks(s.held, s.call); return err })
+	switch {
+	case err != nil:
+		return s.refuse(err)
+	case len(locks) == 0 || s.guard.open(s.base, s.call):
+		return s.goWithout()
+	}
 	held := make(chan context.Context, 1)
-	go func() {
-		s.released <- s.guard.locks.Run(s.base, s.call, func(ctx context.Context) error {
-			held <- ctx
-			return <-s.over
-		})
-	}()
+	if !s.ask(locks, held) {
+		return s.refuse(context.Canceled)
+	}
 	select {
 	case ctx := <-held:
-		s.asked = true
 		s.ctx.hold(ctx)
+		s.watch.start()
 		context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
 		return nil
-	case err := <-s.released:
-		if err == errUnguarded {
-			s.asked = true
-			s.released <- nil
+	case <-s.released:
+		if s.guard.opens(s.base, s.call, locks, s.outcome) {
 			return nil
 		}
-		err = s.guard.refuse(s.base, s.call, err)
-		s.refused.Store(&err)
+		return s.refuse(s.outcome)
+	}
+}
+
+// goWithout lets the stream go on without a lock.
+func (s *guardedStream) goWithout() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = true
+	close(s.released)
+	return nil
+}
+
+// ask starts the holder, unless the handler has returned.
+func (s *guardedStream) ask(locks []locker.Rule, held chan<- context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	s.asked = true
+	go func() {
+		defer close(s.released)
+		s.outcome = errExited
+		s.outcome = s.panics.catch(func() error {
+			return run(s.held, s.guard.locker, locks, func(ctx context.Context) error {
+				if !s.grant() {
+					return errFailed
+				}
+				held <- ctx
+				<-s.returned
+				return s.result
+			})
+		})
+	}()
+	return true
+}
+
+// grant reports whether the handler still runs, and can use the lock.
+func (s *guardedStream) grant() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.granted = !s.over
+	return s.granted
+}
+
+// refuse stops a stream that does not get its lock. A handler that has returned already has given
+// its own answer.
+func (s *guardedStream) refuse(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
 		return err
 	}
+	if s.panics.caught() {
+		return s.stop(broken.problem(s.call, err))
+	}
+	return s.stop(s.guard.refuse(s.base, s.call, err))
 }
 
 // serve runs the handler, and gives the lock up.
 func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 	returned := false
 	defer func() {
-		if !returned { // it panicked, and goes on doing so after the release
+		if !returned { // the handler panicked, and the panic goes on after the release
 			_ = s.settle(errFailed)
 		}
 	}()
 	failure := handler(server, s)
 	returned = true
-	if refused := s.refused.Load(); refused != nil { // whatever the handler made of it
-		return *refused
-	}
+	stopped := s.failed.Load()
 	var err error
-	if failure != nil {
+	if failure != nil || stopped != nil {
 		err = s.settle(errFailed)
 	} else {
 		err = s.settle(nil)
 	}
-	if err != nil && err != errFailed {
+	s.panics.resume()
+	if stopped != nil { // whatever the handler made of it
+		return *stopped
+	}
+	switch {
+	case err == errFailed && errors.Is(failure, locker.ErrClosed): // the cause of the end of its context
+		return s.guard.answer(s.base, closing.problem(s.call, failure))
+	case err != nil && err != errFailed:
 		if p := s.guard.spoiled(s.base, s.call, err, failure); p != nil {
 			return p
 		}
@@ -105,56 +205,107 @@ func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 	return failure
 }
 
-// settle ends Run's function, and says how the lock ended.
+// settle ends the holder, and returns how the lock ended: nil if the handler never had one.
 func (s *guardedStream) settle(result error) error {
-	if !s.asked {
+	s.mu.Lock()
+	asked, granted := s.asked, s.granted
+	s.over, s.result = true, result
+	close(s.returned)
+	s.mu.Unlock()
+	s.watch.stop()
+	if !asked {
 		return nil
 	}
-	s.over <- result
-	return <-s.released
+	if !granted { // the handler did not wait for its first message
+		s.end(errReturned)
+	}
+	<-s.released
+	if !granted {
+		return nil
+	}
+	return s.outcome
 }
 
-// Context returns the stream's context. It has the lease from when the lock is held, also if it was asked for before.
+// errReturned ends the wait for a lock that nobody needs any more.
+var errReturned = errors.New("the handler returned before its stream had the lock")
+
+// Context returns the stream's context. The lease is in it from when the lock is held, also if the
+// handler asked for the context before.
 func (s *guardedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message. It waits on a goroutine of its own, so that a lock that is lost ends the wait: a message that
-// comes later is dropped with the stream.
+// RecvMsg receives a message; the first one takes the lock. When the lock is lost, RecvMsg returns,
+// and a message that comes later is dropped with the stream.
 func (s *guardedStream) RecvMsg(m any) error {
-	if lost := s.ended(); lost != nil {
-		return lost
+	if err := s.await(func() error { return s.ServerStream.RecvMsg(m) }); err != nil {
+		return err
 	}
-	received := make(chan error, 1)
-	go func() { received <- s.ServerStream.RecvMsg(m) }()
-	select {
-	case err := <-received:
-		if lost := s.ended(); lost != nil {
-			return lost
-		}
-		if err != nil || s.asked {
-			return err
-		}
-		s.call.req = m
-		return s.acquire()
-	case <-s.ctx.Done():
-		if lost := s.ended(); lost != nil {
-			return lost
-		}
-		return <-received // the call itself has ended, and so does the stream
+	s.mu.Lock()
+	asked := s.asked
+	s.mu.Unlock()
+	if asked {
+		return nil
 	}
+	s.call.req = m
+	return s.acquire()
 }
 
-// SendMsg sends a message, unless the lock is lost.
+// SendMsg sends a message. When the lock is lost, SendMsg returns although the client has not read.
 func (s *guardedStream) SendMsg(m any) error {
-	if lost := s.ended(); lost != nil {
-		return lost
-	}
-	return s.ServerStream.SendMsg(m)
+	return s.await(func() error { return s.ServerStream.SendMsg(m) })
 }
 
-// ended returns why the handler must stop; nil while it may go on, or its client has gone.
-func (s *guardedStream) ended() error {
-	if refused := s.refused.Load(); refused != nil {
-		return *refused
+// await calls f, which waits for the client, on a goroutine of its own: the end of the lock ends
+// await. f itself then ends with the stream.
+func (s *guardedStream) await(f func() error) error {
+	if stopped := s.stopped(); stopped != nil {
+		return stopped
+	}
+	done := make(chan error, 1)
+	s.watch.begin()
+	go func() {
+		err := errExited
+		defer func() { done <- err }()
+		err = s.panics.catch(f)
+	}()
+	select {
+	case err := <-done:
+		s.watch.progress()
+		if s.panics.caught() {
+			return s.stop(broken.problem(s.call, err))
+		}
+		if stopped := s.stopped(); stopped != nil {
+			return stopped
+		}
+		return err
+	case <-s.ctx.Done():
+		if stopped := s.stopped(); stopped != nil {
+			return stopped
+		}
+		return <-done // the call has ended, and f ends with it
+	}
+}
+
+// stop ends the stream's context, and returns the first reason for which that happened.
+func (s *guardedStream) stop(reason error) error {
+	if s.failed.CompareAndSwap(nil, &reason) {
+		s.end(reason)
+	}
+	return *s.failed.Load()
+}
+
+// stall stops a stream whose client neither reads nor writes.
+func (s *guardedStream) stall() {
+	p := stalled.problem(s.call, errStalled)
+	_ = grpc.SetTrailer(s.base, p.trailer()) // fails when the handler has just returned
+	s.guard.report(s.base, p)
+	_ = s.stop(p)
+}
+
+// stopped returns why the handler must stop; nil while the handler may go on, and also when its
+// client has gone.
+func (s *guardedStream) stopped() error {
+	if failed := s.failed.Load(); failed != nil {
+		return *failed
 	}
 	ctx := s.ctx.lease.Load()
 	if ctx == nil || (*ctx).Err() == nil {
@@ -169,8 +320,9 @@ func (s *guardedStream) ended() error {
 	return nil
 }
 
-// streamContext is the context of a stream whose lock may be taken only after the handler has asked for the context: it ends
-// with the stream or with the lock, and has the lease from when there is one.
+// streamContext is the context of a stream whose lock may be taken only after the handler has asked
+// for the context: it ends with the stream or with the lock, and has the lease from when there is
+// one.
 type streamContext struct {
 	context.Context
 	lease atomic.Pointer[context.Context] // Run's context, which descends from Context
@@ -186,7 +338,8 @@ func (c *streamContext) Value(name any) any {
 	return c.Context.Value(name)
 }
 
-// AfterFunc lets package context watch c without a goroutine: what Value finds is another context's end.
+// AfterFunc lets package context watch c without a goroutine: what Value finds is another context's
+// end.
 func (c *streamContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(c.Context, f)
 }

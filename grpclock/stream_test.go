@@ -18,7 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A stream of each kind: how a client begins it, so that its handler is known to have begun under the lock, and ends it.
+// A stream of each kind: how a client begins it, so that its handler is known to have begun under
+// the lock, and ends it.
 var streams = map[string]struct {
 	key  string
 	open func(ctx context.Context, client shop.ShopClient) (begin func() error, end func() error)
@@ -62,7 +63,8 @@ func lastOf(s interface{ Recv() (*shop.Receipt, error) }) error {
 	}
 }
 
-// streaming is a service whose streams say hello, and end when the client, finish or their context does.
+// streaming is a service whose streams say hello, and end when the client, finish or their context
+// does.
 type streaming struct {
 	finish  chan struct{} // closed: a watch ends
 	entered chan context.Context
@@ -147,7 +149,7 @@ func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := streaming{make(chan struct{}), make(chan context.Context, 1)}
 			store := lockertest.NewMemory()
-			client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: h.service(t)})
+			client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: h.service(t)})
 			begin, _ := kind.open(t.Context(), client)
 			if err := begin(); err != nil {
 				t.Fatal(err)
@@ -163,7 +165,7 @@ func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 	t.Run("and the client is told", func(t *testing.T) {
 		h := streaming{make(chan struct{}), make(chan context.Context, 1)}
 		store := lockertest.NewMemory()
-		client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: h.service(t)})
+		client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: h.service(t)})
 		s, err := client.Talk(metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme"))
 		if err := firstOf(err, s); err != nil {
 			t.Fatal(err)
@@ -179,7 +181,7 @@ func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 
 func TestNothingIsSentAfterALoss(t *testing.T) {
 	store := lockertest.NewMemory()
-	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: &service{
+	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: &service{
 		watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
 			store.Steal("order:42")
 			<-s.Context().Done()
@@ -216,7 +218,8 @@ func TestARefusedStreamSaysSoWhateverItsHandlerMakesOfIt(t *testing.T) {
 	want(t, end(), codes.Aborted, grpclock.ReasonBusy)
 }
 
-// A stream that is refused before anything was sent is repeated by gRPC's own client, when it was told to.
+// A stream that is refused before anything was sent is repeated by gRPC's own client, when it was
+// told to.
 func TestARefusedStreamIsRetried(t *testing.T) {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 200*time.Millisecond)
@@ -239,7 +242,7 @@ func TestARefusedStreamIsRetried(t *testing.T) {
 func TestAStreamWithoutALockIsLeftAlone(t *testing.T) {
 	client := serve(t, setup{
 		locker: lockerFunc(func(locker.Rule) error { return locker.ErrBusy }),
-		rules:  grpclock.FromMap(nil),
+		rules:  grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k"}}),
 		service: &service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
 			return s.Send(receipt(s.Context()))
 		}},
@@ -259,9 +262,9 @@ func TestAProviderDecidesOverStreamsByTheirFirstMessage(t *testing.T) {
 		rule  locker.Rule
 		key   string
 	}{
-		"a key":             {grpclock.FromMap(nil), locker.Rule{Key: "own:1"}, "own:1"},
+		"a key":             {grpclock.FromProviders(), locker.Rule{Key: "own:1"}, "own:1"},
 		"the .proto file's": {grpclock.FromDescriptors(), locker.Rule{}, "order:42"},
-		"none at all":       {grpclock.FromMap(nil), locker.Rule{}, ""},
+		"none at all":       {grpclock.FromProviders(), locker.Rule{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), rules: tc.rules, service: &provider{service: handler, rule: tc.rule}})
@@ -339,7 +342,7 @@ func TestCloseEndsStreamsThatWait(t *testing.T) {
 func TestContextsDerivedFromAStreamsContextEndWithTheLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	ends := make(chan error, 3)
-	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(60*time.Millisecond)), service: &service{
+	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: &service{
 		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
 			before, cancel := context.WithCancel(s.Context())
 			defer cancel()

@@ -34,7 +34,7 @@ func startReplicated(t *testing.T) *replicated {
 	}
 	r := &replicated{
 		server: server, master: server.Client(t), pipe: pipe,
-		replica: redistest.Start(t, "--replicaof", host+" "+port).Client(t),
+		replica: redistest.Start(t, "--replicaof", host, port).Client(t),
 	}
 	eventually(t, "the replica follows", func() bool {
 		return strings.Contains(r.replica.Info(t.Context(), "replication").Val(), "master_link_status:up") &&
@@ -197,7 +197,7 @@ func TestAnExtensionCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 // What a message tells was acknowledged by nobody: the winner asks, and that counts.
 func TestAGrantByMessageIsAcknowledgedBeforeItCounts(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]locker.Option{
+	for name, opts := range map[string][]locker.SingleOption{
 		"acknowledged":                       {locker.WithReplicaAck(1, ackWithin)},
 		"positive control: not acknowledged": nil,
 	} {
@@ -279,9 +279,6 @@ func TestWithReplicaAckSaysWhatItNeeds(t *testing.T) {
 		},
 		"no Pipeline": func() (*locker.Engine, error) {
 			return locker.NewSingle(struct{ locker.Client }{client}, locker.WithReplicaAck(1, time.Second))
-		},
-		"constructors that take a Redis client": func() (*locker.Engine, error) {
-			return locker.New(lockertest.NewMemory(), locker.WithReplicaAck(1, time.Second))
 		},
 	} {
 		if _, err := try(); err == nil || !strings.Contains(err.Error(), advice) {

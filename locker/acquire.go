@@ -3,6 +3,9 @@ package locker
 import (
 	"context"
 	"time"
+	"unicode/utf8"
+
+	"github.com/latchkit/latchkit/internal/calls"
 )
 
 // acquisition is one call of Acquire. It waits among the callers of this process first (see cohort), and at the server
@@ -27,7 +30,7 @@ type acquisition struct {
 	finish   func(Outcome) // tells the Observer that it has ended; nil without one
 	behind   string        // what its RunAll holds and sorts behind rule.Key, so that it must not wait; "": nothing
 	inside   bool          // the caller reads the key already, so that a writer who is waited for would wait for it
-	pass     *Pass         // of who joins a lease
+	pass     *Delegation   // of who joins a lease
 
 	*ticket        // the token that is asked with
 	own     ticket // mostly it is this one
@@ -39,6 +42,7 @@ type acquisition struct {
 	calls     int
 	rounds    int           // round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
+	heldSince time.Time     // when the holder got the key, as far as that is known
 	expects   time.Duration // how long the wait should take
 	failure   error         // of the last call that gave no answer
 	admitted  bool          // counted as a waiter
@@ -49,7 +53,7 @@ type acquisition struct {
 
 // observe tells the Observer that it begins.
 func (a *acquisition) observe() {
-	a.ctx, a.finish = a.engine.cfg.begin(a.ctx, OpAcquire, a.rule)
+	a.ctx, a.finish = a.engine.cfg.observe(a.ctx, OpAcquire, a.rule)
 }
 
 // end tells the Observer what came out, which it returns.
@@ -61,7 +65,7 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.engine.examine.Do(func() { ask(&a.engine.calls, a.engine.warn) })
+	a.engine.examine.Do(func() { calls.Ask(&a.engine.calls, a.engine.warn) })
 	return lease, nil
 }
 
@@ -81,8 +85,8 @@ func (a *acquisition) run() (lease *Lease, err error) {
 		a.inside, a.rule.Wait = true, NoWait
 	}
 	if a.rule.Wait > 0 {
-		timer := a.engine.timers.start(a.rule.Wait)
-		defer a.engine.timers.stop(timer)
+		timer := a.engine.timers.Start(a.rule.Wait)
+		defer a.engine.timers.Stop(timer)
 		a.expiry = timer.C
 	}
 	a.describe()
@@ -99,13 +103,13 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	case a.rule.Mode == Shared:
 		a.cohort = &cohort{terms: t} // its own
 	}
-	return a.begin()
+	return a.start()
 }
 
-// begin asks for the first time.
-func (a *acquisition) begin() (*Lease, error) {
+// start asks for the first time.
+func (a *acquisition) start() (*Lease, error) {
 	if a.rule.Mode == Shared {
-		if err := a.hear(); err != nil {
+		if err := a.subscribeFirst(); err != nil {
 			return nil, err
 		}
 	}
@@ -113,12 +117,28 @@ func (a *acquisition) begin() (*Lease, error) {
 	return a.lead(nil)
 }
 
-// describe asks for the metadata, once.
+// describe finds out the metadata of the lease, once.
 func (a *acquisition) describe() {
-	if f := a.engine.cfg.metadata; f != nil && a.meta == "" {
-		a.meta = f(a.ctx)
-		a.meta = a.meta[:min(len(a.meta), maxMetadataBytes)]
+	if a.meta != "" {
+		return
 	}
+	if a.meta = a.rule.Metadata; a.meta == "" && a.engine.cfg.metadata != nil {
+		a.meta = a.engine.cfg.metadata(a.ctx)
+	}
+	a.meta = shorten(a.meta, maxMetadataBytes)
+}
+
+// shorten cuts text to at most n bytes, and not within a character.
+func shorten(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for cut := n; cut > max(n-utf8.UTFMax, 0); cut-- {
+		if utf8.RuneStart(text[cut]) {
+			return text[:cut]
+		}
+	}
+	return text[:n] // it is no text
 }
 
 // close ends what the wait has set up.
@@ -139,7 +159,7 @@ func (a *acquisition) close(lease *Lease, err error) {
 
 // admit counts the caller as a waiter, unless too many wait already.
 func (a *acquisition) admit() bool {
-	a.admitted = a.admitted || a.engine.waiters.admit(a.key(), a.engine.cfg.maxWaiters)
+	a.admitted = a.admitted || a.engine.waiters.enter(a.key(), a.engine.cfg.maxWaiters)
 	return a.admitted
 }
 

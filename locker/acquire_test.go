@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestABusyKeyIsRefusedWithTheTimeToComeBack(t *testing.T) {
@@ -179,18 +180,18 @@ func TestAnAbandonedAcquireIsUndoneOnceTheServerAnswers(t *testing.T) {
 type spy struct {
 	locker.Store
 	mu       sync.Mutex
-	releases []locker.Claim
-	acquires []locker.Claim
+	releases []store.Claim
+	acquires []store.Claim
 }
 
-func (s *spy) Acquire(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+func (s *spy) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	s.mu.Lock()
 	s.acquires = append(s.acquires, c)
 	s.mu.Unlock()
 	return s.Store.Acquire(ctx, c)
 }
 
-func (s *spy) Release(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+func (s *spy) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	s.mu.Lock()
 	s.releases = append(s.releases, c)
 	s.mu.Unlock()
@@ -204,7 +205,7 @@ func TestAReleaseUndoesExactlyWhenAnAcquireIsUnanswered(t *testing.T) {
 		release(t, acquire(t, l, locker.Rule{Key: "clear"}))
 		store.LoseReplies(locker.OpAcquire, 1)
 		release(t, acquire(t, l, locker.Rule{Key: "unclear"}))
-		if len(s.releases) != 2 || s.releases[0].Undo != 0 || s.releases[1].Undo < time.Minute {
+		if len(s.releases) != 2 || s.releases[0].TombstoneTTL != 0 || s.releases[1].TombstoneTTL < time.Minute {
 			t.Fatalf("releases %+v", s.releases)
 		}
 	})
@@ -241,18 +242,18 @@ func TestEveryHoldHasATokenOfItsOwn(t *testing.T) {
 func TestWhoIsNeverAnsweredHearsUnavailableWithinASecond(t *testing.T) {
 	for name, failure := range map[string]error{
 		"unclear":   errors.New("EOF"),
-		"temporary": &locker.Refusal{Temporary: true, Err: errors.New("LOADING")},
+		"temporary": &store.Refusal{Temporary: true, Err: errors.New("LOADING")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				l := lockertest.NewLocker(t, store)
-				store.Fail(locker.OpAcquire, failure)
+			virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+				l := lockertest.NewLocker(t, backend)
+				backend.Fail(locker.OpAcquire, failure)
 				start := time.Now()
 				_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 				since(t, start, time.Second, 300*time.Millisecond)
 				wantErr(t, err, "a", locker.ErrUnavailable, failure)
 				wantNot(t, err, locker.ErrBusy)
-				if store.Calls(locker.OpAcquire) < 3 {
+				if backend.Calls(locker.OpAcquire) < 3 {
 					t.Fatal("it was not repeated")
 				}
 
@@ -278,18 +279,18 @@ func TestAWaiterThatSawAHolderOutlastsAnOutage(t *testing.T) {
 }
 
 func TestARefusalForGoodIsReturnedAtOnce(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store)
-		oom := &locker.Refusal{Err: errors.New("OOM")}
-		store.Fail(locker.OpAcquire, oom)
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, backend)
+		oom := &store.Refusal{Err: errors.New("OOM")}
+		backend.Fail(locker.OpAcquire, oom)
 		start := time.Now()
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 		since(t, start, 0, 0)
 		wantErr(t, err, "a", locker.ErrUnavailable, oom)
-		if n := store.Calls(locker.OpAcquire); n != 1 {
+		if n := backend.Calls(locker.OpAcquire); n != 1 {
 			t.Fatalf("%d calls", n)
 		}
-		if n := store.Calls(locker.OpRelease); n != 0 {
+		if n := backend.Calls(locker.OpRelease); n != 0 {
 			t.Fatalf("%d undos of a call that did not run", n)
 		}
 	})
@@ -331,7 +332,7 @@ type ending struct {
 	ended *atomic.Bool
 }
 
-func (s ending) Acquire(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+func (s ending) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	defer s.ended.Store(true)
 	return s.Memory.Acquire(ctx, c)
 }
@@ -355,7 +356,7 @@ type cancelling struct {
 	_ *testing.T
 }
 
-func (c cancelling) Acquire(ctx context.Context, claim locker.Claim) (locker.Grant, error) {
+func (c cancelling) Acquire(ctx context.Context, claim store.Claim) (store.Grant, error) {
 	g, err := c.Memory.Acquire(ctx, claim)
 	(*ctx.Value(cancelling{}).(*context.CancelFunc))()
 	return g, err

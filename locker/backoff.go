@@ -2,8 +2,9 @@ package locker
 
 import (
 	"iter"
-	"math/rand/v2"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
 )
 
 // A Backoff is the sequence of pauses between the attempts of one wait, where nobody tells the waiter that its turn has
@@ -20,24 +21,8 @@ func Constant(d time.Duration) Backoff {
 }
 
 // Exponential pauses for first, then twice as long each time, up to most.
-func Exponential(first, most time.Duration) Backoff {
-	return func(yield func(time.Duration) bool) {
-		for d := min(first, most); yield(d); d = min(2*d, most) {
-		}
-	}
-}
+func Exponential(first, most time.Duration) Backoff { return calls.Doubling(first, most) }
 
 // Jitter makes each pause of b a random one between half and all of it, so that waiters that were refused together do
 // not come back together.
-func Jitter(b Backoff) Backoff {
-	return func(yield func(time.Duration) bool) {
-		for d := range b {
-			if d > 1 {
-				d = d/2 + rand.N(d/2+1)
-			}
-			if !yield(d) {
-				return
-			}
-		}
-	}
-}
+func Jitter(b Backoff) Backoff { return calls.Jittered(b) }

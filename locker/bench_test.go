@@ -52,7 +52,7 @@ func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 // Each of them queues at the server by itself, and is told when it is its turn.
 func BenchmarkContendedFair(b *testing.B) { contend(b, locker.WithFair()) }
 
-func contend(b *testing.B, opts ...locker.Option) {
+func contend(b *testing.B, opts ...locker.SingleOption) {
 	l, err := locker.NewSingle(redistest.Shared(b).Client(b), opts...)
 	if err != nil {
 		b.Fatal(err)
@@ -80,9 +80,9 @@ func contend(b *testing.B, opts ...locker.Option) {
 // Many callers, each with a key of its own: -cpu 1,2,… changes how many cores they have.
 func BenchmarkManyCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
-		for name, options := range map[string][]locker.Option{"alone": nil, "together": {locker.WithAutoPipeline()}} {
+		for name, options := range map[string]func(*redis.Options){"direct": func(o *redis.Options) { o.ContextTimeoutEnabled = true }, "by flight": func(*redis.Options) {}} {
 			b.Run(fmt.Sprintf("%d/%s", callers, name), func(b *testing.B) {
-				l, err := locker.NewSingle(redistest.Shared(b).Client(b), options...)
+				l, err := locker.NewSingle(redistest.Shared(b).Client(b, options))
 				if err != nil {
 					b.Fatal(err)
 				}

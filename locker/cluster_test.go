@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // answers counts the error replies of all nodes of a cluster, by their first word.
@@ -228,13 +228,13 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 		t.Fatal("positive control: no step was refused, or nobody was sent to the target")
 	}
 	// Of another phase, or without a part, nothing is renewed.
-	store := locker.ReadWriteStore(client)
-	for _, c := range []locker.Claim{
+	backend := locker.ReadWriteStore(client)
+	for _, c := range []store.Claim{
 		{Key: read.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", Mode: locker.Shared, TTL: time.Minute, Fence: leases[0].Fence()},
 		{Key: written.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", TTL: time.Minute},
 	} {
-		gs, err := store.Renew(t.Context(), []locker.Claim{c})
-		if err != nil || gs[0].State != locker.NotOurs {
+		gs, err := backend.Renew(t.Context(), []store.Claim{c})
+		if err != nil || gs[0].State != store.NotOurs {
 			t.Errorf("%v: %v, %v", c, gs, err)
 		}
 	}
@@ -259,22 +259,22 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client(t)
-	store := locker.SingleStore(client)
+	backend := locker.SingleStore(client)
 	const key = "confirmed"
-	holder := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1}
-	winner := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1, Queue: true, Hand: time.Minute}
-	want := func(state locker.State, g locker.Grant, err error) {
+	holder := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
+	winner := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, HandoffTTL: time.Minute}
+	want := func(state store.State, g store.Grant, err error) {
 		t.Helper()
 		if err != nil || g.State != state {
 			t.Fatalf("%v %v, want %v", g.State, err, state)
 		}
 	}
-	g, err := store.Acquire(t.Context(), holder)
-	want(locker.Granted, g, err)
-	g, err = store.Acquire(t.Context(), winner)
-	want(locker.Busy, g, err)
-	g, err = store.Release(t.Context(), holder)
-	want(locker.Released, g, err)
+	g, err := backend.Acquire(t.Context(), holder)
+	want(store.Granted, g, err)
+	g, err = backend.Acquire(t.Context(), winner)
+	want(store.Busy, g, err)
+	g, err = backend.Release(t.Context(), holder)
+	want(store.Released, g, err)
 
 	slot := int(locker.SlotOf(key))
 	from, i := cluster.Owner(slot)
@@ -282,9 +282,9 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	if move.Carry(key) != 1 {
 		t.Fatal("the lease was not carried, or the queue with it")
 	}
-	renewal := locker.Claim{Key: key, Owner: winner.Owner, TTL: 2 * time.Minute, Handed: true}
-	gs, err := store.Renew(t.Context(), []locker.Claim{renewal})
-	want(locker.Granted, gs[0], err)
+	renewal := store.Claim{Key: key, Owner: winner.Owner, TTL: 2 * time.Minute, ByHandoff: true}
+	gs, err := backend.Renew(t.Context(), []store.Claim{renewal})
+	want(store.Granted, gs[0], err)
 	if left := client.PTTL(t.Context(), key).Val(); left < 90*time.Second {
 		t.Errorf("%v are left", left)
 	}
@@ -293,30 +293,29 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	}
 
 	// The rest of what a release does, in steps of one key each.
-	waiter := locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, Hand: time.Minute, Undo: time.Minute}
-	g, err = store.Release(t.Context(), waiter)
-	want(locker.NotOurs, g, err)
+	waiter := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: time.Minute, TombstoneTTL: time.Minute}
+	g, err = backend.Release(t.Context(), waiter)
+	want(store.NotOurs, g, err)
 	if client.Get(t.Context(), locker.Tombstone(key, waiter.Owner)).Val() != "undone" {
 		t.Error("there is no tombstone")
 	}
-	winner.Keep = time.Minute
-	g, err = store.Release(t.Context(), winner)
-	want(locker.Released, g, err)
+	winner.KeepFor = time.Minute
+	g, err = backend.Release(t.Context(), winner)
+	want(store.Released, g, err)
 	if text := client.Get(t.Context(), key).Val(); !strings.HasPrefix(text, "kept:") {
 		t.Errorf("AtLeast keeps %q", text)
 	}
-	once := locker.Claim{Key: key, Owner: rand.Text(), Once: time.Minute, Complete: true}
-	if _, err := store.Release(t.Context(), once); !redis.IsTryAgainError(err) {
+	once := store.Claim{Key: key, Owner: rand.Text(), Once: time.Minute, Complete: true}
+	if _, err := backend.Release(t.Context(), once); !redis.IsTryAgainError(err) {
 		t.Errorf("a release that sets the mark ended with %v", err)
 	}
 }
 
 func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]locker.Option{
-		"":                  nil,
-		"all in a pipeline": {locker.WithAutoPipeline()},
-		"acknowledged":      {locker.WithReplicaAck(1, 4*time.Second)},
+	for name, opts := range map[string][]locker.SingleOption{
+		"":             nil,
+		"acknowledged": {locker.WithReplicaAck(1, 4*time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -462,8 +461,8 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	n := locker.SingleStore(cluster.Client(t)).(locker.Notifier)
-	defer n.Listen(func(locker.Event) {})()
+	n := locker.SingleStore(cluster.Client(t)).(store.Notifier)
+	defer n.Listen(func(store.Event) {})()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -551,7 +550,7 @@ func TestTheClientsOfALockerLeadToTheSamePlace(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := locker.NewSingle(cluster, locker.WithRenewClient(cluster), locker.WithAutoPipeline()); err != nil {
+	if _, err := locker.NewSingle(cluster, locker.WithRenewClient(cluster)); err != nil {
 		t.Error(err)
 	}
 }
@@ -559,39 +558,26 @@ func TestTheClientsOfALockerLeadToTheSamePlace(t *testing.T) {
 func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	alone := locker.SingleStore(cluster.Masters[0].Client(t)).(locker.Examiner)
-	if w := alone.Examine(t.Context()); len(w) != 1 || w[0].Code != "cluster-node" {
+	alone := locker.SingleStore(cluster.Masters[0].Client(t)).(store.ServerChecker)
+	if w := alone.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "cluster-node" {
 		t.Errorf("%+v", w)
 	}
-	whole := locker.SingleStore(cluster.Client(t)).(locker.Examiner)
-	if w := whole.Examine(t.Context()); len(w) != 0 {
+	whole := locker.SingleStore(cluster.Client(t)).(store.ServerChecker)
+	if w := whole.CheckServer(t.Context()); len(w) != 0 {
 		t.Errorf("%+v", w)
 	}
 	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory", "100mb")
 	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru")
-	if w := whole.Examine(t.Context()); len(w) != 1 || w[0].Code != "eviction-policy" {
+	if w := whole.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "eviction-policy" {
 		t.Errorf("%+v", w)
 	}
 }
 
-// What the README says that a user needs.
+// The user that docs/operations.md describes.
 func TestAUserForLocksOnACluster(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(readme), "ACL SETUSER locks ")
-	list, rest, _ := strings.Cut(rest, "```")
-	_, rest, _ = strings.Cut(rest, "On a Cluster add `")
-	more, _, ok := strings.Cut(rest, "`")
-	if !ok {
-		t.Fatal("the README has no such list")
-	}
-	words := []any{"acl", "setuser", "locks"}
-	for word := range strings.FieldsSeq(list + " " + more) {
-		words = append(words, word)
-	}
+	words, more := documentedUser(t)
+	words = append(words, more...)
 	cluster := redistest.StartCluster(t)
 	for _, node := range append(cluster.Masters, cluster.Replicas...) {
 		if err := node.Client(t).Do(t.Context(), words...).Err(); err != nil {
@@ -617,7 +603,7 @@ func TestAUserForLocksOnACluster(t *testing.T) {
 func TestRunAllOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	for name, opts := range map[string][]locker.Option{"": nil, "acknowledged": {locker.WithReplicaAck(1, 4*time.Second)}} {
+	for name, opts := range map[string][]locker.SingleOption{"": nil, "acknowledged": {locker.WithReplicaAck(1, 4*time.Second)}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var seen answers

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // streakWithin bounds a streak in time, so that other processes do not wait longer for long sections than for short ones.
@@ -17,7 +19,8 @@ const streakWithin = 10 * time.Millisecond
 // Events, and what they do to a cohort with waiters:
 //
 //	release, streak not over     the next waiter gets the hold
-//	release, streak over         the next waiter leads; its acquire goes out with the release
+//	release, streak over         the next waiter leads; its acquire goes out with the release, or, where that cannot be,
+//	                             the first waiter that is still there leads when the release has ended
 //	the hold is lost             the next waiter leads, with a token of its own
 //	the leader gives up or fails the next waiter leads, with the leader's place in the server's queue where that is certain;
 //	                             when the server cannot be asked, waiters that are overdue fail with the leader
@@ -29,11 +32,12 @@ type cohort struct {
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
-	open    bool      // hold is Shared, and more callers may use it
-	seen    bool      // the leader, or one before it, was answered: the key is held
-	holder  Holder    // what the leader heard last, while there is no hold
-	heard   time.Time // and when
-	failure error     // of the leader's last question
+	open    bool         // hold is Shared, and more callers may use it
+	seen    bool         // the leader, or one before it, was answered: the key is held
+	holder  store.Holder // what the leader heard last, while there is no hold
+	heard   time.Time    // and when
+	since   time.Time    // when that holder got the key, zero: unknown
+	failure error        // of the leader's last question
 }
 
 // terms are what callers must agree on to share a lease.
@@ -132,13 +136,14 @@ func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
 		a.sees(c.hold.holder())
+		a.heldSince = c.hold.taken
 	case c.seen:
 		h := c.holder
 		if h.Left > 0 {
 			h.Left = max(h.Left-time.Since(c.heard), 0)
 		}
 		a.sees(h)
-		a.current, a.failure = c.failure == nil, c.failure
+		a.current, a.failure, a.heldSince = c.failure == nil, c.failure, c.since
 	}
 }
 
@@ -147,11 +152,11 @@ func (cs *cohorts) busy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := a.cohort
-	c.seen, c.holder, c.heard, c.failure = true, a.holder, time.Now(), nil
+	c.seen, c.holder, c.heard, c.since, c.failure = true, a.holder, time.Now(), a.heldSince, nil
 }
 
-// failed is called when the leader was not answered.
-func (cs *cohorts) failed(a *acquisition) {
+// noteFailure is called when the leader was not answered.
+func (cs *cohorts) noteFailure(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	a.cohort.failure = a.failure
@@ -189,9 +194,10 @@ func (cs *cohorts) granted(h *hold) {
 	}
 }
 
-// release is called when the user of h gives it up. Either it was passed on, or it must go back to the server; then next,
-// if there is one, leads: its acquire may go out with the release.
-func (cs *cohorts) release(h *hold) (passed bool, next *acquisition) {
+// release is called when the user of h gives it up. Either h was passed on, or h must go back to the server. In that case
+// rest is the cohort, if it has waiters, and has no leader: the caller must call lead or released. Until then the waiters
+// stay in the cohort, and can leave it.
+func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := h.cohort
@@ -202,15 +208,36 @@ func (cs *cohorts) release(h *hold) (passed bool, next *acquisition) {
 		h.over = true
 		return false, nil
 	}
-	if len(c.waiting) > 0 && h.used < h.block && time.Since(h.since) < streakWithin &&
+	if len(c.waiting) > 0 && h.used < h.block && time.Since(h.taken) < streakWithin &&
 		!cs.engine.isClosing() && cs.engine.keeper.pass(h) {
 		fence := h.fence + uint64(h.used) //nolint:gosec // a few
 		h.used++
-		c.take().turn <- turn{hold: h, fence: fence}
+		c.next().turn <- turn{hold: h, fence: fence}
 		return true, nil
 	}
 	h.over = true
-	return false, cs.newLeader(c)
+	if len(c.waiting) == 0 {
+		cs.newLeader(c)
+		return false, nil
+	}
+	c.hold = nil
+	return false, c
+}
+
+// lead makes the first waiter of c that is still there the leader, before the release: its acquire goes out with it. It is
+// nil when all have left.
+func (cs *cohorts) lead(c *cohort) *acquisition {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.newLeader(c)
+}
+
+// released makes the first waiter of c that is still there the leader, when the release has ended or goes on in the
+// background.
+func (cs *cohorts) released(c *cohort) {
+	if next := cs.lead(c); next != nil {
+		next.turn <- turn{seen: true}
+	}
 }
 
 // lost is called when h has ended on the server: its cohort asks anew.
@@ -263,11 +290,11 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 		}
 		return nil
 	}
-	return c.take()
+	return c.next()
 }
 
-// take takes the first who waits; the cohorts' mutex is held.
-func (c *cohort) take() *acquisition {
+// next takes the first who waits; the cohorts' mutex is held.
+func (c *cohort) next() *acquisition {
 	a := c.waiting[0]
 	c.waiting[0] = nil
 	c.waiting = c.waiting[1:]

@@ -352,7 +352,7 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 		if i, err := l.Inspect(t.Context(), "a"); err != nil || !strings.Contains(second.String(), "a") || i.Fence+1 != second.Fence() {
 			t.Errorf("%+v %v, fence %d", i, err, second.Fence())
 		}
-		if err := l.Break(t.Context(), "a", second.Fence(), "drill"); err != nil {
+		if err := l.Revoke(t.Context(), "a", second.Fence(), "drill"); err != nil {
 			t.Fatalf("break by the fence of a lease that was passed on: %v", err)
 		}
 		lost(t, second, locker.ErrRevoked)
@@ -459,8 +459,8 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 		for _, l := range ls { // one where the holder is, one where only the leader has heard of it
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
-			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < 29*time.Second || e.RetryAfter > 30*time.Second {
-				t.Errorf("retry after %v, while the holder has 30 s", e.RetryAfter)
+			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
+				t.Errorf("retry after %v, while the holder has just begun", e.RetryAfter)
 			}
 			for _, w := range ws {
 				w.cancel()
@@ -485,8 +485,8 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 		}
 		store.DelayReplies(locker.OpAcquire, 0)
 		<-ws[2].done
-		if e := wantErr(t, ws[2].err, "a", locker.ErrTooManyWaiters); e.RetryAfter < 59*time.Second || e.RetryAfter > time.Minute {
-			t.Errorf("retry after %v, while the holder has a minute", e.RetryAfter)
+		if e := wantErr(t, ws[2].err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
+			t.Errorf("retry after %v, while nothing is known of the holder", e.RetryAfter)
 		}
 		if waited := ws[2].at.Sub(ws[2].since); waited > 50*time.Millisecond {
 			t.Errorf("refused after %v; the leader was answered earlier", waited)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // The confirmation of a lease that was handed over lengthens it, as a renewal does; one that is late does not undo what came
@@ -15,15 +15,15 @@ func TestALateConfirmationDoesNotShorten(t *testing.T) {
 	holder := l.held()
 	ear := l.listen()
 	c := l.waits(ear.name)
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	ear.wantGranted(c)
-	c.Handed = true
+	c.ByHandoff = true
 	for _, ttl := range []time.Duration{time.Hour, time.Second} {
 		c.TTL = ttl
-		l.renew(c, locker.Granted)
+		l.renew(c, store.Granted)
 		if left := l.server.PTTL(t.Context(), l.key).Val(); left < 50*time.Minute {
 			t.Errorf("after a confirmation by %v the lease lives for %v", ttl, left)
 		}
 	}
-	l.release(c, locker.Released)
+	l.release(c, store.Released)
 }

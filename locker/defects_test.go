@@ -17,6 +17,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Defects that were found in widely used lock libraries. Ours must not have them; each test says what went wrong there.
@@ -73,14 +74,14 @@ func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 // A token that was the beginning of the holder's token counted as the holder's.
 func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
-	store := locker.SingleStore(client)
-	claim := locker.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
-	_, _ = store.Acquire(t.Context(), claim) // its answer cannot be read back, tokens having 26 letters; the key is taken
+	backend := locker.SingleStore(client)
+	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
+	_, _ = backend.Acquire(t.Context(), claim) // its answer cannot be read back, tokens having 26 letters; the key is taken
 	claim.Owner = "user1"
-	if g, _ := store.Acquire(t.Context(), claim); g.State != locker.Busy {
+	if g, _ := backend.Acquire(t.Context(), claim); g.State != store.Busy {
 		t.Fatalf("user1 was answered %q", g.State)
 	}
-	if g, _ := store.Release(t.Context(), claim); g.State != locker.NotOurs {
+	if g, _ := backend.Release(t.Context(), claim); g.State != store.NotOurs {
 		t.Fatalf("user1 released user10's key: %q", g.State)
 	}
 	if v := client.Get(t.Context(), "defect:6").Val(); !strings.HasPrefix(v, "user10:") {

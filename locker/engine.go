@@ -8,28 +8,34 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/typednil"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// An Engine turns a [Store] into a [Locker]. It owns the tokens, the deadlines, the waiting, the renewals and the
-// undoing of what was left unclear; the Store only makes atomic steps. Make one with [New] or a constructor such as
-// [NewSingle], share it, and Close it when the service stops.
+// An Engine turns a [Store] into a [Locker]. It owns the tokens, the deadlines, the waiting, the
+// renewals and the undoing of what was left unclear; the Store only makes atomic steps. Make one
+// with [New] or a constructor such as [NewSingle], share it, and Close it when the service stops.
 type Engine struct {
-	store   Store
-	readers Downgrader // the same Store; nil: it has no readers
-	cfg     config
-	keeper  keeper
-	cleaner cleaner
-	cohorts cohorts
-	waiters waiters
-	post    post
-	times   times
-	timers  timers
-	pace    *pace   // nil: TTLs are fixed
-	joined  *Engine // of leases that were joined; nil where that cannot be
+	store    Store
+	readers  store.Downgrader // the same Store; nil: it has no readers
+	confirms bool             // grants that messages bring need a confirmation
+	cfg      config
+	keeper   keeper
+	steps    calls.Steps    // of the Store
+	foreign  *calls.Foreign // the same, if the Store does not begin them itself
+	cohorts  cohorts
+	waiters  waiters
+	post     post
+	times    holdStats
+	timers   calls.Timers
+	pace     *ttlTuner // nil: TTLs are fixed
+	joined   *Engine   // of leases that were joined; nil where that cannot be
 
-	calls    callers
-	acquires tasks // calls of Acquire
-	runs     tasks // Run's functions
+	calls    calls.Pool
+	acquires calls.Tasks // calls of Acquire
+	runs     calls.Tasks // Run's functions
 
 	examine    sync.Once
 	closing    chan struct{} // closed when Close begins
@@ -40,67 +46,77 @@ type Engine struct {
 	cut        context.CancelFunc
 }
 
-// New returns a Locker over s. The constructors of the kinds of lock call it; call it for a Store of your own.
+// New returns a Locker over s. The constructors of the kinds of lock call it; call it for a Store
+// of your own.
 func New(s Store, opts ...Option) (*Engine, error) {
-	if isNil(s) {
+	if typednil.Is(s) {
 		return nil, errors.New("latchkit: New: the Store is nil")
 	}
-	cfg, err := newConfig(opts)
+	cfg, err := configure(opts, Option.set)
 	if err != nil {
 		return nil, err
-	}
-	if cfg.renewClient != nil || cfg.autoPipeline || cfg.acks.asked {
-		return nil, errors.New("latchkit: New: WithRenewClient, WithAutoPipeline and WithReplicaAck are for constructors that take a Redis client; set your Store up by itself")
 	}
 	return newEngine(s, cfg), nil
 }
 
 func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
-	e.calls.store = s
-	e.readers, _ = s.(Downgrader)
+	e.calls.Store = s
+	e.readers, _ = s.(store.Downgrader)
+	if c, ok := s.(store.Confirmer); ok {
+		e.confirms = c.NeedsConfirmation()
+	}
 	e.background, e.cut = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
-		e.pace = &pace{bounds: cfg.adaptiveTTL}
+		e.pace = &ttlTuner{bounds: cfg.adaptiveTTL}
 	}
 	e.keeper.init(e)
-	e.cleaner = cleaner{calls: &e.calls, release: s.Release, background: e.background, closing: e.closing}
-	e.cleaner.init()
+	if steps, ok := s.(calls.Steps); ok {
+		e.steps = steps
+	} else {
+		e.foreign = calls.NewForeign(&e.calls, cfg.undoEnded)
+		e.steps = e.foreign
+	}
 	e.cohorts.init(e)
 	e.post.init(e)
-	if j, ok := s.(Joiner); ok {
+	if j, ok := s.(store.Joiner); ok {
 		e.joined = joinedEngine(j, cfg)
+	}
+	if m, ok := s.(store.Membership); ok {
+		m.Watch(e.cfg.warn)
 	}
 	return e
 }
 
 var _ Locker = (*Engine)(nil)
 
-// Acquire takes the lock that rule describes, waiting as rule.Wait says. ctx ends the wait, at once, even while a call
-// to the server hangs; what was left unclear by then is undone in the background. ctx does not end the lease that was
-// granted: use [Run], or Lease.Context, for work that must end with the lease.
+// Acquire takes the lock that rule describes, waiting as rule.Wait says. ctx ends the wait, at
+// once, even while a call to the server hangs; what was left unclear by then is undone in the
+// background. ctx does not end the lease that was granted: use [Run], or Lease.Context, for work
+// that must end with the lease.
 //
-// The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported, ErrInvalidKey,
-// ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside it where a holder was seen.
+// The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
+// ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside
+// it where a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return e.acquire(ctx, rule, nil)
 }
 
 // acquire is Acquire, or with a pass Join.
-func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Pass) (*Lease, error) {
-	a, err := e.begin(ctx, rule)
+func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Delegation) (*Lease, error) {
+	a, err := e.newAcquisition(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
-	defer e.acquires.leave() // Close waits, because what is unclear then is undone before it stops the cleaner
+	defer e.acquires.Leave() // Close waits, because what is unclear then is undone before it stops the cleaner
 	a.pass = pass
 	a.observe()
 	return a.end(a.run())
 }
 
-// begin makes the acquisition of one call of Acquire, and counts it among those that are under way. Nothing was sent, and
-// nobody was told, when it fails.
-func (e *Engine) begin(ctx context.Context, rule Rule) (*acquisition, error) {
+// newAcquisition makes the acquisition of one call of Acquire, and counts it among those that are
+// under way. Nothing was sent, and nobody was told, when it fails.
+func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, error) {
 	adaptive := e.pace != nil && rule.TTL == 0
 	if adaptive {
 		rule.TTL = e.pace.ttl()
@@ -111,7 +127,7 @@ func (e *Engine) begin(ctx context.Context, rule Rule) (*acquisition, error) {
 	if err == nil {
 		err = a.mindOrder(ctx)
 	}
-	if err == nil && !e.acquires.enter() {
+	if err == nil && !e.acquires.Enter() {
 		err = ErrClosed
 	}
 	if err != nil {
@@ -124,49 +140,50 @@ func (e *Engine) begin(ctx context.Context, rule Rule) (*acquisition, error) {
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
-	s, ok := e.store.(Inspector)
+	s, ok := e.store.(store.Inspector)
 	if !ok {
 		return Info{}, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
 	}
 	return administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return s.Inspect(ctx, l) })
 }
 
-// Break throws out the holder of key that [Engine.Inspect] showed with this fence. Its lease ends with ErrRevoked at its
-// next renewal, or if it has none at its deadline, until when it may still work: let the data check the fence. Give a reason, it is told to
-// the holder: no secrets.
+// Revoke takes the lease away from the holder of key that [Engine.Inspect] showed with this fence.
+// The holder learns of it (ErrRevoked) at its next renewal, or at its deadline if the lease is
+// never renewed. Until then the holder may keep working, so let the data check the fence. reason is
+// shown to the holder; do not put secrets in it.
 //
-// Errors: ErrGone when no holder has that fence any more, so repeating a Break hits nobody else; ErrInvalidKey,
-// ErrUnavailable, ErrUnsupported, ctx.Err().
-func (e *Engine) Break(ctx context.Context, key string, fence uint64, reason string) error {
-	if err := checkKey(e.cfg.prefix + key); err != nil {
-		return &Error{Op: OpBreak, Key: key, Err: err}
+// Errors: ErrGone when no holder has that fence any more, so a repeated Revoke hits no other
+// holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
+func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason string) error {
+	if err := store.CheckKey(e.cfg.prefix + key); err != nil {
+		return &Error{Op: OpRevoke, Key: key, Err: err}
 	}
-	ctx, end := e.cfg.begin(ctx, OpBreak, Rule{Key: key, Name: Rule{Key: key}.name()})
-	err := e.breakHolder(ctx, key, fence, reason)
+	ctx, end := e.cfg.observe(ctx, OpRevoke, Rule{Key: key, Name: Rule{Key: key}.name()})
+	err := e.revoke(ctx, key, fence, reason)
 	if end != nil {
-		end(Outcome{Result: resultOf(OpBreak, err), Err: err, Fence: fence, Calls: 1})
+		end(Outcome{Result: resultOf(OpRevoke, err), Err: err, Fence: fence, Calls: 1})
 	}
 	return err
 }
 
-func (e *Engine) breakHolder(ctx context.Context, key string, fence uint64, reason string) error {
-	s, ok := e.store.(Breaker)
+func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason string) error {
+	s, ok := e.store.(store.Revoker)
 	if !ok {
-		return &Error{Op: OpBreak, Key: key, Err: ErrUnsupported}
+		return &Error{Op: OpRevoke, Key: key, Err: ErrUnsupported}
 	}
-	g, err := administer(ctx, e, OpBreak, key, func(l string) (Grant, error) { return s.Break(ctx, l, fence, reason) })
-	if err == nil && g.State != Released {
-		return &Error{Op: OpBreak, Key: key, Err: fmt.Errorf("%w: fence %d; look again with Inspect", ErrGone, fence)}
+	g, err := administer(ctx, e, OpRevoke, key, func(l string) (store.Grant, error) { return s.Revoke(ctx, l, fence, reason) })
+	if err == nil && g.State != store.Released {
+		return &Error{Op: OpRevoke, Key: key, Err: fmt.Errorf("%w: fence %d; look again with Inspect", ErrGone, fence)}
 	}
 	return err
 }
 
-// RaiseFence makes the next fence of key larger than atLeast: the repair when the server lost its counter and the
-// database remembers a larger one. It never lowers it.
+// RaiseFence makes the next fence of key larger than atLeast: the repair when the server lost its
+// counter and the database remembers a larger one. It never lowers it.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
-	s, ok := e.store.(Fencer)
+	s, ok := e.store.(store.Fencer)
 	if !ok {
 		return &Error{Op: OpRaiseFence, Key: key, Err: ErrUnsupported}
 	}
@@ -180,30 +197,31 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 func administer[T any](ctx context.Context, e *Engine, op Op, key string, call func(l string) (T, error)) (T, error) {
 	var none T
 	l := e.cfg.prefix + key
-	if err := checkKey(l); err != nil {
+	if err := store.CheckKey(l); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}
 	if err := ctx.Err(); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}
 	select {
-	case a := <-ask(&e.calls, func() (T, error) { return call(l) }):
-		if a.err != nil {
-			return none, &Error{Op: op, Key: key, Err: unavailable(a.err)}
+	case a := <-calls.Ask(&e.calls, func() (T, error) { return call(l) }):
+		if a.Err != nil {
+			return none, &Error{Op: op, Key: key, Err: unavailable(a.Err)}
 		}
-		return a.value, nil
+		return a.Value, nil
 	case <-ctx.Done():
 		return none, &Error{Op: op, Key: key, Err: ctx.Err()}
 	}
 }
 
-// Close stops the Locker: no more admissions, waiters end with ErrClosed, and so do the contexts of leases. It waits
-// until the functions of [Run] have returned and their leases are released, renewing them meanwhile, and until what was
-// left unclear is undone; at most until ctx ends. Keys that are still held then run out by their TTL. Leases taken by
-// hand may be released after Close. The Store's client is the caller's and stays open.
+// Close stops the Locker: no more admissions, waiters end with ErrClosed, and so do the contexts of
+// leases. It waits until the functions of [Run] have returned and their leases are released,
+// renewing them meanwhile, and until what was left unclear is undone; at most until ctx ends. Keys
+// that are still held then run out by their TTL. Leases taken by hand may be released after Close.
+// The Store's client is the caller's and stays open.
 //
-// The error is ctx's, when something was still under way; a second Close waits for the first, and returns
-// the same.
+// The error is ctx's, when something was still under way; a second Close waits for the first, and
+// returns the same.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.once.Do(func() { first = true })
@@ -218,8 +236,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	defer close(e.closed)
 	close(e.closing)
 	silent := e.post.stop()
-	e.acquires.close()
-	e.runs.close()
+	e.acquires.Close()
+	e.runs.Close()
 	for _, l := range e.keeper.leases() {
 		l.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
 	}
@@ -227,26 +245,28 @@ func (e *Engine) Close(ctx context.Context) error {
 	if e.joined != nil {
 		err = e.joined.Close(ctx)
 	}
-	if acquired := e.acquires.wait(ctx); err == nil {
+	if acquired := e.acquires.Wait(ctx); err == nil {
 		err = acquired
 	}
-	if ran := e.runs.wait(ctx); err == nil {
+	if ran := e.runs.Wait(ctx); err == nil {
 		err = ran
 	}
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
 		l.tell(ErrClosed) // nobody watches it any more; a Release may still come
 	}
-	if cleaned := e.cleaner.stop(ctx); err == nil {
-		err = cleaned
-	}
-	e.cut()
-	if s, ok := e.store.(settler); ok {
-		if settled := s.settle(ctx); err == nil {
-			err = settled
+	if e.foreign != nil {
+		if undone := e.foreign.Close(ctx); err == nil {
+			err = undone
 		}
 	}
-	if idle := e.calls.stop(ctx); err == nil {
+	e.cut()
+	if s, ok := e.store.(store.Closer); ok {
+		if closed := s.Close(ctx); err == nil {
+			err = closed
+		}
+	}
+	if idle := e.calls.Stop(ctx); err == nil {
 		err = idle
 	}
 	select {
@@ -260,9 +280,6 @@ func (e *Engine) Close(ctx context.Context) error {
 	return e.closeErr
 }
 
-// settler is a Store that goes on by itself after it has answered. Close waits for that.
-type settler interface{ settle(context.Context) error }
-
 func (e *Engine) isClosing() bool {
 	select {
 	case <-e.closing:
@@ -272,20 +289,54 @@ func (e *Engine) isClosing() bool {
 	}
 }
 
-// warn tells, once, what is unsafe about the server. It runs beside the first acquire, not in its way.
+// warn tells, once, what is unsafe about the server. It runs beside the first acquire, not in its
+// way.
 func (e *Engine) warn() (struct{}, error) {
-	x, ok := e.store.(Examiner)
+	x, ok := e.store.(store.ServerChecker)
 	if !ok {
 		return struct{}{}, nil
 	}
-	ctx, cancel := context.WithTimeout(e.background, callTimeout)
+	ctx, cancel := context.WithTimeout(e.background, calls.Timeout)
 	defer cancel()
-	for _, w := range x.Examine(ctx) {
-		if o, ok := e.cfg.observer.(Warner); ok {
-			o.Warn(w)
-		} else {
-			slog.Warn("latchkit: "+w.Text, "code", w.Code)
-		}
+	for _, w := range x.CheckServer(ctx) {
+		e.cfg.warn(w)
 	}
 	return struct{}{}, nil
+}
+
+// warn gives a warning to the Observer, or to the log.
+func (c *config) warn(w Warning) {
+	if o, ok := c.observer.(Warner); ok {
+		o.Warn(w)
+	} else {
+		slog.Warn("latchkit: "+w.Text, "code", w.Code)
+	}
+}
+
+// Nodes asks the nodes of a quorum how they stand: which of them vote, why the others do not, and
+// for how long. It also does what brings these back, as every lock does. ctx bounds the wait; a
+// node that does not answer is waited for no longer than [WithNodeTimeout]. A Locker that is no
+// quorum answers [ErrUnsupported].
+func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
+	m, ok := e.store.(store.Membership)
+	if !ok {
+		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
+	}
+	if !e.acquires.Enter() {
+		return nil, &Error{Op: OpInspect, Err: ErrClosed}
+	}
+	defer e.acquires.Leave()
+	nodes, err := m.Nodes(ctx)
+	if err != nil {
+		return nodes, &Error{Op: OpInspect, Err: err}
+	}
+	return nodes, nil
+}
+
+// undoEnded warns of the server's refusal to release what was left unclear.
+func (c *config) undoEnded(err error) {
+	c.warn(Warning{
+		Code: "release-refused",
+		Text: "the server refuses to release a lock that nobody uses, so its key stays locked until its TTL is over: " + err.Error(),
+	})
 }

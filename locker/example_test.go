@@ -26,7 +26,8 @@ func ExampleRun() {
 	err = locker.Run(context.Background(), l, rule, ship)
 	switch {
 	case errors.Is(err, locker.ErrBusy):
-		e, _ := errors.AsType[*locker.Error](err)
+		var e *locker.Error
+		errors.As(err, &e)
 		log.Printf("somebody else ships it, look again in %v", e.RetryAfter)
 	case errors.Is(err, locker.ErrLost):
 		log.Print("the lock was lost while shipping: what was done may have been overtaken")

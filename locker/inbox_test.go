@@ -17,26 +17,28 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // post is a Notifier, and what it told.
 type post struct {
 	*testing.T
-	locker.Notifier
-	told chan locker.Event
+	store.Notifier
+	told chan store.Event
 	stop func()
 }
 
 func newPost(t *testing.T, c locker.Client) *post {
 	t.Helper()
-	n, ok := locker.SingleStore(c).(locker.Notifier)
+	n, ok := locker.SingleStore(c).(store.Notifier)
 	if !ok {
 		t.Fatalf("the Store of a %T is no Notifier", c)
 	}
-	p := &post{t, n, make(chan locker.Event, 100), nil}
-	p.stop = n.Listen(func(e locker.Event) { p.told <- e })
+	p := &post{t, n, make(chan store.Event, 100), nil}
+	p.stop = n.Listen(func(e store.Event) { p.told <- e })
 	t.Cleanup(p.stop)
 	return p
 }
@@ -50,20 +52,20 @@ func (p *post) open() string {
 	return name
 }
 
-func (p *post) next() locker.Event {
+func (p *post) next() store.Event {
 	p.Helper()
 	select {
 	case e := <-p.told:
 		return e
 	case <-time.After(20 * time.Second):
 		p.Fatal("nothing was told")
-		return locker.Event{}
+		return store.Event{}
 	}
 }
 
 func (p *post) wantReopened() {
 	p.Helper()
-	if e := p.next(); e.Kind != locker.EventReopened || e.Key != "" {
+	if e := p.next(); e.Kind != store.EventReopened || e.Key != "" {
 		p.Fatalf("told %+v, want EventReopened", e)
 	}
 }
@@ -74,7 +76,7 @@ func (p *post) wantHears(c *redis.Client, name string) {
 	if n := c.Publish(p.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {
 		p.Fatalf("%d listen at %s", n, name)
 	}
-	want := locker.Event{Kind: locker.EventHead, Key: "the key", Owner: "TOKEN", Hand: 1500 * time.Millisecond}
+	want := store.Event{Kind: store.EventHead, Key: "the key", Owner: "TOKEN", HandoffTTL: 1500 * time.Millisecond}
 	if e := p.next(); e != want {
 		p.Fatalf("told %#v, want %#v", e, want)
 	}
@@ -108,9 +110,9 @@ func TestAnInboxHearsOfItsTurns(t *testing.T) {
 	for _, text := range malformed {
 		l.server.Publish(t.Context(), name, text)
 	}
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	e := p.next()
-	if e.Kind != locker.EventGranted || e.Owner != c.Owner || e.Key != l.key || e.Hand != handed {
+	if e.Kind != store.EventGranted || e.Owner != c.Owner || e.Key != l.key || e.HandoffTTL != handed {
 		t.Fatalf("told %#v", e)
 	}
 	p.wantHears(l.server, name)
@@ -129,13 +131,13 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%q is read as %#v", text, e)
 		}
 	}
-	for text, want := range map[string]locker.Event{
+	for text, want := range map[string]store.Event{
 		"granted 7 8 9 10 T a key: of 3 words": {
-			Kind: locker.EventGranted, At: time.UnixMicro(7), Fence: 8, Block: 9, Hand: 10 * time.Millisecond, Owner: "T", Key: "a key: of 3 words",
+			Kind: store.EventGranted, At: time.UnixMicro(7), Fence: 8, FenceCount: 9, HandoffTTL: 10 * time.Millisecond, Owner: "T", Key: "a key: of 3 words",
 		},
-		"head 10 T k": {Kind: locker.EventHead, Hand: 10 * time.Millisecond, Owner: "T", Key: "k"},
-		"done T k":    {Kind: locker.EventDone, Owner: "T", Key: "k"},
-		"free a key":  {Kind: locker.EventFree, Key: "a key"},
+		"head 10 T k": {Kind: store.EventHead, HandoffTTL: 10 * time.Millisecond, Owner: "T", Key: "k"},
+		"done T k":    {Kind: store.EventDone, Owner: "T", Key: "k"},
+		"free a key":  {Kind: store.EventFree, Key: "a key"},
 	} {
 		if e, ok := locker.EventOf(text); !ok || e != want {
 			t.Errorf("%q is read as %#v", text, e)
@@ -214,7 +216,7 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	p := newPost(t, client)
 	for range 3 {
 		name, err := p.Open(t.Context(), "any")
-		if no, ok := errors.AsType[*locker.Refusal](err); name != "" || !ok || no.Temporary || !strings.Contains(err.Error(), "ACL") {
+		if no, ok := errtype.As[*store.Refusal](err); name != "" || !ok || no.Temporary || !strings.Contains(err.Error(), "ACL") {
 			t.Fatalf("%q %v", name, err)
 		}
 	}
@@ -234,10 +236,10 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 		ear := newLine(t, server).listen()
 		holder := l.held()
 		first, second := l.waits(ear.name), l.waits("")
-		l.release(holder, locker.Released)
+		l.release(holder, store.Released)
 		l.wantHolder(first)
 		ear.wantSilence() // the message is lost, and nothing else
-		l.release(first, locker.Released)
+		l.release(first, store.Released)
 		l.wantHolder(second)
 	}
 }
@@ -271,7 +273,7 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	q := newPost(t, redis.NewClient(&redis.Options{Addr: server.Addr()}))
 	if name, err := q.Open(t.Context(), "any"); name != "" || err == nil {
 		t.Fatalf("%q %v", name, err)
-	} else if no, ok := errors.AsType[*locker.Refusal](err); !ok || !no.Temporary {
+	} else if no, ok := errtype.As[*store.Refusal](err); !ok || !no.Temporary {
 		t.Fatalf("%v, want a temporary refusal", err)
 	}
 	server.Restart()
@@ -304,7 +306,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	client := server.Client(t)
 	here := func() bool {
 		all := make([]byte, 1<<20)
-		return strings.Contains(string(all[:runtime.Stack(all, true)]), "locker.(*inbox).run")
+		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*Subscription).run")
 	}
 	for _, meanwhile := range []func(p *post){
 		func(*post) {}, // never opened
@@ -340,15 +342,15 @@ func TestStopLeavesNothing(t *testing.T) {
 func TestAClientThatCannotSubscribeMakesNoNotifier(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
-	store := locker.SingleStore(struct{ locker.Client }{client})
-	if _, ok := store.(locker.Notifier); ok {
+	backend := locker.SingleStore(struct{ locker.Client }{client})
+	if _, ok := backend.(store.Notifier); ok {
 		t.Fatal("it says that it notifies")
 	}
 	l := sharedLine(t)
-	l.store = store
+	l.store = backend
 	holder := l.held()
 	waiter := l.waits("")
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	l.wantHolder(waiter)
 }
 

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // keeper renews all holds of an Engine and ends those whose time is over: one goroutine over a schedule of due times,
@@ -15,19 +17,16 @@ type keeper struct {
 
 	mu      sync.Mutex
 	due     schedule
-	pending []*hold   // to be renewed, each once
-	senders int       // goroutines that renew what is pending
-	sent    time.Time // when the last of them took a batch
 	running bool
 	stopped bool
 	wake    chan struct{} // an earlier time than the one that run sleeps for
 	next    instant       // what run sleeps for
 	ended   chan struct{} // closed when run has returned
+	clocks  clocks
 }
 
 const (
-	renewSlack  = 10 * time.Millisecond // what is due this soon goes into the same batch
-	callTimeout = 5 * time.Second       // of calls in the background
+	renewSlack = 10 * time.Millisecond // what is due this soon goes into the same batch
 )
 
 func (k *keeper) init(e *Engine) {
@@ -46,7 +45,7 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	h.lease = lease
 	k.plan(h, h.since, h.each)
 	if h.handed > 0 { // soon: until then the server keeps it for that long only
-		h.renew = instantOf(h.since).add(h.handed / 8)
+		h.renew = instantOf(h.since).plus(h.handed / 8)
 	}
 	k.due.add(h)
 	if !k.running {
@@ -96,12 +95,12 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 // take a tenth so that holds taken together do not stay together.
 func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 	begun := instantOf(start)
-	h.final = !k.engine.cfg.renewal || h.until != 0 && begun.add(ttl) >= h.until
+	h.final = !k.engine.cfg.renewal || h.until != 0 && begun.plus(ttl) >= h.until
 	third := ttl / 3
 	if h.claim.Mode == Shared && h.claim.Inbox == "" {
 		third = min(third, untoldAsks)
 	}
-	h.renew = begun.add(third - third/10 + rand.N(third/5+1))
+	h.renew = begun.plus(third - third/10 + rand.N(third/5+1))
 	h.due = 0
 }
 
@@ -150,7 +149,7 @@ func (k *keeper) leases() []*Lease {
 }
 
 // claimOf is what h was granted to, and has become.
-func (k *keeper) claimOf(h *hold) Claim {
+func (k *keeper) claimOf(h *hold) store.Claim {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.claim
@@ -174,7 +173,7 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	deadline := instantOf(now).add(ttl - k.engine.cfg.drift(ttl))
+	deadline := instantOf(now).plus(ttl - k.engine.cfg.drift(ttl))
 	switch {
 	case !h.usedBy(l) || deadline > h.deadline:
 		return false
@@ -189,12 +188,12 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 
 // extension returns what an extension of l by ttl asks for now, and the time from which its success counts. From then on
 // the server may keep the lease for that long, and it is not passed on. It is false when it was passed on already.
-func (k *keeper) extension(l *Lease, ttl time.Duration) (Claim, time.Time, bool) {
+func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
 	if !h.usedBy(l) {
-		return Claim{}, now, false
+		return store.Claim{}, now, false
 	}
 	h.longest, h.adaptive = max(h.longest, ttl), false
 	return h.renewalAt(now, ttl), now, true
@@ -248,7 +247,7 @@ func (k *keeper) run() {
 		for _, e := range over {
 			e.hold.lost(e.users, e.why, true)
 		}
-		k.enqueue(renewals)
+		k.send(renewals)
 		timer.Reset(pause)
 		select {
 		case <-timer.C:
@@ -262,8 +261,12 @@ func (k *keeper) run() {
 func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := instantOf(time.Now())
-	soon := now.add(renewSlack)
+	read := time.Now()
+	now := instantOf(read)
+	if gain := k.clocks.gained(read); gain > 0 {
+		k.suspended(now, gain)
+	}
+	soon := now.plus(renewSlack)
 	for h := k.due.first(soon); h != nil; h = k.due.first(soon) {
 		if now >= h.deadline {
 			k.due.remove(h)
@@ -279,11 +282,13 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 		} else {
 			k.pace(h)
 		}
-		h.renew = now.add(retryAfter(h.each))
+		h.renew = now.plus(retryAfter(h.each))
 		k.due.fix(h)
 	}
 	if k.next = k.due.earliest(); k.next == 0 {
-		k.next = now.add(time.Hour)
+		k.next = now.plus(time.Hour)
+	} else {
+		k.next = min(k.next, now.plus(looksForSuspension))
 	}
 	return renewals, over, k.next.until(now), k.stopped
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestALeaseIsRenewedForHours(t *testing.T) {
@@ -103,14 +104,14 @@ func TestABrokenLeaseIsRevoked(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
-		if err := l.Break(t.Context(), "a", lease.Fence(), "deploy"); err != nil {
+		if err := l.Revoke(t.Context(), "a", lease.Fence(), "deploy"); err != nil {
 			t.Fatal(err)
 		}
 		lost(t, lease, locker.ErrLost, locker.ErrRevoked)
 		if text := context.Cause(lease.Context()).Error(); !strings.Contains(text, "deploy") {
 			t.Fatalf("%q does not give the reason", text)
 		}
-		wantErr(t, l.Break(t.Context(), "a", lease.Fence(), "again"), "a", locker.ErrGone)
+		wantErr(t, l.Revoke(t.Context(), "a", lease.Fence(), "again"), "a", locker.ErrGone)
 	})
 }
 
@@ -143,17 +144,17 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 // lagging is a Store whose renewals all succeed, when the test says so.
 type lagging struct {
 	locker.Store
-	renew func([]locker.Claim)
+	renew func([]store.Claim)
 }
 
-func (s lagging) Renew(_ context.Context, cs []locker.Claim) ([]locker.Grant, error) {
+func (s lagging) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
 	s.renew(cs)
-	return slices.Repeat([]locker.Grant{{State: locker.Granted}}, len(cs)), nil
+	return slices.Repeat([]store.Grant{{State: store.Granted}}, len(cs)), nil
 }
 
 func TestALateSuccessDoesNotResurrectALease(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, lagging{store, func([]locker.Claim) { time.Sleep(2 * time.Second) }})
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, lagging{backend, func([]store.Claim) { time.Sleep(2 * time.Second) }})
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		lost(t, lease, locker.ErrLost)
 		expires := lease.Expires()

@@ -2,17 +2,20 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// A Lease is one caller's hold of a lock, from its grant to its release or loss; that it may be passed on to the next caller
-// of this process instead of going back to the server, nobody notices. It is safe for concurrent use; its zero value is
-// not usable. Two things end separately: its context, which tells the work to stop, and the hold itself, which Close
-// keeps up until the work has stopped.
+// A Lease is one caller's use of a lock, from the grant to the release or the loss. On release the
+// lock may go to the next caller in this process without a round trip; callers cannot tell the
+// difference. A Lease is safe for concurrent use; its zero value is not usable. Its context ends
+// when the work must stop. The lease itself can last longer: Engine.Close renews it until the work
+// has stopped.
 type Lease struct {
 	engine  *Engine
 	hold    *hold
@@ -41,10 +44,11 @@ type Lease struct {
 // init makes l the Lease of the caller a, over h with one of its fences.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
-	l.base, l.endHold = a.engine.cfg.begin(a.caller, OpHold, a.rule)
+	l.base, l.endHold = a.engine.cfg.observe(a.caller, OpHold, a.rule)
 }
 
-// String returns for example "lease of order:42, fence 1763688000123456". The owner's token is never shown.
+// String returns for example "lease of order:42, fence 1763688000123456". The owner's token is
+// never shown.
 func (l *Lease) String() string { return fmt.Sprintf("lease of %s, fence %d", l.rule.Key, l.fence) }
 
 // Format prints String for every verb, so that no %+v shows the token.
@@ -60,15 +64,16 @@ func (l *Lease) Mode() Mode {
 	return l.mode
 }
 
-// Fence returns a number that grows with every grant of the key, also when a lease is passed on inside a process; all who share
-// the key in one phase of readers have the same, on a quorum mostly. Hand it to
-// whatever the lock protects and let that refuse a smaller one than it has seen: then a holder that was paused past its
-// lease can do no harm. It is 0 only where the Store cannot mint one.
+// Fence returns a number that grows with every grant of the key, also when a lease is passed on
+// inside a process; all who share the key in one phase of readers have the same, on a quorum
+// mostly. Hand it to whatever the lock protects and let that refuse a smaller one than it has seen:
+// then a holder that was paused past its lease can do no harm. It is 0 only where the Store cannot
+// mint one.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Expires returns when the lease ends unless it is renewed: a conservative bound on the local monotonic clock, before
-// the server would give the key to anybody else.
-// Of a lease that has ended it is when it ended.
+// Expires returns when the lease ends unless it is renewed: a conservative bound on the local
+// monotonic clock, before the server would give the key to anybody else. Of a lease that has ended
+// it is when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
 	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
@@ -82,9 +87,9 @@ func (l *Lease) Expires() time.Time {
 	return deadline
 }
 
-// Context returns a context that carries the values of the one given to Acquire, but not its cancellation, and that ends
-// with the lease. context.Cause then says why: ErrReleased, or an [*Error] for ErrLost, ErrRevoked, ErrExpired or
-// ErrClosed.
+// Context returns a context that carries the values of the one given to Acquire, but not its
+// cancellation, and that ends with the lease. context.Cause then says why: ErrReleased, or an
+// [*Error] for ErrLost, ErrRevoked, ErrExpired or ErrClosed.
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +99,8 @@ func (l *Lease) Context() context.Context {
 	return l.own
 }
 
-// bound is the context for Run's function: it ends with the caller's context or with the lease, whichever is first.
+// bound is the context for Run's function: it ends with the caller's context or with the lease,
+// whichever is first.
 func (l *Lease) bound() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,12 +163,13 @@ func (l *Lease) lose(why error) bool {
 		return false
 	}
 	// Not on the keeper's goroutine: a slow Observer must not delay the deadlines of other leases.
-	ask(&l.engine.calls, func() (struct{}, error) { l.tell(why); return struct{}{}, nil })
+	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.tell(why); return struct{}{}, nil })
 	return true
 }
 
-// tell lets the Observer know, once, how the hold ended. A loss ends the contexts first, so that no Observer delays them;
-// a Release that comes in between tells instead, so whoever has released has been observed.
+// tell lets the Observer know, once, how the hold ended. A loss ends the contexts first, so that no
+// Observer delays them; a Release that comes in between tells instead, so whoever has released has
+// been observed.
 func (l *Lease) tell(why error) {
 	l.told.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
 }
@@ -199,17 +206,17 @@ func (l *Lease) ended() error {
 
 // wrap puts operation and key to err, replacing those of an inner Error about the same lease.
 func (l *Lease) wrap(op Op, err error) error {
-	if inner, ok := errors.AsType[*Error](err); ok {
+	if inner, ok := errtype.As[*Error](err); ok {
 		err = inner.Err
 	}
 	return &Error{Op: op, Key: l.rule.Key, Err: err}
 }
 
-// Observe tells the Locker's Observer that op begins under this lease, as the Locker tells it of its own operations. It
-// returns what the Observer made of ctx, and what must be called once when op has ended, without the Fence, which is
-// filled in. It is for adapters, such as package sqllock.
+// Observe tells the Locker's Observer that op begins under this lease, as the Locker tells it of
+// its own operations. It returns what the Observer made of ctx, and what must be called once when
+// op has ended, without the Fence, which is filled in. It is for adapters, such as package sqllock.
 func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outcome)) {
-	ctx, end := l.engine.cfg.begin(ctx, op, l.rule)
+	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
 	return ctx, func(o Outcome) {
 		o.Fence = l.fence
 		finish(end, o)

@@ -12,24 +12,6 @@ type Locker interface {
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 
-// Mode says with whom a lease may be shared.
-type Mode uint8
-
-const (
-	// Exclusive admits one holder. It is the zero value.
-	Exclusive Mode = iota
-	// Shared admits many holders, and no exclusive one. Lockers without readers answer [ErrUnsupported].
-	Shared
-)
-
-// String returns "exclusive" or "shared".
-func (m Mode) String() string {
-	if m == Shared {
-		return "shared"
-	}
-	return "exclusive"
-}
-
 // NoWait as [Rule.Wait] makes one attempt; a held key is answered with [ErrBusy].
 const NoWait time.Duration = -1
 
@@ -63,6 +45,10 @@ type Rule struct {
 	// Once makes acquires of the key answer ErrDone for this long after [Run]'s function (or [Lease.Complete])
 	// succeeded. Only Rules with Once ask for that mark. Default: 0, no mark.
 	Once time.Duration
+	// Metadata is written into the lease instead of the text of [WithMetadata], at most 256 bytes. [Engine.Inspect] and
+	// [Error.HolderMetadata] show it to others, so put no secret into it. A lease with Metadata is never shared with
+	// other callers of this process. Default: "", the text of WithMetadata.
+	Metadata string
 }
 
 // name is the low-cardinality name of the rule.

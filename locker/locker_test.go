@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -41,7 +42,7 @@ func wantErr(t *testing.T, err error, key string, targets ...error) *locker.Erro
 			t.Fatalf("got %v, want %v", err, target)
 		}
 	}
-	e, ok := errors.AsType[*locker.Error](err)
+	e, ok := errtype.As[*locker.Error](err)
 	if !ok {
 		t.Fatalf("%v is no *locker.Error", err)
 	}

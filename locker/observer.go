@@ -15,7 +15,7 @@ const (
 	OpExtend                   // Extend
 	OpRenew                    // the renewals of the keeper; not observed one by one
 	OpInspect                  // Engine.Inspect
-	OpBreak                    // Engine.Break
+	OpRevoke                   // Engine.Revoke
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
 	OpDowngrade                // Downgrade
@@ -25,7 +25,7 @@ const (
 )
 
 var opNames = [...]string{
-	"", "acquire", "hold", "release", "extend", "renew", "inspect", "break", "raise fence", "close", "downgrade", "delegate", "join",
+	"", "acquire", "hold", "release", "extend", "renew", "inspect", "revoke", "raise fence", "close", "downgrade", "delegate", "join",
 	"transact",
 }
 
@@ -55,12 +55,6 @@ type Warner interface {
 	Warn(Warning)
 }
 
-// A Warning says that the server is set up so that locks can be lost.
-type Warning struct {
-	Code string // low-cardinality: "eviction-policy"
-	Text string // what is wrong and what to do
-}
-
 // Result is the outcome of an operation in one word, fit for a metric's attribute.
 type Result string
 
@@ -75,11 +69,10 @@ const (
 	ResultUnavailable    Result = "unavailable"      // any: ErrUnavailable
 	ResultReleased       Result = "released"         // hold, release: in the ordinary way
 	ResultLost           Result = "lost"             // hold, release, extend: ErrLost
-	ResultRevoked        Result = "revoked"          // hold, release, extend: ErrRevoked
+	ResultRevoked        Result = "revoked"          // hold, release, extend: ErrRevoked; revoke: the holder was revoked
 	ResultExpired        Result = "expired"          // hold, release, extend: ErrExpired
 	ResultExtended       Result = "extended"         // extend: the lease lives longer
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
-	ResultBroken         Result = "broken"           // break: the holder was thrown out
 	ResultGone           Result = "gone"             // break: ErrGone
 	ResultCommitted      Result = "committed"        // transact: the transaction is there
 	ResultRolledBack     Result = "rolled_back"      // transact: it is not, because of its work, its database or its lease
@@ -116,8 +109,8 @@ type Outcome struct {
 	HolderMetadata string
 }
 
-// begin tells the observer, if there is one.
-func (c *config) begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome)) {
+// observe tells the observer, if there is one.
+func (c *config) observe(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome)) {
 	if c.observer == nil {
 		return ctx, nil
 	}

@@ -6,10 +6,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestTheObserverHearsEveryOutcome(t *testing.T) {
@@ -31,13 +34,13 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 		},
 			want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultUnavailable}},
 		"error": {before: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) {
-			m.Fail(locker.OpAcquire, &locker.Refusal{Err: locker.ErrUnsupported})
+			m.Fail(locker.OpAcquire, &store.Refusal{Err: locker.ErrUnsupported})
 		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultError}},
 		"lost":    {during: func(m *lockertest.Memory) { m.Steal("order:1") }, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultLost, locker.OpRelease: locker.ResultLost}},
 		"expired": {rule: locker.Rule{AtMost: time.Second}, during: func(*lockertest.Memory) {}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultExpired, locker.OpRelease: locker.ResultExpired}},
 		"revoked": {during: func(m *lockertest.Memory) {
 			i, _ := m.Inspect(context.Background(), "order:1")
-			_, _ = m.Break(context.Background(), "order:1", i.Fence, "drill")
+			_, _ = m.Revoke(context.Background(), "order:1", i.Fence, "drill")
 		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultRevoked, locker.OpRelease: locker.ResultRevoked}},
 		"done": {rule: locker.Rule{Once: time.Hour}, before: func(t *testing.T, l *locker.Engine, _ *lockertest.Memory) {
 			if err := locker.Run(t.Context(), l, locker.Rule{Key: "order:1", Once: time.Hour}, func(context.Context) error { return nil }); err != nil {
@@ -169,6 +172,31 @@ func TestMetadataIsCutAndShownToWhoWaits(t *testing.T) {
 		records := rec.Records(locker.OpAcquire)
 		if got := records[1].Outcome.HolderMetadata; got != strings.Repeat("x", 256) {
 			t.Fatalf("%d bytes %q", len(got), got)
+		}
+	})
+}
+
+func TestMetadataOfARuleTakesThePlaceOfTheLockers(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithMetadata(func(context.Context) string { return "the process" }))
+		lease := acquire(t, l, locker.Rule{Key: "a", Metadata: "the task"})
+		info, err := l.Inspect(t.Context(), "a")
+		if err != nil || info.Metadata != "the task" {
+			t.Errorf("Inspect shows the metadata %q, %v", info.Metadata, err)
+		}
+		_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+		if e, ok := errtype.As[*locker.Error](err); !ok || e.HolderMetadata != "the task" {
+			t.Errorf("the refused caller sees the metadata %+v", err)
+		}
+		// A waiter of this process must not take over a lease that names another caller.
+		next := make(chan *locker.Lease, 1)
+		go func() { next <- acquire(t, l, locker.Rule{Key: "a", Metadata: "another task"}) }()
+		synctest.Wait()
+		release(t, lease)
+		second := <-next
+		defer release(t, second)
+		if info, err := l.Inspect(t.Context(), "a"); err != nil || info.Metadata != "another task" {
+			t.Errorf("Inspect shows the metadata %q of the second holder, %v", info.Metadata, err)
 		}
 	})
 }

@@ -3,7 +3,6 @@ package locker_test
 import (
 	"bytes"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -14,29 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ways are how a script reaches the server.
-var ways = map[string]struct {
-	options *redis.AutoPipelineOptions
-	store   func(t *testing.T, c locker.Client) locker.Store
-}{
-	"alone":                {nil, func(_ *testing.T, c locker.Client) locker.Store { return locker.SingleStore(c) }},
-	"pipelined":            {nil, together},
-	"pipelined in batches": {&redis.AutoPipelineOptions{MaxConcurrentBatches: 4, Unordered: true}, together},
-	"full duplex":          {&redis.AutoPipelineOptions{FullDuplex: true}, together},
-	"full duplex, 2 lines": {&redis.AutoPipelineOptions{FullDuplex: true, NumShards: 2}, together},
-}
-
-func together(t *testing.T, c locker.Client) locker.Store {
-	t.Helper()
-	s, err := locker.TogetherStore(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+// ways are how a script reaches the server, by the client's options.
+var ways = map[string]func(*redis.Options){
+	"by flight": func(*redis.Options) {},
+	"direct":    func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 }
 
 // Not go-redis, but the Engine repeats a call: go-redis' own three retries would execute a script up to four times.
@@ -47,22 +33,22 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			proxy := chaos.NewProxy(t, server.Addr())
-			client := through(t, server, proxy, func(o *redis.Options) { o.AutoPipelineOptions = how.options })
+			client := through(t, server, proxy, how)
 			loadScripts(t, client)
-			store := how.store(t, client)
-			claim := locker.Claim{Key: "once:sent", Owner: strings.Repeat("T", 26), TTL: time.Minute}
+			backend := locker.SingleStore(client)
+			claim := store.Claim{Key: "once:sent", Owner: strings.Repeat("T", 26), TTL: time.Minute}
 
 			for name, call := range map[string]func() error{
-				"acquire": func() error { _, err := store.Acquire(t.Context(), claim); return err },
-				"renew":   func() error { _, err := store.Renew(t.Context(), []locker.Claim{claim}); return err },
-				"release": func() error { _, err := store.Release(t.Context(), claim); return err },
-				"inspect": func() error { _, err := store.(locker.Inspector).Inspect(t.Context(), claim.Key); return err },
-				"raise":   func() error { return store.(locker.Fencer).RaiseFence(t.Context(), claim.Key, 1) },
+				"acquire": func() error { _, err := backend.Acquire(t.Context(), claim); return err },
+				"renew":   func() error { _, err := backend.Renew(t.Context(), []store.Claim{claim}); return err },
+				"release": func() error { _, err := backend.Release(t.Context(), claim); return err },
+				"inspect": func() error { _, err := backend.(store.Inspector).Inspect(t.Context(), claim.Key); return err },
+				"raise":   func() error { return backend.(store.Fencer).RaiseFence(t.Context(), claim.Key, 1) },
 			} {
 				proxy.ResetCommands()
 				lost := proxy.LoseReplies(chaos.Every, chaos.Command("EVALSHA"))
 				err := call()
-				if no, ok := errors.AsType[*locker.Refusal](err); err == nil || ok {
+				if no, ok := errtype.As[*store.Refusal](err); err == nil || ok {
 					t.Errorf("%s: %v %v, want an unclear error", name, err, no)
 				}
 				if n := proxy.Commands()["EVALSHA"]; n != 1 || lost.Hits() != 1 {
@@ -90,13 +76,9 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			proxy := chaos.NewProxy(t, server.Addr())
-			client := through(t, server, proxy, func(o *redis.Options) { o.AutoPipelineOptions = how.options })
+			client := through(t, server, proxy, how)
 			loadScripts(t, client)
-			pipeline, err := client.AutoPipeline()
-			if err != nil {
-				t.Fatal(err)
-			}
-			store := how.store(t, client)
+			backend := locker.SingleStore(client)
 
 			// Every request is looked at; every 40th is executed, and its connection cut instead of answered.
 			var mu sync.Mutex
@@ -118,13 +100,13 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 			for w := range callers {
 				wg.Go(func() {
 					for i := range calls {
-						claim := locker.Claim{Key: fmt.Sprintf("storm:%d:%d", w, i), Owner: mark("TOKEN"), TTL: time.Minute}
-						_, err := store.Acquire(t.Context(), claim)
-						if _, no := errors.AsType[*locker.Refusal](err); err != nil && !no {
+						claim := store.Claim{Key: fmt.Sprintf("storm:%d:%d", w, i), Owner: mark("TOKEN"), TTL: time.Minute}
+						_, err := backend.Acquire(t.Context(), claim)
+						if _, no := errtype.As[*store.Refusal](err); err != nil && !no {
 							unclear.Add(1)
 						}
 						if i%4 == 0 { // go-redis may repeat these, and does
-							_ = pipeline.Get(t.Context(), mark("CONTR")).Err()
+							_ = client.Get(t.Context(), mark("CONTR")).Err()
 						}
 					}
 				})

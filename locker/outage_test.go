@@ -23,7 +23,7 @@ func TestAFullServerHandsOver(t *testing.T) {
 	const key, each = "full", 5
 	var ls []*locker.Engine
 	for i := range 4 {
-		var opts []locker.Option
+		var opts []locker.SingleOption
 		if i%2 == 0 {
 			opts = append(opts, locker.WithFair())
 		}

@@ -12,20 +12,20 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 // Its calls are redislock's, so its harness declares none of the capabilities. Which laws are left out by that, the test's log
 // says.
 func TestPollingObeysTheLaws(t *testing.T) {
 	t.Parallel()
-	lockertest.Run(t, func(t *testing.T) lockertest.Harness {
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		server := redistest.Shared(t)
 		direct := server.Client(t)
 		proxy := chaos.NewProxy(t, server.Addr())
 		client := through(t, server, proxy, sendOnce)
 		clients := make(map[locker.Store]*redis.Client)
-		return lockertest.Harness{
+		return storetest.Harness{
 			Store: locker.PollingStore(redislock.New(client)),
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadRedislock(t, direct)

@@ -18,7 +18,7 @@ func TestRenewalsThroughTheirOwnClientSurviveAFullPool(t *testing.T) {
 	server := redistest.Start(t)
 	direct := server.Client(t)
 	const ttl, connections = time.Second, 2
-	start := func(opts ...locker.Option) (*redis.Client, *locker.Lease) {
+	start := func(opts ...locker.SingleOption) (*redis.Client, *locker.Lease) {
 		client := server.Client(t, func(o *redis.Options) { o.PoolSize = connections })
 		l, err := locker.NewSingle(client, opts...)
 		if err != nil {

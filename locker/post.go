@@ -5,6 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // post brings what a [Notifier] tells to the acquisitions that it concerns. A token is known here from before its first
@@ -16,7 +19,7 @@ import (
 //	that is unknown        is a grant that nobody will use: it is released
 type post struct {
 	engine   *Engine
-	notifier Notifier // nil: the Store tells nothing
+	notifier store.Notifier // nil: the Store tells nothing
 	silence  func()
 	warming  atomic.Bool
 
@@ -35,7 +38,7 @@ type mailbox struct {
 // news is what may come while somebody waits.
 type news struct {
 	granted  bool
-	grant    Event
+	grant    store.Event
 	done     bool
 	head     bool
 	free     time.Time // with head: when the key is free at the latest
@@ -46,9 +49,9 @@ type news struct {
 func (p *post) init(e *Engine) {
 	p.engine = e
 	p.boxes = make(map[string]*mailbox)
-	if n, ok := e.store.(Notifier); ok {
+	if n, ok := e.store.(store.Notifier); ok {
 		p.notifier = n
-		p.silence = n.Listen(p.deliver)
+		p.silence = n.Listen(p.notify)
 	}
 }
 
@@ -84,9 +87,9 @@ func (p *post) warm(key string) {
 	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
 		return
 	}
-	ask(&p.engine.calls, func() (struct{}, error) {
+	calls.Ask(&p.engine.calls, func() (struct{}, error) {
 		defer p.warming.Store(false)
-		ctx, cancel := context.WithTimeout(p.engine.background, callTimeout)
+		ctx, cancel := context.WithTimeout(p.engine.background, calls.Timeout)
 		defer cancel()
 		_, err := p.notifier.Open(ctx, key)
 		return struct{}{}, err // who needs it sees whether there is an inbox
@@ -100,8 +103,8 @@ func (p *post) deaf(inbox string) {
 	}
 }
 
-// expect makes box get what is told about token.
-func (p *post) expect(token string, box *mailbox) {
+// register makes box get what is told about token.
+func (p *post) register(token string, box *mailbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notifier != nil {
@@ -123,8 +126,8 @@ func (p *post) ignore(token string) (writer bool) {
 	return writer
 }
 
-// dismiss forgets a token that waits no more, and holds nothing.
-func (p *post) dismiss(token string) {
+// unregister forgets a token that waits no more, and holds nothing.
+func (p *post) unregister(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.boxes, token)
@@ -133,7 +136,7 @@ func (p *post) dismiss(token string) {
 // forget is called when a hold has ended.
 func (p *post) forget(h *hold) {
 	if h.posted {
-		p.dismiss(h.claim.Owner)
+		p.unregister(h.claim.Owner)
 	}
 }
 
@@ -147,34 +150,33 @@ func (p *post) read(box *mailbox) news {
 }
 
 // granted looks whether box holds a grant.
-func (p *post) granted(box *mailbox) (Event, bool) {
+func (p *post) granted(box *mailbox) (store.Event, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	box.ring() // for whoever reads it all
 	return box.news.grant, box.news.granted && !box.news.reopened
 }
 
-// deliver is what the Notifier calls.
-func (p *post) deliver(e Event) {
-	p.drop(e)
+// notify is what the Notifier calls.
+func (p *post) notify(e store.Event) {
+	p.deliver(e)
 	switch e.Kind {
-	case EventReopened: // readers may not have been told of a writer: their renewals say so
+	case store.EventReopened: // readers may not have been told of a writer: their renewals say so
 		p.engine.keeper.renewReaders()
-	case EventWriter: // after the box: a hold that is not known yet looks there
+	case store.EventWriter: // after the box: a hold that is not known yet looks there
 		p.engine.cohorts.writerWaits(e.Owner)
 	default:
 	}
 }
 
-// drop puts an event into the boxes that it concerns.
-func (p *post) drop(e Event) {
+// deliver puts an event into the boxes that it concerns.
+func (p *post) deliver(e store.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e.Kind == EventFree || e.Kind == EventReopened {
+	if e.Kind == store.EventFree || e.Kind == store.EventReopened {
 		for _, box := range p.boxes {
 			if box != nil && (e.Key == "" || e.Key == box.key) {
-				box.news.maybe = box.news.maybe || e.Kind == EventFree
-				box.news.reopened = box.news.reopened || e.Kind == EventReopened
+				box.news.maybe = box.news.maybe || e.Kind == store.EventFree
+				box.news.reopened = box.news.reopened || e.Kind == store.EventReopened
 				box.ring()
 			}
 		}
@@ -182,21 +184,21 @@ func (p *post) drop(e Event) {
 	}
 	box, known := p.boxes[e.Owner]
 	switch {
-	case !known && e.Kind == EventGranted:
+	case !known && e.Kind == store.EventGranted:
 		// The lease runs out by itself after e.Hand; the release hands it on at once.
-		p.engine.cleaner.add(chore{claim: Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, useless: time.Now().Add(e.Hand)})
+		p.engine.steps.Undo(calls.Chore{Claim: store.Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, Useless: time.Now().Add(e.HandoffTTL)})
 	case box == nil: // held, or nobody's
 	default:
 		switch e.Kind {
-		case EventWriter:
+		case store.EventWriter:
 			box.writer = true
 			return // it changes nothing for who still waits
-		case EventGranted:
+		case store.EventGranted:
 			box.news.granted, box.news.grant = true, e
-		case EventDone:
+		case store.EventDone:
 			box.news.done = true
-		case EventHead:
-			box.news.head, box.news.free = true, time.Now().Add(e.Hand)
+		case store.EventHead:
+			box.news.head, box.news.free = true, time.Now().Add(e.HandoffTTL)
 		default: // from a newer Store: whatever it means, asking again does no harm
 			box.news.maybe = true
 		}
@@ -204,7 +206,7 @@ func (p *post) drop(e Event) {
 	}
 }
 
-// ring signals the acquisition; the post's mutex is held.
+// ring signals the acquisition.
 func (b *mailbox) ring() {
 	select {
 	case b.bell <- struct{}{}:

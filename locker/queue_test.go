@@ -532,7 +532,7 @@ func TestABrokenHoldersKeyGoesToTheNext(t *testing.T) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
-		if err := ls[1].Break(t.Context(), "a", first.Fence(), "drill"); err != nil {
+		if err := ls[1].Revoke(t.Context(), "a", first.Fence(), "drill"); err != nil {
 			t.Fatal(err)
 		}
 		release(t, second.granted(0))

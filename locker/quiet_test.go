@@ -29,7 +29,7 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	eventually(t, "no goroutine of another test is left", func() bool { return len(ourGoroutines()) == 0 })
 	var ls []*locker.Engine
 	for i := range 4 {
-		var opts []locker.Option
+		var opts []locker.SingleOption
 		if i%2 == 0 {
 			opts = append(opts, locker.WithFair())
 		}

@@ -2,6 +2,9 @@ package locker_test
 
 import (
 	"context"
+
+	"github.com/latchkit/latchkit/locker/store"
+
 	crand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
@@ -71,14 +74,14 @@ func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		claim := locker.Claim{Key: "a", Owner: crand.Text(), TTL: time.Minute, Block: 64}
-		var g locker.Grant
+		claim := store.Claim{Key: "a", Owner: crand.Text(), TTL: time.Minute, FenceCount: 64}
+		var g store.Grant
 		for range 2 { // a repetition finds what the first has agreed on
-			if g, err = s.Acquire(t.Context(), claim); err != nil || g.State != locker.Granted {
+			if g, err = s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 				t.Fatal(g.State, err)
 			}
 			seconds += g.Rounds - 1
-			last, reserved := g.Fence+uint64(g.Block)-1, 0 //nolint:gosec // ≥ 1
+			last, reserved := g.Fence+uint64(g.FenceCount)-1, 0 //nolint:gosec // ≥ 1
 			for _, c := range direct {
 				if n, _ := c.Get(t.Context(), counter).Uint64(); n >= last {
 					reserved++
@@ -88,7 +91,7 @@ func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 				t.Fatalf("%d: the lease has the fences %d to %d, and %d nodes know of the last", i, g.Fence, last, reserved)
 			}
 		}
-		if g, err := s.Release(t.Context(), claim); err != nil || g.State != locker.Released {
+		if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
 			t.Fatal(g.State, err)
 		}
 	}

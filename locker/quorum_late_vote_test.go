@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // straggler is a client whose first release of a vote gets no answer, and runs on the server when late is called.
@@ -50,7 +51,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 		open    quorumOpener
 	}{
 		locker.Exclusive: {"quorum_release", locker.QuorumStore},
-		locker.Shared:    {"quorum_rw_release", locker.ReadWriteQuorumStore},
+		locker.Shared:    {"quorum_release", locker.ReadWriteQuorumStore},
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			servers := enrolled(t, 3)
@@ -71,8 +72,8 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			claim := locker.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", Mode: mode, TTL: 30 * time.Second, Block: 1}
-			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != locker.Busy {
+			claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", Mode: mode, TTL: 30 * time.Second, FenceCount: 1}
+			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Busy {
 				t.Fatalf("%v %v while two nodes are taken", g.State, err)
 			}
 			<-slow.second
@@ -81,7 +82,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 			}
 			eventually(t, "the token has two votes", func() bool {
 				g, err := s.Acquire(t.Context(), claim)
-				return err == nil && g.State == locker.Granted
+				return err == nil && g.State == store.Granted
 			})
 			if err := slow.late(); err != nil {
 				t.Fatal(err)
@@ -92,11 +93,11 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 			if err := direct[1].Del(t.Context(), "a").Err(); err != nil {
 				t.Fatal(err)
 			}
-			other := locker.Claim{Key: "a", Owner: "UUUUUUUUUUUUUUUUUUUUUUUUUU", TTL: 30 * time.Second, Block: 1}
-			if g, err := s.Acquire(t.Context(), other); err == nil && g.State == locker.Granted {
+			other := store.Claim{Key: "a", Owner: "UUUUUUUUUUUUUUUUUUUUUUUUUU", TTL: 30 * time.Second, FenceCount: 1}
+			if g, err := s.Acquire(t.Context(), other); err == nil && g.State == store.Granted {
 				t.Error("two hold the key")
 			}
-			for _, c := range []locker.Claim{claim, other} {
+			for _, c := range []store.Claim{claim, other} {
 				if _, err := s.Release(t.Context(), c); err != nil {
 					t.Error(err)
 				}
@@ -111,7 +112,7 @@ func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
 	s := openQuorum(t, cs, locker.QuorumStore)
-	claim := locker.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, Block: 1}
+	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
 	for _, c := range cs { // a full server refuses
 		if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 			t.Fatal(err)
@@ -121,7 +122,7 @@ func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 		t.Fatalf("%v, on full servers", g.State)
 	}
 	undo := claim
-	undo.Undo = time.Minute
+	undo.TombstoneTTL = time.Minute
 	if _, err := s.Release(t.Context(), undo); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != locker.Undone {
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Undone {
 		t.Errorf("%v %v after the undo", g.State, err)
 	}
 	for i, c := range cs {

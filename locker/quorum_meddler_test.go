@@ -14,6 +14,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // meddler is a client whose scripts a test may hold up, or make fail before or after they have run.
@@ -67,8 +68,8 @@ func (m *meddler) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-func claimOn(key string) locker.Claim {
-	return locker.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, Block: 1}
+func claimOn(key string) store.Claim {
+	return store.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, FenceCount: 1}
 }
 
 // A done mark that one node has is not found by a quorum of the others, so the work would be done again: a repeated Complete must
@@ -86,7 +87,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 			settles(t, s)
 			claim := claimOn("a")
 			claim.Once = time.Hour
-			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != locker.Granted {
+			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 				t.Fatal(g.State, err)
 			}
 			for _, m := range ms {
@@ -94,7 +95,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 			}
 			for _, m := range ms[1:] {
 				m.with(func(name string, run func() error) error {
-					if name == "quorum_release" || name == "quorum_rw_release" {
+					if name == "quorum_release" {
 						return os.ErrDeadlineExceeded
 					}
 					return run()
@@ -112,14 +113,14 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 				}
 			}
 			g, err := s.Release(t.Context(), complete)
-			var again locker.Claim
+			var again store.Claim
 			eventually(t, "nodes without the mark are a quorum", func() bool {
 				again = claimOn("a")
 				again.Once = time.Hour
 				next, err := s.Acquire(t.Context(), again)
-				return err == nil && next.State == locker.Granted
+				return err == nil && next.State == store.Granted
 			})
-			if err == nil && (g.State == locker.Released || g.State == locker.Done) {
+			if err == nil && (g.State == store.Released || g.State == store.Done) {
 				t.Errorf("the work is done, says the release (%v), and is given to the next", g.State)
 			}
 			if _, err := s.Release(t.Context(), again); err != nil {
@@ -148,14 +149,14 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	ms[2].with(func(script string, run func() error) error {
 		err := run()
-		if script == "quorum_acquire" {
+		if script == "quorum_vote" {
 			close(asked)
 			<-answer
 		}
 		return err
 	})
 	claim := claimOn("a")
-	first := make(chan locker.State, 1)
+	first := make(chan store.State, 1)
 	go func() {
 		g, _ := s.Acquire(context.WithoutCancel(t.Context()), claim)
 		first <- g.State
@@ -167,10 +168,10 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	}
 	eventually(t, "a repetition is granted", func() bool {
 		g, err := s.Acquire(t.Context(), claim)
-		return err == nil && g.State == locker.Granted
+		return err == nil && g.State == store.Granted
 	})
 	close(answer)
-	if got := <-first; got != locker.Busy {
+	if got := <-first; got != store.Busy {
 		t.Fatalf("positive control: the first came to %v", got)
 	}
 	if err := ms[2].Del(t.Context(), "a").Err(); err != nil {
@@ -179,11 +180,11 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	ms[2].with(nil)
 	other := claimOn("a")
 	for range 20 {
-		if g, err := s.Acquire(t.Context(), other); err != nil || g.State != locker.Busy {
+		if g, err := s.Acquire(t.Context(), other); err != nil || g.State != store.Busy {
 			t.Fatalf("%v %v: two hold the key", g.State, err)
 		}
 	}
-	for _, c := range []locker.Claim{other, claim} {
+	for _, c := range []store.Claim{other, claim} {
 		if _, err := s.Release(t.Context(), c); err != nil {
 			t.Error(err)
 		}
@@ -216,13 +217,13 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 			var own, others sync.Once
 			ms[i][i].with(func(script string, run func() error) error {
 				err := run()
-				if script == "quorum_acquire" {
+				if script == "quorum_vote" {
 					own.Do(func() { close(first[i]) })
 				}
 				return err
 			})
 			ms[i][1-i].with(func(script string, run func() error) error {
-				if script == "quorum_acquire" {
+				if script == "quorum_vote" {
 					others.Do(func() { <-first[1-i] })
 				}
 				return run()
@@ -274,7 +275,7 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 			}
 			g, err := s.Acquire(t.Context(), claimOn("a"))
 			// The second round may find too few nodes, as the vote of the first is still being given back.
-			if g.State == locker.Granted || err != nil && !c.again || g.Rounds > 1 != c.again {
+			if g.State == store.Granted || err != nil && !c.again || g.Rounds > 1 != c.again {
 				t.Errorf("%v %v after %d rounds", g.State, err, g.Rounds)
 			}
 		})
@@ -291,7 +292,7 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	}
 	settles(t, s)
 	claim := claimOn("a")
-	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != locker.Granted {
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 		t.Fatal(g.State, err)
 	}
 	for _, m := range ms {
@@ -307,7 +308,7 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 		}
 		return err
 	})
-	if g, err := s.Release(t.Context(), claim); err != nil || g.State != locker.Released {
+	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
 		t.Fatal(g.State, err)
 	}
 	eventually(t, "it has heard", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
@@ -358,8 +359,8 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			default:
 				t.Error("positive control: nothing was raised")
 			}
-			var no *locker.Refusal
-			if g.State == locker.Granted || c.unclear && (err == nil || errors.As(err, &no)) {
+			var no *store.Refusal
+			if g.State == store.Granted || c.unclear && (err == nil || errors.As(err, &no)) {
 				t.Errorf("%v %v", g.State, err)
 			}
 			eventually(t, "it is released, although a node was late", func() bool {

@@ -42,11 +42,11 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (told 
 func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]struct {
-		open  func([]locker.Client, ...locker.Option) (*locker.Engine, error)
+		open  func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error)
 		entry string
 	}{
-		"redlock": {locker.NewRedlock, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0"},
-		"writer":  {locker.NewReadWrite, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|0"},
+		"redlock": {locker.NewRedlock, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|0"},
+		"writer":  {readWriteOn, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -56,7 +56,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 			const each = 60
 			began := time.Now()
 			for i := range 2 {
-				l, err := kind.open(clients(clientsOf(t, servers)), locker.WithFair())
+				l, err := kind.open(clients(clientsOf(t, servers)), locker.WithHandoffs(1))
 				if err != nil {
 					t.Fatal(err)
 				}

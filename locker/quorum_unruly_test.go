@@ -110,8 +110,8 @@ func (h *tenants) leave(l *locker.Lease) {
 // holds what somebody else holds, fences grow, and in the end nothing is left.
 func TestAQuorumInAnUnrulyNetwork(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func([]locker.Client, ...locker.Option) (*locker.Engine, error){
-		"redlock": locker.NewRedlock, "readers": locker.NewReadWrite,
+	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){
+		"redlock": locker.NewRedlock, "readers": readWriteOn,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -120,9 +120,9 @@ func TestAQuorumInAnUnrulyNetwork(t *testing.T) {
 	}
 }
 
-func runUnruly(t *testing.T, open func([]locker.Client, ...locker.Option) (*locker.Engine, error), readers bool) {
+func runUnruly(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error), readers bool) {
 	t.Helper()
-	opts := []locker.Option{
+	opts := []locker.QuorumOption{
 		locker.WithTTL(300 * time.Millisecond), locker.WithMaxTTL(400 * time.Millisecond),
 		locker.WithMaxSkew(300 * time.Millisecond), locker.WithNodeTimeout(100 * time.Millisecond),
 	}

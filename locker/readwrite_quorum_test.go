@@ -10,7 +10,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 // Readers and writers on several servers.
@@ -22,19 +22,19 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("on three servers", func(t *testing.T) {
-		lockertest.Run(t, func(t *testing.T) lockertest.Harness { return harnessOf(t, servers, locker.ReadWriteQuorumStore) })
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return harnessOf(t, servers, locker.ReadWriteQuorumStore) })
 	})
 }
 
 // shelves are Lockers of several processes on three servers.
-func shelves(t *testing.T, n int, opts ...locker.Option) (ls []*locker.Engine, servers []*redistest.Server) {
+func shelves(t *testing.T, n int, opts ...locker.QuorumOption) (ls []*locker.Engine, servers []*redistest.Server) {
 	t.Helper()
 	servers = startNodes(t, 3)
 	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers))); err != nil {
 		t.Fatal(err)
 	}
 	for range n {
-		l, err := locker.NewReadWrite(clients(clientsOf(t, servers)), opts...)
+		l, err := readWriteOn(clients(clientsOf(t, servers)), opts...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func TestABreakOnAQuorumThrowsAllReadersOut(t *testing.T) {
 	if err != nil || i.Readers != 2 || i.Mode != locker.Shared || i.Fence != readers[1].Fence() {
 		t.Fatalf("%+v %v, want two readers with fence %d", i, err, readers[1].Fence())
 	}
-	if err := ls[1].Break(t.Context(), "a", i.Fence, "drill"); err != nil {
+	if err := ls[1].Revoke(t.Context(), "a", i.Fence, "drill"); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range readers {

@@ -20,11 +20,12 @@ import (
 	"github.com/latchkit/latchkit/internal/proc/faketest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Readers and writers on real servers.
 
-func newReadWrite(t testing.TB, c locker.Client, opts ...locker.Option) *locker.Engine {
+func newReadWrite(t testing.TB, c locker.Client, opts ...locker.ReadWriteOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewReadWrite([]locker.Client{c}, opts...)
 	if err != nil {
@@ -168,32 +169,32 @@ func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	reader := func(c locker.Claim) locker.Claim { c.Mode = locker.Shared; return c }
-	for name, comes := range map[string]func(s locker.Store, key string) locker.Claim{
-		"a reader comes": func(s locker.Store, key string) locker.Claim {
+	reader := func(c store.Claim) store.Claim { c.Mode = locker.Shared; return c }
+	for name, comes := range map[string]func(s locker.Store, key string) store.Claim{
+		"a reader comes": func(s locker.Store, key string) store.Claim {
 			r := reader(claimOf(key))
-			stateOf(t, locker.Granted)(s.Acquire(t.Context(), r))
+			stateOf(t, store.Granted)(s.Acquire(t.Context(), r))
 			return r
 		},
-		"a reader is let in when a writer gives up": func(s locker.Store, key string) locker.Claim {
+		"a reader is let in when a writer gives up": func(s locker.Store, key string) store.Claim {
 			w, r := claimOf(key), reader(claimOf(key))
-			w.Queue, w.Hand, r.Queue, r.Hand = true, time.Second, true, 20*time.Second
-			stateOf(t, locker.Busy)(s.Acquire(t.Context(), w))
-			stateOf(t, locker.Busy)(s.Acquire(t.Context(), r))
-			stateOf(t, locker.NotOurs)(s.Release(t.Context(), w))
+			w.Queue, w.HandoffTTL, r.Queue, r.HandoffTTL = true, time.Second, true, 20*time.Second
+			stateOf(t, store.Busy)(s.Acquire(t.Context(), w))
+			stateOf(t, store.Busy)(s.Acquire(t.Context(), r))
+			stateOf(t, store.NotOurs)(s.Release(t.Context(), w))
 			return r
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := locker.ReadWriteStore(server.Client(t))
 			key := rand.Text()
-			stateOf(t, locker.Granted)(s.Acquire(t.Context(), reader(claimOf(key))))
+			stateOf(t, store.Granted)(s.Acquire(t.Context(), reader(claimOf(key))))
 			if n := client.Del(t.Context(), locker.ReadersOf(key)).Val(); n != 1 {
 				t.Fatal("positive control: nobody was forgotten")
 			}
 			last := comes(s, key)
-			stateOf(t, locker.Released)(s.Release(t.Context(), last))
-			g := stateOf(t, locker.Busy)(s.Acquire(t.Context(), claimOf(key)))
+			stateOf(t, store.Released)(s.Release(t.Context(), last))
+			g := stateOf(t, store.Busy)(s.Acquire(t.Context(), claimOf(key)))
 			if g.Holder.Left <= 0 || g.Holder.Left > time.Minute {
 				t.Errorf("%v left", g.Holder.Left)
 			}
@@ -202,13 +203,13 @@ func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 }
 
 // claimOf is a writer's.
-func claimOf(key string) locker.Claim {
-	return locker.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Block: 1}
+func claimOf(key string) store.Claim {
+	return store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
 }
 
 // stateOf wants an answer.
-func stateOf(t *testing.T, want locker.State) func(locker.Grant, error) locker.Grant {
-	return func(g locker.Grant, err error) locker.Grant {
+func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Grant {
+	return func(g store.Grant, err error) store.Grant {
 		t.Helper()
 		if err != nil || g.State != want {
 			t.Fatalf("%v, %v, want %v", g.State, err, want)
@@ -224,12 +225,12 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	client := server.Client(t)
 	s := locker.ReadWriteStore(server.Client(t))
 	w := claimOf("a")
-	w.Queue, w.Hand = true, 20*time.Second
-	g := stateOf(t, locker.Granted)(s.Acquire(t.Context(), w))
+	w.Queue, w.HandoffTTL = true, 20*time.Second
+	g := stateOf(t, store.Granted)(s.Acquire(t.Context(), w))
 	shared := w
 	shared.Mode, shared.Fence = locker.Shared, g.Fence
-	stateOf(t, locker.Granted)(s.(locker.Downgrader).Downgrade(t.Context(), shared))
-	if late := stateOf(t, locker.Granted)(s.Acquire(t.Context(), w)); late.Fence != g.Fence {
+	stateOf(t, store.Granted)(s.(store.Downgrader).Downgrade(t.Context(), shared))
+	if late := stateOf(t, store.Granted)(s.Acquire(t.Context(), w)); late.Fence != g.Fence {
 		t.Errorf("fence %d became %d", g.Fence, late.Fence)
 	}
 	if n := client.Exists(t.Context(), locker.QueueOf("a")).Val(); n != 0 {
@@ -238,7 +239,7 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	// What has queued it nevertheless, as an older version would, goes with its release.
 	client.ZAdd(t.Context(), locker.QueueOf("a"), redis.Z{Score: 1, Member: locker.EntryOf(w)})
 	w.Fence = g.Fence
-	stateOf(t, locker.Released)(s.Release(t.Context(), w))
+	stateOf(t, store.Released)(s.Release(t.Context(), w))
 	nothingLeftBut(t, client)
 }
 
@@ -249,15 +250,15 @@ func TestABrokenReaderIsUndone(t *testing.T) {
 	s := locker.ReadWriteStore(server.Client(t))
 	r := claimOf("a")
 	r.Mode = locker.Shared
-	g := stateOf(t, locker.Granted)(s.Acquire(t.Context(), r))
-	stateOf(t, locker.Released)(s.(locker.Breaker).Break(t.Context(), "a", g.Fence, "maintenance"))
-	r.Fence, r.Undo = g.Fence, time.Minute
+	g := stateOf(t, store.Granted)(s.Acquire(t.Context(), r))
+	stateOf(t, store.Released)(s.(store.Revoker).Revoke(t.Context(), "a", g.Fence, "maintenance"))
+	r.Fence, r.TombstoneTTL = g.Fence, time.Minute
 	for range 2 {
-		if told := stateOf(t, locker.Revoked)(s.Release(t.Context(), r)); told.Reason != "maintenance" {
+		if told := stateOf(t, store.Revoked)(s.Release(t.Context(), r)); told.Reason != "maintenance" {
 			t.Errorf("the reason is %q", told.Reason)
 		}
 	}
-	stateOf(t, locker.Undone)(s.Acquire(t.Context(), r))
+	stateOf(t, store.Undone)(s.Acquire(t.Context(), r))
 }
 
 func TestDataOfAnotherTypeBesideAReadWriteLockIsRefused(t *testing.T) {

@@ -12,12 +12,13 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 // quorumCan is what a quorum can do. It keeps no order: nodes can disagree about who waits, so none of them hands a key over.
-var quorumCan = func() lockertest.Capabilities {
-	can := lockertest.All
+var quorumCan = func() storetest.Capabilities {
+	can := storetest.All
 	can.Queue, can.Notify, can.Join = false, false, false
 	return can
 }()
@@ -29,16 +30,16 @@ func TestRedlockObeysTheLaws(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("on three servers", func(t *testing.T) {
-		lockertest.Run(t, func(t *testing.T) lockertest.Harness { return quorumHarness(t, servers) })
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return quorumHarness(t, servers) })
 	})
 }
 
-func quorumHarness(t *testing.T, servers []*redistest.Server) lockertest.Harness {
+func quorumHarness(t *testing.T, servers []*redistest.Server) storetest.Harness {
 	return harnessOf(t, servers, locker.QuorumStore)
 }
 
 // harnessOf is for the Stores that a constructor makes on several servers.
-func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) lockertest.Harness {
+func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) storetest.Harness {
 	direct := clientsOf(t, servers)
 	var proxies []*chaos.Proxy
 	var through []*redis.Client
@@ -47,10 +48,10 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) loc
 		proxies = append(proxies, p)
 		through = append(through, s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() }))
 	}
-	store, can := openQuorum(t, through, open), quorumCan
-	_, can.Readers = store.(locker.Downgrader)
-	return lockertest.Harness{
-		Store: store,
+	backend, can := openQuorum(t, through, open), quorumCan
+	_, can.Readers = backend.(store.Downgrader)
+	return storetest.Harness{
+		Store: backend,
 		Can:   can,
 		LoseReply: func(t testing.TB, op locker.Op, key string) {
 			for i, p := range proxies {
@@ -94,7 +95,7 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) loc
 // unhurried is for laws: all of their nodes answer, on a busy machine some late.
 var unhurried = locker.WithNodeTimeout(10 * time.Second)
 
-type quorumOpener = func([]locker.Client, ...locker.Option) (locker.Store, error)
+type quorumOpener = func([]locker.Client, ...locker.QuorumOption) (locker.Store, error)
 
 func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
 	t.Helper()
@@ -120,8 +121,8 @@ func settles(t testing.TB, s locker.Store) {
 // quorumCall matches the EVALSHA of one step of a quorum on one key, with readers or without.
 func quorumCall(op locker.Op, key string) chaos.Match {
 	names := map[locker.Op][]string{
-		locker.OpAcquire: {"quorum_acquire", "quorum_rw_acquire"}, locker.OpRenew: {"renew", "quorum_rw_renew"},
-		locker.OpRelease: {"quorum_release", "quorum_rw_release"},
+		locker.OpAcquire: {"quorum_vote"}, locker.OpRenew: {"quorum_renew"},
+		locker.OpRelease: {"quorum_release"},
 	}[op]
 	return func(request []byte) bool {
 		return strings.Contains(string(request), key) && slices.ContainsFunc(names, func(name string) bool {
@@ -155,9 +156,9 @@ func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
 		return s
 	}
 	t.Run("mixed", func(t *testing.T) {
-		lockertest.Run(t, func(t *testing.T) lockertest.Harness {
+		storetest.Run(t, func(t *testing.T) storetest.Harness {
 			direct := nodes(t)
-			return lockertest.Harness{
+			return storetest.Harness{
 				Store:   store(t),
 				Can:     quorumCan,
 				Another: store,

@@ -14,27 +14,23 @@ import (
 )
 
 // shortQuarantine makes nodes that may have forgotten vote again after about 6 s.
-var shortQuarantine = []locker.Option{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(time.Second)}
+var shortQuarantine = []locker.QuorumOption{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(time.Second)}
 
-// Of three nodes, two have voted for a holder and one has not. When one of the two forgets, it and the third would be a quorum
-// for somebody else. It must not vote, however it forgot; and must again, when the lease of that time is over.
+// Of three nodes, two have voted for a holder and one has not. When one of the two forgets, it and
+// the third would be a quorum for somebody else. It must not vote, however it forgot; and must
+// again, when the lease of that time is over.
 func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		how    string
-		start  []string // arguments of the server that forgets
 		forget func(t *testing.T, s *redistest.Server, c *redis.Client)
 	}{
-		{"it was restarted", nil, func(_ *testing.T, s *redistest.Server, _ *redis.Client) { s.Restart() }},
-		{"it was emptied", nil, func(t *testing.T, _ *redistest.Server, c *redis.Client) {
+		{"it was restarted", func(_ *testing.T, s *redistest.Server, _ *redis.Client) { s.Restart() }},
+		{"it was emptied", func(t *testing.T, _ *redistest.Server, c *redis.Client) {
 			if err := c.FlushAll(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"it has evicted its marker", []string{"--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"}, func(t *testing.T, _ *redistest.Server, c *redis.Client) {
-			c.Del(t.Context(), "latchkit:node", "held") // which is what an eviction does
-		}},
-		{"it has evicted its leases", []string{"--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru", "--maxmemory-samples", "64"}, evictThe("held")},
 	} {
 		for _, guarded := range []bool{true, false} {
 			name := c.how
@@ -44,7 +40,6 @@ func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				servers := startNodes(t, 3)
-				servers[1] = redistest.Start(t, c.start...)
 				forgets(t, servers, guarded, c.forget)
 			})
 		}
@@ -60,13 +55,14 @@ func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget fun
 	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, append(shortQuarantine, locker.WithoutRenewal())...)
 	lease := acquire(t, holder, locker.Rule{Key: "held", TTL: 6 * time.Second})
 
+	marker := cs[1].Get(t.Context(), "latchkit:node").Val()
 	forget(t, servers[1], cs[1])
 	eventually(t, "it has forgotten the lease", func() bool {
 		return cs[1].Exists(t.Context(), "held").Val() == 0 && cs[1].Ping(t.Context()).Err() == nil
 	})
 	if !guarded { // positive control: without the marker's being checked two would hold the key
-		cs[1].Del(t.Context(), "latchkit:quarantine", "latchkit:node")
-		enrollAlone(t, servers[1])
+		id := strings.TrimSpace(strings.SplitN(strings.SplitN(cs[1].Info(t.Context(), "replication").Val(), "master_replid:", 2)[1], "\n", 2)[0])
+		cs[1].Set(t.Context(), "latchkit:node", id+marker[40:], 0)
 	}
 	other := redlockOn(t, servers, shortQuarantine...)
 	_, err := other.Acquire(t.Context(), locker.Rule{Key: "held", Wait: locker.NoWait})
@@ -93,53 +89,29 @@ func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget fun
 	if _, err := cs[2].Ping(t.Context()).Result(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is a member again", func() bool {
-		l, err := other.Acquire(t.Context(), locker.Rule{Key: "another", Wait: locker.NoWait})
-		if err == nil {
-			release(t, l)
-		}
-		return strings.Contains(cs[1].Get(t.Context(), "latchkit:node").Val(), ":6000") && cs[1].Exists(t.Context(), "latchkit:quarantine").Val() == 0
-	})
+	eventually(t, "all nodes vote", func() bool { return allVote(t, other) })
 }
 
-// enrollAlone makes a server a member as if it were new.
-func enrollAlone(t *testing.T, s *redistest.Server) {
+// allVote says whether all nodes of a quorum vote.
+func allVote(t *testing.T, l *locker.Engine) bool {
 	t.Helper()
-	two := startNodes(t, 2)
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, append(two, s))), shortQuarantine...); err != nil {
+	nodes, err := l.Nodes(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// evictThe fills a server's memory until it has evicted a key, while its marker is in use and stays.
-func evictThe(key string) func(*testing.T, *redistest.Server, *redis.Client) {
-	return func(t *testing.T, _ *redistest.Server, c *redis.Client) {
-		t.Helper()
-		for i := 0; c.Exists(t.Context(), key).Val() == 1; i++ {
-			if i == 100_000 {
-				t.Fatal("it evicts nothing")
-			}
-			c.Get(t.Context(), "latchkit:node")
-			if err := c.Set(t.Context(), "filler:"+strconv.Itoa(i), strings.Repeat("x", 20_000), 0).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if c.Exists(t.Context(), "latchkit:node").Val() == 0 {
-			t.Log("its marker is gone, too")
-		}
-		for i := range 100_000 { // or the next lease may be evicted at once
-			if c.Unlink(t.Context(), "filler:"+strconv.Itoa(i)).Val() == 0 && i > 2000 {
-				break
-			}
+	for _, n := range nodes {
+		if n.State != locker.NodeVotes {
+			return false
 		}
 	}
+	return true
 }
 
 // A replica that takes its master's place has the marker, but not the master's identity.
 func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)
-	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(servers[1].Port()), "--repl-diskless-sync-delay", "0")
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(servers[1].Port()), "--repl-diskless-sync-delay", "0")
 	copied := replica.Client(t)
 	eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
@@ -172,7 +144,7 @@ func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
 func TestAServerAndItsReplicaAreNoTwoNodes(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
-	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(servers[0].Port()), "--repl-diskless-sync-delay", "0")
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(servers[0].Port()), "--repl-diskless-sync-delay", "0")
 	copied := replica.Client(t)
 	eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
@@ -218,48 +190,47 @@ func TestOnlyNewServersAreEnrolled(t *testing.T) {
 	c := servers[1].Client(t)
 	c.Set(t.Context(), "latchkit:node", strings.Repeat("ab", 20)+":60000", 0) // as copied from another server
 	err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)))
-	if err == nil || !strings.Contains(err.Error(), "node 1 (") || !strings.Contains(err.Error(), "is not new") {
+	if err == nil || !strings.Contains(err.Error(), "node 1 (") || !strings.Contains(err.Error(), "does not vote for another") {
 		t.Errorf("%v", err)
 	}
 }
 
-// The wait counts from when this process has seen the loss: a second loss of the same server begins another one.
+// A second loss of the same server begins another wait.
 func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, shortQuarantine...)
 	l, other := redlockOn(t, servers, shortQuarantine...), redlockOn(t, servers, shortQuarantine...)
 	c := servers[0].Client(t)
-	member := func() bool { return c.Exists(t.Context(), "latchkit:node").Val() == 1 }
-	ask := func(l *locker.Engine, key string) {
-		if lease, err := l.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait}); err == nil {
-			release(t, lease)
-		}
+	if !allVote(t, l) || !allVote(t, other) {
+		t.Fatal("they are enrolled")
 	}
-	ask(l, "warm")
 	c.FlushAll(t.Context())
-	ask(l, "a") // it has seen the first loss
-	eventually(t, "the quarantine has begun", func() bool { ask(l, "a"); return c.Exists(t.Context(), "latchkit:quarantine").Val() == 1 })
-	eventually(t, "the other one has ended it", func() bool { ask(other, "b"); return member() })
+	if allVote(t, l) {
+		t.Fatal("it has forgotten")
+	}
+	eventually(t, "the other process has ended the wait", func() bool { return allVote(t, other) })
 	c.FlushAll(t.Context())
 	again := time.Now()
-	eventually(t, "another quarantine has begun", func() bool { ask(other, "d"); return c.Exists(t.Context(), "latchkit:quarantine").Val() == 1 })
-	eventually(t, "it is a member again", func() bool { ask(l, fmt.Sprint("c", time.Since(again))); return member() })
+	if allVote(t, other) {
+		t.Fatal("it has forgotten")
+	}
+	eventually(t, "all nodes vote", func() bool { return allVote(t, l) })
 	if d := time.Since(again); d < 6*time.Second {
 		t.Errorf("after the second loss it voted again after %v", d)
 	}
 }
 
-// Who uses longer leases than others says so to the nodes. One that has forgotten does not know any more, so the others are asked how
-// long it must stay out.
+// Who uses longer leases than others says so to the nodes. One that has forgotten does not know any
+// more, so the others are asked how long it must stay out.
 func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	t.Parallel()
-	brief := []locker.Option{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
+	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 	servers := enrolled(t, 3, brief...)
 	other := redlockOn(t, servers, brief...)
 	release(t, acquire(t, other, locker.Rule{Key: "warm"})) // it knows the nodes before longer leases are used
 
 	cs := clientsOf(t, servers)
-	long := []locker.Option{locker.WithMaxTTL(6 * time.Second), locker.WithTTL(6 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithoutRenewal()}
+	long := []locker.QuorumOption{locker.WithMaxTTL(6 * time.Second), locker.WithTTL(6 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithoutRenewal()}
 	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, long...)
 	lease := acquire(t, holder, locker.Rule{Key: "held"})
 	cs[1].FlushAll(t.Context())
@@ -279,17 +250,19 @@ func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	release(t, next)
 }
 
-// The digits of a node's clock are put together from seconds and microseconds: the zeros in between must not get lost.
+// The digits of a node's clock are put together from seconds and microseconds: the zeros in between
+// must not get lost.
 func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
 	t.Parallel()
 	c := clientsOf(t, enrolled(t, 3)[:1])[0]
+	text := c.Get(t.Context(), "latchkit:node").Val()
 	for i := 0; ; i++ {
 		before := c.Time(t.Context()).Val()
 		hint := strconv.FormatInt(before.UnixMicro(), 10)
 		key := fmt.Sprintf("k%d", i)
-		v, err := c.Eval(t.Context(), locker.ScriptText["quorum_acquire"],
-			[]string{key, locker.QueueOf(key), "w", locker.CounterOf(key), locker.Tombstone(key, "o"), locker.DoneMark(key), "latchkit:node"},
-			"o", 60_000, 1, "0", "", "", hint, 500_000, hint, hint).Text()
+		v, err := c.Eval(t.Context(), locker.ScriptText["quorum_vote"],
+			[]string{key, locker.QueueOf(key), "w", locker.CounterOf(key), locker.Tombstone(key, "o"), locker.DoneMark(key), "latchkit:node", "r", "i"},
+			text, "o", 60_000, hint, hint, 1, 500_000, "").Text()
 		if err != nil {
 			t.Fatal(err)
 		}

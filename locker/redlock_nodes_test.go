@@ -39,7 +39,7 @@ func clients(cs []*redis.Client) []locker.Client {
 }
 
 // enrolled starts servers that may vote at once.
-func enrolled(t *testing.T, n int, opts ...locker.Option) []*redistest.Server {
+func enrolled(t *testing.T, n int, opts ...locker.QuorumOption) []*redistest.Server {
 	t.Helper()
 	servers := startNodes(t, n)
 	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), opts...); err != nil {
@@ -48,8 +48,17 @@ func enrolled(t *testing.T, n int, opts ...locker.Option) []*redistest.Server {
 	return servers
 }
 
+// readWriteOn is NewReadWrite with the options of NewRedlock.
+func readWriteOn(cs []locker.Client, opts ...locker.QuorumOption) (*locker.Engine, error) {
+	all := make([]locker.ReadWriteOption, len(opts))
+	for i, o := range opts {
+		all[i] = o
+	}
+	return locker.NewReadWrite(cs, all...)
+}
+
 // newRedlock is closed when the test ends, and fails it if that does not go in good order.
-func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.Option) *locker.Engine {
+func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.QuorumOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewRedlock(cs, opts...)
 	if err != nil {
@@ -66,7 +75,7 @@ func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.Option) *locker
 }
 
 // redlockOn is a Locker of a process of its own.
-func redlockOn(t testing.TB, servers []*redistest.Server, opts ...locker.Option) *locker.Engine {
+func redlockOn(t testing.TB, servers []*redistest.Server, opts ...locker.QuorumOption) *locker.Engine {
 	t.Helper()
 	return newRedlock(t, clients(clientsOf(t, servers)), opts...)
 }
@@ -85,7 +94,7 @@ func leftOn(t testing.TB, s *redistest.Server) (left []string) {
 	c := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer c.Close()
 	for _, key := range c.Keys(context.Background(), "*").Val() {
-		if key != "latchkit:node" && !isCounter(key) && !isTombstone(key) {
+		if key != "latchkit:node" && key != "latchkit:begun" && !isCounter(key) && !isTombstone(key) {
 			left = append(left, key)
 		}
 	}

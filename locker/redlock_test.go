@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,7 +26,7 @@ func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
 	for _, c := range []struct {
 		says    string
 		clients []locker.Client
-		options []locker.Option
+		options []locker.QuorumOption
 	}{
 		{"0 clients; give an odd number, at least 3", nil, nil},
 		{"use NewSingle for one", []locker.Client{one}, nil},
@@ -36,12 +37,9 @@ func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
 		{"clients 0 and 2 are the same", []locker.Client{one, node(2), one}, nil},
 		{"clients 1 and 2 both lead to 10.0.0.1:2", []locker.Client{one, node(2), node(2)}, nil},
 		{"a *redis.Ring, which moves keys", []locker.Client{one, node(2), redis.NewRing(&redis.RingOptions{})}, nil},
-		{"shorter than the default TTL 2m0s", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithTTL(2 * time.Minute)}},
-		{"WithRenewClient is a second client of one server", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithRenewClient(one)}},
-		{"WithAutoPipeline lets calls to one server", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithAutoPipeline()}},
-		{"WithReplicaAck is for one server", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithReplicaAck(1, time.Second)}},
-		{"WithNodeTimeout(0s)", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithNodeTimeout(0)}},
-		{"WithMaxSkew(-1s)", []locker.Client{one, node(2), node(3)}, []locker.Option{locker.WithMaxSkew(-time.Second)}},
+		{"shorter than the default TTL 2m0s", []locker.Client{one, node(2), node(3)}, []locker.QuorumOption{locker.WithTTL(2 * time.Minute)}},
+		{"WithNodeTimeout(0s)", []locker.Client{one, node(2), node(3)}, []locker.QuorumOption{locker.WithNodeTimeout(0)}},
+		{"WithMaxSkew(-1s)", []locker.Client{one, node(2), node(3)}, []locker.QuorumOption{locker.WithMaxSkew(-time.Second)}},
 	} {
 		_, err := locker.NewRedlock(c.clients, c.options...)
 		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(err.Error(), "latchkit: ") {
@@ -252,7 +250,7 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	var all sync.WaitGroup
 	const each = 40
 	for range 3 {
-		l := redlockOn(t, servers, locker.WithFair())
+		l := redlockOn(t, servers, locker.WithHandoffs(1))
 		all.Go(func() {
 			for range each {
 				lease, err := l.Acquire(t.Context(), locker.Rule{Key: "wanted", Wait: time.Minute})
@@ -360,7 +358,8 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
-	wrong := &wrongClock{Client: cs[0], by: time.Hour}
+	wrong := &wrongClock{Client: cs[0]}
+	wrong.by.Store(int64(time.Hour))
 	l := newRedlock(t, []locker.Client{wrong, cs[1], cs[2]}, locker.WithNodeTimeout(100*time.Millisecond))
 	release(t, acquire(t, l, locker.Rule{Key: "warm", Wait: 5 * time.Second}))
 	lease := acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second})
@@ -382,7 +381,7 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 // wrongClock shows the times of a server as if its clock were set wrong.
 type wrongClock struct {
 	*redis.Client
-	by      time.Duration
+	by      atomic.Int64 // in ns; 0: not
 	changed atomic.Int32
 }
 
@@ -393,11 +392,13 @@ func (w *wrongClock) Process(ctx context.Context, cmd redis.Cmder) error {
 		SetVal(string)
 	}); ok && err == nil {
 		words := strings.SplitN(answer.Val(), " ", 3)
-		var at int64
-		if n, _ := fmt.Sscan(strings.Join(words[1:min(len(words), 2)], ""), &at); n == 1 && at > 1e15 && (words[0] == "granted" || words[0] == "busy") {
-			words[1] = fmt.Sprint(at + w.by.Microseconds())
-			answer.SetVal(strings.Join(words, " "))
-			w.changed.Add(1)
+		for i, word := range words[:min(len(words), 2)] { // the time is the first word or the second
+			if at, err := strconv.ParseInt(word, 10, 64); err == nil && at > 1e15 && at < 1e17 && w.by.Load() != 0 {
+				words[i] = strconv.FormatInt(at+time.Duration(w.by.Load()).Microseconds(), 10)
+				answer.SetVal(strings.Join(words, " "))
+				w.changed.Add(1)
+				break
+			}
 		}
 	}
 	return err

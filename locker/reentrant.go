@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // NewReentrant returns a Locker over l that lets its holders in again. Who holds a lock is told by the context, and by nothing
@@ -32,28 +33,24 @@ import (
 //	         as done if all holds with Once were completed
 //	Wait     does not matter
 //
-// The Observer sees a nested acquire with [ResultNested], and what is done with a nested hold. [WithObserver], the only option that
-// means anything here, names another one for that. All others belong to l: with one of them, or without l, every Acquire is
-// refused and says so. Close the Engine inside, when nobody uses this any more.
-func NewReentrant(l Locker, opts ...Option) Locker {
+// The Observer sees a nested acquire with [ResultNested], and what is done with a nested hold. [WithObserver] names
+// another one for that. Without l every Acquire is refused. Close the Engine inside, when nobody uses this any more.
+func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 	r := &reentrant{inner: l}
-	if isNil(l) {
+	if typednil.Is(l) {
 		r.refusal = fmt.Errorf("%w: NewReentrant was given no Locker", ErrUnsupported)
 		return r
 	}
-	var c, none config
+	var c config
 	for i, o := range opts {
 		if o == nil {
 			r.refusal = fmt.Errorf("%w: option %d of NewReentrant is nil; leave it out instead", ErrUnsupported, i+1)
 			return r
 		}
-		o(&c)
+		o.setReentrant(&c)
 	}
 	if c.observer != nil {
 		r.cfg = &config{observer: c.observer}
-	}
-	if c.observer = nil; !reflect.DeepEqual(c, none) {
-		r.refusal = fmt.Errorf("%w: NewReentrant takes no option but WithObserver; give the others to the Locker inside", ErrUnsupported)
 	}
 	return r
 }
@@ -165,7 +162,7 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 	}
-	_, end := f.of.observed(f.root).begin(ctx, OpAcquire, rule)
+	_, end := f.of.observed(f.root).observe(ctx, OpAcquire, rule)
 	switch {
 	case cause != nil:
 		err = cause
@@ -189,12 +186,15 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	return nested, err
 }
 
+// errNoUpgrade refuses Exclusive inside Shared.
+var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
+
 // allows says whether a nested hold can be had without asking the server.
 func (f *family) allows(rule Rule) error {
 	first := f.root.rule
 	switch {
 	case rule.Mode == Exclusive && f.root.Mode() == Shared:
-		return fmt.Errorf("%w: the context holds the key Shared, and Exclusive inside that could wait for another one who tries the same; release the Shared hold first, or take Exclusive from the start", ErrUnsupported)
+		return errNoUpgrade
 	case rule.Once > first.Once:
 		return fmt.Errorf("%w: a nested Once of %v, and %v of the hold around it, which has asked whether the work is done; put Once there", ErrUnsupported, rule.Once, first.Once)
 	case rule.AtLeast > 0 && time.Now().Add(rule.AtLeast).After(f.root.hold.keep):

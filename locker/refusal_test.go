@@ -10,7 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // serverError is an error reply, as go-redis makes one.
@@ -61,7 +63,7 @@ func TestEveryErrorOfTheServerIsSortedAndNoneIsBusy(t *testing.T) {
 func check(t *testing.T, text string, err error, want string) {
 	t.Helper()
 	got := "unclear"
-	if no, ok := errors.AsType[*locker.Refusal](err); ok {
+	if no, ok := errtype.As[*store.Refusal](err); ok {
 		got = "refused"
 		if no.Temporary {
 			got = "temporary"

@@ -19,11 +19,11 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 		return err
 	}
 	runs := &lease.engine.runs
-	if !runs.enter() { // Close came between the grant and here
+	if !runs.Enter() { // Close came between the grant and here
 		_ = lease.Release(ctx)
 		return &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
 	}
-	defer runs.leave()
+	defer runs.Leave()
 	returned := false
 	defer func() {
 		if !returned { // fn panicked or called runtime.Goexit; both go on after the release

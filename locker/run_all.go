@@ -33,7 +33,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	if len(rules) == 0 {
 		return fn(ctx)
 	}
-	taking, taken := take(ctx)
+	taking, taken := beginTakes(ctx)
 	leases, err := acquireAll(taking, l, distinct(rules))
 	taken()
 	if err != nil {
@@ -42,11 +42,11 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	entered := 0
 	defer func() {
 		for _, l := range leases[:entered] {
-			l.engine.runs.leave()
+			l.engine.runs.Leave()
 		}
 	}()
 	for _, l := range leases {
-		if !l.engine.runs.enter() { // Close came between the grant and here
+		if !l.engine.runs.Enter() { // Close came between the grant and here
 			_ = releaseAll(ctx, leases, false)
 			return &Error{Op: OpAcquire, Key: l.rule.Key, Err: ErrClosed}
 		}
@@ -181,12 +181,15 @@ type gathering struct {
 	leases []*Lease
 }
 
-// gather returns the leases that collect adds. If it fails, or panics, they are released.
+// gather returns the leases that collect adds. If it fails, or panics, they are released, and their keys are not kept for AtLeast.
 func gather(ctx context.Context, collect func(*gathering) error) (leases []*Lease, err error) {
 	g := &gathering{ctx: ctx, takes: takesIn(ctx)}
 	whole := false
 	defer func() {
 		if !whole {
+			for _, l := range g.leases {
+				l.keepNothing()
+			}
 			_ = releaseAll(ctx, g.leases, false)
 		}
 	}()

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 var _ severally = (*Engine)(nil)
@@ -21,7 +24,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	defer func() {
 		defer func() { // also when an Observer panics
 			for range all {
-				e.acquires.leave()
+				e.acquires.Leave()
 			}
 		}()
 		for _, a := range all {
@@ -29,7 +32,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 		}
 	}()
 	for _, rule := range rules {
-		a, err := e.begin(ctx, rule)
+		a, err := e.newAcquisition(ctx, rule)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +64,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 // together tries for all leases in one step. It says how many must be taken alone: 0, because it has them all; or those up to
 // the first that is not free, and then it has none of them.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
-	s, able := e.store.(Several)
+	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
 		return len(all), nil
 	}
@@ -70,10 +73,10 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 		if a.rule.Mode == Shared {
 			return len(all), nil
 		}
-		j.ask(a)
+		j.prepare(a)
 	}
-	grants, failure, err := j.await(g, ask(&e.calls, func() ([]Grant, error) { return s.AcquireAll(all[0].ctx, j.claims) }))
-	switch no := (*Refusal)(nil); {
+	grants, failure, err := j.await(g, calls.Ask(&e.calls, func() ([]store.Grant, error) { return s.AcquireAll(all[0].ctx, j.claims) }))
+	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
 	case errors.As(failure, &no): // by itself each says what is wrong, and repeats what may be repeated
@@ -82,36 +85,36 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 		return 1, j.undo(failure)
 	}
 	for i, g := range grants {
-		if g.State == Done {
+		if g.State == store.Done {
 			return 0, cmp.Or(j.forget(), all[i].fail(ErrDone, 0))
 		}
-		if a := all[i]; g.State == Busy && g.Holder.Left != 0 && a.rule.Wait == NoWait {
+		if a := all[i]; g.State == store.Busy && g.Holder.Left != 0 && a.rule.Wait == NoWait {
 			a.busy(g)
 			return 0, cmp.Or(j.forget(), a.giveUp(errWaitOver))
 		}
 	}
 	for i, g := range grants {
-		if g.State != Granted {
+		if g.State != store.Granted {
 			return i + 1, j.forget()
 		}
 	}
-	return 0, j.take(g, grants)
+	return 0, j.newLeases(g, grants)
 }
 
 // joint is one attempt at several keys, with a token for each.
 type joint struct {
 	all    []*acquisition
-	claims []Claim
+	claims []store.Claim
 	began  time.Time // of the RunAll
 	sent   time.Time
 }
 
-// ask makes the question for one of the keys.
-func (j *joint) ask(a *acquisition) {
+// prepare makes the question for one of the keys.
+func (j *joint) prepare(a *acquisition) {
 	a.describe()
 	a.ticket = &a.own
-	a.claim = Claim{
-		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), Block: 1,
+	a.claim = store.Claim{
+		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
 		Metadata: a.meta, Once: a.rule.Once,
 	}
 	a.calls++
@@ -121,7 +124,7 @@ func (j *joint) ask(a *acquisition) {
 
 // await waits for the answers, and says why there are none, unless it is over before: by ctx, by the shortest Wait, or by
 // Close.
-func (j *joint) await(g *gathering, heard <-chan answer[[]Grant]) (grants []Grant, failure, over error) {
+func (j *joint) await(g *gathering, heard <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
 	e, first := j.all[0].engine, j.all[0]
 	for _, a := range j.all {
 		if a.rule.Wait > 0 && (first.rule.Wait <= 0 || a.rule.Wait < first.rule.Wait) {
@@ -130,17 +133,17 @@ func (j *joint) await(g *gathering, heard <-chan answer[[]Grant]) (grants []Gran
 	}
 	var expiry <-chan time.Time
 	if first.rule.Wait > 0 {
-		timer := e.timers.start(max(first.rule.Wait-time.Since(j.began), 0))
-		defer e.timers.stop(timer)
+		timer := e.timers.Start(max(first.rule.Wait-time.Since(j.began), 0))
+		defer e.timers.Stop(timer)
 		expiry = timer.C
 	}
 	var reason error
 	select {
 	case r := <-heard:
-		if r.err == nil && len(r.value) != len(j.all) {
-			r.err = fmt.Errorf("the Store answered %d of %d claims", len(r.value), len(j.all))
+		if r.Err == nil && len(r.Value) != len(j.all) {
+			r.Err = fmt.Errorf("the Store answered %d of %d claims", len(r.Value), len(j.all))
 		}
-		return r.value, r.err, nil
+		return r.Value, r.Err, nil
 	case <-g.ctx.Done():
 		reason = g.ctx.Err()
 	case <-expiry:
@@ -177,11 +180,11 @@ func (j *joint) forget() error {
 	return nil
 }
 
-// take makes the leases.
-func (j *joint) take(g *gathering, grants []Grant) error {
+// newLeases makes the leases.
+func (j *joint) newLeases(g *gathering, grants []store.Grant) error {
 	for i, a := range j.all {
 		a.caller = g.ctx
-		lease, err := a.take(grants[i], j.sent, 0)
+		lease, err := a.newLease(grants[i], j.sent, 0)
 		if lease == nil {
 			for _, a := range j.all[i:] {
 				a.giveBack()

@@ -14,8 +14,8 @@ type takes struct {
 	over   bool     // it has them all, or has given up: what follows is the caller's own
 }
 
-// take marks the acquires that are made with the context, until over is called.
-func take(ctx context.Context) (_ context.Context, over func()) {
+// beginTakes marks the acquires that are made with the context, until over is called.
+func beginTakes(ctx context.Context) (_ context.Context, over func()) {
 	t := new(takes)
 	ctx = context.WithValue(ctx, leaseKey{}, &held{takes: t, outer: heldIn(ctx)})
 	return ctx, func() {

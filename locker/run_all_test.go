@@ -13,6 +13,7 @@ import (
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // keysOf are rules without any wish.
@@ -334,8 +335,8 @@ func TestAnUnansweredStepForAllIsUndone(t *testing.T) {
 }
 
 func TestRunAllHidesNoRefusalOfOneKey(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store)
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, backend)
 		once := locker.Rule{Key: "b", Once: time.Hour}
 		if err := locker.Run(t.Context(), l, once, nothing); err != nil {
 			t.Fatal(err)
@@ -343,9 +344,9 @@ func TestRunAllHidesNoRefusalOfOneKey(t *testing.T) {
 		held := acquire(t, l, locker.Rule{Key: "a"})
 		wantErr(t, locker.RunAll(t.Context(), l, []locker.Rule{{Key: "a"}, once}, never(t)), "b", locker.ErrDone)
 		release(t, held)
-		store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("OOM")})
+		backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("OOM")})
 		wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", "c"), never(t)), "a", locker.ErrUnavailable)
-		store.Fail(locker.OpAcquire, nil)
+		backend.Fail(locker.OpAcquire, nil)
 	})
 }
 
@@ -431,7 +432,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 					defer release(t, acquire(t, e, locker.Rule{Key: "a"}))
 					err := locker.RunAll(ctx, l, rulesOf("a"), never(t))
 					wantErr(t, err, "a", locker.ErrBusy)
-					if !strings.Contains(err.Error(), "while b is held") {
+					if !strings.Contains(err.Error(), "already holds b") {
 						t.Errorf("the text does not teach: %v", err)
 					}
 					// A plain Run waits: it has no order to keep.

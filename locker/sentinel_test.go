@@ -129,7 +129,7 @@ func TestASubscriptionThatStaysOnTheOldMasterIsNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := redistest.Start(t, "--replicaof", host+" "+port)
+	after := redistest.Start(t, "--replicaof", host, port)
 	then, now := before.Client(t), after.Client(t)
 	eventually(t, "the replica follows", func() bool { return then.Wait(t.Context(), 1, time.Second).Val() == 1 })
 

@@ -8,13 +8,14 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Whatever the counter holds, an acquire goes the short way through its script or the long one, and the fence comes out the same.
 func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 	const block = 64
 	client := redistest.Start(t).Client(t)
-	store := locker.SingleStore(client)
+	backend := locker.SingleStore(client)
 	for name, c := range map[string]struct {
 		counter func(now int64) string // "": none
 		block   int
@@ -30,7 +31,7 @@ func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 		"no number, and further behind": {func(int64) string { return "~~~~~~~~~~~~~~~~" }, block, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			claim := locker.Claim{Key: "fence:" + name, Owner: rand.Text(), TTL: time.Minute, Block: block}
+			claim := store.Claim{Key: "fence:" + name, Owner: rand.Text(), TTL: time.Minute, FenceCount: block}
 			counter := locker.CounterOf(claim.Key)
 			now := client.Time(t.Context()).Val().UnixMicro()
 			was := c.counter(now)
@@ -38,8 +39,8 @@ func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 			if was != "" {
 				client.Set(t.Context(), counter, was, 0)
 			}
-			g, err := store.Acquire(t.Context(), claim)
-			if err != nil || g.State != locker.Granted || g.Block != c.block {
+			g, err := backend.Acquire(t.Context(), claim)
+			if err != nil || g.State != store.Granted || g.FenceCount != c.block {
 				t.Fatalf("%+v %v", g, err)
 			}
 			last, _ := strconv.ParseUint(was, 10, 64)
@@ -49,10 +50,10 @@ func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 			if at := g.At.UnixMicro(); at < now || at > now+time.Minute.Microseconds() {
 				t.Fatalf("the clock was %d, and is %d", now, at)
 			}
-			if got := client.Get(t.Context(), counter).Val(); got != strconv.FormatUint(g.Fence+uint64(g.Block)-1, 10) {
-				t.Fatalf("the counter is %s after fence %d and a block of %d", got, g.Fence, g.Block)
+			if got := client.Get(t.Context(), counter).Val(); got != strconv.FormatUint(g.Fence+uint64(g.FenceCount)-1, 10) {
+				t.Fatalf("the counter is %s after fence %d and a block of %d", got, g.Fence, g.FenceCount)
 			}
-			if again, err := store.Acquire(t.Context(), claim); err != nil || again.Fence != g.Fence || again.Block != g.Block {
+			if again, err := backend.Acquire(t.Context(), claim); err != nil || again.Fence != g.Fence || again.FenceCount != g.FenceCount {
 				t.Fatalf("%+v, then %+v %v", g, again, err)
 			}
 		})

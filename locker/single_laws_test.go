@@ -12,9 +12,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 func TestSingleObeysTheLaws(t *testing.T) {
@@ -58,9 +60,9 @@ type site struct {
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // lawsHold runs the laws with Stores on a site of their own each.
-func lawsHold(t *testing.T, where func(t *testing.T) site, store func(c locker.Client) locker.Store) {
+func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker.Client) locker.Store) {
 	t.Helper()
-	lockertest.Run(t, func(t *testing.T) lockertest.Harness {
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		s := where(t)
 		direct := s.direct
 		proxies, dial := before(t, s.addrs)
@@ -71,9 +73,9 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, store func(c locker.C
 		}
 		client := connect(t, dial)
 		clients := make(map[locker.Store]redis.UniversalClient)
-		under, can := store(client), lockertest.All
-		_, can.Readers = under.(locker.Downgrader)
-		return lockertest.Harness{
+		under, can := backend(client), storetest.All
+		_, can.Readers = under.(store.Downgrader)
+		return storetest.Harness{
 			Store: under,
 			Can:   can,
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
@@ -94,12 +96,12 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, store func(c locker.C
 			},
 			Another: func(t testing.TB) locker.Store {
 				c := connect(t, nil)
-				s := store(c)
+				s := backend(c)
 				clients[s] = c
 				return s
 			},
 			Kill: func(t testing.TB, dead locker.Store) {
-				for _, channel := range locker.Kill(dead) {
+				for _, channel := range redisstore.Silence(dead) {
 					for s.listeners(channel) != 0 {
 						if t.Context().Err() != nil {
 							t.Fatal("somebody listens there still")

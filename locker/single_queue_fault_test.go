@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // A full server lets everybody wait and serves whoever waits; only those who come to a free key are refused.
@@ -29,7 +31,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	done := l.held()
 	asksOnce := l.claim(ear.name)
 	asksOnce.Once = time.Minute
-	l.acquire(asksOnce, locker.Busy)
+	l.acquire(asksOnce, store.Busy)
 	full := func(limit string) {
 		if err := l.server.ConfigSet(t.Context(), "maxmemory", limit).Err(); err != nil {
 			t.Fatal(err)
@@ -38,7 +40,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	full("1")
 	defer full("0")
 
-	newcomer := locker.Claim{Key: "free", Owner: rand.Text(), TTL: time.Minute, Queue: true, Hand: handed}
+	newcomer := store.Claim{Key: "free", Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: handed}
 	if _, err := l.store.Acquire(t.Context(), newcomer); !refused(err, "out of memory") {
 		t.Fatalf("a new lease on a full server: %v", err)
 	}
@@ -49,7 +51,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	l.key = kept
 	second, next := l.waits(ear.name), l.claim(ear.name)
 	holder.Next = &next
-	if g := l.release(holder, locker.Released).Next; g == nil || g.State != locker.Busy || g.Place != 2 {
+	if g := l.release(holder, store.Released).Next; g == nil || g.State != store.Busy || g.Place != 2 {
 		t.Fatalf("%+v", g)
 	}
 	e := ear.wantGranted(first)
@@ -57,39 +59,39 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message is no promise of what was refused then
 		t.Fatalf("told %+v, and the lease is %q", e, text)
 	}
-	i, err := l.store.(locker.Inspector).Inspect(t.Context(), l.key)
+	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g, err := l.store.(locker.Breaker).Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
 	ear.wantGranted(second)
 	l.wantHolder(second)
-	second.Keep = time.Minute
-	l.release(second, locker.Released)
+	second.KeepFor = time.Minute
+	l.release(second, store.Released)
 	if got := ear.next(); !strings.HasPrefix(got, "head 60000 "+next.Owner) {
 		t.Fatalf("told %q", got)
 	}
 
 	l.key = "another"
 	l.server.Del(t.Context(), l.key) // it has run out, and somebody asks
-	l.acquire(l.claim(""), locker.Busy)
+	l.acquire(l.claim(""), store.Busy)
 	ear.wantGranted(waits)
 	l.wantHolder(waits)
-	l.release(expired, locker.NotOurs)
+	l.release(expired, store.NotOurs)
 
 	l.key = "once"
 	done.Complete, done.Once = true, time.Minute
-	l.release(done, locker.Released)
+	l.release(done, store.Released)
 	if got := ear.next(); got != "done "+asksOnce.Owner+" once" {
 		t.Fatalf("told %q", got)
 	}
-	l.acquire(asksOnce, locker.Done)
+	l.acquire(asksOnce, store.Done)
 }
 
 func refused(err error, text string) bool {
-	no, ok := errors.AsType[*locker.Refusal](err)
+	no, ok := errtype.As[*store.Refusal](err)
 	return ok && !no.Temporary && strings.Contains(err.Error(), text)
 }
 
@@ -100,7 +102,7 @@ func TestAReplicaServesNobody(t *testing.T) {
 	ear := l.listen()
 	holder := l.held()
 	first := l.waits(ear.name)
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	ear.wantGranted(first)
 	second := l.waits(ear.name)
 	busy := l.key
@@ -113,7 +115,7 @@ func TestAReplicaServesNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	first.Handed = true
+	first.ByHandoff = true
 	next := l.claim(ear.name)
 	releasing := first
 	releasing.Next = &next
@@ -121,23 +123,23 @@ func TestAReplicaServesNobody(t *testing.T) {
 		"the holder asks again": func() error { _, err := l.store.Acquire(t.Context(), first); return err },
 		"a waiter asks again":   func() error { _, err := l.store.Acquire(t.Context(), second); return err },
 		"the head asks again":   func() error { _, err := l.store.Acquire(t.Context(), third); return err },
-		"a confirmation":        func() error { _, err := l.store.Renew(t.Context(), []locker.Claim{first}); return err },
+		"a confirmation":        func() error { _, err := l.store.Renew(t.Context(), []store.Claim{first}); return err },
 		"a stranger confirms": func() error {
 			c := freed
-			c.Handed = true
-			_, err := l.store.Renew(t.Context(), []locker.Claim{c})
+			c.ByHandoff = true
+			_, err := l.store.Renew(t.Context(), []store.Claim{c})
 			return err
 		},
 		"a release":           func() error { _, err := l.store.Release(t.Context(), releasing); return err },
 		"a waiter gives up":   func() error { _, err := l.store.Release(t.Context(), second); return err },
 		"a stranger releases": func() error { _, err := l.store.Release(t.Context(), freed); return err },
 		"a newcomer asks": func() error {
-			_, err := l.store.Acquire(t.Context(), locker.Claim{Key: third.Key, Owner: rand.Text(), TTL: time.Minute})
+			_, err := l.store.Acquire(t.Context(), store.Claim{Key: third.Key, Owner: rand.Text(), TTL: time.Minute})
 			return err
 		},
 	}
 	for name, call := range calls {
-		if no, ok := errors.AsType[*locker.Refusal](call()); !ok || !no.Temporary {
+		if no, ok := errtype.As[*store.Refusal](call()); !ok || !no.Temporary {
 			t.Errorf("%s: a replica answers %v", name, no)
 		}
 	}
@@ -154,32 +156,32 @@ func TestAReplicaServesNobody(t *testing.T) {
 func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	t.Parallel()
 	type keys struct{ l, q, c, x, d, next string }
-	acquire := func(c locker.Claim) func(l *line) (locker.Grant, error) {
-		return func(l *line) (locker.Grant, error) { c.Key = l.key; return l.store.Acquire(l.Context(), c) }
+	acquire := func(c store.Claim) func(l *line) (store.Grant, error) {
+		return func(l *line) (store.Grant, error) { c.Key = l.key; return l.store.Acquire(l.Context(), c) }
 	}
 	me, next := rand.Text(), rand.Text()
-	claim := locker.Claim{Owner: me, TTL: time.Minute, Queue: true, Hand: handed, Once: time.Minute}
-	releases := func(change func(c *locker.Claim)) func(l *line) (locker.Grant, error) {
-		return func(l *line) (locker.Grant, error) {
+	claim := store.Claim{Owner: me, TTL: time.Minute, Queue: true, HandoffTTL: handed, Once: time.Minute}
+	releases := func(change func(c *store.Claim)) func(l *line) (store.Grant, error) {
+		return func(l *line) (store.Grant, error) {
 			c := claim
 			c.Key = l.key
 			change(&c)
 			return l.store.Release(l.Context(), c)
 		}
 	}
-	breaks := func(l *line) (locker.Grant, error) {
+	breaks := func(l *line) (store.Grant, error) {
 		text := l.server.Get(l.Context(), l.key).Val()
 		fence := uint64(0)
 		_, _ = fmt.Sscanf(strings.Split(text, ":")[1], "%d", &fence)
-		return l.store.(locker.Breaker).Break(l.Context(), l.key, fence, "drill")
+		return l.store.(store.Revoker).Revoke(l.Context(), l.key, fence, "drill")
 	}
-	plain := func(*locker.Claim) {}
+	plain := func(*store.Claim) {}
 	for name, c := range map[string]struct {
 		spoil func(k keys) string
 		mine  bool // the lease is ours
 		free  bool // there is no lease
 		queue bool // somebody waits
-		call  func(l *line) (locker.Grant, error)
+		call  func(l *line) (store.Grant, error)
 	}{
 		"acquire, lease":                  {spoil: func(k keys) string { return k.l }, free: true, call: acquire(claim)},
 		"acquire, lease with a queue":     {spoil: func(k keys) string { return k.l }, free: true, queue: true, call: acquire(claim)},
@@ -192,13 +194,13 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 		"acquire, mark":                   {spoil: func(k keys) string { return k.d }, free: true, call: acquire(claim)},
 		"release, queue":                  {spoil: func(k keys) string { return k.q }, mine: true, call: releases(plain)},
 		"release, counter":                {spoil: func(k keys) string { return k.c }, mine: true, queue: true, call: releases(plain)},
-		"release, tombstone":              {spoil: func(k keys) string { return k.x }, mine: true, call: releases(func(c *locker.Claim) { c.Undo = time.Minute })},
-		"release, mark":                   {spoil: func(k keys) string { return k.d }, mine: true, call: releases(func(c *locker.Claim) { c.Complete = true })},
-		"release, tombstone of next": {spoil: func(k keys) string { return k.next }, mine: true, call: releases(func(c *locker.Claim) {
-			c.Next = &locker.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
+		"release, tombstone":              {spoil: func(k keys) string { return k.x }, mine: true, call: releases(func(c *store.Claim) { c.TombstoneTTL = time.Minute })},
+		"release, mark":                   {spoil: func(k keys) string { return k.d }, mine: true, call: releases(func(c *store.Claim) { c.Complete = true })},
+		"release, tombstone of next": {spoil: func(k keys) string { return k.next }, mine: true, call: releases(func(c *store.Claim) {
+			c.Next = &store.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
 		})},
-		"release, counter for next": {spoil: func(k keys) string { return k.c }, mine: true, call: releases(func(c *locker.Claim) {
-			c.Next = &locker.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
+		"release, counter for next": {spoil: func(k keys) string { return k.c }, mine: true, call: releases(func(c *store.Claim) {
+			c.Next = &store.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
 		})},
 		"release, queue, not ours": {spoil: func(k keys) string { return k.q }, call: releases(plain)},
 		"break, queue":             {spoil: func(k keys) string { return k.q }, call: breaks},
@@ -224,7 +226,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 				}
 				l.server.Del(t.Context(), l.key)
 			}
-			holder := locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}
+			holder := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}
 			if c.mine {
 				holder.Owner = me
 			}
@@ -241,7 +243,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 			}
 			before := dump(l)
 			g, err := c.call(l)
-			if no, ok := errors.AsType[*locker.Refusal](err); !ok || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
+			if no, ok := errtype.As[*store.Refusal](err); !ok || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
 				t.Fatalf("%+v %v, want a refusal that is ErrInvalidKey", g, err)
 			}
 			if after := dump(l); fmt.Sprint(after) != fmt.Sprint(before) {
@@ -296,20 +298,20 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	holder := l.held()
 	first, second := l.waits(ear.name), l.waits(ear.name)
 	for range 3 {
-		l.acquire(first, locker.Busy)
-		l.acquire(second, locker.Busy)
+		l.acquire(first, store.Busy)
+		l.acquire(second, store.Busy)
 	}
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	e := ear.wantGranted(first)
 	for range 3 {
-		l.release(holder, locker.NotOurs)
-		if g := l.acquire(first, locker.Granted); g.Fence != e.Fence || g.Block != e.Block {
+		l.release(holder, store.NotOurs)
+		if g := l.acquire(first, store.Granted); g.Fence != e.Fence || g.FenceCount != e.FenceCount {
 			t.Fatalf("told %+v, answered %+v", e, g)
 		}
-		if g := l.acquire(second, locker.Busy); g.Place != 1 || g.Holder.Fence != e.Fence {
+		if g := l.acquire(second, store.Busy); g.Place != 1 || g.Holder.Fence != e.Fence {
 			t.Fatalf("%+v", g)
 		}
-		l.renew(first, locker.Granted)
+		l.renew(first, store.Granted)
 	}
 	ear.wantSilence()
 	l.wantQueued(second.Owner)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // line is a key, the Store, and a server to look behind it.
@@ -37,11 +38,11 @@ func sharedLine(t *testing.T) *line {
 const handed = 20 * time.Second
 
 // claim is one that queues, at this inbox.
-func (l *line) claim(inbox string) locker.Claim {
-	return locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, Block: 1, Queue: true, Inbox: inbox, Hand: handed}
+func (l *line) claim(inbox string) store.Claim {
+	return store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: inbox, HandoffTTL: handed}
 }
 
-func (l *line) acquire(c locker.Claim, want locker.State) locker.Grant {
+func (l *line) acquire(c store.Claim, want store.State) store.Grant {
 	l.Helper()
 	g, err := l.store.Acquire(l.Context(), c)
 	if err != nil || g.State != want {
@@ -50,7 +51,7 @@ func (l *line) acquire(c locker.Claim, want locker.State) locker.Grant {
 	return g
 }
 
-func (l *line) release(c locker.Claim, want locker.State) locker.Grant {
+func (l *line) release(c store.Claim, want store.State) store.Grant {
 	l.Helper()
 	g, err := l.store.Release(l.Context(), c)
 	if err != nil || g.State != want {
@@ -59,27 +60,27 @@ func (l *line) release(c locker.Claim, want locker.State) locker.Grant {
 	return g
 }
 
-func (l *line) renew(c locker.Claim, want locker.State) {
+func (l *line) renew(c store.Claim, want store.State) {
 	l.Helper()
-	gs, err := l.store.Renew(l.Context(), []locker.Claim{c})
+	gs, err := l.store.Renew(l.Context(), []store.Claim{c})
 	if err != nil || len(gs) != 1 || gs[0].State != want {
 		l.Fatalf("renew: %+v %v, want %v", gs, err, want)
 	}
 }
 
 // held makes somebody hold the key who does not queue.
-func (l *line) held() locker.Claim {
+func (l *line) held() store.Claim {
 	l.Helper()
-	c := locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, Block: 1}
-	l.acquire(c, locker.Granted)
+	c := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
+	l.acquire(c, store.Granted)
 	return c
 }
 
 // waits makes a claim wait.
-func (l *line) waits(inbox string) locker.Claim {
+func (l *line) waits(inbox string) store.Claim {
 	l.Helper()
 	c := l.claim(inbox)
-	l.acquire(c, locker.Busy)
+	l.acquire(c, store.Busy)
 	return c
 }
 
@@ -94,7 +95,7 @@ func (l *line) holder() string {
 	return token
 }
 
-func (l *line) wantHolder(c locker.Claim) {
+func (l *line) wantHolder(c store.Claim) {
 	l.Helper()
 	if got := l.holder(); got != c.Owner {
 		l.Fatalf("%q holds the key, want %q", got, c.Owner)
@@ -185,15 +186,15 @@ func (e *ear) wantSilence() {
 	}
 }
 
-func (e *ear) wantGranted(c locker.Claim) locker.Event {
+func (e *ear) wantGranted(c store.Claim) store.Event {
 	e.Helper()
 	got := e.next()
 	event, ok := locker.EventOf(got)
-	for ok && event.Kind == locker.EventHead { // on a slow machine it has waited for long
+	for ok && event.Kind == store.EventHead { // on a slow machine it has waited for long
 		got = e.next()
 		event, ok = locker.EventOf(got)
 	}
-	if !ok || event.Kind != locker.EventGranted || event.Owner != c.Owner || event.Key != c.Key {
+	if !ok || event.Kind != store.EventGranted || event.Owner != c.Owner || event.Key != c.Key {
 		e.Fatalf("told %q, want the grant of %s", got, c.Owner)
 	}
 	return event
@@ -204,27 +205,27 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 	l := sharedLine(t)
 	holder := l.held()
 	var ears []*ear
-	var claims []locker.Claim
+	var claims []store.Claim
 	for i := range 5 {
 		ears = append(ears, l.listen())
 		claims = append(claims, l.claim(ears[i].name))
-		if g := l.acquire(claims[i], locker.Busy); g.Place != i+1 || g.Deaf || g.At.IsZero() || g.Holder.Left <= 0 {
+		if g := l.acquire(claims[i], store.Busy); g.Place != i+1 || g.NotListening || g.At.IsZero() || g.Holder.Left <= 0 {
 			t.Fatalf("%+v, want place %d", g, i+1)
 		}
 	}
 	for i, c := range claims { // a repetition keeps the place
-		if g := l.acquire(c, locker.Busy); g.Place != i+1 {
+		if g := l.acquire(c, store.Busy); g.Place != i+1 {
 			t.Fatalf("%+v, want place %d", g, i+1)
 		}
 	}
 	var last uint64
 	for i, c := range claims {
 		before := time.Now()
-		l.release(holder, locker.Released)
+		l.release(holder, store.Released)
 		l.wantHolder(c)
 		e := ears[i].wantGranted(c)
 		text := l.server.Get(t.Context(), l.key).Val()
-		if text != fmt.Sprintf("%s:%d:%d", c.Owner, e.Fence, e.Block) || e.Fence <= last || e.Block != 1 || e.Hand != handed {
+		if text != fmt.Sprintf("%s:%d:%d", c.Owner, e.Fence, e.FenceCount) || e.Fence <= last || e.FenceCount != 1 || e.HandoffTTL != handed {
 			t.Fatalf("told %+v, and the lease is %q", e, text)
 		}
 		if e.At.Before(before.Add(-time.Second)) || e.At.After(time.Now().Add(time.Second)) {
@@ -235,7 +236,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 		}
 		last, holder = e.Fence, c
 	}
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	if l.holder() != "" || len(l.queued()) != 0 {
 		t.Fatalf("%s holds the key, %v wait", l.holder(), l.queued())
 	}
@@ -249,10 +250,10 @@ func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	l.age(-time.Hour) // it came at a time that is still to come
 	second, third := l.waits(""), l.waits("")
 	l.wantQueued(first.Owner, second.Owner, third.Owner)
-	l.release(holder, locker.Released)
-	l.release(first, locker.Released)
+	l.release(holder, store.Released)
+	l.release(first, store.Released)
 	l.wantHolder(second)
-	l.release(second, locker.Released)
+	l.release(second, store.Released)
 	l.wantHolder(third)
 	fourth := l.waits("") // behind one that was handed the key
 	l.wantQueued("-"+third.Owner, fourth.Owner)
@@ -264,32 +265,32 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 	holder := l.held()
 	ear := l.listen()
 	first := l.waits(ear.name)
-	if g := l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy); g.Place != 2 {
+	if g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy); g.Place != 2 {
 		t.Fatalf("who does not queue would have place %d, want 2", g.Place)
 	}
 	l.server.Del(t.Context(), l.key) // run out
-	g := l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy)
+	g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	if g.Place != 1 || g.Holder.Fence == 0 || g.Holder.Left > handed {
 		t.Fatalf("%+v, want the first waiter as the holder", g)
 	}
 	l.wantHolder(first)
 	ear.wantGranted(first)
-	l.release(first, locker.Released)
-	l.release(holder, locker.NotOurs)
+	l.release(first, store.Released)
+	l.release(holder, store.NotOurs)
 
 	l.held()
 	first = l.waits(ear.name)
 	l.server.Del(t.Context(), l.key)
 	second := l.claim("")
-	if g := l.acquire(second, locker.Busy); g.Place != 1 || g.Deaf {
+	if g := l.acquire(second, store.Busy); g.Place != 1 || g.NotListening {
 		t.Fatalf("%+v", g)
 	}
 	l.wantHolder(first)
 	l.wantQueued("-"+first.Owner, second.Owner)
 	ear.wantGranted(first)
-	l.release(first, locker.Released)
+	l.release(first, store.Released)
 	l.wantHolder(second)
-	l.release(second, locker.Released)
+	l.release(second, store.Released)
 	l.wantQueued()
 }
 
@@ -298,14 +299,14 @@ func TestWhoQueuesAndFindsTheKeyFreeGetsIt(t *testing.T) {
 	l := sharedLine(t)
 	ear := l.listen()
 	c := l.claim(ear.name)
-	first := l.acquire(c, locker.Granted)
-	if again := l.acquire(c, locker.Granted); again.Fence != first.Fence || again.Block != first.Block {
+	first := l.acquire(c, store.Granted)
+	if again := l.acquire(c, store.Granted); again.Fence != first.Fence || again.FenceCount != first.FenceCount {
 		t.Fatalf("fence %d became %d", first.Fence, again.Fence)
 	}
 	l.wantQueued()
 	waiter := l.waits(ear.name)
 	l.server.Del(t.Context(), l.key) // the holder has died, and the waiter asks again
-	l.acquire(waiter, locker.Granted)
+	l.acquire(waiter, store.Granted)
 	l.wantQueued()
 	ear.wantSilence()
 	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
@@ -335,13 +336,13 @@ func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
 		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
 	})
 
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	l.wantHolder(alive)
 	ear.wantGranted(alive)
 	l.wantQueued("-"+alive.Owner, poller.Owner)
 
 	// When all are dead, a newcomer is served.
-	l.release(poller, locker.NotOurs)
+	l.release(poller, store.NotOurs)
 	ear.sub.Close()
 	eventually(t, "the server knows that it is dead", func() bool {
 		return l.server.PubSubNumSub(t.Context(), ear.name).Val()[ear.name] == 0
@@ -360,32 +361,32 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.waits(stopped.name)
 	next := l.waits(ear.name)
 	l.waits(stopped.name)
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	stopped.wantGranted(first)
 	l.server.Del(t.Context(), l.key) // lapsed
 
-	g := l.acquire(next, locker.Granted) // it is the first that is left, and asks
+	g := l.acquire(next, store.Granted) // it is the first that is left, and asks
 	if g.Fence == 0 {
 		t.Fatalf("%+v", g)
 	}
 	l.wantQueued()
-	l.release(next, locker.Released)
+	l.release(next, store.Released)
 
 	// A stranger comes first: the next one is served all the same.
 	holder = l.held()
 	first = l.waits(stopped.name)
 	next = l.waits(ear.name)
 	mine := l.waits(stopped.name)
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	stopped.wantGranted(first)
 	l.server.Del(t.Context(), l.key)
-	l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy)
+	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	ear.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, locker.Busy); g.Place != 1 { // it lives after all: it queues again, behind
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // it lives after all: it queues again, behind
 		t.Fatalf("%+v", g)
 	}
-	l.release(next, locker.Released)
+	l.release(next, store.Released)
 	stopped.wantGranted(mine)
 }
 
@@ -394,24 +395,24 @@ func TestAPollerThatLetsAHandedKeyLapseLosesOnlyThatPlace(t *testing.T) {
 	l := sharedLine(t)
 	holder := l.held()
 	first, second := l.waits(""), l.waits("")
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	l.wantHolder(first)
 	l.server.Del(t.Context(), l.key)
-	l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy)
+	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	l.wantHolder(second)
 	l.wantQueued("-" + second.Owner)
 }
 
 func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 	t.Parallel()
-	for name, sign := range map[string]func(l *line, c locker.Claim){
-		"acquire": func(l *line, c locker.Claim) { l.acquire(c, locker.Granted) },
-		"confirm": func(l *line, c locker.Claim) { c.Handed = true; l.renew(c, locker.Granted) },
-		"release": func(l *line, c locker.Claim) { l.release(c, locker.Released) },
-		"keep":    func(l *line, c locker.Claim) { c.Keep = time.Minute; l.release(c, locker.Released) },
-		"break": func(l *line, c locker.Claim) {
-			i, _ := l.store.(locker.Inspector).Inspect(l.Context(), l.key)
-			if g, err := l.store.(locker.Breaker).Break(l.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+	for name, sign := range map[string]func(l *line, c store.Claim){
+		"acquire": func(l *line, c store.Claim) { l.acquire(c, store.Granted) },
+		"confirm": func(l *line, c store.Claim) { c.ByHandoff = true; l.renew(c, store.Granted) },
+		"release": func(l *line, c store.Claim) { l.release(c, store.Released) },
+		"keep":    func(l *line, c store.Claim) { c.KeepFor = time.Minute; l.release(c, store.Released) },
+		"break": func(l *line, c store.Claim) {
+			i, _ := l.store.(store.Inspector).Inspect(l.Context(), l.key)
+			if g, err := l.store.(store.Revoker).Revoke(l.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 				l.Fatal(g, err)
 			}
 		},
@@ -422,24 +423,24 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 			ear := l.listen()
 			holder := l.held()
 			c := l.waits(ear.name)
-			l.release(holder, locker.Released)
+			l.release(holder, store.Released)
 			ear.wantGranted(c)
 			l.wantQueued("-" + c.Owner)
-			l.renew(c, locker.Granted) // an ordinary renewal looks at no queue
+			l.renew(c, store.Granted) // an ordinary renewal looks at no queue
 			l.wantQueued("-" + c.Owner)
 			other := l.claim(ear.name)
 			if name != "release" && name != "break" {
-				l.acquire(other, locker.Busy)
+				l.acquire(other, store.Busy)
 				sign(l, c)
 				l.wantQueued(other.Owner)
 			} else {
 				sign(l, c)
 				l.wantQueued()
 				l.held()
-				l.acquire(other, locker.Busy)
+				l.acquire(other, store.Busy)
 			}
 			l.server.Del(t.Context(), l.key) // the lease runs out, but was confirmed: nobody is punished
-			l.acquire(locker.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, locker.Busy)
+			l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 			l.wantHolder(other)
 		})
 	}
@@ -449,7 +450,7 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	ear := l.listen()
-	var claims []locker.Claim
+	var claims []store.Claim
 	base := l.key
 	for i := range 9 {
 		l.key = fmt.Sprint(base, i)
@@ -458,11 +459,11 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 		switch i % 3 {
 		case 0: // handed over
 			c = l.waits(ear.name)
-			l.release(holder, locker.Released)
+			l.release(holder, store.Released)
 			ear.wantGranted(c)
-			c.Handed = true
+			c.ByHandoff = true
 		case 1: // somebody else's
-			c.Owner, c.Handed = rand.Text(), i > 4
+			c.Owner, c.ByHandoff = rand.Text(), i > 4
 		}
 		c.TTL = time.Hour
 		claims = append(claims, c)
@@ -475,15 +476,15 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 		t.Fatal(gs, err)
 	}
 	for i, g := range gs {
-		want := locker.Granted
+		want := store.Granted
 		if i%3 == 1 {
-			want = locker.NotOurs
+			want = store.NotOurs
 		}
 		if g.State != want || g.At.IsZero() {
 			t.Errorf("claim %d: %+v, want %v", i, g, want)
 		}
 		l.key = claims[i].Key
-		if left := l.server.PTTL(t.Context(), l.key).Val(); (left > 30*time.Minute) != (want == locker.Granted) {
+		if left := l.server.PTTL(t.Context(), l.key).Val(); (left > 30*time.Minute) != (want == store.Granted) {
 			t.Errorf("claim %d has %v left", i, left)
 		}
 		if i%3 == 0 && i != 3 {
@@ -519,7 +520,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 				l.age(time.Hour + c.waited)
 			}
 			l.waits("")
-			claims := map[string]locker.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
+			claims := map[string]store.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
 			if c.fresh || c.waited == 0 { // they come an hour from now, however long this machine takes
 				l.age(-time.Hour)
 			} else {
@@ -532,7 +533,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 				})
 				delete(ears, "next")
 			}
-			l.release(holder, locker.Released)
+			l.release(holder, store.Released)
 			ears["winner"].wantGranted(first)
 			for name, ear := range ears {
 				if name == c.told {
@@ -553,22 +554,22 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	ear := l.listen()
 	holder := l.held()
 	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits("")
-	l.release(second, locker.NotOurs)
+	l.release(second, store.NotOurs)
 	l.wantQueued(first.Owner, third.Owner)
-	l.release(second, locker.NotOurs)
-	third.Undo = time.Minute
-	l.release(third, locker.NotOurs)
+	l.release(second, store.NotOurs)
+	third.TombstoneTTL = time.Minute
+	l.release(third, store.NotOurs)
 	l.wantQueued(first.Owner)
-	l.acquire(third, locker.Undone) // a late execution
+	l.acquire(third, store.Undone) // a late execution
 	l.wantQueued(first.Owner)
 
 	// A grant that crosses the cancellation is handed on by it.
 	fourth := l.waits(ear.name)
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	ear.wantGranted(first)
-	l.release(first, locker.Released)
+	l.release(first, store.Released)
 	ear.wantGranted(fourth)
-	l.release(fourth, locker.Released)
+	l.release(fourth, store.Released)
 	if l.holder() != "" {
 		t.Fatalf("%s holds the key", l.holder())
 	}
@@ -583,13 +584,13 @@ func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	holder := l.held()
 	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits(ear.name)
 	l.server.Del(t.Context(), l.key) // as if its time was over
-	l.release(second, locker.NotOurs)
+	l.release(second, store.NotOurs)
 	ear.wantGranted(first)
-	l.release(first, locker.Released)
+	l.release(first, store.Released)
 	ear.wantGranted(third)
-	l.release(holder, locker.NotOurs) // a late one, which has nothing to do with it
+	l.release(holder, store.NotOurs) // a late one, which has nothing to do with it
 	l.wantHolder(third)
-	l.release(third, locker.Released)
+	l.release(third, store.Released)
 	ear.wantSilence()
 	l.wantQueued()
 	if l.holder() != "" {
@@ -597,30 +598,30 @@ func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	}
 
 	holder = l.held()
-	holder.Keep = 20 * time.Millisecond
+	holder.KeepFor = 20 * time.Millisecond
 	first, second = l.waits(ear.name), l.waits(ear.name)
-	l.release(holder, locker.Released)
-	if told, _ := locker.EventOf(ear.next()); told.Kind != locker.EventHead || told.Owner != first.Owner {
+	l.release(holder, store.Released)
+	if told, _ := locker.EventOf(ear.next()); told.Kind != store.EventHead || told.Owner != first.Owner {
 		t.Fatalf("told %+v", told)
 	}
 	eventually(t, "the kept key is free", func() bool { return l.holder() == "" })
-	l.release(first, locker.NotOurs)
+	l.release(first, store.NotOurs)
 	ear.wantGranted(second)
 }
 
 func TestReleaseWithNext(t *testing.T) {
 	t.Parallel()
-	with := func(c, next locker.Claim) locker.Claim { c.Next = &next; return c }
+	with := func(c, next store.Claim) store.Claim { c.Next = &next; return c }
 
 	t.Run("when nobody waits it is granted", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
 		ear := l.listen()
 		c, next := l.claim(ear.name), l.claim(ear.name)
-		next.Block, next.Metadata = 3, "me"
-		first := l.acquire(c, locker.Granted)
-		g := l.release(with(c, next), locker.Released).Next
-		if g == nil || g.State != locker.Granted || g.Fence <= first.Fence || g.Block != 3 || g.At.IsZero() {
+		next.FenceCount, next.Metadata = 3, "me"
+		first := l.acquire(c, store.Granted)
+		g := l.release(with(c, next), store.Released).Next
+		if g == nil || g.State != store.Granted || g.Fence <= first.Fence || g.FenceCount != 3 || g.At.IsZero() {
 			t.Fatalf("%+v", g)
 		}
 		want := fmt.Sprintf("%s:%d:3:me", next.Owner, g.Fence)
@@ -634,10 +635,10 @@ func TestReleaseWithNext(t *testing.T) {
 		ear.wantSilence()
 
 		// A repetition, after a lost answer, lets it in no second time; the engine asks with an acquire then.
-		if g := l.release(with(c, next), locker.NotOurs); g.Next != nil {
+		if g := l.release(with(c, next), store.NotOurs); g.Next != nil {
 			t.Fatalf("%+v", g.Next)
 		}
-		if again := l.acquire(next, locker.Granted); again.Fence != g.Fence || again.Block != g.Block {
+		if again := l.acquire(next, store.Granted); again.Fence != g.Fence || again.FenceCount != g.FenceCount {
 			t.Fatalf("fence %d became %d", g.Fence, again.Fence)
 		}
 	})
@@ -647,7 +648,7 @@ func TestReleaseWithNext(t *testing.T) {
 		l := sharedLine(t)
 		c := l.held()
 		l.waits("latchkit:i:dead")
-		if g := l.release(with(c, l.claim("")), locker.Released).Next; g == nil || g.State != locker.Granted {
+		if g := l.release(with(c, l.claim("")), store.Released).Next; g == nil || g.State != store.Granted {
 			t.Fatalf("%+v", g)
 		}
 		l.wantQueued()
@@ -660,20 +661,20 @@ func TestReleaseWithNext(t *testing.T) {
 		holder := l.held()
 		first, second := l.claim(ear.name), l.claim(ear.name)
 		first.Metadata = "first"
-		l.acquire(first, locker.Busy)
-		l.acquire(second, locker.Busy)
+		l.acquire(first, store.Busy)
+		l.acquire(second, store.Busy)
 		next := l.claim(mine.name)
-		g := l.release(with(holder, next), locker.Released).Next
+		g := l.release(with(holder, next), store.Released).Next
 		e := ear.wantGranted(first)
-		want := locker.Holder{Fence: e.Fence, Left: handed, Metadata: "first"}
-		if g == nil || g.State != locker.Busy || g.Place != 2 || g.Deaf || g.At.IsZero() || g.Holder != want {
+		want := store.Holder{Fence: e.Fence, Left: handed, Metadata: "first"}
+		if g == nil || g.State != store.Busy || g.Place != 2 || g.NotListening || g.At.IsZero() || g.Holder != want {
 			t.Fatalf("%+v, want place 2 behind %+v", g, want)
 		}
 		l.wantQueued("-"+first.Owner, second.Owner, next.Owner)
-		l.release(with(holder, next), locker.NotOurs)
+		l.release(with(holder, next), store.NotOurs)
 		l.wantQueued("-"+first.Owner, second.Owner, next.Owner)
-		l.release(first, locker.Released)
-		l.release(second, locker.Released)
+		l.release(first, store.Released)
+		l.release(second, store.Released)
 		mine.wantGranted(next)
 	})
 
@@ -683,14 +684,14 @@ func TestReleaseWithNext(t *testing.T) {
 		ear := l.listen()
 		holder := l.held()
 		c := l.waits(ear.name)
-		l.release(holder, locker.Released)
+		l.release(holder, store.Released)
 		next := l.claim("latchkit:i:nobody")
-		if g := l.release(with(c, next), locker.Released).Next; g == nil || g.State != locker.Granted {
+		if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Granted {
 			t.Fatalf("%+v", g)
 		}
 		other := l.waits(ear.name)
 		again := l.claim("latchkit:i:nobody")
-		if g := l.release(with(next, again), locker.Released).Next; g == nil || g.State != locker.Busy || !g.Deaf || g.Place != 1 {
+		if g := l.release(with(next, again), store.Released).Next; g == nil || g.State != store.Busy || !g.NotListening || g.Place != 1 {
 			t.Fatalf("%+v, want to hear that nobody listens", g)
 		}
 		l.wantQueued("-"+other.Owner, again.Owner)
@@ -702,12 +703,12 @@ func TestReleaseWithNext(t *testing.T) {
 		for _, others := range []bool{false, true} {
 			c := l.held()
 			next := l.claim("")
-			next.Undo = time.Minute
-			l.release(next, locker.NotOurs)
+			next.TombstoneTTL = time.Minute
+			l.release(next, store.NotOurs)
 			if others {
 				l.waits("")
 			}
-			if g := l.release(with(c, next), locker.Released).Next; g == nil || g.State != locker.Undone {
+			if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Undone {
 				t.Fatalf("%+v", g)
 			}
 			if h := l.holder(); h == next.Owner || (h != "") != others {
@@ -721,7 +722,7 @@ func TestReleaseWithNext(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
 		l.held()
-		if g := l.release(with(l.claim(""), l.claim("")), locker.NotOurs); g.Next != nil {
+		if g := l.release(with(l.claim(""), l.claim("")), store.NotOurs); g.Next != nil {
 			t.Fatalf("%+v", g.Next)
 		}
 		l.wantQueued()
@@ -734,7 +735,7 @@ func TestReleaseWithNext(t *testing.T) {
 		c.Complete, c.Once = true, time.Minute
 		next := l.claim("")
 		next.Once = time.Minute
-		if g := l.release(with(c, next), locker.Released).Next; g == nil || g.State != locker.Done {
+		if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Done {
 			t.Fatalf("%+v", g)
 		}
 	})
@@ -746,9 +747,9 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	ear := l.listen()
 	holder := l.claim(ear.name)
 	holder.Once = time.Minute
-	l.acquire(holder, locker.Granted)
-	var once []locker.Claim
-	var other locker.Claim
+	l.acquire(holder, store.Granted)
+	var once []store.Claim
+	var other store.Claim
 	for i := range 4 {
 		if i == 2 {
 			other = l.waits(ear.name)
@@ -757,13 +758,13 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 		if c.Once = time.Minute; i == 3 {
 			c.Inbox = ""
 		}
-		l.acquire(c, locker.Busy)
+		l.acquire(c, store.Busy)
 		once = append(once, c)
 	}
 	holder.Complete = true
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	for _, c := range once[:3] {
-		if e, ok := locker.EventOf(ear.next()); !ok || e != (locker.Event{Kind: locker.EventDone, Key: l.key, Owner: c.Owner}) {
+		if e, ok := locker.EventOf(ear.next()); !ok || e != (store.Event{Kind: store.EventDone, Key: l.key, Owner: c.Owner}) {
 			t.Fatalf("told %#v, want that the work of %s is done", e, c.Owner)
 		}
 	}
@@ -771,7 +772,7 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	ear.wantSilence()
 	l.wantQueued("-" + other.Owner)
 	for _, c := range once {
-		l.acquire(c, locker.Done)
+		l.acquire(c, store.Done)
 	}
 	l.wantQueued("-" + other.Owner)
 }
@@ -781,7 +782,7 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	l := sharedLine(t)
 	dead, ear := l.listen(), l.listen()
 	holder := l.claim("")
-	l.acquire(holder, locker.Granted)
+	l.acquire(holder, store.Granted)
 	l.waits(dead.name)
 	head := l.waits(ear.name)
 	l.waits(ear.name)
@@ -789,10 +790,10 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	eventually(t, "the server knows that it is dead", func() bool {
 		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
 	})
-	holder.Keep = 5 * time.Second
+	holder.KeepFor = 5 * time.Second
 	next := l.claim("")
 	holder.Next = &next
-	if g := l.release(holder, locker.Released); g.Next != nil {
+	if g := l.release(holder, store.Released); g.Next != nil {
 		t.Fatalf("%+v comes in although the key is kept", g.Next)
 	}
 	want := fmt.Sprintf("head 5000 %s %s", head.Owner, l.key)
@@ -803,15 +804,15 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	if l.holder() != "kept" || len(l.queued()) != 3 {
 		t.Fatalf("%s holds the key, and %v wait", l.holder(), l.queued())
 	}
-	if g := l.acquire(head, locker.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
+	if g := l.acquire(head, store.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
 		t.Fatalf("%+v", g)
 	}
 	// A broken kept key is handed on.
-	i, err := l.store.(locker.Inspector).Inspect(t.Context(), l.key)
+	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil || !i.Kept || i.Waiters != 3 {
 		t.Fatalf("%+v %v", i, err)
 	}
-	if g, err := l.store.(locker.Breaker).Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
 	ear.wantGranted(head)
@@ -823,34 +824,34 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	ear := l.listen()
 	holder := l.held()
 	first, second := l.waits(ear.name), l.waits(ear.name)
-	inspector, breaker := l.store.(locker.Inspector), l.store.(locker.Breaker)
+	inspector, breaker := l.store.(store.Inspector), l.store.(store.Revoker)
 	i, err := inspector.Inspect(t.Context(), l.key)
 	if err != nil || i.Waiters != 2 {
 		t.Fatalf("%+v %v", i, err)
 	}
-	for n, want := range []locker.State{locker.Released, locker.NotOurs} { // a repetition hits nobody else
-		if g, err := breaker.Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != want {
+	for n, want := range []store.State{store.Released, store.NotOurs} { // a repetition hits nobody else
+		if g, err := breaker.Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != want {
 			t.Fatal(n, g, err)
 		}
 		l.wantHolder(first)
 		ear.wantGrantedOrNothing(n == 0, first)
 	}
-	l.release(holder, locker.Revoked)
+	l.release(holder, store.Revoked)
 	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and loses no place.
 	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
 		t.Fatalf("%+v %v, want one waiter: who was handed the key waits no more", i, err)
 	}
-	if g, err := breaker.Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+	if g, err := breaker.Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
 	ear.wantGranted(second)
 	l.wantQueued("-" + second.Owner)
-	if g := l.release(first, locker.Revoked); g.Reason != "drill" {
+	if g := l.release(first, store.Revoked); g.Reason != "drill" {
 		t.Fatalf("%+v", g)
 	}
 }
 
-func (e *ear) wantGrantedOrNothing(granted bool, c locker.Claim) {
+func (e *ear) wantGrantedOrNothing(granted bool, c store.Claim) {
 	e.Helper()
 	if granted {
 		e.wantGranted(c)
@@ -866,22 +867,22 @@ func TestAnythingFitsIntoMetadata(t *testing.T) {
 		ear := l.listen()
 		holder := l.held()
 		c := l.claim(ear.name)
-		c.Metadata, c.Block = text, 2
-		l.acquire(c, locker.Busy)
-		l.release(holder, locker.Released)
+		c.Metadata, c.FenceCount = text, 2
+		l.acquire(c, store.Busy)
+		l.release(holder, store.Released)
 		e := ear.wantGranted(c)
-		if h := l.acquire(l.claim(""), locker.Busy).Holder; h.Metadata != text || h.Fence != e.Fence || e.Block != 2 {
+		if h := l.acquire(l.claim(""), store.Busy).Holder; h.Metadata != text || h.Fence != e.Fence || e.FenceCount != 2 {
 			t.Fatalf("%q became %+v", text, h)
 		}
 		l.server.Del(t.Context(), l.key, locker.QueueOf(l.key))
-		l.acquire(c, locker.Granted)
+		l.acquire(c, store.Granted)
 		next := c
 		next.Owner = rand.Text()
 		c.Next = &next
-		if g := l.release(c, locker.Released).Next; g == nil || g.State != locker.Granted {
+		if g := l.release(c, store.Released).Next; g == nil || g.State != store.Granted {
 			t.Fatalf("%+v", g)
 		}
-		if h := l.acquire(l.claim(""), locker.Busy).Holder; h.Metadata != text {
+		if h := l.acquire(l.claim(""), store.Busy).Holder; h.Metadata != text {
 			t.Fatalf("%q became %+v", text, h)
 		}
 		l.server.Del(t.Context(), l.key, locker.QueueOf(l.key))
@@ -895,11 +896,11 @@ func TestTheServerSaysThatNobodyListens(t *testing.T) {
 	ear := l.listen()
 	for inbox, deaf := range map[string]bool{ear.name: false, "latchkit:i:nobody": true, "": false} {
 		c := l.claim(inbox)
-		if g := l.acquire(c, locker.Busy); g.Deaf != deaf {
+		if g := l.acquire(c, store.Busy); g.NotListening != deaf {
 			t.Errorf("%q: %+v", inbox, g)
 		}
 		c.Owner, c.Queue = rand.Text(), false
-		if g := l.acquire(c, locker.Busy); g.Deaf {
+		if g := l.acquire(c, store.Busy); g.NotListening {
 			t.Errorf("who does not queue is not asked: %+v", g)
 		}
 	}
@@ -916,11 +917,11 @@ func TestAQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 			t.Fatalf("the queue lives for %v", ttl)
 		}
 		l.server.PExpire(t.Context(), q, 5*time.Second)
-		l.acquire(c, locker.Busy) // a repetition keeps it alive
+		l.acquire(c, store.Busy) // a repetition keeps it alive
 	}
 	l.server.PExpire(t.Context(), q, time.Millisecond)
 	eventually(t, "it is gone", func() bool { return l.server.Exists(t.Context(), q).Val() == 0 })
-	if g := l.acquire(c, locker.Busy); g.Place != 1 {
+	if g := l.acquire(c, store.Busy); g.Place != 1 {
 		t.Fatalf("%+v", g)
 	}
 }
@@ -932,21 +933,21 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	ear := l.listen()
 	holder := l.held()
 	first, second := l.waits(ear.name), l.waits("")
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	ear.wantGranted(first)
 	l.server.Set(t.Context(), l.key, "foreign", time.Minute)
-	if g := l.acquire(second, locker.Busy); g.Place != 1 || !g.Holder.Foreign {
+	if g := l.acquire(second, store.Busy); g.Place != 1 || !g.Holder.Foreign {
 		t.Fatalf("%+v", g)
 	}
-	if g := l.acquire(first, locker.Busy); g.Place != 1 {
+	if g := l.acquire(first, store.Busy); g.Place != 1 {
 		t.Fatalf("%+v", g)
 	}
 	l.wantQueued(first.Owner, second.Owner)
 	l.server.Del(t.Context(), l.key)
-	l.acquire(second, locker.Busy)
+	l.acquire(second, store.Busy)
 	ear.wantGranted(first)
 	l.wantQueued("-"+first.Owner, second.Owner)
-	l.release(first, locker.Released)
+	l.release(first, store.Released)
 	l.wantHolder(second)
 	l.wantQueued("-" + second.Owner)
 	ear.wantSilence() // it is not handed the key again
@@ -987,7 +988,7 @@ func TestWhatIsNoEntryIsDropped(t *testing.T) {
 		l.server.ZAdd(t.Context(), q, redis.Z{Score: float64(i), Member: junk})
 	}
 	c := l.waits(ear.name)
-	l.release(holder, locker.Released)
+	l.release(holder, store.Released)
 	ear.wantGranted(c)
 	l.wantQueued("-" + c.Owner)
 }
@@ -999,8 +1000,8 @@ func TestARepeatedAcquireDoesNotShortenALease(t *testing.T) {
 	holder := l.held()
 	longer := holder
 	longer.TTL = time.Hour
-	l.renew(longer, locker.Granted)
-	l.acquire(holder, locker.Granted)
+	l.renew(longer, store.Granted)
+	l.acquire(holder, store.Granted)
 	if left := l.server.PTTL(t.Context(), l.key).Val(); left < 50*time.Minute {
 		t.Fatalf("%v left", left)
 	}
@@ -1011,16 +1012,16 @@ func TestAnUndoDoesNotHideARevocation(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	c := l.held()
-	i, err := l.store.(locker.Inspector).Inspect(t.Context(), l.key)
+	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g, err := l.store.(locker.Breaker).Break(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != locker.Released {
+	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
-	c.Undo = time.Minute
+	c.TombstoneTTL = time.Minute
 	for range 2 {
-		if g := l.release(c, locker.Revoked); g.Reason != "drill" {
+		if g := l.release(c, store.Revoked); g.Reason != "drill" {
 			t.Fatalf("%+v", g)
 		}
 	}

@@ -12,13 +12,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-func newSingle(t testing.TB, c locker.Client, opts ...locker.Option) *locker.Engine {
+func newSingle(t testing.TB, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(c, opts...)
 	if err != nil {
@@ -281,13 +283,13 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 	wantErr(t, err, "a", locker.ErrUnavailable)
 	wantNot(t, err, locker.ErrBusy)
-	store := locker.SingleStore(client) // a replica that lags does not know the lease yet: its "no" would be false
-	stranger := locker.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute}
-	_, renewed := store.Renew(t.Context(), []locker.Claim{stranger})
-	_, released := store.Release(t.Context(), stranger)
-	_, broken := store.(locker.Breaker).Break(t.Context(), "a", lease.Fence(), "drill")
+	backend := locker.SingleStore(client) // a replica that lags does not know the lease yet: its "no" would be false
+	stranger := store.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute}
+	_, renewed := backend.Renew(t.Context(), []store.Claim{stranger})
+	_, released := backend.Release(t.Context(), stranger)
+	_, broken := backend.(store.Revoker).Revoke(t.Context(), "a", lease.Fence(), "drill")
 	for _, err := range []error{renewed, released, broken} {
-		if no, ok := errors.AsType[*locker.Refusal](err); !ok || !no.Temporary {
+		if no, ok := errtype.As[*store.Refusal](err); !ok || !no.Temporary {
 			t.Errorf("a replica answered %v", err)
 		}
 	}
@@ -357,7 +359,7 @@ func TestForeignDataStays(t *testing.T) {
 	if i, err := l.Inspect(t.Context(), "foreign:lock"); err != nil || !i.Foreign || i.Left >= 0 || i.Fence != 0 {
 		t.Fatalf("%+v %v", i, err)
 	}
-	wantErr(t, l.Break(t.Context(), "foreign:lock", 0, "drill"), "foreign:lock", locker.ErrUnsupported)
+	wantErr(t, l.Revoke(t.Context(), "foreign:lock", 0, "drill"), "foreign:lock", locker.ErrUnsupported)
 	if client.Get(t.Context(), "foreign:lock").Val() != "somebody:else" {
 		t.Fatal("the foreign lock was touched")
 	}
@@ -395,8 +397,8 @@ func TestAnEvictionPolicyThatDropsLocksIsWarnedOfOnce(t *testing.T) {
 func TestASafeServerIsNotWarnedOf(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}} {
-		store := locker.SingleStore(redistest.Start(t, args...).Client(t)).(locker.Examiner)
-		if w := store.Examine(t.Context()); len(w) != 0 {
+		backend := locker.SingleStore(redistest.Start(t, args...).Client(t)).(store.ServerChecker)
+		if w := backend.CheckServer(t.Context()); len(w) != 0 {
 			t.Fatalf("%+v", w)
 		}
 	}
@@ -413,7 +415,7 @@ func TestInspectBreakAndRaiseFence(t *testing.T) {
 	if err != nil || i.Metadata != "worker-7" || i.Fence != lease.Fence() || i.Since.Before(start.Add(-time.Second)) || i.Since.After(time.Now().Add(time.Second)) {
 		t.Fatalf("%+v %v", i, err)
 	}
-	if err := l.Break(t.Context(), key, i.Fence, "drill"); err != nil {
+	if err := l.Revoke(t.Context(), key, i.Fence, "drill"); err != nil {
 		t.Fatal(err)
 	}
 	wantErr(t, lease.Release(t.Context()), key, locker.ErrRevoked)
@@ -431,7 +433,7 @@ func TestInspectBreakAndRaiseFence(t *testing.T) {
 	}
 	release(t, lease)
 	wantErr(t, l.RaiseFence(t.Context(), key, 1<<60), key, locker.ErrUnsupported)
-	for _, err := range []error{l.Break(t.Context(), "", 1, ""), l.RaiseFence(t.Context(), "latchkit:x", 1)} {
+	for _, err := range []error{l.Revoke(t.Context(), "", 1, ""), l.RaiseFence(t.Context(), "latchkit:x", 1)} {
 		if !errors.Is(err, locker.ErrInvalidKey) {
 			t.Fatal(err)
 		}

@@ -22,16 +22,16 @@ func TestTheSkewOfServersThatTakeOverIsLeftOut(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
 		client    locker.Client
-		opts      []locker.Option
+		opts      []locker.SingleOption
 		ttl, want time.Duration
 	}{
 		"one server":                {plain, nil, 10 * time.Second, 102 * ms},
-		"one server with a skew":    {plain, []locker.Option{locker.WithMaxSkew(200 * ms)}, 10 * time.Second, 302 * ms},
+		"one server with a skew":    {plain, []locker.SingleOption{locker.WithMaxSkew(200 * ms)}, 10 * time.Second, 302 * ms},
 		"Sentinel":                  {sentinel, nil, 10 * time.Second, 602 * ms},
 		"Sentinel, a short lease":   {sentinel, nil, time.Second, 262 * ms},
-		"Sentinel without any skew": {sentinel, []locker.Option{locker.WithMaxSkew(0)}, 10 * time.Second, 102 * ms},
+		"Sentinel without any skew": {sentinel, []locker.SingleOption{locker.WithMaxSkew(0)}, 10 * time.Second, 102 * ms},
 		"Cluster":                   {cluster, nil, 10 * time.Second, 602 * ms},
-		"Cluster with a larger one": {cluster, []locker.Option{locker.WithMaxSkew(time.Second)}, 10 * time.Second, 1102 * ms},
+		"Cluster with a larger one": {cluster, []locker.SingleOption{locker.WithMaxSkew(time.Second)}, 10 * time.Second, 1102 * ms},
 	} {
 		if got := locker.DriftOf(newSingle(t, c.client, c.opts...), c.ttl); got != c.want {
 			t.Errorf("%s: %v of %v is left out, want %v", name, got, c.ttl, c.want)

@@ -109,7 +109,7 @@ func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := &stress{t: t, keys: 3}
-	kinds := [][]locker.Option{
+	kinds := [][]locker.SingleOption{
 		nil, {locker.WithHandoffs(3)}, {locker.WithFair()}, {locker.WithAdaptiveTTL(50*time.Millisecond, 300*time.Millisecond)},
 	}
 	var engines [4]atomic.Pointer[locker.Engine]

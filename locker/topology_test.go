@@ -37,7 +37,6 @@ func TestClusterObeysTheLaws(t *testing.T) {
 	for name, store := range map[string]func(c locker.Client) locker.Store{
 		"one by one":   locker.SingleStore,
 		"with readers": locker.ReadWriteStore,
-		"pipelined":    func(c locker.Client) locker.Store { return together(t, c) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -54,7 +54,7 @@ type worker struct{}
 
 // locker is the Engine of a workload. Workers write their names into their leases, and so into the queue.
 func (w workload) locker(client locker.Client) (*locker.Engine, error) {
-	options := []locker.Option{locker.WithMetadata(func(ctx context.Context) string {
+	options := []locker.SingleOption{locker.WithMetadata(func(ctx context.Context) string {
 		name, _ := ctx.Value(worker{}).(string)
 		return name
 	})}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds names errors. An error can be several of them, and the first counts: how a lease ended before why its renewals
-// failed; revoked before lost, which it also is; whose patience ended (the caller's, before the Rule's) before busy.
+// kinds names errors. An error can be several of them, and the first counts: how a lease ended
+// before why its renewals failed; revoked before lost, which it also is; whose patience ended (the
+// caller's, before the Rule's) before busy.
 var kinds = [...]struct {
 	is   error
 	name string
@@ -33,15 +35,15 @@ var kinds = [...]struct {
 	{locker.ErrBusy, "busy"},
 }
 
-// typed is an error that names its type itself, as the errors of adapters do. OpenTelemetry's instrumentations agreed on
-// the method.
+// typed is an error that names its type itself, as the errors of adapters do. OpenTelemetry's
+// instrumentations agreed on the method.
 type typed interface {
 	error
 	ErrorType() string
 }
 
-// errorType is the error.type of an outcome, "" for one that is no error: success, and the refusals that a Rule asks for
-// by NoWait and Once.
+// errorType is the error.type of an outcome, "" for one that is no error: success, and the refusals
+// that a Rule asks for by NoWait and Once.
 func errorType(out locker.Outcome) string {
 	if out.Err == nil || out.Result == locker.ResultBusy || out.Result == locker.ResultDone {
 		return ""
@@ -51,7 +53,7 @@ func errorType(out locker.Outcome) string {
 			return k.name
 		}
 	}
-	if e, ok := errors.AsType[typed](out.Err); ok {
+	if e, ok := errtype.As[typed](out.Err); ok {
 		return e.ErrorType()
 	}
 	return other

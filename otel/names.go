@@ -1,13 +1,13 @@
 package otellock
 
 import (
-	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	semconv "go.opentelemetry.io/otel/semconv/v1.34.0"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Every name that leaves this package stands in this file. OpenTelemetry has no conventions for distributed locks, so
-// the names are our own, in its style.
+// Every name that leaves this package stands in this file. OpenTelemetry has no conventions for
+// distributed locks, so the names are our own, in its style.
 
 // ScopeName is the name of the instrumentation scope.
 const ScopeName = "github.com/latchkit/latchkit/otel"
@@ -41,7 +41,7 @@ var verbs = [...]string{
 	locker.OpHold:    "hold",
 	locker.OpRelease: "release",
 	locker.OpExtend:  "extend",
-	locker.OpBreak:   "break",
+	locker.OpRevoke:  "revoke",
 
 	locker.OpTransact: "transact",
 }
@@ -53,5 +53,6 @@ const (
 	durationDescription = "How long acquires took, from the call to the grant or the refusal, the wait included."
 )
 
-// durationBounds are those of database calls with a tail, because an acquire is one call or a long wait.
+// durationBounds are those of database calls with a tail, because an acquire is one call or a long
+// wait.
 var durationBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60}

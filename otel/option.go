@@ -53,12 +53,12 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithHoldSpans adds a span "hold NAME" around the work under the lock. Default: none, the work's spans are children of
-// the caller's.
+// WithHoldSpans adds a span "hold NAME" around the work under the lock. Default: none, the work's
+// spans are children of the caller's.
 func WithHoldSpans() Option { return func(c *config) { c.hold = true } }
 
-// WithKey adds the key to the spans, as latchkit.lock.key. Keys often name customers, and whoever reads the traces can
-// read them then. Metrics never have the key. Default: it is not exported.
+// WithKey adds the key to the spans, as latchkit.lock.key. Keys often name customers, and whoever
+// reads the traces can read them then. Metrics never have the key. Default: it is not exported.
 func WithKey() Option { return func(c *config) { c.key = true } }
 
 // WithSpanAttributes adds these attributes to every span, from its start. Default: none.

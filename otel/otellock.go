@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/locker"
@@ -15,8 +16,8 @@ import (
 
 // New returns an Observer for [locker.WithObserver]. One serves any number of Lockers.
 //
-// Warnings about the server have no place in OpenTelemetry's traces and metrics, so the Observer is no [locker.Warner]
-// and they stay in slog.
+// Warnings about the server have no place in OpenTelemetry's traces and metrics, so the Observer is
+// no [locker.Warner] and they stay in slog.
 func New(opts ...Option) (locker.Observer, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -36,8 +37,9 @@ func New(opts ...Option) (locker.Observer, error) {
 	return o, nil
 }
 
-// observer is called by every operation on every lock. What it needs for a name is made once per name, so that an
-// operation that nobody samples or measures costs what the tracer's Start costs, and no more.
+// observer is called by every operation on every lock. What it needs for a name is made once per
+// name, so that an operation that nobody samples or measures costs what the tracer's Start costs,
+// and no more.
 type observer struct {
 	config
 	tracer   trace.Tracer
@@ -47,6 +49,18 @@ type observer struct {
 
 var _ locker.Observer = (*observer)(nil)
 
+// measures reports whether somebody reads the histogram. Before version 1.40 of OpenTelemetry, only
+// the no-op histogram shows that nobody does.
+func (o *observer) measures(ctx context.Context) bool {
+	switch histogram := o.duration.(type) {
+	case interface{ Enabled(context.Context) bool }:
+		return histogram.Enabled(ctx)
+	case noop.Float64Histogram:
+		return false
+	}
+	return true
+}
+
 // Begin starts the operation's span, if it has one.
 func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	if int(op) >= len(verbs) || verbs[op] == "" || op == locker.OpHold && !o.hold {
@@ -55,7 +69,7 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	t := o.targets.of(rule.Name)
 	ctx, span := o.tracer.Start(ctx, t.span[op], t.start[rule.Mode&1]...)
 	traced := span.IsRecording()
-	timed := op == locker.OpAcquire && o.duration.Enabled(ctx)
+	timed := op == locker.OpAcquire && o.measures(ctx)
 	if traced {
 		o.describe(span, rule)
 	}
@@ -85,8 +99,8 @@ func (o *observer) describe(span trace.Span, rule locker.Rule) {
 	}
 }
 
-// conclude says how the operation ended. The status' description is the error's type, because an error's text may hold
-// the key.
+// conclude says how the operation ended. The status' description is the error's type, because an
+// error's text may hold the key.
 func conclude(span trace.Span, op locker.Op, out locker.Outcome, kind string) {
 	attrs := make([]attribute.KeyValue, 1, 5)
 	attrs[0] = attribute.String(resultKey, string(out.Result))

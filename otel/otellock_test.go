@@ -54,7 +54,7 @@ func TestNothingIsAllocatedForWhatNobodyRecords(t *testing.T) {
 	ctx := context.Background()
 	bare := testing.AllocsPerRun(100, func() { tracer.Start(ctx, "acquire order") })
 	o := noop(t, otellock.WithHoldSpans(), otellock.WithKey())
-	for _, op := range []locker.Op{locker.OpAcquire, locker.OpHold, locker.OpRelease, locker.OpExtend, locker.OpBreak} {
+	for _, op := range []locker.Op{locker.OpAcquire, locker.OpHold, locker.OpRelease, locker.OpExtend, locker.OpRevoke} {
 		if n := testing.AllocsPerRun(100, func() {
 			if _, end := o.Begin(ctx, op, order); end != nil {
 				end(granted)

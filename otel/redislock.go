@@ -13,15 +13,17 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Redislock returns a client that locks through c and traces it: for services that use bsm/redislock by itself. It has the
-// methods of redislock's client, and so have its locks, so the constructor is all that changes:
+// Redislock returns a client that locks through c and traces it: for services that use
+// bsm/redislock by itself. It has the methods of redislock's client, and so have its locks, so the
+// constructor is all that changes:
 //
 //	client := redislock.New(redisClient)                          // before
 //	client, err := otellock.Redislock(redislock.New(redisClient)) // after
 //
-// The spans and measurements are those of [New], with the same names: "acquire NAME" for Obtain with all its retries, "extend NAME"
-// for Refresh, "release NAME", and with [WithHoldSpans] "hold NAME" from Obtain to Release. NAME is the key up to its first
-// ':', "lock" when there is none. What the methods return is what redislock returns.
+// The spans and measurements are those of [New], with the same names: "acquire NAME" for Obtain
+// with all its retries, "extend NAME" for Refresh, "release NAME", and with [WithHoldSpans] "hold
+// NAME" from Obtain to Release. NAME is the key up to its first ':', "lock" when there is none.
+// What the methods return is what redislock returns.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
 		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
@@ -33,8 +35,8 @@ func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	return &RedislockClient{client: c, observer: o}, nil
 }
 
-// RedislockClient is a redislock.Client whose calls are traced. [Redislock] makes one; its zero value is not usable. It is
-// safe for concurrent use.
+// RedislockClient is a redislock.Client whose calls are traced. [Redislock] makes one; its zero
+// value is not usable. It is safe for concurrent use.
 type RedislockClient struct {
 	client   *redislock.Client
 	observer locker.Observer
@@ -115,7 +117,8 @@ func busy(err error) error        { return fmt.Errorf("%w: %w", locker.ErrBusy, 
 func lost(err error) error        { return fmt.Errorf("%w: %w", locker.ErrLost, err) }
 func unavailable(err error) error { return fmt.Errorf("%w: %w", locker.ErrUnavailable, err) }
 
-// RedislockLock is a redislock.Lock whose calls are traced. Key, Token, Metadata and TTL are redislock's own.
+// RedislockLock is a redislock.Lock whose calls are traced. Key, Token, Metadata and TTL are
+// redislock's own.
 type RedislockLock struct {
 	*redislock.Lock
 
@@ -125,7 +128,8 @@ type RedislockLock struct {
 	ended   sync.Once // the hold was
 }
 
-// Obtain is the Obtain of the client that this lock was obtained with: redislock's locks have it too.
+// Obtain is the Obtain of the client that this lock was obtained with: redislock's locks have it
+// too.
 func (l *RedislockLock) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
 	return l.client.Obtain(ctx, key, ttl, opt)
 }
@@ -151,7 +155,8 @@ func (l *RedislockLock) Release(ctx context.Context) error {
 	return err
 }
 
-// outcome says in locker's words how a call ended. A lock that turns out not to be held any more ends the hold.
+// outcome says in locker's words how a call ended. A lock that turns out not to be held any more
+// ends the hold.
 func (l *RedislockLock) outcome(done locker.Result, notHeld, err error) locker.Outcome {
 	out := locker.Outcome{Result: done, Calls: 1}
 	switch {

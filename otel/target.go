@@ -13,11 +13,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// maxNames bounds how many names are told apart, so that a Rule whose Name is a key by mistake floods no back-end.
+// maxNames bounds how many names are told apart, so that a Rule whose Name is a key by mistake
+// floods no back-end.
 const maxNames = 256
 
-// targets knows the names seen so far. Reading takes no lock: the map is replaced, not changed, and that happens at most
-// maxNames times.
+// targets knows the names seen so far. Reading takes no lock: the map is replaced, not changed, and
+// that happens at most maxNames times.
 type targets struct {
 	config config
 	known  atomic.Pointer[map[string]*target]
@@ -116,5 +117,6 @@ func (t *target) measured(mode locker.Mode, result locker.Result, kind string) [
 	return opts
 }
 
-// printable keeps a name or key out of the way of exporters, which drop a whole batch for one string that is no UTF-8.
+// printable keeps a name or key out of the way of exporters, which drop a whole batch for one
+// string that is no UTF-8.
 func printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -6,9 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,36 +17,54 @@ import (
 // attempt is one try at the transaction: begin, claim, work, commit.
 type attempt struct {
 	*call
-	leases []*locker.Lease
-	id     string // of the operation in the ledger
-	tx     Transaction
-	spoilt func() error // says whether a statement has ended the transaction already; nil: nobody watches
-	around *attempt     // whose function began this one; nil: nobody's
-	before int64        // what written said when the transaction began; see there
+	leases  []*locker.Lease
+	id      string // of the operation in the ledger
+	lent    any    // what the function works with
+	tx      Transaction
+	spoilt  func() error // reports an error that has ended the transaction; nil: nobody watches
+	around  *attempt     // whose function began this one; nil: none
+	idle    idleness
+	before  int64 // what written returned when the transaction began; see there
+	session bool  // settings of MySQL's session are changed
+
+	borrowed bool // somebody else began the transaction, and ends it
 }
 
 type attemptKey struct{}
 
-// nested refuses to claim what a transaction around this one has claimed: it would wait for that one, which waits for us.
+// nested refuses to claim what a transaction around this one has claimed: it would wait for that
+// one, which waits for us.
 func (a *attempt) nested() error {
 	for out := a.around; out != nil; out = out.around {
-		if out.verifies || a.verifies || out.strategy == VerifyLast {
+		if out.reads || a.reads || out.strategy == VerifyLast || !a.sameTables(out.call) {
 			continue
 		}
-		for _, l := range a.leases {
-			if slices.ContainsFunc(out.leases, func(o *locker.Lease) bool { return o.Key() == l.Key() }) {
-				return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
-					"%w: the transaction around this one has claimed it, and would be waited for; use its Tx, or Tx.Nested", locker.ErrUnsupported)}
+		for _, mine := range a.leases {
+			for _, theirs := range out.leases {
+				if mine.Key() == theirs.Key() {
+					return &locker.Error{Op: locker.OpTransact, Key: mine.Key(), Err: fmt.Errorf(
+						"%w: the transaction around this one has claimed the key, and both would wait for each other; "+
+							"use the outer Tx, or its Nested", locker.ErrUnsupported)}
+				}
 			}
 		}
 	}
 	return nil
 }
 
+// sameTables reports whether two calls may claim in the same tables. Only two pools are known to be
+// two databases; a connection may be of any pool.
+func (c *call) sameTables(other *call) bool {
+	if c.dialect != other.dialect || c.prefix != other.prefix {
+		return false
+	}
+	return c.pool == nil || other.pool == nil || c.pool == other.pool
+}
+
 // maxOwner is what the column holds.
 const maxOwner = 64
 
-// process names this process as the owner of claims. It also helps whoever looks at the table.
+// process names this process as the owner of claims. It also helps people who look at the table.
 var process = sync.OnceValue(func() string {
 	host, _ := os.Hostname()
 	name := fmt.Sprintf("%d-%s", os.Getpid(), rand.Text()[:12])
@@ -56,18 +72,18 @@ var process = sync.OnceValue(func() string {
 	return host[:min(len(host), maxOwner-len(name)-1)] + "-" + name
 })
 
-// newID returns the name of an operation: the time in microseconds, so that the oldest are found by the primary key, and
-// enough chance.
+// newID returns the name of an operation: the time in microseconds, so that the oldest are found by
+// the primary key, and 60 random bits.
 func newID() string { return idAt(time.Now()) + rand.Text()[:12] }
 
 func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 
-// try makes one attempt. Again means: nothing was committed, and another attempt may succeed.
+// try makes one attempt. again means: nothing was committed, and another attempt may succeed.
 //
-//	bound   ends with the caller's context or with a lease: what fn and the statements run under
-//	ends    ends with bound, but only until COMMIT is sent: what the transaction runs under
+//	bound   ends with the caller's context or with a lease: fn and the statements run under it
+//	ends    ends with bound, but only until COMMIT is sent: the transaction runs under it
 //
-// A COMMIT that was sent is waited for. To give it up would only mean not to know.
+// The answer to a COMMIT that was sent is awaited. Giving up would only mean not to know.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a := &attempt{call: c, leases: leases, id: newID()}
 	a.around, _ = ctx.Value(attemptKey{}).(*attempt)
@@ -82,12 +98,13 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	defer detach()
 	margin := c.marginOf(leases)
 
-	if c.strategy == VerifyLast && !c.verifies {
+	if c.strategy == VerifyLast && !c.reads {
 		if again, err := a.claimAhead(bound); err != nil {
 			return again, a.because(bound, err)
 		}
 	}
-	if a.tx, err = c.begin(ends, c.tx, a.idleLimit()); err != nil {
+	a.idle.begin(a)
+	if a.lent, a.tx, err = c.begin(ends, c.tx); err != nil {
 		return c.dialect.passing(err), a.because(bound, err)
 	}
 	open := true
@@ -97,30 +114,52 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 		}
 	}()
 	if err := a.enter(bound); err != nil {
+		return c.dialect.passing(err) || c.dialect.lockTimeout(err), a.because(bound, err)
+	}
+	if err := a.mark(bound); err != nil {
 		return c.dialect.passing(err), a.because(bound, err)
 	}
-	if err := c.fn(bound, a); err != nil {
-		return c.dialect.passing(err), err
-	}
-	if a.spoilt != nil {
-		if err := a.spoilt(); err != nil {
-			return c.dialect.passing(err), err
-		}
+	if err := a.work(bound); err != nil {
+		return a.failed(err)
 	}
 	if err := a.leave(bound); err != nil {
-		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // by fn, then; nobody else has ended it
+		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended it: nobody else did
 			return a.inquire(bound, err)
 		}
-		return c.dialect.passing(err), a.because(bound, err)
+		again, failure := a.failed(err)
+		return again, a.because(bound, failure)
 	}
-	if !detach() { // it ended: with the lease, or with the caller
+	if !detach() { // bound ended: with the lease, or with the caller
 		return false, context.Cause(bound)
 	}
-	if rest := left(leases); rest < margin && !c.verifies {
+	if rest := left(leases); rest < margin && !c.reads {
 		return false, a.fail(leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
 	}
 	open = false
 	return a.commit(bound, end)
+}
+
+// work calls fn, and keeps the server from ending the transaction for idleness meanwhile.
+func (a *attempt) work(ctx context.Context) error {
+	stop := a.keepAlive(ctx)
+	defer stop()
+	if err := a.fn(ctx, a); err != nil {
+		return err
+	}
+	if a.spoilt != nil {
+		return a.spoilt()
+	}
+	return nil
+}
+
+// failed judges an error of fn, or one that came after fn. A transaction that the server may have
+// ended for idleness is not done again: fn would be idle for as long, and fn may have called other
+// services.
+func (a *attempt) failed(err error) (again bool, _ error) {
+	if idle := a.idle.judge(err); idle != nil {
+		return false, idle
+	}
+	return a.dialect.passing(err), err
 }
 
 // bind returns a context that ends with ctx or with any of the leases.
@@ -139,11 +178,11 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 	}
 }
 
-// because says more than the error of one of our own statements: what to do, and why ctx has ended where the error only says
-// that it has.
+// because adds to the error of one of our own statements: what to do, or why ctx has ended where
+// the error only says that it has.
 func (a *attempt) because(ctx context.Context, err error) error {
 	if a.dialect.missing(err) {
-		return fmt.Errorf("sqllock: a claim failed; have the tables been made, by sqllock.Migrate? %w", err)
+		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone)
 	if ctx.Err() != nil && ended {
@@ -152,29 +191,16 @@ func (a *attempt) because(ctx context.Context, err error) error {
 	return err
 }
 
-// idleLimit is how long the transaction may be idle.
-func (a *attempt) idleLimit() time.Duration {
-	if a.idle > 0 {
-		return a.idle
-	}
-	return max(left(a.leases), time.Millisecond)
-}
-
-// idleMillis is the limit as PostgreSQL's setting takes it.
-func (a *attempt) idleMillis() int64 {
-	return int64(min((a.idleLimit()+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
-}
-
-// rollback rolls back, whatever became of ctx, and waits for it, but not for ever: not every driver gives up by itself, and the
-// lock is held as long. The error is nobody's business: the reason for the rollback is, and a server that cannot be told finds
-// out when the connection ends.
+// rollback rolls back, also when ctx has ended, and waits for it within a bound: not every driver
+// gives up by itself, and the lock is held as long. The error does not matter: the reason for the
+// rollback does, and a server that gets no ROLLBACK rolls back when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = a.tx.Rollback(ctx)
+		a.undo(ctx)
 	}()
 	select {
 	case <-done:
@@ -182,7 +208,18 @@ func (a *attempt) rollback(ctx context.Context) {
 	}
 }
 
-// fail puts resource and fence to a reason.
+// undo rolls back, and puts the settings of MySQL's session back.
+func (a *attempt) undo(ctx context.Context) {
+	if s, ok := a.tx.(*standard); a.session && (!ok || s.conn == nil) {
+		a.session = false
+		if err := a.tx.Exec(ctx, "ROLLBACK"); err == nil {
+			_ = a.tx.Exec(ctx, a.stmts["restore"])
+		}
+	}
+	_ = a.tx.Rollback(ctx)
+}
+
+// fail adds resource and fence to a reason.
 func (a *attempt) fail(l *locker.Lease, why error, seen uint64) *Error {
 	return &Error{Resource: l.Key(), Fence: l.Fence(), Seen: seen, Err: why}
 }

@@ -13,34 +13,39 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// call is one call of Do, or of its siblings.
+// call is one call of Do, or of one of its siblings.
 type call struct {
 	config
-	stmts    statements
-	locker   locker.Locker // nil: unknown
-	begin    begin
-	fn       func(ctx context.Context, a *attempt) error
-	verifies bool // it reads only: the fence is verified and not claimed
+	stmts  statements
+	locker locker.Locker // nil: unknown
+	pool   pool          // identifies the database; nil: unknown
+	begin  begin
+	fn     func(ctx context.Context, a *attempt) error
+	reads  bool // the transaction only reads: fences are compared and not claimed
 }
 
-// newCall checks rules and options.
-func newCall(rules []locker.Rule, opts []Option) (*call, error) {
+// begin opens a transaction. It returns what the function is given, and what this package uses.
+type begin func(ctx context.Context, opts *sql.TxOptions) (lent any, tx Transaction, err error)
+
+// newCall checks terms and options.
+func newCall(terms []term, opts []Option) (*call, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
 	if !cfg.dialect.known() {
-		return nil, fmt.Errorf("%w: sqllock must know what the database speaks; say so with WithDialect", locker.ErrUnsupported)
+		return nil, fmt.Errorf(
+			"%w: sqllock cannot find out which database this is; name it with WithDialect", locker.ErrUnsupported)
 	}
 	c := &call{config: cfg, stmts: cfg.dialect.statements(cfg.prefix)}
-	if c.verifies, err = cfg.readOnly(rules); err != nil {
+	if c.reads, err = cfg.readOnly(terms); err != nil {
 		return nil, err
 	}
 	if err := c.isolate(); err != nil {
 		return nil, err
 	}
-	for _, r := range rules {
-		if err := checkKey(r.Key); err != nil {
+	for _, t := range terms {
+		if err := checkKey(t.key); err != nil {
 			return nil, err
 		}
 	}
@@ -48,25 +53,24 @@ func newCall(rules []locker.Rule, opts []Option) (*call, error) {
 }
 
 // forDB makes the call for a database of database/sql.
-func forDB(db Beginner, rules []locker.Rule, fn func(context.Context, *Tx) error, opts []Option) (*call, error) {
+func forDB(db Beginner, terms []term, fn func(context.Context, *Tx) error, opts []Option) (*call, error) {
 	if fn == nil {
 		return nil, errors.New("sqllock: the function is nil")
 	}
-	c, err := withDB(db, rules, opts)
+	c, err := withDB(db, terms, opts)
 	if err != nil {
 		return nil, err
 	}
 	c.fn = func(ctx context.Context, a *attempt) error {
-		s := a.tx.(*standard)
-		tx := &Tx{attempt: a, tx: s.Tx}
-		a.spoilt = func() error { return tx.spoilt() }
-		return fn(ctx, tx)
+		tx := newTx(a, a.tx.(*standard))
+		a.spoilt = tx.spoilt
+		return fn(context.WithValue(ctx, txKey{}, tx), tx)
 	}
 	return c, nil
 }
 
 // withDB makes a call that has nothing to run yet.
-func withDB(db Beginner, rules []locker.Rule, opts []Option) (*call, error) {
+func withDB(db Beginner, terms []term, opts []Option) (*call, error) {
 	if isNil(db) {
 		return nil, errors.New("sqllock: the database is nil")
 	}
@@ -79,12 +83,31 @@ func withDB(db Beginner, rules []locker.Rule, opts []Option) (*call, error) {
 			return nil, err
 		}
 	}
-	c, err := newCall(rules, append(slices.Clip(opts), WithDialect(cfg.dialect)))
+	c, err := newCall(terms, append(slices.Clip(opts), WithDialect(cfg.dialect)))
 	if err != nil {
 		return nil, err
 	}
-	c.begin = open(db, c.stmts)
+	c.pool = poolOf(db)
+	c.begin = func(ctx context.Context, opts *sql.TxOptions) (any, Transaction, error) {
+		s, err := openStandard(ctx, db, c.dialect, opts)
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, s, nil
+	}
 	return c, nil
+}
+
+// pool is *sql.DB, and types that embed it.
+type pool interface{ Stats() sql.DBStats }
+
+// poolOf returns v if it is a pool that can be told from another one, else nil.
+func poolOf(v any) pool {
+	p, ok := v.(pool)
+	if !ok || !reflect.TypeOf(v).Comparable() {
+		return nil
+	}
+	return p
 }
 
 func isNil(v any) bool {
@@ -95,20 +118,23 @@ func isNil(v any) bool {
 	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// isolate refuses an isolation that the fence cannot make up for, and gives readers the one they need. SQLite has only one.
+// isolate refuses an isolation that fences cannot make up for, and gives readers the one they need.
+// SQLite has only one.
 func (c *call) isolate() error {
-	if c.verifies && c.tx == nil {
+	if c.reads && c.tx == nil {
 		c.tx = &sql.TxOptions{ReadOnly: true}
 	}
 	switch {
 	case c.tx == nil || c.dialect == SQLite:
 	case c.tx.Isolation == sql.LevelReadUncommitted:
-		return fmt.Errorf("%w: READ UNCOMMITTED shows what holders that were overtaken have written, and will be rolled back; ask for more in WithTxOptions", locker.ErrInvalidRule)
-	case !c.verifies:
+		return fmt.Errorf("%w: READ UNCOMMITTED shows what overtaken holders have written and what will be rolled back; "+
+			"ask for a higher isolation in WithTxOptions", locker.ErrInvalidRule)
+	case !c.reads:
 	case c.tx.Isolation == sql.LevelDefault:
 		c.tx.Isolation = sql.LevelRepeatableRead
 	case c.tx.Isolation < sql.LevelRepeatableRead:
-		return fmt.Errorf("%w: a transaction that only reads claims nothing, so all it reads must be of one moment; leave Isolation out of WithTxOptions, or give REPEATABLE READ or more", locker.ErrInvalidRule)
+		return fmt.Errorf("%w: a transaction that only reads claims nothing, so it must read one moment; "+
+			"leave Isolation out of WithTxOptions, or give REPEATABLE READ or higher", locker.ErrInvalidRule)
 	}
 	return nil
 }
@@ -119,10 +145,11 @@ const maxKey = 512
 // checkKey refuses keys that a database's text cannot hold.
 func checkKey(key string) error {
 	if len(key) > maxKey {
-		return fmt.Errorf("%w: sqllock writes the key into an indexed column: %d bytes, at most %d are allowed", locker.ErrInvalidKey, len(key), maxKey)
+		return fmt.Errorf("%w: sqllock writes the key into an indexed column: it has %d bytes, and at most %d are allowed",
+			locker.ErrInvalidKey, len(key), maxKey)
 	}
 	if !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
-		return fmt.Errorf("%w: sqllock writes the key into a column of text; give UTF-8 without NUL", locker.ErrInvalidKey)
+		return fmt.Errorf("%w: sqllock writes the key into a text column; give UTF-8 without NUL", locker.ErrInvalidKey)
 	}
 	return nil
 }

@@ -6,113 +6,116 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"reflect"
+	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/locker"
 )
 
-// A Beginner begins transactions of database/sql: *sql.DB, *sql.Conn, and what embeds them, such as *sqlx.DB.
+// A Beginner begins transactions of database/sql: *sql.DB, *sql.Conn, and types that embed them,
+// such as *sqlx.DB.
 type Beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// A Transaction is an open transaction of any library: all that this package asks of it. See [DoWith].
-type Transaction interface {
-	// Exec runs a statement.
-	Exec(ctx context.Context, query string, args ...any) error
-	// Row runs a query and scans its only row into dest, which are pointers.
-	Row(ctx context.Context, query string, args []any, dest ...any) error
-	// Commit commits. ctx only bounds the wait for the answer.
-	Commit(ctx context.Context) error
-	// Rollback rolls back, and does nothing after a Commit.
-	Rollback(ctx context.Context) error
-}
-
-// A Database begins transactions of any library.
-type Database[T Transaction] struct {
-	// Dialect is what the database speaks.
-	Dialect Dialect
-	// Begin begins a transaction. It is called once the lock is held. ctx lasts until the transaction must end; if the library
-	// rolls back by itself then, as database/sql does, rows are free before the function returns. opts may be nil.
-	//
-	// It must not read, nor ask for a snapshot: on MySQL what is read would be older than the claim. There the settings of the
-	// session are the library's, too. Let wait_timeout bound how long it may be idle, and set autocommit to 0 unless the
-	// function stops at the first error: what follows a deadlock would be committed at once, though Do returns an error.
-	Begin func(ctx context.Context, opts *sql.TxOptions) (T, error)
-}
-
-// begin opens a transaction that may be idle for so long, where the server must be told so beforehand; 0: as long as it likes.
-type begin func(ctx context.Context, opts *sql.TxOptions, idle time.Duration) (Transaction, error)
-
-// open opens transactions of db.
-func open(db Beginner, stmts statements) begin {
-	return func(ctx context.Context, opts *sql.TxOptions, idle time.Duration) (Transaction, error) {
-		if idle > 0 && stmts["session"] != "" {
-			switch db := db.(type) {
-			case interface {
-				Conn(ctx context.Context) (*sql.Conn, error)
-			}: // *sql.DB
-				conn, err := db.Conn(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return openOn(ctx, conn, func() { _ = conn.Close() }, opts, stmts, idle)
-			case connection: // *sql.Conn, which its owner goes on using
-				return openOn(ctx, db, func() {}, opts, stmts, idle)
-			}
-		}
-		tx, err := db.BeginTx(ctx, opts)
-		if err != nil {
-			return nil, err
-		}
-		return &standard{Tx: tx}, nil
-	}
-}
-
-// connection is *sql.Conn, and what embeds it.
+// connection is *sql.Conn, and types that embed it.
 type connection interface {
 	Beginner
 	Execer
+	PingContext(ctx context.Context) error
 	Raw(f func(driverConn any) error) error
 }
 
-// openOn opens a transaction on a connection that the server hangs up on when it is silent for longer than idle, and on
-// which nothing is committed but by COMMIT. These are settings of the session, and must not reach whoever gets the connection
-// next. done is called when they are taken back.
-func openOn(ctx context.Context, conn connection, done func(), opts *sql.TxOptions, stmts statements, idle time.Duration) (Transaction, error) {
-	restore := func(committed bool) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
-		defer cancel()
-		var err error
-		if !committed { // what is still open would be committed by the next statement
-			_, err = conn.ExecContext(ctx, "ROLLBACK")
+// openStandard begins a transaction of db. On MySQL it keeps the connection, because settings of
+// the session are put back when the transaction is over.
+func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
+	s := &standard{done: func() {}}
+	switch db := db.(type) {
+	case connection: // the caller's own
+		if err := d.unused(ctx, db); err != nil {
+			return nil, err
 		}
-		if err == nil {
-			_, err = conn.ExecContext(ctx, stmts["restore"])
+		s.conn = db
+	case interface {
+		Conn(ctx context.Context) (*sql.Conn, error)
+	}: // *sql.DB
+		if d != MySQL {
+			break
 		}
+		conn, err := db.Conn(ctx)
 		if err != nil {
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // nobody gets it again
+			return nil, err
 		}
-		done()
+		s.conn, s.done = conn, func() { _ = conn.Close() }
 	}
-	seconds := int64(max(1, (idle+time.Second-1)/time.Second))
-	if _, err := conn.ExecContext(ctx, fmt.Sprintf(stmts["session"], seconds)); err != nil {
-		restore(false)
-		return nil, err
+	var err error
+	switch {
+	case s.conn != nil:
+		s.Tx, err = s.conn.BeginTx(ctx, opts)
+	case d == MySQL: // whoever gets the connection next must find it as it was
+		s.Tx, err = db.BeginTx(context.WithoutCancel(ctx), opts)
+	default:
+		s.Tx, err = db.BeginTx(ctx, opts)
 	}
-	tx, err := conn.BeginTx(ctx, opts)
 	if err != nil {
-		restore(false)
+		s.done()
 		return nil, err
 	}
-	return &standard{Tx: tx, after: restore}, nil
+	return s, nil
 }
 
-// standard is a transaction of database/sql, and what must be done to its connection afterwards, if anything.
+// unused refuses a connection on which a transaction is open: to begin another one would commit it
+// on MySQL, and on PostgreSQL the COMMIT would. SQLite refuses by itself.
+func (d Dialect) unused(ctx context.Context, conn connection) error {
+	const savepoint = "latchkit_unused"
+	_, err := conn.ExecContext(ctx, "SAVEPOINT "+savepoint)
+	switch {
+	case d == SQLite:
+		if err == nil {
+			_, err = conn.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
+		}
+		return err
+	case d == Postgres && state(err) == "25P01": // no transaction is open
+		return nil
+	case err != nil:
+		return err
+	}
+	_, err = conn.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
+	if d == MySQL && d.number(err) == mysqlNoSavepoint { // it ended at once, with the statement
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: sqllock: a transaction is open on the connection already; "+
+		"end it first, or claim in it with sqllock.InTx", locker.ErrUnsupported)
+}
+
+// standard is a transaction of database/sql.
 type standard struct {
 	*sql.Tx
-	after func(committed bool)
+	conn    connection // it began on; nil: unknown
+	done    func()     // gives conn back
+	restore string     // puts the settings of conn's session back; "": they are as they were
+
+	use    sync.RWMutex // read-locked while a statement of the function runs
+	mu     sync.Mutex
+	open   []*sql.Rows // that the function has
+	opaque bool        // the function may use the transaction without our knowledge
 }
 
-var _ Transaction = (*standard)(nil)
+// OnConn returns the [Transaction] for tx, which began on conn: for libraries above database/sql,
+// in [Database.Begin]. When the transaction is over, conn is closed, and the settings of its
+// session are as they were.
+func OnConn(conn *sql.Conn, tx *sql.Tx) Transaction {
+	return &standard{Tx: tx, conn: conn, done: func() { _ = conn.Close() }, opaque: true}
+}
+
+var (
+	_ Transaction = (*standard)(nil)
+	_ pinger      = (*standard)(nil)
+)
 
 // tidyWithin bounds what is done to a connection after its transaction.
 const tidyWithin = 5 * time.Second
@@ -128,21 +131,97 @@ func (s *standard) Row(ctx context.Context, query string, args []any, dest ...an
 
 func (s *standard) Commit(context.Context) error {
 	err := s.Tx.Commit()
-	s.tidy(err == nil)
+	if err == nil {
+		s.done()
+	} else {
+		s.tidy()
+	}
 	return err
 }
 
 func (s *standard) Rollback(context.Context) error {
-	defer s.tidy(false)
+	defer s.tidy()
 	if err := s.Tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 		return err
 	}
 	return nil
 }
 
-func (s *standard) tidy(committed bool) {
-	if s.after != nil {
-		s.after(committed)
-		s.after = nil
+// tidy gives the connection back as it was, or has it closed.
+func (s *standard) tidy() {
+	defer s.done()
+	if s.conn == nil || s.restore == "" {
+		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), tidyWithin)
+	defer cancel()
+	for _, query := range []string{"ROLLBACK", s.restore} { // the second would commit what is open
+		if _, err := s.conn.ExecContext(ctx, query); err != nil {
+			_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // nobody gets it again
+			break
+		}
+	}
+	s.restore = ""
+}
+
+// lend remembers rows that the function has.
+func (s *standard) lend(rows *sql.Rows) {
+	if rows == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = append(stillOpen(s.open), rows)
+}
+
+// blind notes that the function may use the transaction without our knowledge.
+func (s *standard) blind() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opaque = true
+}
+
+// lent reports whether the function uses the transaction, or may be using it.
+func (s *standard) lent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = stillOpen(s.open)
+	return s.opaque || len(s.open) > 0
+}
+
+func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
+	for _, rows := range all {
+		if _, err := rows.Columns(); err == nil { // an error says that the rows are closed
+			open = append(open, rows)
+		}
+	}
+	return open
+}
+
+// rowsOf returns the rows behind a Row, which its Scan closes; nil when there are none. Nobody can
+// know when that is but by these rows, and database/sql does not export them.
+func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
+	field := reflect.ValueOf(row).Elem().FieldByName("rows")
+	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {
+		return nil, false
+	}
+	return (*sql.Rows)(field.UnsafePointer()), true
+}
+
+// errInUse: the connection has work to do, or may have.
+var errInUse = errors.New("sqllock: the connection is in use")
+
+// Ping sends something to the server, unless the function uses the connection or may be using it.
+func (s *standard) Ping(ctx context.Context) error {
+	if !s.use.TryLock() {
+		return errInUse
+	}
+	defer s.use.Unlock()
+	if s.lent() {
+		return errInUse
+	}
+	if s.conn != nil { // leaves MySQL's ROW_COUNT() as it is
+		return s.conn.PingContext(ctx)
+	}
+	return s.Exec(ctx, "SELECT 1")
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Dialect is the kind of a database: whose SQL it speaks, and whose errors it answers with.
+// Dialect is the kind of a database: its SQL and its errors.
 type Dialect uint8
 
 const (
-	// Postgres is PostgreSQL, and what speaks its protocol and its SQL.
+	// Postgres is PostgreSQL, and databases with its protocol and its SQL.
 	Postgres Dialect = iota + 1
 	// MySQL is MySQL and MariaDB, with InnoDB.
 	MySQL
@@ -35,7 +35,7 @@ func (d Dialect) String() string {
 
 func (d Dialect) known() bool { return d >= Postgres && d <= SQLite }
 
-// drivers are the packages of drivers, by how their import paths begin.
+// drivers are the packages of drivers, by the beginning of their import paths.
 var drivers = []struct {
 	path    string
 	dialect Dialect
@@ -64,30 +64,38 @@ func detect(db Beginner) (Dialect, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
+	if d := driverOf(t); d != 0 {
+		return d, nil
+	}
+	return 0, fmt.Errorf("%w: sqllock cannot find out which database %T belongs to; name it with WithDialect", locker.ErrUnsupported, found)
+}
+
+// driverOf returns the dialect of the driver that a type belongs to, 0 for other types.
+func driverOf(t reflect.Type) Dialect {
 	for _, d := range drivers {
 		if strings.HasPrefix(t.PkgPath(), d.path) {
-			return d.dialect, nil
+			return d.dialect
 		}
 	}
-	return 0, fmt.Errorf("%w: sqllock does not know which database stands behind %T; say so with WithDialect", locker.ErrUnsupported, found)
+	return 0
 }
 
 //go:embed sql
 var files embed.FS
 
-// statements are a dialect's files by name, without the comments that they begin with.
+// statements are a dialect's files by name, without the comments at their beginning.
 type statements map[string]string
 
-// spoken are the statements that were asked for so far, of each dialect and prefix.
-var spoken sync.Map
+// prepared has the statements that were used so far, of each dialect and prefix.
+var prepared sync.Map
 
-// statements returns what is in sql/DIALECT, with the names of the tables that the program wants.
+// statements returns what is in sql/DIALECT, with the table names that the program wants.
 func (d Dialect) statements(prefix string) statements {
 	type wanted struct {
 		dialect Dialect
 		prefix  string
 	}
-	if s, ok := spoken.Load(wanted{d, prefix}); ok {
+	if s, ok := prepared.Load(wanted{d, prefix}); ok {
 		return s.(statements)
 	}
 	all := make(statements)
@@ -102,9 +110,11 @@ func (d Dialect) statements(prefix string) statements {
 			}
 		}
 		query := strings.TrimSpace(strings.Join(lines, ""))
-		all[strings.TrimSuffix(e.Name(), ".sql")] = strings.NewReplacer(
-			defaultPrefix+"fence", prefix+"fence", defaultPrefix+"ledger", prefix+"ledger").Replace(query)
+		for _, table := range tables {
+			query = strings.ReplaceAll(query, defaultPrefix+table, prefix+table)
+		}
+		all[strings.TrimSuffix(e.Name(), ".sql")] = query
 	}
-	spoken.Store(wanted{d, prefix}, all)
+	prepared.Store(wanted{d, prefix}, all)
 	return all
 }

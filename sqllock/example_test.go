@@ -48,7 +48,8 @@ func ExampleDo_errors() {
 	case err == nil:
 		log.Print("committed")
 	case errors.Is(err, sqllock.ErrCommitUnknown):
-		e, _ := errors.AsType[*sqllock.Error](err)
+		var e *sqllock.Error
+		errors.As(err, &e)
 		log.Print("ask sqllock.Resolve before doing it again: ", e.Op)
 	case errors.Is(err, sqllock.ErrStaleFence):
 		log.Print("we were overtaken; nothing was changed")
@@ -66,7 +67,8 @@ func ExampleResolve() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err := sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, work)
-	if e, ok := errors.AsType[*sqllock.Error](err); ok && errors.Is(err, sqllock.ErrCommitUnknown) {
+	var e *sqllock.Error
+	if errors.As(err, &e) && errors.Is(err, sqllock.ErrCommitUnknown) {
 		committed, err := sqllock.Resolve(ctx, db, e.Op)
 		log.Print(committed, err)
 	}

@@ -2,16 +2,19 @@ package sqllock
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
+
+	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// state returns the SQLSTATE of a server's error, "" for any other: PostgreSQL's drivers have the method.
+// state returns the SQLSTATE of a server's error, "" for any other: PostgreSQL's drivers have the
+// method.
 func state(err error) string {
-	if e, ok := errors.AsType[interface {
+	if e, ok := errtype.As[interface {
 		error
 		SQLState() string
 	}](err); ok {
@@ -20,21 +23,27 @@ func state(err error) string {
 	return ""
 }
 
-// number returns the number of a server's error, 0 for any other. MySQL's drivers have a field Number, SQLite's a method
-// or a field Code; they are found by reflection, as this package imports no driver.
+// number returns the number of a server's error, 0 for any other. The errors of MySQL's drivers
+// have a field Number, those of SQLite's a method or a field Code. They are found by reflection, as
+// this package imports no driver, and only in types of drivers: errors of other packages have codes
+// too.
 func (d Dialect) number(err error) int {
 	found := 0
 	walk(err, func(e error) bool {
 		v := reflect.ValueOf(e)
+		t := v.Type()
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
 		var n reflect.Value
-		if m := v.MethodByName("Code"); d == SQLite && m.IsValid() && m.Type().NumIn() == 0 && m.Type().NumOut() == 1 {
-			n = m.Call(nil)[0]
-		} else {
-			if v.Kind() == reflect.Pointer {
-				v = v.Elem()
-			}
-			if v.Kind() == reflect.Struct {
-				n = v.FieldByName(map[Dialect]string{MySQL: "Number", SQLite: "Code"}[d])
+		switch {
+		case d == MySQL && t.Name() == "MySQLError":
+			n = field(v, "Number")
+		case d == SQLite && driverOf(t) == SQLite:
+			if m := v.MethodByName("Code"); m.IsValid() && m.Type().NumIn() == 0 && m.Type().NumOut() == 1 {
+				n = m.Call(nil)[0]
+			} else {
+				n = field(v, "Code")
 			}
 		}
 		switch {
@@ -49,7 +58,18 @@ func (d Dialect) number(err error) int {
 	return found
 }
 
-// walk shows every error inside err to see, until it has seen enough.
+// field returns a field of the struct that v is or points to; the zero Value when there is none.
+func field(v reflect.Value, name string) reflect.Value {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+	return v.FieldByName(name)
+}
+
+// walk calls see with every error inside err, until see returns true.
 func walk(err error, see func(error) bool) bool {
 	if err == nil {
 		return false
@@ -81,12 +101,16 @@ func (d Dialect) code(err error) string {
 	return ""
 }
 
-// Numbers of errors: MySQL's, MariaDB's and SQLite's own. SQLite's are the low byte of its extended codes.
+// Numbers of errors: MySQL's, MariaDB's and SQLite's own. SQLite's are the low byte of its extended
+// codes.
 const (
 	mysqlRecordChanged = 1020 // MariaDB with innodb_snapshot_isolation
 	mysqlLockWait      = 1205 // rolls back the statement only
 	mysqlDeadlock      = 1213 // rolls back the transaction
 	mysqlNoTable       = 1146
+	mysqlDuplicate     = 1062
+	mysqlSyntax        = 1064
+	mysqlNoSavepoint   = 1305
 
 	sqliteError      = 1
 	sqliteBusy       = 5
@@ -98,16 +122,17 @@ const (
 	sqliteConstraint = 19
 )
 
-// passing says whether an error is the database's way to say "not now, do it all again": the transaction came too close to
-// another one. Nothing of it is left after a ROLLBACK.
+// passing reports whether an error is the database's way to say "not now, do it all again": the
+// transaction collided with another one, or its server went down. Nothing of it is left after a
+// ROLLBACK.
 func (d Dialect) passing(err error) bool {
-	if errors.Is(err, driver.ErrBadConn) { // before COMMIT: the connection took the transaction with it
+	if gone(err) { // before COMMIT: the transaction ended with its connection
 		return true
 	}
 	n := d.number(err)
 	switch d {
-	case Postgres:
-		return slices.Contains([]string{"40001", "40P01"}, state(err))
+	case Postgres: // 57P0x: the server is shutting down, has crashed, or is starting
+		return slices.Contains([]string{"40001", "40P01", "57P01", "57P02", "57P03"}, state(err))
 	case MySQL:
 		return n == mysqlDeadlock || n == mysqlLockWait || n == mysqlRecordChanged
 	default:
@@ -115,8 +140,14 @@ func (d Dialect) passing(err error) bool {
 	}
 }
 
-// ended says whether a statement's error has ended the transaction without a word. What follows would be committed by
-// itself, one statement at a time and with no claim, so nothing may follow. PostgreSQL refuses that by itself.
+// lockTimeout reports whether a statement of ours has waited for a row for longer than the role's
+// or the database's lock_timeout. In the function it may be what NOWAIT answers, and is the
+// function's.
+func (d Dialect) lockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
+
+// ended reports whether a statement's error has ended the transaction silently. What follows would
+// be committed by itself, one statement at a time and without a claim, so nothing may follow.
+// PostgreSQL refuses that by itself.
 func (d Dialect) ended(err error) bool {
 	n := d.number(err)
 	switch d {
@@ -130,12 +161,32 @@ func (d Dialect) ended(err error) bool {
 	}
 }
 
-// duplicate says whether a statement failed because a row with the same key is there. Only SQLite is asked.
+// duplicate reports whether a statement failed because a row with the same key is there.
 func (d Dialect) duplicate(err error) bool {
-	return d == SQLite && d.number(err)&0xff == sqliteConstraint
+	switch d {
+	case Postgres:
+		return state(err) == "23505"
+	case MySQL:
+		return d.number(err) == mysqlDuplicate
+	default:
+		return d.number(err)&0xff == sqliteConstraint
+	}
 }
 
-// missing says whether a statement failed because its table is not there. SQLite has no code of its own for that.
+// failsProof reports whether the statement proof failed because the transaction is over.
+func (d Dialect) failsProof(err error) bool {
+	switch d {
+	case Postgres:
+		return state(err) == "22012" // a division by zero
+	case MySQL:
+		return d.number(err) == mysqlNoSavepoint
+	default:
+		return d.number(err)&0xff == sqliteError
+	}
+}
+
+// missing reports whether a statement failed because its table is not there. SQLite has no code of
+// its own for that.
 func (d Dialect) missing(err error) bool {
 	switch d {
 	case Postgres:
@@ -147,13 +198,14 @@ func (d Dialect) missing(err error) bool {
 	}
 }
 
-// refused says whether the error of a COMMIT proves that nothing was committed. Errors that a server gives while it goes
-// down, or that a driver makes up when no answer comes, do not.
+// refused reports whether the error of a COMMIT proves that nothing was committed. Errors that a
+// server gives while it shuts down, or that a driver makes up when no answer comes, prove nothing.
 func (d Dialect) refused(err error) bool {
-	if d.passing(err) && !errors.Is(err, driver.ErrBadConn) {
+	s := state(err)
+	if d.passing(err) && !gone(err) && !strings.HasPrefix(s, "57") {
 		return true
 	}
-	switch s := state(err); d {
+	switch d {
 	case Postgres: // 40003 is "statement completion unknown"
 		return len(s) == 5 && s != "40003" && slices.Contains([]string{"23", "25", "40", "P0"}, s[:2])
 	case SQLite:

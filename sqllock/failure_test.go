@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// stateErr, numberErr and codeErr have the shapes of the errors of pgx, go-sql-driver and SQLite's drivers.
+// stateErr, MySQLError and codeErr have the shapes of the errors of pgx, go-sql-driver and SQLite's
+// drivers.
 type stateErr string
 
 func (e stateErr) Error() string    { return string(e) }
 func (e stateErr) SQLState() string { return string(e) }
 
-type numberErr struct{ Number uint16 }
+type MySQLError struct{ Number uint16 }
 
-func (*numberErr) Error() string { return "number" }
+func (*MySQLError) Error() string { return "number" }
 
 type codeErr int
 
@@ -30,6 +31,14 @@ func (e codeErr) Code() int     { return int(e) }
 type fieldErr struct{ Code int }
 
 func (fieldErr) Error() string { return "field" }
+
+// init makes this package a driver of SQLite: only errors of drivers have codes.
+func init() { //nolint:gochecknoinits // before any test, which run in parallel
+	drivers = append(drivers, struct {
+		path    string
+		dialect Dialect
+	}{"github.com/latchkit/latchkit/sqllock", SQLite})
+}
 
 func TestErrorsOfServersAreToldApart(t *testing.T) {
 	for _, tc := range []struct {
@@ -41,13 +50,13 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		{Postgres, stateErr("40P01"), true, false, true},
 		{Postgres, stateErr("40003"), false, false, false}, // "statement completion unknown"
 		{Postgres, stateErr("23505"), false, false, true},  // a deferred constraint
-		{Postgres, stateErr("57P01"), false, false, false}, // it goes down, perhaps after the commit
+		{Postgres, stateErr("57P01"), true, false, false},  // it shuts down, perhaps after the commit
 		{Postgres, stateErr("08006"), false, false, false},
 		{Postgres, errors.New("EOF"), false, false, false},
-		{MySQL, &numberErr{1213}, true, true, true},
-		{MySQL, &numberErr{1205}, true, false, true},
-		{MySQL, &numberErr{1020}, true, true, true},
-		{MySQL, &numberErr{1180}, false, false, false}, // an error during COMMIT
+		{MySQL, &MySQLError{1213}, true, true, true},
+		{MySQL, &MySQLError{1205}, true, false, true},
+		{MySQL, &MySQLError{1020}, true, true, true},
+		{MySQL, &MySQLError{1180}, false, false, false}, // an error during COMMIT
 		{SQLite, codeErr(5), true, false, true},
 		{SQLite, codeErr(517), true, false, true}, // BUSY_SNAPSHOT
 		{SQLite, codeErr(6), true, false, true},
@@ -87,7 +96,7 @@ func TestStatementsTakeThePrefixAndLeaveTheirComments(t *testing.T) {
 			}
 		}
 		all := slices.Sorted(maps.Keys(d.statements(defaultPrefix)))
-		for _, needed := range []string{"claim", "fence_table", "forget", "give_up", "ledger_table", "look", "note", "recall", "verify"} {
+		for _, needed := range []string{"claim", "fence_table", "forget", "give_up", "ledger_table", "look", "note", "operation", "proof", "recall", "verify"} {
 			if !slices.Contains(all, needed) {
 				t.Errorf("%v lacks %s, has %v", d, needed, all)
 			}

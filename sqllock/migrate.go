@@ -2,86 +2,88 @@ package sqllock
 
 import (
 	"context"
+	"errors"
 	"fmt"
-
-	"github.com/latchkit/latchkit/locker"
 )
 
-// tables are the files of the tables, in the order of their creation.
-var tables = []string{"fence_table", "ledger_table"}
+// tables are the tables in the order of their creation, without the prefix. Their statements are in
+// files TABLE_table.sql.
+var tables = []string{"fence", "ledger", "operation", "answer"}
 
-// Migrate creates the two tables, unless they are there. It may run at the same time in many processes. On MySQL, which
-// commits each CREATE TABLE by itself, it is done in two steps. Programs with migrations of their own take [Schema].
+// Migrate creates the tables that are missing. When all are there, Migrate only looks at them, so a
+// role without the right to create tables may call it at every start. It may run at the same time
+// in many processes. MySQL commits each CREATE TABLE by itself. Programs with migrations of their
+// own use [Schema].
 func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	c, err := withDB(db, nil, opts)
 	if err != nil {
 		return err
 	}
-	for pause := range betweenTries {
-		err = c.migrate(ctx)
-		if err == nil || !c.dialect.passing(err) || !sleep(ctx, pause, longest) {
-			break
+	err = c.persist(ctx, func() error {
+		missing, err := c.missingTables(ctx)
+		if err != nil || len(missing) == 0 {
+			return err
 		}
-	}
+		return c.create(ctx, missing)
+	})
 	if err != nil {
-		return fmt.Errorf("sqllock: create the tables: %w", err)
+		return fmt.Errorf("sqllock: create the tables (or have them created by a role with the right to, from sqllock.Schema): %w", err)
 	}
 	return nil
 }
 
-func (c *call) migrate(ctx context.Context) error {
-	tx, err := c.begin(ctx, nil, 0)
+// missingTables returns the tables that are not there. Each is looked at in a transaction of its
+// own, because PostgreSQL ends a transaction with its first error.
+func (c *call) missingTables(ctx context.Context) (missing []string, err error) {
+	for _, table := range tables {
+		err := c.apart(ctx, func(tx Transaction) error {
+			n := 0
+			return tx.Row(ctx, "SELECT COUNT(*) FROM "+c.prefix+table+" WHERE 1 = 0", nil, &n)
+		})
+		switch {
+		case c.dialect.missing(err):
+			missing = append(missing, table)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return missing, nil
+}
+
+func (c *call) create(ctx context.Context, missing []string) error {
+	_, tx, err := c.begin(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
-	steps := tables
-	if c.stmts["alone"] != "" {
-		steps = append([]string{"alone"}, tables...)
-	}
-	for _, step := range steps {
-		if err := tx.Exec(ctx, c.stmts[step]); err != nil {
-			return err
+	run := func() error {
+		if alone := c.stmts["alone"]; alone != "" {
+			if err := tx.Exec(ctx, alone); err != nil {
+				return err
+			}
 		}
+		for _, table := range missing {
+			if err := tx.Exec(ctx, c.stmts[table+"_table"]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := run(); err != nil {
+		return errors.Join(err, tx.Rollback(context.WithoutCancel(ctx)))
 	}
 	return tx.Commit(ctx)
 }
 
-// Schema returns the statements that create the two tables, each to be run by itself.
+// Schema returns the statements that create the tables, each to be run by itself: for migration
+// tools, and for roles that may create tables. They do nothing where a table exists.
 func Schema(d Dialect, opts ...Option) ([]string, error) {
 	c, err := newCall(nil, append([]Option{WithDialect(d)}, opts...))
 	if err != nil {
 		return nil, err
 	}
 	var all []string
-	for _, t := range tables {
-		all = append(all, c.stmts[t])
+	for _, table := range tables {
+		all = append(all, c.stmts[table+"_table"])
 	}
 	return all, nil
-}
-
-// A FenceRaiser can make the next fence of a key large: *locker.Engine.
-type FenceRaiser interface {
-	RaiseFence(ctx context.Context, key string, atLeast uint64) error
-}
-
-// Repair makes the next fence of key larger than the database's, after ErrFenceRegressed. Whoever holds the lock now still
-// has a small one, and is refused; the next holder is not. It never lowers a fence, so it does no harm where nothing is
-// broken.
-func Repair(ctx context.Context, l FenceRaiser, db Beginner, key string, opts ...Option) error {
-	c, err := withDB(db, []locker.Rule{{Key: key}}, opts)
-	if err != nil {
-		return err
-	}
-	tx, err := c.begin(ctx, nil, 0)
-	if err != nil {
-		return err
-	}
-	a := &attempt{call: c, tx: tx}
-	fence, _, err := a.look(ctx, key)
-	a.rollback(ctx)
-	if err != nil || fence == 0 {
-		return err
-	}
-	return l.RaiseFence(ctx, key, uint64(fence))
 }

@@ -14,7 +14,7 @@ import (
 // An Option sets up one call.
 type Option func(*config)
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
+// config is what the options set. The defaults are in newConfig.
 type config struct {
 	dialect  Dialect
 	prefix   string
@@ -22,18 +22,22 @@ type config struct {
 	strategy Strategy
 	retries  int
 	margin   time.Duration
-	idle     time.Duration
 	answer   time.Duration
 	owner    string
+
+	idleLimit time.Duration // 0: as long as the lease is renewed
+	operation string        // with once: the caller's, which is done once
+	once      bool
 }
 
-// Strategy says when the fence is checked. The package's comment compares the two.
+// Strategy is when the fence is checked. The package's comment compares the two.
 type Strategy uint8
 
 const (
 	// ClaimFirst claims the fence as the first statement of the transaction. It is the default.
 	ClaimFirst Strategy = iota
-	// VerifyLast claims the fence in a transaction of its own, and verifies it as the last statement of the work's.
+	// VerifyLast claims the fence in a transaction of its own, and verifies the claim as the last
+	// statement of the transaction that does the work.
 	VerifyLast
 )
 
@@ -61,46 +65,58 @@ func (c *config) validate() error {
 	case c.dialect != 0 && !c.dialect.known():
 		return fmt.Errorf("sqllock: WithDialect(%d): give Postgres, MySQL or SQLite", c.dialect)
 	case !identifier.MatchString(c.prefix) || len(c.prefix) > 48:
-		return fmt.Errorf("sqllock: WithTablePrefix(%q): give letters, digits and _, at most 48, and perhaps a schema with a dot before them", c.prefix)
+		return fmt.Errorf("sqllock: WithTablePrefix(%q): give letters, digits and _, at most 48, "+
+			"and perhaps a schema with a dot before them", c.prefix)
 	case c.strategy > VerifyLast:
 		return fmt.Errorf("sqllock: WithStrategy(%d): give ClaimFirst or VerifyLast", c.strategy)
 	case c.retries < 0:
 		return fmt.Errorf("sqllock: WithRetries(%d): give 0 for one attempt, or more", c.retries)
-	case c.margin < 0 || c.idle < 0:
+	case c.margin < 0 || c.idleLimit < 0:
 		return errors.New("sqllock: WithMargin and WithIdleLimit take positive times; leave them out for their defaults")
 	case c.answer <= 0:
 		return fmt.Errorf("sqllock: WithAnswerWithin(%v): give a positive time", c.answer)
 	case len(c.owner) > maxOwner:
 		return fmt.Errorf("sqllock: WithOwner: %d bytes; at most %d are allowed", len(c.owner), maxOwner)
 	}
-	return nil
+	return c.validOperation()
 }
 
-// readOnly says whether transactions only verify the fence, because they cannot write a claim.
-func (c *config) readOnly(rules []locker.Rule) (bool, error) {
-	shared := slices.ContainsFunc(rules, func(r locker.Rule) bool { return r.Mode == locker.Shared })
-	exclusive := slices.ContainsFunc(rules, func(r locker.Rule) bool { return r.Mode == locker.Exclusive })
+// readOnly reports whether transactions only compare fences, because they cannot write a claim.
+func (c *config) readOnly(terms []term) (bool, error) {
+	shared := slices.ContainsFunc(terms, func(t term) bool { return t.mode == locker.Shared })
+	exclusive := slices.ContainsFunc(terms, func(t term) bool { return t.mode == locker.Exclusive })
 	asked := c.tx != nil && c.tx.ReadOnly
-	if shared && exclusive && !asked {
-		return false, fmt.Errorf("%w: a transaction under a Shared lease only reads; lock all Exclusive to write, or set ReadOnly in WithTxOptions", locker.ErrInvalidRule)
+	switch {
+	case asked:
+		return true, nil
+	case shared && exclusive && c.strategy == VerifyLast:
+		return false, fmt.Errorf("%w: sqllock: VerifyLast claims nothing while the function reads, so what a Shared lease protects "+
+			"could change meanwhile; use ClaimFirst, or lock all Exclusive", locker.ErrInvalidRule)
+	case shared && exclusive:
+		return false, nil
+	case shared && c.tx != nil:
+		return false, fmt.Errorf("%w: sqllock: a transaction under Shared leases only reads; set ReadOnly in WithTxOptions, "+
+			"or lock Exclusive", locker.ErrInvalidRule)
+	case shared && c.once:
+		return false, fmt.Errorf("%w: sqllock: WithOperation writes, and a transaction under Shared leases only reads; lock Exclusive",
+			locker.ErrInvalidRule)
 	}
-	if shared && c.tx != nil && !asked {
-		return false, fmt.Errorf("%w: a Shared lease only reads; set ReadOnly in WithTxOptions, or lock Exclusive", locker.ErrInvalidRule)
-	}
-	return shared || asked, nil
+	return shared, nil
 }
 
-// WithDialect says what the database speaks. Default: found by the driver's package, which fails for drivers that wrap
-// another one.
+// WithDialect names the kind of the database. Default: found by the package of the driver, which
+// fails for drivers that wrap another one.
 func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 
-// WithTablePrefix names the tables PREFIXfence and PREFIXledger; a schema and a dot may stand before the prefix. Services
-// that lock the same keys on different lock servers need tables of their own. Default: "latchkit_".
+// WithTablePrefix names the tables PREFIXfence, PREFIXledger and so on; a schema and a dot may
+// stand before the prefix. Services that lock the same keys on different lock servers need tables
+// of their own. Default: "latchkit_".
 func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithTxOptions sets isolation and access mode. With ReadOnly the fence is verified and not claimed. Default: the database's
-// isolation, but REPEATABLE READ where the transaction only reads, so that all is read as of one moment; ReadOnly for Shared
-// leases. READ UNCOMMITTED is refused, and for transactions that only read what is less than REPEATABLE READ.
+// WithTxOptions sets isolation and access mode. With ReadOnly the fence is compared and not
+// claimed. Default: the database's isolation, but REPEATABLE READ where the transaction only reads,
+// so that it reads one moment; ReadOnly when all leases are Shared. READ UNCOMMITTED is refused,
+// and so is less than REPEATABLE READ for transactions that only read.
 func WithTxOptions(opts *sql.TxOptions) Option {
 	return func(c *config) {
 		c.tx = opts
@@ -111,28 +127,38 @@ func WithTxOptions(opts *sql.TxOptions) Option {
 	}
 }
 
-// WithStrategy says when the fence is checked. Default: ClaimFirst.
+// WithStrategy sets when the fence is checked. Default: ClaimFirst.
 func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
 
-// WithRetries sets how often a transaction that failed because it came too close to another one is done again: after a
-// serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file. It is also bounded by the lease: when
-// less is left than the pause before the next attempt, that attempt is not made. 0: never. Default: 3.
+// WithRetries sets how often a transaction that collided with another one is done again: after a
+// serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file, or the restart
+// of a server. Attempts are also bounded by the lease: when less is left than the pause before the
+// next attempt, that attempt is not made. 0: never. Default: 3.
 func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 
-// WithMargin sets how much of the lease must be left for a COMMIT to be sent; with less it is ErrTooLate. Default: 100 ms,
-// or a quarter of what was left when the transaction began, whichever is less.
+// WithMargin sets how much of the lease must be left for a COMMIT to be sent; with less it is
+// ErrTooLate. Default: 100 ms, or a quarter of what was left when the transaction began, whichever
+// is less.
 func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d } }
 
-// WithIdleLimit sets how long the server lets the transaction be idle before it ends it, so that a holder that was paused
-// blocks its successor no longer. PostgreSQL counts in milliseconds, MySQL and MariaDB in whole seconds; SQLite has no server
-// that could do it. A shorter limit of the server's stays. Default: what is left of the lease when the transaction begins.
-func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idle = d } }
+// WithIdleLimit sets how long the server lets the transaction be idle before the server ends it, so
+// that a paused holder blocks its successor for no longer. PostgreSQL counts in milliseconds, MySQL
+// and MariaDB in whole seconds; SQLite has no server that could do it. A shorter limit of the
+// server's own stays.
+//
+// Default: what is left of the lease when the transaction begins, and while the lease is renewed,
+// the time begins anew with each renewal: a healthy holder may be idle for as long as it wants, and
+// a paused one blocks its successor about as long as its lease lasts. This takes a [Tx] whose use
+// Do can see: after [Tx.SQL] or [Tx.PrepareContext] the limit stays fixed. A transaction that the
+// server has ended for idleness is ErrIdle.
+func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimit = d } }
 
-// WithAnswerWithin bounds how long the answer to a COMMIT or a ROLLBACK is awaited, and how long the ledger is then asked what
-// became of a COMMIT without one. Default: 10 s.
+// WithAnswerWithin bounds how long the answer to a COMMIT or a ROLLBACK is awaited, and how long
+// the ledger is then asked what became of a COMMIT without one. Default: 10 s.
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
-// WithOwner says who claims. Of two claims with the same fence, the second must come from the same owner: one lease may
-// have several transactions, but two leases with one fence are a mistake of the lock server. Give one when several processes
-// use one lease, by delegation: at most 64 bytes, the same in all of them. Default: this process.
+// WithOwner names the owner of claims. Of two claims with the same fence, the second must come from
+// the same owner: one lease may have several transactions, but two leases with one fence are an
+// error of the lock server. Set it when several processes use one lease, by delegation: at most 64
+// bytes, the same in all of them. Default: this process.
 func WithOwner(owner string) Option { return func(c *config) { c.owner = owner } }

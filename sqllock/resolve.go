@@ -3,6 +3,7 @@ package sqllock
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,33 +15,40 @@ import (
 // idBytes is the length of an operation's name in the ledger.
 const idBytes = 26
 
-// commit commits, and finds out what became of a COMMIT without an answer. end ends the transaction's context. Again means
-// that nothing was committed, and another attempt may succeed.
+// commit commits, and finds out what became of a COMMIT without an answer. end ends the
+// transaction's context. again means that nothing was committed, and another attempt may succeed.
 //
 //	answer to COMMIT                     ledger                   result
 //	done                                                          nil
-//	refused: nothing was committed                                that error; again if the database says so
+//	the transaction is not ours          not asked                ErrEnded
+//	refused: nothing was committed                                that error; again if passing
 //	none: fn has ended the transaction   has the operation        nil
-//	                                     has it not               an error
+//	                                     lacks it                 an error
 //	none, or one that proves nothing     has the operation        nil
-//	                                     has it not               that error, again
+//	                                     lacks it                 that error, again
 //	                                     does not answer either   ErrCommitUnknown, never again
 func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (again bool, err error) {
 	ctx = context.WithoutCancel(ctx)
+	idle := a.idle.judge(errNoConnection) // before COMMIT is sent: its answer is not idleness
 	err = a.sendCommit(ctx, end)
 	switch {
 	case err == nil:
 		return false, nil
-	case a.verifies || a.dialect.refused(err): // who only reads has nothing to lose
-		return a.dialect.passing(err), err
-	default:
-		return a.inquire(ctx, err)
+	case errors.Is(err, ErrEnded):
+		return false, err
+	case a.reads || a.dialect.refused(err): // a reader has nothing to lose
+		return a.failed(err)
 	}
+	again, err = a.inquire(ctx, err)
+	if again && idle != nil {
+		return false, fmt.Errorf("%w: %w", ErrIdle, err)
+	}
+	return again, err
 }
 
 // inquire finds out what became of a transaction that has ended with err, which proves nothing.
 func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) {
-	committed, asked := a.ask(ctx, a.leases[0].Key(), a.id)
+	committed, asked := a.resolve(ctx, a.leases[0].Key(), a.id)
 	if asked != nil {
 		e := a.fail(a.leases[0], fmt.Errorf("%w (COMMIT: %w; ledger: %w)", ErrCommitUnknown, err, asked), 0)
 		e.Op = a.op()
@@ -50,19 +58,26 @@ func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) 
 	case committed:
 		return false, nil
 	case errors.Is(err, sql.ErrTxDone):
-		return false, fmt.Errorf("sqllock: the function has ended the transaction by itself; leave Commit and Rollback to Do: %w", err)
+		return false, fmt.Errorf(
+			"sqllock: the function has ended the transaction by itself; leave Commit and Rollback to Do: %w", err)
 	default:
 		return true, fmt.Errorf("sqllock: COMMIT was not confirmed, and the transaction was rolled back: %w", err)
 	}
 }
 
-// sendCommit commits and waits for the answer, but not for ever: not every driver gives up by itself. The goroutine of a
-// COMMIT that hangs ends when its driver does.
+// sendCommit commits and waits for the answer, within a bound: not every driver gives up by itself.
+// The goroutine of a COMMIT that hangs ends when its driver does.
 func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
 	answer := make(chan error, 1)
-	go func() { answer <- a.tx.Commit(ctx) }()
+	go func() {
+		err := a.finish(ctx)
+		if err != nil { // so that the connection is free for questions
+			a.undo(ctx)
+		}
+		answer <- err
+	}()
 	select {
 	case err := <-answer:
 		return err
@@ -72,10 +87,30 @@ func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) e
 	}
 }
 
-var errNoAnswer = errors.New("no answer in time")
+// finish proves and commits, in one round trip where that can be.
+func (a *attempt) finish(ctx context.Context) error {
+	if a.dialect == MySQL {
+		err := a.play(ctx, []step{{name: "proof"}, {name: "commit"}, {name: "restore"}})
+		if err != nil {
+			return a.unproven(err)
+		}
+		a.changed(false)
+		_ = a.tx.Commit(ctx) // lets the library know; there is nothing to commit any more
+		return nil
+	}
+	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() && a.id != "" {
+		return a.unproven(t.CommitAfter(ctx, a.stmts["proof"], a.id))
+	}
+	return a.tx.Commit(ctx)
+}
 
-// ask asks the ledger until it answers, or time is up.
-func (a *attempt) ask(ctx context.Context, resource, id string) (committed bool, err error) {
+var (
+	errNoAnswer     = errors.New("no answer in time")
+	errNoConnection = fmt.Errorf("%w: %w", errNoAnswer, driver.ErrBadConn)
+)
+
+// resolve asks the ledger until it answers, or time is up.
+func (a *attempt) resolve(ctx context.Context, resource, id string) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
 	for pause := range betweenTries {
@@ -93,42 +128,60 @@ func (a *attempt) ask(ctx context.Context, resource, id string) (committed bool,
 	return false, err // betweenTries has no end
 }
 
-// recall finds out whether an operation was committed, and makes that final: it gives the operation up by taking its place in the
-// ledger. The database lets it wait while a transaction that has noted the operation is open; a transaction that has not
-// noted it yet cannot any more. READ COMMITTED, because the ledger must be read as it is after that wait.
+// recall finds out whether an operation was committed, and makes that final: it gives the operation
+// up by taking its place in the ledger. The database lets recall wait while a transaction that has
+// written the operation is open. A transaction that has not written it yet cannot any more. READ
+// COMMITTED, because the ledger must be read as it is after that wait.
 func (c *call) recall(ctx context.Context, resource, id string) (committed bool, err error) {
+	err = c.apart(ctx, func(tx Transaction) error {
+		if err := tx.Exec(ctx, c.stmts["give_up"], id, resource); err != nil {
+			return err
+		}
+		found := 0
+		err := tx.Row(ctx, c.stmts["recall"], []any{id}, &found)
+		committed = found > 0
+		return err
+	})
+	return committed && err == nil, err
+}
+
+// apart runs a transaction of ours that claims nothing.
+func (c *call) apart(ctx context.Context, work func(tx Transaction) error) error {
 	var opts *sql.TxOptions
 	if c.dialect != SQLite {
 		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	tx, err := c.begin(ctx, opts, 0)
+	_, tx, err := c.begin(ctx, opts)
 	if err != nil {
-		return false, err
+		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
-	if err := tx.Exec(ctx, c.stmts["give_up"], id, resource); err != nil {
-		return false, err
+	if err := work(tx); err != nil {
+		_ = tx.Rollback(context.WithoutCancel(ctx))
+		return err
 	}
-	var found int
-	if err := tx.Row(ctx, c.stmts["recall"], []any{id}, &found); err != nil {
-		return false, err
-	}
-	return found > 0, tx.Commit(ctx)
+	return tx.Commit(ctx)
 }
 
 // op is the operation's name for Resolve: with the resource, so that people see what it was about.
-func (a *attempt) op() string { return a.id + ":" + a.leases[0].Key() }
+func (a *attempt) op() string {
+	if len(a.leases) == 0 {
+		return ""
+	}
+	return a.id + ":" + a.leases[0].Key()
+}
 
-// Resolve says whether a transaction was committed whose COMMIT got no answer: op is the Op of an [*Error] with
-// ErrCommitUnknown, or what [Tx.Op] returned. It waits until the transaction is over, at most until ctx ends; give it a
-// time-out. The answer is final: a transaction that may still come, as one of VerifyLast on SQLite may, is refused then. It is
-// right as long as the ledger has not been purged of op, see [Purge].
+// Resolve reports whether a transaction was committed whose COMMIT got no answer: op is the Op of
+// an [*Error] with ErrCommitUnknown or ErrEnded, or what [Tx.Op] returned. Resolve waits until the
+// transaction is over, at most until ctx ends; give ctx a time-out. The answer is final: a
+// transaction that may still come, such as one of VerifyLast on SQLite, is refused from then on.
+// The answer is right as long as the ledger was not purged of op, see [Purge].
 //
 // The error is the database's; locker.ErrInvalidRule for a string that is no operation.
 func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (committed bool, err error) {
 	id, resource, ok := strings.Cut(op, ":")
 	if !ok || len(id) != idBytes {
-		return false, fmt.Errorf("%w: sqllock: Resolve: %q is no operation; take Op from the error or from the Tx", locker.ErrInvalidRule, op)
+		return false, fmt.Errorf(
+			"%w: sqllock: Resolve: %q is no operation; take Op from the error or from the Tx", locker.ErrInvalidRule, op)
 	}
 	if err := checkKey(resource); err != nil {
 		return false, err
@@ -137,41 +190,16 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 	if err != nil {
 		return false, err
 	}
-	for pause := range betweenTries {
-		committed, err = c.recall(ctx, resource, id)
-		if err == nil || !c.dialect.passing(err) || !sleep(ctx, pause, longest) {
-			break
-		}
-	}
+	err = c.persist(ctx, func() error { committed, err = c.recall(ctx, resource, id); return err })
 	return committed, err
 }
 
-const longest = time.Hour
-
-// Purge removes operations older than age from the ledger, and says how many: those cannot be resolved any more. Run it
-// daily, with an age longer than transactions last and than anybody would wait before calling [Resolve]: 1 h is the least. Ages are
-// told by the clocks of the processes.
-//
-// Rows of fences are small and few, one for each resource, and stay.
-func Purge(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
-	if age < time.Hour {
-		return 0, fmt.Errorf("%w: sqllock: Purge: an age of %v; give 1h or more", locker.ErrInvalidRule, age)
+// persist repeats do while its errors are passing and ctx lasts.
+func (c *call) persist(ctx context.Context, do func() error) (err error) {
+	for pause := range betweenTries {
+		if err = do(); err == nil || !c.dialect.passing(err) || !sleep(ctx, pause, time.Hour) {
+			break
+		}
 	}
-	c, err := withDB(db, nil, opts)
-	if err != nil {
-		return 0, err
-	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	result, err := tx.ExecContext(ctx, c.stmts["forget"], idAt(time.Now().Add(-age)))
-	if err != nil {
-		return 0, err
-	}
-	if removed, err = result.RowsAffected(); err != nil {
-		return 0, err
-	}
-	return removed, tx.Commit()
+	return err
 }

@@ -2,119 +2,88 @@ package sqllock
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Do takes the lock that rule describes, begins a transaction, claims the lease's fence in it, calls fn, commits, and gives
-// the lock up: in this order. The lock is taken before a connection is, so that callers who wait keep none.
+// Do acquires the lock that rule describes, begins a transaction, claims the lease's fence in it,
+// calls fn, commits, and releases the lock, in this order. The lock is acquired before a connection
+// is, so waiters use no connection.
 //
-// How it ends:
+// What the result says:
 //
 //	nil                    the transaction is committed
-//	ErrCommitUnknown       nobody has answered; ask Resolve before you do it again
+//	ErrCommitUnknown       COMMIT got no answer; ask Resolve before you do the work again
 //	any other error        nothing was changed in the database
 //
-// These are the Locker's errors; locker.ErrUnsupported for a lease whose fence is 0; ErrStaleFence, ErrFenceRegressed,
-// ErrTooLate; the database's; and fn's, which come back unchanged, with locker.ErrLost beside them when the lease was lost.
-// After a loss nothing is committed. A lease that is lost once the transaction is committed is no error: the claim in it
-// keeps older holders out.
+// Other errors are the Locker's; locker.ErrUnsupported for a lease whose fence is 0; ErrStaleFence,
+// ErrFenceRegressed, ErrTooLate, ErrIdle; locker.ErrDone with [WithOperation]; the database's; and
+// fn's, which are returned unchanged, joined with locker.ErrLost when the lease was lost. A
+// [*RetriesError] is around the error of the last attempt when there were several. After a loss
+// nothing is committed. A lease that is lost after the COMMIT is no error: the claim keeps older
+// holders out.
 //
-// fn may be called several times, each time in a new transaction; see [WithRetries]. Its context ends with ctx or with the
-// lease. ctx ends the wait and the transaction, but no COMMIT that is under way, which [WithAnswerWithin] bounds. If fn
-// panics the transaction is rolled back, the lock given up, and the panic goes on.
-func Do(ctx context.Context, l locker.Locker, db Beginner, rule locker.Rule, fn func(ctx context.Context, tx *Tx) error, opts ...Option) error {
+// fn may be called several times, each time in a new transaction; see [WithRetries]. fn's context
+// ends with ctx or with the lease. ctx ends the wait and the transaction, but not a COMMIT that was
+// sent, which [WithAnswerWithin] bounds. If fn panics, the transaction is rolled back, the lock is
+// released, and the panic continues.
+//
+// Do never waits for itself. When ctx holds the key already, Do returns locker.ErrUnsupported: use
+// [Within]. The same goes for a Do inside the function of another Do, when the outer transactions
+// use all connections of the pool.
+func Do(
+	ctx context.Context, l locker.Locker, db Beginner, rule locker.Rule,
+	fn func(ctx context.Context, tx *Tx) error, opts ...Option,
+) error {
 	return DoAll(ctx, l, db, []locker.Rule{rule}, fn, opts...)
 }
 
-// DoAll is Do for several locks at once, which it takes as [locker.RunAll] does. Their fences are claimed in the order of their
-// keys as well, whatever the order of rules, so two calls never wait for each other.
-func DoAll(ctx context.Context, l locker.Locker, db Beginner, rules []locker.Rule, fn func(ctx context.Context, tx *Tx) error, opts ...Option) error {
+// DoAll is [Do] for several locks, which it acquires as [locker.RunAll] does. The fences are
+// claimed in the order of their keys, whatever the order of rules, so two calls never wait for each
+// other in a circle.
+//
+// Rules may be Exclusive and Shared. A Shared resource is not claimed: its row is locked against
+// claims until the transaction ends. When all rules are Shared, the transaction only reads.
+func DoAll(
+	ctx context.Context, l locker.Locker, db Beginner, rules []locker.Rule,
+	fn func(ctx context.Context, tx *Tx) error, opts ...Option,
+) error {
 	if len(rules) == 0 {
-		return fmt.Errorf("%w: sqllock: DoAll without rules has nothing to lock; begin a transaction of your own", locker.ErrInvalidRule)
+		return errNoRules
 	}
-	c, err := forDB(db, rules, fn, opts)
+	c, err := forDB(db, termsOf(rules), fn, opts)
 	if err != nil {
 		return err
 	}
 	return c.run(ctx, l, rules)
 }
 
-// Within is Do under a lease that ctx is already within, such as that of a request which an adapter has guarded: the
-// innermost one of ctx. Without one it is locker.ErrUnguarded.
-func Within(ctx context.Context, db Beginner, fn func(ctx context.Context, tx *Tx) error, opts ...Option) error {
-	lease, ok := locker.FromContext(ctx)
-	if !ok {
-		return fmt.Errorf("sqllock: Within: %w; call it inside of locker.Run, or use Do", locker.ErrUnguarded)
-	}
-	c, err := forDB(db, []locker.Rule{{Key: lease.Key(), Mode: lease.Mode()}}, fn, opts)
-	if err != nil {
-		return err
-	}
-	err = c.transact(ctx, []*locker.Lease{lease})
-	if lost := lease.Context().Err(); err != nil && lost != nil {
-		if cause := context.Cause(lease.Context()); !errors.Is(err, cause) {
-			return errors.Join(err, cause)
-		}
-	}
-	return err
+// Within is [Do] under the leases that ctx has already, such as that of a request which an adapter
+// has guarded. It acquires no lock. It claims every lease of ctx: that of each [locker.Run] around
+// the caller, and all of a [locker.RunAll]. Without a lease the error is locker.ErrUnguarded.
+// Leases that were released do not count. Within returns an error when any other of them has ended.
+func Within(
+	ctx context.Context, db Beginner, fn func(ctx context.Context, tx *Tx) error, opts ...Option,
+) error {
+	return within(ctx, nil, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
 }
 
-// DoWith is Do for a library that is not database/sql: give it three lines around the library's transaction, and fn gets
-// that. The lease, with its fence, is in fn's context.
-func DoWith[T Transaction](ctx context.Context, l locker.Locker, db Database[T], rule locker.Rule, fn func(ctx context.Context, tx T) error, opts ...Option) error {
-	if db.Begin == nil || fn == nil {
-		return errors.New("sqllock: DoWith: the Database's Begin or the function is nil")
+// WithinAll is [Within] for the leases of ctx with these keys, and no others. Where ctx lacks one
+// of them, the error is locker.ErrUnguarded: WithinAll also asserts that the caller holds the keys.
+func WithinAll(
+	ctx context.Context, db Beginner, keys []string,
+	fn func(ctx context.Context, tx *Tx) error, opts ...Option,
+) error {
+	if len(keys) == 0 {
+		return errNoKeys
 	}
-	rules := []locker.Rule{rule}
-	c, err := newCall(rules, append([]Option{WithDialect(db.Dialect)}, opts...))
-	if err != nil {
-		return err
-	}
-	c.begin = func(ctx context.Context, opts *sql.TxOptions, _ time.Duration) (Transaction, error) {
-		tx, err := db.Begin(ctx, opts)
-		if err != nil {
-			return nil, err
-		}
-		return tx, nil
-	}
-	c.fn = func(ctx context.Context, a *attempt) error { return fn(ctx, a.tx.(T)) }
-	return c.run(ctx, l, rules)
+	return within(ctx, keys, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
 }
 
-// run holds the locks around the transaction.
-func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) error {
-	if isNil(l) {
-		return errors.New("sqllock: the Locker is nil; make one with locker.NewSingle, and check its error")
-	}
-	c.locker = l
-	committed, outer := false, len(locker.LeasesFromContext(ctx))
-	transact := func(ctx context.Context) error {
-		err := c.transact(ctx, sorted(locker.LeasesFromContext(ctx), outer))
-		committed = err == nil
-		return err
-	}
-	var err error
-	if len(rules) == 1 {
-		err = locker.Run(ctx, l, rules[0], transact)
-	} else {
-		err = locker.RunAll(ctx, l, rules, transact)
-	}
-	if committed { // the transaction is there, whatever became of the locks afterwards
-		return nil
-	}
-	return err
-}
-
-// sorted returns leases, but for the outer ones at the end, in the order of their keys.
-func sorted(leases []*locker.Lease, outer int) []*locker.Lease {
-	leases = leases[:len(leases)-outer]
-	slices.SortFunc(leases, func(a, b *locker.Lease) int { return strings.Compare(a.Key(), b.Key()) })
-	return leases
-}
+var (
+	errNoRules = fmt.Errorf(
+		"%w: sqllock: DoAll without rules has nothing to lock; begin a transaction of your own", locker.ErrInvalidRule)
+	errNoKeys = fmt.Errorf(
+		"%w: sqllock: WithinAll without keys has nothing to claim; name the keys, or use Within", locker.ErrInvalidRule)
+)

@@ -12,11 +12,8 @@ import (
 
 // transact tries the transaction until it is committed, cannot be, or must not be any more.
 func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error) {
-	for _, l := range leases {
-		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {
-			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
-				"%w: its leases have no fence that a database could check; use a Locker whose server mints one, such as NewSingle", locker.ErrUnsupported)}
-		}
+	if err := fenced(leases); err != nil {
+		return err
 	}
 	tries, returned := 0, false
 	ctx, end := leases[0].Observe(ctx, locker.OpTransact)
@@ -26,22 +23,37 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 		}
 		end(c.outcome(err, tries))
 	}()
+	again := false
 	for pause := range betweenTries {
 		tries++
-		again := false
 		again, err = c.try(ctx, leases)
 		if !again || tries > c.retries || !sleep(ctx, pause, left(leases)-c.marginOf(leases)) {
 			break
 		}
 	}
+	if again && tries > 1 {
+		err = &RetriesError{Attempts: tries, Err: err}
+	}
 	returned = true
 	return err
 }
 
-// betweenTries are the pauses between attempts: those who came too close to each other must not do so again.
+// fenced refuses leases whose fences a database could not compare.
+func fenced(leases []*locker.Lease) error {
+	for _, l := range leases {
+		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {
+			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
+				"%w: the lease has no fence that a database could check; use a Locker whose server mints one, such as NewSingle, "+
+					"or name the keys to claim with WithinAll", locker.ErrUnsupported)}
+		}
+	}
+	return nil
+}
+
+// betweenTries are the pauses between attempts: transactions that collided must not do so again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
-// sleep lets pause pass. It is false when that takes longer than most, or ctx ends.
+// sleep lets pause pass. It is false when that takes longer than most, or when ctx ends.
 func sleep(ctx context.Context, pause, most time.Duration) bool {
 	if pause > most {
 		return false
@@ -57,13 +69,7 @@ func sleep(ctx context.Context, pause, most time.Duration) bool {
 }
 
 // left is what is left of the lease that ends first.
-func left(leases []*locker.Lease) time.Duration {
-	least := time.Duration(math.MaxInt64)
-	for _, l := range leases {
-		least = min(least, time.Until(l.Expires()))
-	}
-	return least
-}
+func left(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
 
 func (c *call) marginOf(leases []*locker.Lease) time.Duration {
 	if c.margin > 0 {
@@ -74,11 +80,13 @@ func (c *call) marginOf(leases []*locker.Lease) time.Duration {
 
 var errPanicked = errors.New("sqllock: the function did not return")
 
-// outcome is what the Observer is told.
+// outcome is what the Observer receives.
 func (c *call) outcome(err error, tries int) locker.Outcome {
 	o := locker.Outcome{Result: locker.ResultCommitted, Err: err, Calls: tries}
 	switch {
 	case err == nil:
+	case errors.Is(err, locker.ErrDone):
+		o.Result = locker.ResultDone
 	case errors.Is(err, ErrStaleFence):
 		o.Result = locker.ResultStaleFence
 	case errors.Is(err, ErrFenceRegressed):
@@ -94,7 +102,8 @@ func (c *call) outcome(err error, tries int) locker.Outcome {
 	return o
 }
 
-// coded gives a database's error the type by which OpenTelemetry's conventions for databases name it.
+// coded gives a database's error the type by which OpenTelemetry's conventions for databases name
+// it.
 type coded struct {
 	error
 	code string

@@ -5,76 +5,136 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Tx is the transaction that Do's function works in. It has the methods of *sql.Tx that take a context, but for Commit and
-// Rollback, which are Do's; sqlc's DBTX and interfaces like it are satisfied. Its zero value is not usable.
+// A Claim is what a transaction of this package has claimed. Its zero value is not usable.
+type Claim struct{ attempt *attempt }
+
+// ClaimFromContext returns the claim of the innermost transaction that ctx belongs to: for
+// functions of [DoWith] and its siblings, and for code below them.
+func ClaimFromContext(ctx context.Context) (*Claim, bool) {
+	a, ok := ctx.Value(attemptKey{}).(*attempt)
+	if !ok {
+		return nil, false
+	}
+	return &Claim{a}, true
+}
+
+// Fence is the fence of the lease, of several leases that of the first key. Row-level checks
+// compare it; see [FencedUpdate]. It is 0 in a transaction of [Answers] that runs under no lease.
+func (c *Claim) Fence() uint64 {
+	if len(c.attempt.leases) == 0 {
+		return 0
+	}
+	return c.attempt.leases[0].Fence()
+}
+
+// Leases are the leases that the transaction runs under, in the order of their keys.
+func (c *Claim) Leases() []*locker.Lease { return slices.Clone(c.attempt.leases) }
+
+// Op names this transaction for [Resolve]. A program that stores Op before the function returns can
+// find out after a crash whether the transaction was committed. When the function is called again,
+// it is in another transaction with another Op.
+func (c *Claim) Op() string { return c.attempt.op() }
+
+// Tx is the transaction that Do's function works in. It has the methods of *sql.Tx that take a
+// context, but for Commit and Rollback, which are Do's; sqlc's DBTX and interfaces like it are
+// satisfied. Its zero value is not usable.
 //
-// On MySQL and SQLite some errors end a transaction without a word, such as a deadlock on MySQL. A Tx remembers such an error: no
-// statement runs after it, and Do returns it, whatever fn does. One that it cannot see, in Rows or of a Stmt, Do finds out about
-// before the COMMIT. On MySQL nothing of what followed is kept then; on SQLite it was committed already, so return such errors.
+// On MySQL and SQLite some errors end a transaction silently, such as a deadlock on MySQL. A Tx
+// remembers such an error: no statement runs after it, and Do returns it, whatever the function
+// returns. One that a Tx cannot see, in Rows or of a Stmt, Do detects before the COMMIT. On MySQL
+// nothing of what followed is kept then; on SQLite it was committed already, so return such errors.
 type Tx struct {
-	attempt *attempt
-	tx      *sql.Tx
+	*Claim
+	std *standard
 
 	mu    sync.Mutex
-	err   error // ended the transaction
+	err   error // has ended the transaction
 	depth int   // of savepoints
 }
 
-// Fence is the fence of the lease, of DoAll that of the first key. Row-level checks compare it; see [FencedUpdate].
-func (t *Tx) Fence() uint64 { return t.attempt.leases[0].Fence() }
+func newTx(a *attempt, s *standard) *Tx { return &Tx{Claim: &Claim{a}, std: s} }
 
-// Leases are the leases that the transaction runs under, in the order of their keys.
-func (t *Tx) Leases() []*locker.Lease { return append([]*locker.Lease(nil), t.attempt.leases...) }
+type txKey struct{}
 
-// Op names this transaction for [Resolve]. A program that writes it down before fn returns can find out after a crash
-// whether the transaction was committed. When fn is called again, it is in another transaction with another Op.
-func (t *Tx) Op() string { return t.attempt.op() }
+// TxFromContext returns the innermost transaction of database/sql that ctx belongs to: for code
+// below the function of [Do] and its siblings, and for the work of [Answers].
+func TxFromContext(ctx context.Context) (*Tx, bool) {
+	tx, ok := ctx.Value(txKey{}).(*Tx)
+	return tx, ok
+}
 
-// SQL is the transaction itself, for libraries that want one. Leave Commit and Rollback to Do.
-func (t *Tx) SQL() *sql.Tx { return t.tx }
+// SQL is the transaction itself, for libraries that want one. Leave Commit and Rollback to Do. From
+// now on the transaction's idle limit does not follow the renewals of the lease any more, because
+// Do cannot know when the connection is in use: see [WithIdleLimit].
+func (t *Tx) SQL() *sql.Tx {
+	t.std.blind()
+	return t.std.Tx
+}
 
 // ExecContext runs a statement that returns no rows.
 func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	defer t.enter()()
 	if err := t.spoilt(); err != nil {
 		return nil, err
 	}
-	r, err := t.tx.ExecContext(ctx, query, args...)
+	r, err := t.std.ExecContext(ctx, query, args...)
 	return r, t.watch(err)
 }
 
 // QueryContext runs a query.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	defer t.enter()()
 	if err := t.spoilt(); err != nil {
 		return nil, err
 	}
-	rows, err := t.tx.QueryContext(ctx, query, args...)
+	rows, err := t.std.QueryContext(ctx, query, args...)
+	t.std.lend(rows)
 	return rows, t.watch(err)
 }
 
 // QueryRowContext runs a query that returns at most one row; its error comes with Scan.
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	defer t.enter()()
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.tx.QueryRowContext(over, query, args...) // the only way to a Row with an error
+		return t.std.QueryRowContext(over, query, args...) // the only way to a Row with an error
 	}
-	row := t.tx.QueryRowContext(ctx, query, args...)
+	row := t.std.QueryRowContext(ctx, query, args...)
+	if rows, known := rowsOf(row); known {
+		t.std.lend(rows)
+	} else {
+		t.std.blind()
+	}
 	_ = t.watch(row.Err())
 	return row
 }
 
-// PrepareContext prepares a statement for use in this transaction.
+// PrepareContext prepares a statement for use in this transaction. As with [Tx.SQL], the idle limit
+// does not follow the renewals from now on.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	defer t.enter()()
 	if err := t.spoilt(); err != nil {
 		return nil, err
 	}
-	s, err := t.tx.PrepareContext(ctx, query)
+	t.std.blind()
+	s, err := t.std.PrepareContext(ctx, query)
 	return s, t.watch(err)
+}
+
+// enter begins a statement, and returns what ends it.
+func (t *Tx) enter() (leave func()) {
+	t.std.use.RLock()
+	return func() {
+		t.attempt.idle.touch()
+		t.std.use.RUnlock()
+	}
 }
 
 // watch remembers an error that has ended the transaction.
@@ -95,8 +155,9 @@ func (t *Tx) spoilt() error {
 	return t.err
 }
 
-// Nested runs fn inside a savepoint. When fn fails or panics, what it did is undone and the transaction goes on; fn's error
-// comes back unchanged, and whoever called Nested decides. May be nested further. One goroutine at a time.
+// Nested runs fn inside a savepoint. When fn fails or panics, what it did is undone and the
+// transaction goes on. fn's error is returned unchanged, and the caller of Nested decides. Nested
+// may be called inside of fn. Use one goroutine at a time.
 func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (err error) {
 	t.mu.Lock()
 	t.depth++
@@ -129,7 +190,8 @@ func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 	return nil
 }
 
-// undo rolls back to a savepoint and forgets it, also when ctx has ended. If that fails, nobody knows what is left.
+// undo rolls back to a savepoint and releases it, also when ctx has ended. If that fails, it is
+// unknown what is left, and the transaction is lost.
 func (t *Tx) undo(ctx context.Context, savepoint string) error {
 	if t.spoilt() != nil {
 		return nil // all of it is gone already
@@ -137,11 +199,11 @@ func (t *Tx) undo(ctx context.Context, savepoint string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
 	defer cancel()
 	for _, do := range []string{"ROLLBACK TO SAVEPOINT ", "RELEASE SAVEPOINT "} {
-		if _, err := t.tx.ExecContext(ctx, do+savepoint); err != nil {
+		if _, err := t.std.ExecContext(ctx, do+savepoint); err != nil {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			if t.err == nil {
-				t.err = fmt.Errorf("sqllock: the savepoint could not be undone, so the transaction is: %w", err)
+				t.err = fmt.Errorf("sqllock: the savepoint could not be undone, so the transaction is lost: %w", err)
 			}
 			return err
 		}
@@ -154,15 +216,18 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// FencedUpdate runs an UPDATE that carries the fence in the row itself, and answers ErrStaleFence if no row matched:
+// FencedUpdate runs an UPDATE that writes the fence into the row itself, and returns ErrStaleFence
+// if no row matched:
 //
-//	UPDATE stock SET left_over = $1, fence = $2 WHERE sku = $3 AND fence <= $2
+//	UPDATE stock SET left_over = $1, fence = $2 WHERE sku = $3 AND COALESCE(fence, 0) <= $2
 //
-// It needs neither Do nor its tables: any statement in autocommit will do, and the check is part of it. It guards that row
-// only, and only against others who check as well. A row that does not exist cannot be told from one with a newer fence.
+// It needs neither Do nor its tables: any statement in autocommit will do, and the check is part of
+// it. It guards that row only, and only against others who check as well. A row that does not exist
+// cannot be told from one with a newer fence. Make the column NOT NULL DEFAULT 0: a NULL is not
+// smaller than any fence, so without COALESCE the row would be refused for ever.
 //
-// MySQL counts changed rows, not matched ones, unless the connection's clientFoundRows is set: there, also change a column
-// that always changes, such as version = version + 1.
+// MySQL counts changed rows, not matched ones, unless the connection's clientFoundRows is set:
+// there, also change a column that always changes, such as version = version + 1.
 func FencedUpdate(ctx context.Context, db Execer, query string, args ...any) error {
 	r, err := db.ExecContext(ctx, query, args...)
 	if err != nil {

@@ -1,9 +1,11 @@
-// Asynq-reports is a small back office: two workers make reports, send invoices and follow a schedule, and their locks keep them
-// out of each other's way. Run it from the root of the repository, nothing has to be installed:
+// Asynq-reports is a small back office: two workers make reports, send invoices and follow a
+// schedule, and their locks keep them out of each other's way. Run it from the root of the
+// repository, nothing has to be installed:
 //
 //	go run ./examples/asynq-reports
 //
-// Read work.go first: what is guarded, and how, stands there in one place. transcript.txt is what the program prints.
+// Read work.go first: what is guarded, and how, stands there in one place. transcript.txt is what
+// the program prints.
 package main
 
 import (
@@ -33,7 +35,8 @@ func main() {
 
 func run(ctx context.Context, out io.Writer, addr string) error {
 	if addr == "" {
-		// It is good enough to try things out, and never the server to prove that a lock is safe: it expires nothing by itself.
+		// It is good enough to try things out, and never the server to prove that a lock is safe:
+		// it expires nothing by itself.
 		local, err := miniredis.Run()
 		if err != nil {
 			return err

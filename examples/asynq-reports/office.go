@@ -17,8 +17,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// An office is all that runs here: two workers, each with a Locker of its own as if it was a process of its own, and whoever
-// enqueues.
+// An office is all that runs here: two workers, each with a Locker of its own as if it was a
+// process of its own, and whoever enqueues.
 type office struct {
 	redis   *redis.Client
 	lockers []*locker.Engine

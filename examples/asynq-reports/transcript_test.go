@@ -11,7 +11,7 @@ import (
 //go:embed transcript.txt
 var transcript string
 
-// What README and readers are shown is what the program prints.
+// The README shows what the program prints.
 func TestTheTranscriptIsTrue(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

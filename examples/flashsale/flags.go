@@ -37,7 +37,8 @@ In a database of yours it makes the tables flashsale_stock and flashsale_orders,
 yours its locks are named {flashsale}:…; one counter stays behind, latchkit:f:….
 `
 
-// parse reads the flags. Its errors say what to do instead; for -h it prints how to use the program.
+// parse reads the flags. Its errors say what to do instead; for -h it prints how to use the
+// program.
 func parse(args []string, help io.Writer) (*sale, error) {
 	s := &sale{}
 	f := flag.NewFlagSet("flashsale", flag.ContinueOnError)

@@ -97,8 +97,8 @@ func TestShopsInOtherProcessesSellTheSameStock(t *testing.T) {
 	}
 }
 
-// One item, a buyer whose payment outlives the TTL, and one who comes while it runs: the case that tells the three ways
-// apart.
+// One item, a buyer whose payment outlives the TTL, and one who comes while it runs: the case that
+// tells the three ways apart.
 func TestSlowPayment(t *testing.T) {
 	t.Parallel()
 	const seed = 1

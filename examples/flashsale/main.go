@@ -1,5 +1,6 @@
-// Flashsale holds the same sale three times: without a lock, with the lock that everybody writes first, and with
-// latchkit. Then it counts what was sold. Run it from the root of the repository, nothing has to be installed:
+// Flashsale holds the same sale three times: without a lock, with the lock that everybody writes
+// first, and with latchkit. Then it counts what was sold. Run it from the root of the repository,
+// nothing has to be installed:
 //
 //	go run ./examples/flashsale
 //
@@ -25,7 +26,8 @@ func start() int {
 	if isBranch() {
 		return branchMain(os.Stdin, os.Stdout, os.Stderr)
 	}
-	// Whatever ends the program early, a closed terminal or a "| head" included, it tidies up first.
+	// Whatever ends the program early, a closed terminal or a "| head" included, it tidies up
+	// first.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)

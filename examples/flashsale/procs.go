@@ -22,8 +22,8 @@ type branch struct {
 	close func(context.Context) error
 }
 
-// openBranches opens one shop in this process, or several in processes of their own. What it opened before an error is
-// returned beside it.
+// openBranches opens one shop in this process, or several in processes of their own. What it opened
+// before an error is returned beside it.
 func openBranches(ctx context.Context, cfg shopConfig, procs int) ([]branch, error) {
 	if procs == 1 {
 		s, err := openShop(ctx, cfg)
@@ -53,9 +53,10 @@ func closeBranches(ctx context.Context, branches []branch) error {
 	return errors.Join(errs...)
 }
 
-// branchVariable tells this program that it is a branch: a child that sells, and talks to its parent over pipes.
+// branchVariable tells this program that it is a branch: a child that sells, and talks to its
+// parent over pipes.
 //
-//	stdin    a shopConfig; its end means: close the shop. A parent that dies in whatever way closes it, too.
+//	stdin    a shopConfig; its end closes the shop, also when the parent dies
 //	stdout   the URL, once the shop is open
 //	stderr   why it could not open
 const branchVariable = "FLASHSALE_BRANCH"

@@ -25,8 +25,9 @@ func openRedis(ctx context.Context, url string) (*redis.Client, error) {
 	return client, nil
 }
 
-// A localRedis is a Redis inside this process, so that the demo needs nothing installed. It is good enough to try things
-// out, and never the server to prove that a lock is safe: for that, give a real one with -redis.
+// A localRedis is a Redis inside this process, so that the demo needs nothing installed. It is good
+// enough to try things out, and never the server to prove that a lock is safe: for that, give a
+// real one with -redis.
 type localRedis struct {
 	server *miniredis.Miniredis
 	stop   chan struct{}
@@ -35,13 +36,14 @@ type localRedis struct {
 
 const (
 	clockTick = time.Millisecond
-	// A clock that makes up for lost time in small steps only falls behind when this process gets no processor, instead of
-	// expiring at once what its owner, in the same process, had no chance to renew.
+	// A clock that makes up for lost time in small steps only falls behind when this process gets
+	// no processor, instead of expiring at once what its owner, in the same process, had no chance
+	// to renew.
 	clockStep = 10 * clockTick
 )
 
-// startRedis starts a server whose clock runs. By itself miniredis expires nothing: it is made for tests, where time
-// stands still.
+// startRedis starts a server whose clock runs. By itself miniredis expires nothing: it is made for
+// tests, where time stands still.
 func startRedis() (*localRedis, error) {
 	server, err := miniredis.Run()
 	if err != nil {

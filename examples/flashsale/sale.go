@@ -77,8 +77,8 @@ func (v *venue) close() {
 	}
 }
 
-// hold holds the sale in each of the three ways, one after the other, and hands over each result as it comes. request is
-// what -trace shows; nil without it.
+// hold holds the sale in each of the three ways, one after the other, and hands over each result as
+// it comes. request is what -trace shows; nil without it.
 func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) (results []result, request *node, err error) {
 	for i := range ways {
 		trace := s.trace && i == len(ways)-1 // of the last one, latchkit

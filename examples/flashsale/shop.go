@@ -15,7 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// shopConfig is all that a shop must be told. It travels as JSON to the shops in processes of their own.
+// shopConfig is all that a shop must be told. It travels as JSON to the shops in processes of their
+// own.
 type shopConfig struct {
 	Way   int // in ways
 	Redis string
@@ -24,8 +25,8 @@ type shopConfig struct {
 	Trace bool
 }
 
-// A shop is a Gin server on a port of the loopback interface. Several of them, each in its own process, can sell the same
-// stock.
+// A shop is a Gin server on a port of the loopback interface. Several of them, each in its own
+// process, can sell the same stock.
 type shop struct {
 	seed   uint64
 	store  *store
@@ -53,7 +54,7 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 		return err
 	}
 	// The braces are a hash tag: all locks lie in one slot, and leave one fence counter behind.
-	locks := []locker.Option{locker.WithPrefix("{flashsale}:")}
+	locks := []locker.SingleOption{locker.WithPrefix("{flashsale}:")}
 	if cfg.Trace {
 		s.tracer = newTracer()
 		observer, err := s.tracer.observer()
@@ -75,8 +76,8 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 	return nil
 }
 
-// close ends what open began, in the other order: first the requests, then what they use. It does so also when ctx has
-// ended.
+// close ends what open began, in the other order: first the requests, then what they use. It does
+// so also when ctx has ended.
 func (s *shop) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -109,8 +110,8 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 	return r
 }
 
-// buy sells one item: read the stock, take the money, write the stock. Nothing in it knows of locks; ctx ends when the
-// lock is lost, and with it the transaction.
+// buy sells one item: read the stock, take the money, write the stock. Nothing in it knows of
+// locks; ctx ends when the lock is lost, and with it the transaction.
 func (s *shop) buy(c *gin.Context) {
 	ctx, sku := c.Request.Context(), c.Param("id")
 	buyer, err := strconv.Atoi(c.Query("buyer"))
@@ -145,7 +146,8 @@ func (s *shop) charge(ctx context.Context, buyer int) error {
 	return sleep(ctx, work(s.seed, buyer))
 }
 
-// work is how long the payment of a buyer takes: 2 to 8 ms, but one in twenty is slow, slower than a lock's TTL.
+// work is how long the payment of a buyer takes: 2 to 8 ms, but one in twenty is slow, slower than
+// a lock's TTL.
 func work(seed uint64, buyer int) time.Duration {
 	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // the same work in every run is what is wanted
 	if r.IntN(20) == 0 {
@@ -166,8 +168,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fail answers that nothing was bought. When ctx has ended it leaves the reply open, because then the guard knows better
-// what happened: the lock was lost.
+// fail answers that nothing was bought. When ctx has ended it leaves the reply open, because then
+// the guard knows better what happened: the lock was lost.
 func (s *shop) fail(c *gin.Context, err error) {
 	if c.Request.Context().Err() != nil {
 		c.Status(http.StatusServiceUnavailable)

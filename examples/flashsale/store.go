@@ -31,8 +31,8 @@ var (
 	orderClear string
 )
 
-// A store is the shop's database: a stock that is read and then written, and a list of orders. The orders are the truth:
-// what was sold is how many there are, whatever the stock says.
+// A store is the shop's database: a stock that is read and then written, and a list of orders. The
+// orders are the truth: what was sold is how many there are, whatever the stock says.
 type store struct{ db *sql.DB }
 
 // openStore opens dsn: a PostgreSQL URL, or else the path of an SQLite file.
@@ -55,8 +55,9 @@ func openStore(ctx context.Context, dsn string) (*store, error) {
 	return &store{db}, nil
 }
 
-// sqliteURL makes SQLite fit for several processes: with WAL, readers and a writer work side by side, and whoever finds
-// the file busy waits. Nobody needs these orders after a power cut, so nothing waits for the disk.
+// sqliteURL makes SQLite fit for several processes: with WAL, readers and a writer work side by
+// side, and whoever finds the file busy waits. Nobody needs these orders after a power cut, so
+// nothing waits for the disk.
 func sqliteURL(path string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() +
 		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
@@ -88,8 +89,9 @@ func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
 	return left, err
 }
 
-// sell writes an order and how many items are left after it, in one transaction: either both are there or none. That does
-// not help against overselling, because left was worked out from a stock that was read before.
+// sell writes an order and how many items are left after it, in one transaction: either both are
+// there or none. That does not help against overselling, because left was worked out from a stock
+// that was read before.
 func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
 	ctx, end := step(ctx, "write order and stock")
 	defer end()

@@ -82,7 +82,8 @@ func printTrace(w io.Writer, request *node) {
 	fmt.Fprintf(w, "\nOf %s it waited %s for the lock.\n", millis(request.Took), millis(request.lockWait()))
 }
 
-// printNode prints n, a part of request. first leads its own line, rest those of the spans inside it.
+// printNode prints n, a part of request. first leads its own line, rest those of the spans inside
+// it.
 func printNode(w io.Writer, n, request *node, first, rest string) {
 	const nameWidth, barWidth = 28, 30
 	name := first + n.Name

@@ -109,7 +109,8 @@ func longer(a, b *node) int {
 	return cmp.Compare(took(a), took(b))
 }
 
-// show answers GET /trace with the slowest purchase that waited for the lock, null when there is none.
+// show answers GET /trace with the slowest purchase that waited for the lock, null when there is
+// none.
 func (t *tracer) show(c *gin.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,7 +147,8 @@ func trees(spans []sdk.ReadOnlySpan) (roots []*node) {
 	return roots
 }
 
-// slowestPurchase asks all shops for their slowest purchase that waited, and returns the slowest of all.
+// slowestPurchase asks all shops for their slowest purchase that waited, and returns the slowest of
+// all.
 func slowestPurchase(ctx context.Context, shops []string) (*node, error) {
 	found := make([]*node, len(shops))
 	for i, url := range shops {

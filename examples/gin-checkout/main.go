@@ -1,6 +1,6 @@
-// Command gin-checkout is a small shop on Gin whose routes are guarded by a table of rules and whose checkout may be sent
-// twice. Without arguments it makes a tour: it starts itself and a Redis in this process, plays its clients, and prints what
-// they get. With -listen it serves, for curl.
+// Command gin-checkout is a small shop on Gin whose routes are guarded by a table of rules and
+// whose checkout may be sent twice. Without arguments it makes a tour: it starts itself and a Redis
+// in this process, plays its clients, and prints what they get. With -listen it serves, for curl.
 //
 //	go run ./examples/gin-checkout
 //	go run ./examples/gin-checkout -listen localhost:8080 -redis redis://localhost:6379
@@ -8,10 +8,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
+	"net/http"
 	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
@@ -39,12 +44,12 @@ func main() {
 
 func serve(listen, url string) error {
 	if url == "" {
-		server, err := miniredis.Run()
+		inside, err := miniredis.Run()
 		if err != nil {
 			return err
 		}
-		defer server.Close()
-		url = "redis://" + server.Addr()
+		defer inside.Close()
+		url = "redis://" + inside.Addr()
 	}
 	options, err := redis.ParseURL(url)
 	if err != nil {
@@ -56,6 +61,18 @@ func serve(listen, url string) error {
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	return s.engine.Run(listen)
+	server := &http.Server{Addr: listen, Handler: s.engine, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute}
+	stopping, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	shutDown := make(chan error, 1)
+	context.AfterFunc(stopping, func() {
+		s.stop() // first: requests that wait for a lock are answered, and those that hold one finish
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		shutDown <- server.Shutdown(ctx)
+	})
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-shutDown
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -61,12 +62,16 @@ func tour(out io.Writer) error {
 	v.say("That key with another request.")
 	v.show(checkout("44", "key-3"))
 
-	v.say("What the rules need is missing.")
-	v.show(request{method: "PUT", path: "/carts/42/items"})
+	v.say("A part that a rule needs is missing or wrong.")
+	v.show(request{method: "PUT", path: "/carts/number-42/items"})
+	v.show(request{method: "POST", path: "/carts/42/checkout"})
 	v.show(request{method: "POST", path: "/reservations", body: `{"count": 2}`})
 
 	v.say("A lock on a member of the body, which the handler reads again.")
 	v.show(request{method: "POST", path: "/reservations", body: `{"sku": "book", "count": 2}`})
+
+	v.say("A basket locks each of its articles.")
+	v.show(request{method: "POST", path: "/baskets", body: `{"items": [{"sku": "pen"}, {"sku": "book"}, {"sku": "ink"}]}`})
 
 	v.say("Redis is gone: without a lock nothing runs.")
 	server.Close()
@@ -79,10 +84,10 @@ func tour(out io.Writer) error {
 }
 
 // A request is what a client sends.
-type request struct{ method, path, tenant, key, body string }
+type request struct{ method, path, customer, key, body string }
 
 func checkout(cart, key string) request {
-	return request{method: "POST", path: "/carts/" + cart + "/checkout", tenant: "acme", key: key}
+	return request{method: "POST", path: "/carts/" + cart + "/checkout", customer: "ann", key: key}
 }
 
 // A visitor is a client that shows what it does.
@@ -106,17 +111,16 @@ func (v *visitor) print(r request, reply string) {
 	_, _ = fmt.Fprintf(v.out, "> %s\n< %s\n", line, reply)
 }
 
-// send returns the reply in a line: the status, what is of interest of the headers, and the body without what differs from
-// one run to the next.
+// send returns the reply in a line: the status, what is of interest of the headers, and the body
+// without what differs from one run to the next.
 func (v *visitor) send(r request) string {
 	req, err := http.NewRequestWithContext(context.Background(), r.method, v.url+r.path, strings.NewReader(r.body))
 	if err != nil {
 		return err.Error()
 	}
-	for name, value := range map[string]string{"X-Tenant": r.tenant, "Idempotency-Key": r.key} {
-		if value != "" {
-			req.Header.Set(name, value)
-		}
+	req.Header.Set("Authorization", "Bearer "+cmp.Or(r.customer, "ann"))
+	if r.key != "" {
+		req.Header.Set("Idempotency-Key", r.key)
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command grpc-inventory is a gRPC service whose methods say in their .proto file under which lock they run. It starts two
-// servers of it, calls them, and prints what happens.
+// Command grpc-inventory is a gRPC service whose .proto file says under which locks its methods
+// run. The program starts two servers of the service, calls them, and prints what happens.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	url := flag.String("redis", "", "a real server, as in redis://localhost:6379; default: one of its own, in memory")
+	url := flag.String("redis", "", "a real server, as in redis://localhost:6379; default: one inside this program")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *url); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -22,7 +22,7 @@ func main() {
 	}
 }
 
-// run plays all scenes.
+// run plays all scenes in order.
 func run(ctx context.Context, out io.Writer, url string) error {
 	if url == "" {
 		own := miniredis.NewMiniRedis()
@@ -39,7 +39,7 @@ func run(ctx context.Context, out io.Writer, url string) error {
 	client := redis.NewClient(options)
 	defer func() { _ = client.Close() }()
 
-	goods := newGoods("screws", 20)
+	goods := newGoods(20, "screws", "bolts", "nuts", "nails")
 	east, err := start(client, goods)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func run(ctx context.Context, out io.Writer, url string) error {
 	}
 	defer west.stop()
 	s := scenes{out: out, east: east, west: west, goods: goods}
-	for _, scene := range []func(context.Context) error{s.busy, s.crowd, s.caller} {
+	for _, scene := range []func(context.Context) error{s.busy, s.crowd, s.basket, s.caller, s.shutdown} {
 		if err := scene(ctx); err != nil {
 			return err
 		}

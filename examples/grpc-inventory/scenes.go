@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -18,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// scenes are what is played, each on the same two servers.
+// scenes are played on the same two servers.
 type scenes struct {
 	out        io.Writer
 	east, west *server
@@ -27,7 +28,7 @@ type scenes struct {
 
 func (s *scenes) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format+"\n", args...) }
 
-// said is how a call has ended.
+// said is how a call ended.
 func said(err error) string {
 	if reason, ok := grpclock.Reason(err); ok {
 		return fmt.Sprintf("%v, %s", status.Code(err), reason)
@@ -35,7 +36,8 @@ func said(err error) string {
 	return status.Code(err).String()
 }
 
-// busy lets two calls meet. gRPC's own client repeats the second one, when the server has told it to.
+// busy lets two calls meet. The interceptor of the client repeats the second one when the server
+// asks for that.
 func (s *scenes) busy(ctx context.Context) error {
 	s.say("Two boxes of the same item are packed at once")
 	var attempts atomic.Int32
@@ -67,7 +69,7 @@ func (s *scenes) busy(ctx context.Context) error {
 	}()
 	<-begun
 	_, err = hasty.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
-	s.say("  the second is refused: %s", said(err))
+	s.say("  the second is refused: %s, to come back within %v", said(err), advice(err))
 
 	second := make(chan error, 1)
 	go func() {
@@ -86,7 +88,7 @@ func (s *scenes) busy(ctx context.Context) error {
 
 // crowd lets many calls run for few items, on both servers.
 func (s *scenes) crowd(ctx context.Context) error {
-	s.say("50 calls on two servers want one of %d items each", s.goods["screws"])
+	s.say("50 calls on two servers want one of %d items each", *s.goods["screws"])
 	var clients []inventory.InventoryClient
 	for _, to := range []*server{s.east, s.west} {
 		c, err := s.west.dial(to)
@@ -111,9 +113,73 @@ func (s *scenes) crowd(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	s.say("  %d reserved, %d sold out, %d failed, %d left", reserved.Load(), refused.Load(), failed.Load(), s.goods["screws"])
-	s.goods["screws"] = 1
+	s.say("  %d reserved, %d sold out, %d failed, %d left", reserved.Load(), refused.Load(), failed.Load(), *s.goods["screws"])
+	*s.goods["screws"] = 1
 	return nil
+}
+
+// basket lets calls meet that want several items each, in any order.
+func (s *scenes) basket(ctx context.Context) error {
+	s.say("30 baskets of three items each, which overlap")
+	client, err := s.west.dial(s.east)
+	if err != nil {
+		return err
+	}
+	baskets := [][]string{{"bolts", "nuts", "nails"}, {"nails", "bolts", "nuts"}, {"nuts", "nails", "bolts"}}
+	var locks atomic.Int32
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() {
+			r := &inventory.ReserveAllRequest{}
+			for _, sku := range baskets[i%3] {
+				r.Items = append(r.Items, &inventory.ReserveRequest{Sku: sku, Count: 1})
+			}
+			if reply, err := client.ReserveAll(ctx, r); err == nil {
+				locks.Add(reply.GetLocks())
+			}
+		})
+	}
+	all.Wait()
+	s.say("  reserved under %d locks, and %d bolts, %d nuts and %d nails are left", locks.Load(), *s.goods["bolts"], *s.goods["nuts"], *s.goods["nails"])
+	return nil
+}
+
+// shutdown stops a server in good order while a call holds a lock and another one waits for it.
+func (s *scenes) shutdown(ctx context.Context) error {
+	s.say("A server shuts down while one call works and one waits")
+	client, err := s.west.dial(s.east)
+	if err != nil {
+		return err
+	}
+	*s.goods["screws"] = 1
+	begun, finish := make(chan struct{}), make(chan struct{})
+	s.east.other, s.east.packing = noBox{}, func(context.Context) { close(begun); <-finish }
+	working, waiting, stopped := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
+		working <- err
+	}()
+	<-begun
+	go func() {
+		_, err := client.Reserve(ctx, &inventory.ReserveRequest{Sku: "screws", Count: 1})
+		waiting <- err
+	}()
+	time.Sleep(100 * time.Millisecond) // until the second call waits
+	go func() { stopped <- s.east.shutdown(ctx) }()
+	s.say("  the one that waits is refused at once: %s", said(<-waiting))
+	close(finish)
+	s.say("  the one that works finishes: %s", said(<-working))
+	return <-stopped
+}
+
+// advice is when a refused client shall come back, in whole seconds.
+func advice(err error) time.Duration {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return max(info.GetRetryDelay().AsDuration().Round(time.Second), time.Second)
+		}
+	}
+	return 0
 }
 
 // caller lets a call run under its caller's lock.

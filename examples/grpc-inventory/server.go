@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"slices"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
@@ -19,12 +18,13 @@ import (
 // server is one process of the service, but for the process.
 type server struct {
 	*service
-	addr  string
-	trace *trace
-	ends  []func()
+	addr     string
+	trace    *trace
+	shutdown func(ctx context.Context) error // in good order
+	ends     []func()
 }
 
-// start serves on a free port. What the locks need stands in the first half.
+// start serves on a free port. The first half is what the locks need.
 func start(client *redis.Client, goods goods) (s *server, err error) {
 	s = &server{service: &service{goods: goods}, trace: new(trace)}
 	defer func() {
@@ -36,16 +36,23 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.ends = append(s.ends, func() { _ = l.Close(context.Background()) })
 	rules := grpclock.FromDescriptors()
-	locks, err := grpclock.UnaryServerInterceptor(l, rules, grpclock.WithDelegation(), grpclock.WithTTL(time.Second))
+	options, err := grpclock.ServerOptions(l, rules, grpclock.WithDelegation())
 	if err != nil {
 		return s, err
 	}
-	g := grpc.NewServer(grpc.ChainUnaryInterceptor(locks))
+	g := grpc.NewServer(options...)
 	inventory.RegisterInventoryServer(g, s.service)
-	if err := rules.Bind(g); err != nil { // mistakes in the .proto file
+	if err := rules.Bind(g); err != nil { // mistakes in the .proto file, and methods that nothing guards
 		return s, err
+	}
+	s.shutdown = func(ctx context.Context) error {
+		// First the Locker: calls that wait for a lock are refused at once, with UNAVAILABLE, and
+		// the holders finish. GracefulStop alone would wait for the whole queue.
+		closed := make(chan error, 1)
+		go func() { closed <- l.Close(ctx) }()
+		g.GracefulStop()
+		return <-closed
 	}
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,19 +60,20 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 		return s, err
 	}
 	s.addr = listener.Addr().String()
-	s.ends = append(s.ends, g.Stop)
-	go func() { _ = g.Serve(listener) }() // until Stop
+	s.ends = append(s.ends, func() { g.Stop(); _ = l.Close(context.Background()) })
+	go func() { _ = g.Serve(listener) }() // until Stop or GracefulStop
 	return s, nil
 }
 
-// stop ends the server, and then its locks.
+// stop ends the server without waiting for anybody.
 func (s *server) stop() {
 	for _, end := range slices.Backward(s.ends) {
 		end()
 	}
 }
 
-// delegating returns what lets calls to another server run under the locks of whoever makes them.
+// delegating returns the option that lets calls to another server run under the locks of their
+// caller.
 func delegating(to *server, sender *delegate.Sender) (grpc.DialOption, error) {
 	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, to.addr))
 	return grpc.WithUnaryInterceptor(delegated), err

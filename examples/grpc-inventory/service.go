@@ -11,33 +11,69 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// goods are what there is to be had. No mutex guards them: only the locks of the calls do.
-type goods map[string]int32
+// goods are the stock. No mutex guards a count: only the locks of the calls do.
+type goods map[string]*int32
 
-func newGoods(sku string, n int32) goods { return goods{sku: n} }
+func newGoods(n int32, skus ...string) goods {
+	g := make(goods)
+	for _, sku := range skus {
+		left := n
+		g[sku] = &left
+	}
+	return g
+}
 
 // service is the inventory. Nothing in it takes a lock.
 type service struct {
 	inventory.UnimplementedInventoryServer
 	goods   goods
 	packing func(ctx context.Context) // while a box is packed
-	other   inventory.InventoryClient // another server, which reserves for a box
+	other   inventory.InventoryClient // another server, which reserves the content of a box
 }
 
 // Reserve reads, computes, and writes.
 func (s *service) Reserve(ctx context.Context, r *inventory.ReserveRequest) (*inventory.ReserveReply, error) {
-	left := s.goods[r.GetSku()] - r.GetCount()
-	if left < 0 {
-		return nil, status.Error(codes.ResourceExhausted, "sold out")
+	left, err := s.left(r)
+	if err != nil {
+		return nil, err
 	}
-	if err := ctx.Err(); err != nil { // the call was given up, or the lock is lost
+	if err := ctx.Err(); err != nil { // the client has left, or the lock is lost
 		return nil, status.FromContextError(err).Err()
 	}
-	s.goods[r.GetSku()] = left
+	*s.goods[r.GetSku()] = left
 	return &inventory.ReserveReply{Left: left, Fence: fence(ctx)}, nil
 }
 
-// Pack calls another server for the item that it holds itself.
+// left is what would be left of an item.
+func (s *service) left(r *inventory.ReserveRequest) (int32, error) {
+	stock, ok := s.goods[r.GetSku()]
+	if !ok {
+		return 0, status.Errorf(codes.NotFound, "there is no item %q", r.GetSku())
+	}
+	left := *stock - r.GetCount()
+	if left < 0 {
+		return 0, status.Error(codes.ResourceExhausted, "sold out")
+	}
+	return left, nil
+}
+
+// ReserveAll takes all items or none.
+func (s *service) ReserveAll(ctx context.Context, r *inventory.ReserveAllRequest) (*inventory.ReserveAllReply, error) {
+	for _, item := range r.GetItems() {
+		if _, err := s.left(item); err != nil {
+			return nil, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	for _, item := range r.GetItems() {
+		*s.goods[item.GetSku()] -= item.GetCount()
+	}
+	return &inventory.ReserveAllReply{Locks: int32(len(locker.LeasesFromContext(ctx)))}, nil //nolint:gosec // three
+}
+
+// Pack calls another server for the item whose lock it holds itself.
 func (s *service) Pack(ctx context.Context, r *inventory.PackRequest) (*inventory.PackReply, error) {
 	if s.packing != nil {
 		s.packing(ctx)
@@ -51,7 +87,7 @@ func (s *service) Pack(ctx context.Context, r *inventory.PackRequest) (*inventor
 	return &inventory.PackReply{Fence: fence(ctx), ReserveFence: reserved.GetFence()}, nil
 }
 
-// fence is that of the lock under which the call runs.
+// fence is the fence of the lock under which the call runs.
 func fence(ctx context.Context) uint64 {
 	lease, ok := locker.FromContext(ctx)
 	if !ok {

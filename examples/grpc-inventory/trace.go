@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// trace is what a server's spans go to. A real one has an exporter in its place; the locks need only their Observer.
+// trace is what a server's spans go to. A real one has an exporter in its place; the locks need
+// only their Observer.
 type trace struct {
 	once  sync.Once
 	spans *tracetest.SpanRecorder

@@ -22,6 +22,6 @@ func main() {
 		return nil // ctx ends, with a cause, the moment the lock is lost
 	})
 	if err != nil {
-		log.Fatal(err) // busy, lost or unavailable: ask with errors.Is
+		log.Fatal(err) // errors.Is: locker.ErrBusy, ErrLost or ErrUnavailable
 	}
 }

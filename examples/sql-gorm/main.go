@@ -1,11 +1,11 @@
-// Command sql-gorm takes one order from a stock on PostgreSQL with GORM: DoWith needs the few lines of tx.
+// Command sql-gorm takes one order from a stock on PostgreSQL with GORM: DoWith needs the few lines
+// of tx.
 //
 //	go run ./examples/sql-gorm -dsn postgres://localhost/shop -redis redis://localhost:6379
 package main
 
 import (
 	"context"
-	"database/sql"
 	"flag"
 	"fmt"
 	"log"
@@ -15,35 +15,9 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/latchkit/latchkit/contrib/gormlock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/sqllock"
 )
-
-// tx is a transaction of GORM as sqllock wants it. The claim goes past GORM, straight to its connection.
-type tx struct{ *gorm.DB }
-
-func (t tx) Exec(ctx context.Context, query string, args ...any) error {
-	_, err := t.Statement.ConnPool.ExecContext(ctx, query, args...)
-	return err
-}
-
-func (t tx) Row(ctx context.Context, query string, args []any, dest ...any) error {
-	return t.Statement.ConnPool.QueryRowContext(ctx, query, args...).Scan(dest...)
-}
-
-func (t tx) Commit(context.Context) error   { return t.DB.Commit().Error }
-func (t tx) Rollback(context.Context) error { return t.DB.Rollback().Error }
-
-// database begins transactions of db.
-func database(db *gorm.DB) sqllock.Database[tx] {
-	return sqllock.Database[tx]{
-		Dialect: sqllock.Postgres,
-		Begin: func(ctx context.Context, opts *sql.TxOptions) (tx, error) {
-			t := db.WithContext(ctx).Begin(opts)
-			return tx{t}, t.Error
-		},
-	}
-}
 
 // Stock is how many items of an article are left.
 type Stock struct {
@@ -51,16 +25,16 @@ type Stock struct {
 	LeftOver int
 }
 
-// take takes one item from the stock and says how many are left.
+// take takes one item from the stock and returns how many are left.
 func take(ctx context.Context, l locker.Locker, db *gorm.DB, sku string) (left int, err error) {
-	err = sqllock.DoWith(ctx, l, database(db), locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, t tx) error {
+	err = gormlock.Do(ctx, l, db, locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, tx *gorm.DB) error {
 		var stock Stock
-		if err := t.First(&stock, "sku = ?", sku).Error; err != nil {
+		if err := tx.First(&stock, "sku = ?", sku).Error; err != nil {
 			return err
 		}
 		stock.LeftOver--
 		left = stock.LeftOver
-		return t.Save(&stock).Error
+		return tx.Save(&stock).Error
 	})
 	return left, err
 }
@@ -93,7 +67,7 @@ func run(ctx context.Context, dsn, url string) error {
 		return err
 	}
 	defer pool.Close()
-	if err := sqllock.Migrate(ctx, pool); err != nil {
+	if err := gormlock.Migrate(ctx, db); err != nil {
 		return err
 	}
 	if err := db.AutoMigrate(&Stock{}); err != nil {

@@ -1,71 +1,32 @@
-// Command sql-pgx takes one order from a stock on PostgreSQL with pgx itself, without database/sql: DoWith needs the few lines
-// of tx.
+// Command sql-pgx takes one order from a stock on PostgreSQL with pgx itself, without database/sql.
 //
 //	go run ./examples/sql-pgx -dsn postgres://localhost/shop -redis redis://localhost:6379
 package main
 
 import (
 	"context"
-	"database/sql"
 	"flag"
 	"fmt"
 	"log"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/contrib/pgxlock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// tx is a transaction of pgx as sqllock wants it.
-type tx struct{ pgx.Tx }
-
-func (t tx) Exec(ctx context.Context, query string, args ...any) error {
-	_, err := t.Tx.Exec(ctx, query, args...)
-	return err
-}
-
-func (t tx) Row(ctx context.Context, query string, args []any, dest ...any) error {
-	return t.QueryRow(ctx, query, args...).Scan(dest...)
-}
-
-var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
-	sql.LevelReadCommitted: pgx.ReadCommitted, sql.LevelRepeatableRead: pgx.RepeatableRead, sql.LevelSerializable: pgx.Serializable,
-}
-
-// database begins transactions in pool.
-func database(pool *pgxpool.Pool) sqllock.Database[tx] {
-	return sqllock.Database[tx]{
-		Dialect: sqllock.Postgres,
-		Begin: func(ctx context.Context, opts *sql.TxOptions) (tx, error) {
-			var o pgx.TxOptions
-			if opts != nil && opts.Isolation != sql.LevelDefault {
-				level, ok := levels[opts.Isolation]
-				if !ok {
-					return tx{}, fmt.Errorf("PostgreSQL has no isolation %v", opts.Isolation)
-				}
-				o.IsoLevel = level
-			}
-			if opts != nil && opts.ReadOnly {
-				o.AccessMode = pgx.ReadOnly
-			}
-			t, err := pool.BeginTx(ctx, o)
-			return tx{t}, err
-		},
-	}
-}
-
-// take takes one item from the stock and says how many are left.
+// take takes one item from the stock and returns how many are left.
 func take(ctx context.Context, l locker.Locker, pool *pgxpool.Pool, sku string) (left int, err error) {
-	err = sqllock.DoWith(ctx, l, database(pool), locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, t tx) error {
-		if err := t.QueryRow(ctx, "SELECT left_over FROM stock WHERE sku = $1", sku).Scan(&left); err != nil {
+	err = pgxlock.Do(ctx, l, pool, locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, tx *pgxlock.Tx) error {
+		if err := tx.QueryRow(ctx, "SELECT left_over FROM stock WHERE sku = $1", sku).Scan(&left); err != nil {
 			return err
 		}
 		left--
-		return t.Exec(ctx, "UPDATE stock SET left_over = $1 WHERE sku = $2", left, sku)
+		_, err := tx.Exec(ctx, "UPDATE stock SET left_over = $1 WHERE sku = $2", left, sku)
+		return err
 	})
 	return left, err
 }

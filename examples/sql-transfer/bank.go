@@ -26,13 +26,15 @@ var (
 	writeBalance string
 )
 
-// A bank keeps accounts. Its transfers work out new balances from what they have read, so two at once must not overlap.
+// A bank keeps accounts. Its transfers work out new balances from what they have read, so two at
+// once must not overlap.
 type bank struct {
 	db *sql.DB
 	l  *locker.Engine
 }
 
-// openBank opens the bank whose accounts are in the file, and whose locks are on the Redis of client.
+// openBank opens the bank whose accounts are in the file, and whose locks are on the Redis of
+// client.
 func openBank(ctx context.Context, file string, client *redis.Client) (*bank, error) {
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
 	if err != nil {
@@ -71,8 +73,9 @@ func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() 
 
 var errNotEnough = errors.New("there is not enough in the account")
 
-// transfer moves cents from one account to another. Both are locked, in the order of their names, whichever way the money
-// goes. meanwhile is called between reading and writing, where a real service is paused when the worst happens.
+// transfer moves cents from one account to another. Both are locked, in the order of their names,
+// whichever way the money goes. meanwhile is called between reading and writing, where a real
+// service is paused when the worst happens.
 func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
 	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
 	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {

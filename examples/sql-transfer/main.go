@@ -1,6 +1,6 @@
-// Command sql-transfer moves money between two accounts in an SQLite file, under locks, with the fence of each lock claimed in
-// the transaction. It makes a tour of what can go wrong: it starts a Redis in this process, plays the clients, and prints what
-// they get.
+// Command sql-transfer moves money between two accounts in an SQLite file, under locks, with the
+// fence of each lock claimed in the transaction. It makes a tour of what can go wrong: it starts a
+// Redis in this process, plays the clients, and prints what they get.
 //
 //	go run ./examples/sql-transfer
 package main

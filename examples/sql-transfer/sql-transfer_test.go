@@ -11,7 +11,8 @@ import (
 
 var update = flag.Bool("update", false, "write the transcript anew")
 
-// The transcript is what a reader sees without running anything, so it must be what the program prints.
+// The transcript is what a reader sees without running anything, so it must be what the program
+// prints.
 func TestTheTourGoesAsItsTranscriptSays(t *testing.T) {
 	logging.Disable()
 	var out strings.Builder

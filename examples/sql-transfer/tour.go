@@ -109,7 +109,8 @@ type visitor struct {
 
 func (v *visitor) say(text string) { _, _ = fmt.Fprintf(v.out, "\n# %s\n", text) }
 
-// got prints how a transfer ended, without fences, which differ from one run to the next, and what the accounts have.
+// got prints how a transfer ended, without fences, which differ from one run to the next, and what
+// the accounts have.
 func (v *visitor) got(what string, err error) {
 	said := "committed"
 	if e, ok := errors.AsType[*sqllock.Error](err); ok {

@@ -3,13 +3,12 @@
 // to do, and a row that is missing is added together with its reason.
 //
 //   - imports_test.go: which package may import what
-//   - names_test.go: names of directories and files that say nothing
 //   - modules_test.go: what a user's go.sum gets, and how the modules hang together
 //   - api_test.go: the exported API, as text files below api
 //   - readme_test.go, links_test.go: the documents' code and links
-//   - lua_test.go: what a script's header promises, against its body and its callers
-//   - comments_test.go: everything exported is explained
-//   - hygiene_test.go: nothing left behind, nothing skipped
+//   - lua_test.go: what a script's header promises, and which commands a user's ACL must allow
+//   - columns_test.go: prose of at most 100 columns
+//   - hygiene_test.go: nothing left behind, nothing skipped, no name that fits everything
 //   - reasons_test.go: every row of these rules says why
 //
 // Each checker is a function over a tree of files, so that a broken tree can be

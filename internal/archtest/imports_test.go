@@ -19,34 +19,87 @@ import (
 // has its row before it exists.
 var mayImport = map[string]map[string]string{
 	"locker": {
-		"github.com/redis/go-redis/v9": "the client that users have already: Stores send their steps through it",
-		"github.com/bsm/redislock":     "NewPolling locks through it, for services that use it already",
+		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
+		"./internal/typednil":          "New refuses a nil Store",
+		"./internal/calls":             "the engine makes calls that it can abandon",
+		"./internal/redisstore":        "NewSingle and NewReadWrite make Lockers on its Stores",
+		"./internal/quorum":            "NewRedlock and NewReadWrite make Lockers on its Stores",
+		"./internal/polling":           "NewPolling makes Lockers on its Store",
+		"./locker/store":               "the contract of the engine with its Stores",
+		"github.com/redis/go-redis/v9": "a Client is one of go-redis",
+		"github.com/bsm/redislock":     "NewPolling is given a client of it, for services that use it already",
 	},
-	"locker/key": {},
+	"locker/store":      {},
+	"internal/typednil": {},
+	"internal/calls": {
+		"./internal/errtype": "errors.AsType, which Go 1.25 lacks",
+		"./internal/link":    "releases are repeated as the chores of a node",
+		"./locker/store":     "calls are those of a Store",
+	},
+	"internal/redisstore": {
+		"./internal/calls":             "the Engine begins steps, and leaves them",
+		"./internal/link":              "each step is a call to a node",
+		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
+		"./locker/store":               "it holds Stores",
+		"github.com/redis/go-redis/v9": "the client that users have already: Stores send their steps through it",
+	},
+	"internal/quorum": {
+		"./internal/calls":             "a step makes one call to each node",
+		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
+		"./internal/redisstore":        "a node of a quorum is one Redis server, or one Cluster",
+		"./internal/typednil":          "it refuses a nil client",
+		"./locker/store":               "it is a Store",
+		"github.com/redis/go-redis/v9": "it looks at its clients' options",
+	},
+	"internal/polling": {
+		"./internal/redisstore":    "errors of Redis mean the same here",
+		"./locker/store":           "it is a Store",
+		"github.com/bsm/redislock": "it locks through it",
+	},
+	"locker/key": {
+		"./internal/errtype":             "errors.AsType, which Go 1.25 lacks",
+		"golang.org/x/text/unicode/norm": "the filter |nfc: Unicode's tables are not in the standard library",
+	},
 	"locker/delegate": {
-		"./locker": "it hands a lease of it to a call in another process",
-		"net/http": "it is a RoundTripper for clients, and reads the header that it has sent",
+		"./internal/errtype": "errors.AsType, which Go 1.25 lacks",
+		"./locker":           "it hands a lease of it to a call in another process",
+		"net/http":           "it is a RoundTripper for clients, and reads the header that it has sent",
 	},
 	"locker/idempotency": {
 		"./locker":                     "a response is stored under a lease",
 		"github.com/redis/go-redis/v9": "one of its Stores keeps responses in Redis",
 	},
+	"locker/idempotency/storetest": {
+		"./locker":             "an overtaken holder is a kind of ErrLost",
+		"./locker/idempotency": "the laws are those of its Stores",
+		"testing/...":          "laws are subtests; only tests import this package",
+	},
 	"locker/lockertest": {
-		"./locker":    "its laws, its Store in memory and its recorder are for it",
-		"testing/...": "laws are subtests, in a bubble where the Store allows it; only tests import this package",
+		"./locker":       "its Store in memory and its recorder are for it",
+		"./locker/store": "its Store in memory is one",
+		"testing/...":    "NewLocker closes with the test; only tests import this package",
+	},
+	"locker/store/storetest": {
+		"./locker":            "some laws are those of a Locker over the Store",
+		"./locker/lockertest": "a Locker that ends with the law",
+		"./locker/store":      "the laws are those of Stores",
+		"testing/...":         "laws are subtests, in a bubble where the Store allows it; only tests import this package",
 	},
 
 	"ginlock": {
+		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./locker":                     "an adapter turns a request into a Rule and runs it",
 		"./locker/key":                 "all adapters share the grammar of keys",
 		"./locker/delegate":            "a lease may travel with a request",
 		"./locker/idempotency":         "a repeated request gets the stored response",
-		"./ginlock/httplock":           "gin speaks net/http: what is not gin's own is written there, once",
+		"./httplock":                   "gin speaks net/http: what is not gin's own is written there, once",
 		"github.com/gin-gonic/gin/...": "the framework",
 		"github.com/goccy/go-yaml":     "rules may stand in YAML; gin reads its YAML with it, so it is there already",
 		"net/http":                     "the framework's requests and replies are net/http's",
 	},
-	"ginlock/httplock": {
+	"httplock": {
+		"./internal/breaker":   "a request that fails open costs no time in an outage",
+		"./internal/errtype":   "errors.AsType, which Go 1.25 lacks",
 		"./locker":             "an adapter turns a request into a Rule and runs it",
 		"./locker/key":         "all adapters share the grammar of keys",
 		"./locker/delegate":    "a lease may travel with a request",
@@ -54,10 +107,12 @@ var mayImport = map[string]map[string]string{
 		"net/http":             "the framework",
 	},
 	"grpclock": {
+		"./internal/breaker":             "a request that fails open costs no time in an outage",
+		"./internal/errtype":             "errors.AsType, which Go 1.25 lacks",
 		"./locker":                       "an adapter turns a call into a Rule and runs it",
 		"./locker/key":                   "all adapters share the grammar of keys",
 		"./locker/delegate":              "a lease may travel with a call",
-		"./grpclock/lockpb":              "the annotation, as protoc made it",
+		"./locker/idempotency":           "a repeated call gets the stored answer",
 		"google.golang.org/grpc/...":     "the framework",
 		"google.golang.org/genproto/...": "a refusal carries RetryInfo and ErrorInfo",
 		"google.golang.org/protobuf/...": "rules stand in descriptors, and keys in messages",
@@ -66,23 +121,32 @@ var mayImport = map[string]map[string]string{
 		"unsafe":                         "protoc-gen-go puts the descriptor into a string with it",
 		"google.golang.org/protobuf/...": "it is generated code",
 	},
+	"internal/link": {
+		"github.com/redis/go-redis/v9": "it brings calls to nodes through the client that users have",
+	},
 	"internal/shop": {
 		"./grpclock/lockpb":              "it is generated code, for tests, of an annotated service",
 		"google.golang.org/grpc/...":     "the same",
 		"google.golang.org/protobuf/...": "the same",
 	},
 	"asynqlock": {
+		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./locker":                     "an adapter turns a task into a Rule and runs it",
 		"./locker/key":                 "all adapters share the grammar of keys",
 		"github.com/hibiken/asynq/...": "the framework",
+		"github.com/redis/go-redis/v9": "the lines of tasks that are put off are kept in asynq's Redis",
+		"github.com/robfig/cron/v3":    "asynq's schedules are its schedules: CatchUp asks them for their slots",
 	},
 	"sqllock": {
-		"./locker":         "an adapter turns a transaction into a Rule and runs it",
-		"./locker/key":     "all adapters share the grammar of keys",
-		"database/sql/...": "the framework; the driver is the user's choice",
+		"./internal/errtype":   "errors.AsType, which Go 1.25 lacks",
+		"./locker":             "an adapter turns a transaction into a Rule and runs it",
+		"./locker/idempotency": "Answers is a Store of it",
+		"./locker/key":         "all adapters share the grammar of keys",
+		"database/sql/...":     "the framework; the driver is the user's choice",
 	},
 
 	"otel": {
+		"./internal/errtype":                   "errors.AsType, which Go 1.25 lacks",
 		"./locker":                             "it is an Observer of Lockers",
 		"go.opentelemetry.io/otel":             "the global providers are its defaults",
 		"go.opentelemetry.io/otel/attribute":   "the API",
@@ -94,15 +158,15 @@ var mayImport = map[string]map[string]string{
 		"github.com/bsm/redislock":             "it names redislock's errors, and traces services that use it by itself",
 	},
 
-	"internal/archtest":      {},
-	"internal/proc":          {},
-	"internal/proc/faketest": {},
+	"internal/archtest":         {},
+	"internal/archtest/circles": {},
+	"internal/breaker":          {"./locker": "it asks a Locker whether its server is back"},
+	"internal/errtype":          {},
+	"internal/proc":             {},
+	"internal/proc/faketest":    {},
 	"internal/redistest": {
 		"./internal/proc":              "a server is a child process",
 		"github.com/redis/go-redis/v9": "it hands out clients of its servers",
-	},
-	"internal/sqltest": {
-		"./internal/proc": "a server is a child process",
 	},
 	"internal/chaos": {
 		"./internal/proc":      "a fault may be a signal",
@@ -138,6 +202,10 @@ var because = map[string]string{
 	"./sqllock/...":                          "no adapter knows another one: what two of them need belongs below locker",
 	"./otel/...":                             "observing is optional: it is handed in as a locker.Observer",
 	"./locker/lockertest":                    "it is for tests, and imports testing",
+	"./locker":                               "users and adapters are above the engine, Stores are below it: a Store knows package store",
+	"./internal/redisstore":                  "Redis is a Store's business",
+	"./internal/quorum":                      "a quorum is made of Stores on Redis, and none of them knows of it",
+	"./internal/calls":                       "calls are the business of the engine and of Stores",
 	"./internal/...":                         "what is internal is for tests so far",
 }
 
@@ -149,28 +217,27 @@ var onlyIn = []struct {
 }{
 	{
 		"locker", "github.com/redis/go-redis/...", "the engine knows Stores, and no Redis", map[string]string{
-			"script.go":        "it sends scripts and commands, each once",
-			"refusal.go":       "it knows what an error of Redis or of go-redis proves",
-			"single.go":        "the Store of one server",
-			"inbox.go":         "it subscribes to one server",
-			"cluster.go":       "the Store of a cluster",
-			"cluster_route.go": "it finds a node of a cluster",
-			"shards_line.go":   "it subscribes to a node of a cluster",
-			"together.go":      "it sends scripts in a pipeline",
-			"acks.go":          "it sends a script and a WAIT in one",
-			"examine.go":       "it asks all masters of a cluster",
-			"skew.go":          "it looks whether a client follows a failover",
-			"autopipeline.go":  "it lets the calls of a Store travel together",
-			"redlock.go":       "it looks at the clients of the Store of several servers",
-			"readwrite.go":     "the Store with readers",
-			"polling.go":       "the Store on bsm/redislock",
-			"scriptless.go":    "the Store without scripts",
-			"update.go":        "Update takes a client, as it needs WATCH",
+			"open.go": "constructors look at the clients that they are given",
 		},
 	},
 	{
 		"locker", "github.com/bsm/redislock/...", "the engine knows Stores, and no Redis", map[string]string{
-			"polling.go": "the Store on bsm/redislock",
+			"open.go": "NewPolling is given a client of redislock",
+		},
+	},
+	{
+		"locker", "./internal/redisstore", "the engine knows Stores, and no Redis", map[string]string{
+			"open.go": "constructors make Stores",
+		},
+	},
+	{
+		"locker", "./internal/quorum", "the engine knows Stores, and no Redis", map[string]string{
+			"open.go": "constructors make Stores",
+		},
+	},
+	{
+		"locker", "./internal/polling", "the engine knows Stores, and no Redis", map[string]string{
+			"open.go": "constructors make Stores",
 		},
 	},
 }
@@ -220,7 +287,7 @@ func refuse(p listed, row map[string]string, file, imported string) string {
 	}
 	for _, o := range onlyIn {
 		if p.Dir == o.dir && matches(o.imports, imported) && o.files[file] == "" {
-			return o.why + ". Put it into a Store's file, or list this file in onlyIn with the reason."
+			return o.why + ". Put it into a Store's package, or list this file in onlyIn with the reason."
 		}
 	}
 	return ""
@@ -273,28 +340,45 @@ func TestImportsRefused(t *testing.T) {
 		return text.String()
 	}
 	dir := write(t, map[string]string{
-		"go.mod":                    "module " + modulePath + "\n\ngo 1.26.0\n",
-		"locker/script.go":          source("context", "github.com/redis/go-redis/v9"),
-		"locker/engine.go":          source("log/slog", "github.com/redis/go-redis/v9"),
-		"locker/keeper.go":          source("log", "testing"),
-		"locker/keeper_windows.go":  source("golang.org/x/sys/windows"),
-		"locker/polling.go":         source("github.com/bsm/redislock"),
-		"locker/lease.go":           source(modulePath + "/locker/lockertest"),
-		"locker/lease_test.go":      source(modulePath+"/locker/lockertest", "testing"),
-		"locker/lockertest/laws.go": source("testing", "testing/synctest", modulePath+"/locker"),
-		"ginlock/ginlock.go":        source("net/http", "github.com/gin-gonic/gin", modulePath+"/locker"),
-		"ginlock/guard.go":          source("github.com/redis/go-redis/v9", modulePath+"/sqllock"),
-		"sqllock/sqllock.go":        source("database/sql", "github.com/jackc/pgx/v5"),
-		"otel/otellock.go":          source("go.opentelemetry.io/otel", "go.opentelemetry.io/otel/semconv/v1.43.0"),
-		"otel/trace.go":             source("go.opentelemetry.io/otel/sdk/trace"),
-		"kafkalock/kafkalock.go":    source("context"),
-		"nested/go.mod":             "module " + modulePath + "/nested\n\ngo 1.26.0\n",
-		"nested/free.go":            source("github.com/jackc/pgx/v5"),
-		"internal/proc/proc.go":     source("os/exec", "testing"),
-		"locker/testdata/nobody.go": source("github.com/jackc/pgx/v5"),
+		"go.mod":                         "module " + modulePath + "\n\ngo 1.25.0\n",
+		"locker/open.go":                 source("context", "github.com/redis/go-redis/v9", modulePath+"/internal/redisstore"),
+		"locker/engine.go":               source("log/slog", "github.com/redis/go-redis/v9"),
+		"locker/acquire.go":              source(modulePath+"/internal/redisstore", modulePath+"/internal/calls"),
+		"locker/option.go":               source(modulePath + "/internal/quorum"),
+		"locker/store/store.go":          source(modulePath+"/locker", "github.com/redis/go-redis/v9"),
+		"internal/calls/pool.go":         source(modulePath+"/locker/store", modulePath+"/locker"),
+		"internal/redisstore/a.go":       source(modulePath+"/locker/store", modulePath+"/locker", modulePath+"/internal/quorum"),
+		"internal/quorum/quorum.go":      source(modulePath+"/internal/redisstore", modulePath+"/locker"),
+		"internal/polling/p.go":          source(modulePath+"/internal/quorum", "github.com/bsm/redislock"),
+		"locker/keeper.go":               source("log", "testing"),
+		"locker/keeper_windows.go":       source("golang.org/x/sys/windows"),
+		"locker/polling.go":              source("github.com/bsm/redislock"),
+		"locker/lease.go":                source(modulePath + "/locker/lockertest"),
+		"locker/lease_test.go":           source(modulePath+"/locker/lockertest", "testing"),
+		"locker/store/storetest/laws.go": source("testing", "testing/synctest", modulePath+"/locker"),
+		"ginlock/ginlock.go":             source("net/http", "github.com/gin-gonic/gin", modulePath+"/locker"),
+		"ginlock/guard.go":               source("github.com/redis/go-redis/v9", modulePath+"/sqllock"),
+		"sqllock/sqllock.go":             source("database/sql", "github.com/jackc/pgx/v5"),
+		"otel/otellock.go":               source("go.opentelemetry.io/otel", "go.opentelemetry.io/otel/semconv/v1.43.0"),
+		"otel/trace.go":                  source("go.opentelemetry.io/otel/sdk/trace"),
+		"kafkalock/kafkalock.go":         source("context"),
+		"nested/go.mod":                  "module " + modulePath + "/nested\n\ngo 1.25.0\n",
+		"nested/free.go":                 source("github.com/jackc/pgx/v5"),
+		"internal/proc/proc.go":          source("os/exec", "testing"),
+		"locker/testdata/nobody.go":      source("github.com/jackc/pgx/v5"),
 	})
 	expect(t, checkImports(t, dir),
 		"locker/engine.go imports github.com/redis/go-redis/v9: the engine knows Stores, and no Redis",
+		"locker/acquire.go imports ./internal/redisstore: the engine knows Stores, and no Redis",
+		"locker/option.go imports ./internal/quorum: the engine knows Stores, and no Redis",
+		"locker/polling.go imports github.com/bsm/redislock: the engine knows Stores, and no Redis",
+		"locker/store/store.go imports ./locker: users and adapters are above the engine",
+		"locker/store/store.go imports github.com/redis/go-redis/v9: Redis is a Store's business",
+		"internal/calls/pool.go imports ./locker: users and adapters are above the engine",
+		"internal/redisstore/a.go imports ./locker: users and adapters are above the engine",
+		"internal/redisstore/a.go imports ./internal/quorum: a quorum is made of Stores on Redis",
+		"internal/quorum/quorum.go imports ./locker: users and adapters are above the engine",
+		"internal/polling/p.go imports ./internal/quorum: a quorum is made of Stores on Redis",
 		"locker/keeper.go imports log: what must be said",
 		"locker/keeper.go imports testing: tests",
 		"locker/keeper_windows.go imports golang.org/x/sys/windows: a dependency is a decision",

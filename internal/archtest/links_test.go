@@ -57,7 +57,8 @@ func linksOf(text string) (targets []string) {
 	return targets
 }
 
-// broken says what is wrong with a link of a document in dir; "" when nothing is, or when it leads to the web.
+// broken returns what is wrong with a link of a document in dir, or "". Links to the web are not
+// followed.
 func broken(tree fs.FS, dir, target string) string {
 	u, err := url.Parse(target)
 	if err != nil {

@@ -21,7 +21,9 @@ var mayRequire = map[string]string{
 	"github.com/bsm/redislock":        "NewPolling, and otel's view of services that use it by themselves",
 	"github.com/gin-gonic/gin":        "ginlock's framework",
 	"github.com/hibiken/asynq":        "asynqlock's framework",
+	"github.com/robfig/cron/v3":       "the schedules of asynq, which brings it",
 	"github.com/goccy/go-yaml":        "ginlock's rules in YAML; gin requires it anyway, at the same version",
+	"golang.org/x/text":               "locker/key's filter |nfc; gin and grpc require it anyway",
 	"go.opentelemetry.io/otel":        "otel's API: attributes, codes, the global providers",
 	"go.opentelemetry.io/otel/metric": "otel's API: the histogram",
 	"go.opentelemetry.io/otel/trace":  "otel's API: spans",
@@ -30,6 +32,10 @@ var mayRequire = map[string]string{
 	"google.golang.org/protobuf":                "grpclock: rules stand in descriptors, keys in messages",
 	"google.golang.org/genproto/googleapis/rpc": "grpclock: ErrorInfo, RetryInfo and BadRequest, which clients of all languages know",
 }
+
+// oldestGo is the oldest Go that users of the root module may have. The nested modules take a newer
+// one, as their dependencies are the newest.
+const oldestGo = "1.25.0"
 
 // notInWorkspace are the nested modules that go.work leaves out.
 var notInWorkspace = map[string]string{
@@ -82,8 +88,8 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 	read(t, tree, "go.work") // as in parseMod
 	var work workFile
 	decode(t, goCommand(t, dir, "work", "edit", "-json", filepath.Join(dir, "go.work")), &work)
-	if work.Go != top.Go {
-		problems = append(problems, fmt.Sprintf("go.work says go %s and go.mod says go %s: let both say the same", work.Go, top.Go))
+	if top.Go != oldestGo {
+		problems = append(problems, fmt.Sprintf("go.mod says go %s, and users may have go %s (oldestGo, internal/archtest/modules_test.go)", top.Go, oldestGo))
 	}
 	used := make(map[string]bool)
 	for _, use := range work.Use {
@@ -100,7 +106,7 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 				"run `go work use ./%s`, or list it in notInWorkspace (internal/archtest/modules_test.go) with the reason", module, module))
 		}
 		if module != "." {
-			problems = append(problems, checkNested(module, parseMod(t, tree, dir, name), top)...)
+			problems = append(problems, checkNested(module, parseMod(t, tree, dir, name), work)...)
 		}
 	}
 	return problems
@@ -175,15 +181,19 @@ func (all imports) of(module string, top modFile) (file string) {
 }
 
 // checkNested looks at a module below the root's.
-func checkNested(dir string, m, top modFile) (problems []string) {
+func checkNested(dir string, m modFile, work workFile) (problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, dir+"/go.mod "+fmt.Sprintf(format, args...))
 	}
 	if want := modulePath + "/" + dir; m.Module.Path != want {
 		bad("says module %s: it must be %s, where it lies", m.Module.Path, want)
 	}
-	if m.Go != top.Go {
-		bad("says go %s and the root's go.mod says go %s: let both say the same", m.Go, top.Go)
+	if strings.HasPrefix(dir, "contrib/") || dir == "internal/sqltest" { // users build the first, whose tests need the second
+		if m.Go != oldestGo {
+			bad("says go %s, and users may have go %s (oldestGo, internal/archtest/modules_test.go)", m.Go, oldestGo)
+		}
+	} else if m.Go != work.Go {
+		bad("says go %s and go.work says go %s: let both say the same", m.Go, work.Go)
 	}
 	replaced := false
 	for _, r := range m.Replace {
@@ -220,7 +230,7 @@ func TestModulesRefused(t *testing.T) {
 	t.Parallel()
 	const head = "module " + modulePath
 	dir := write(t, map[string]string{
-		"go.mod": head + "\n\ngo 1.26.0\n" + `
+		"go.mod": head + "\n\ngo 1.24.0\n" + `
 			require github.com/redis/go-redis/v9 v9.23.0 // indirect
 			require github.com/jackc/pgx/v5 v5.12.0
 			require go.uber.org/goleak v1.3.0 // indirect
@@ -230,7 +240,7 @@ func TestModulesRefused(t *testing.T) {
 			replace golang.org/x/sys => golang.org/x/sys v0.47.0
 			exclude golang.org/x/sys v0.46.0
 		`,
-		"go.work":                 "go 1.25.0\nuse .\nuse ./bench\nuse ./examples\nuse ./far/away\nuse ./tools\n",
+		"go.work":                 "go 1.26.0\nuse .\nuse ./bench\nuse ./examples\nuse ./far/away\nuse ./tools\n",
 		"locker/script.go":        "package locker\nimport _ \"github.com/redis/go-redis/v9/internal\"\n",
 		"locker/script_test.go":   "package locker\nimport _ \"go.uber.org/goleak\"\n",
 		"otel/otellock.go":        "package otellock\nimport _ \"go.opentelemetry.io/otel/trace\"\n",
@@ -248,7 +258,7 @@ func TestModulesRefused(t *testing.T) {
 		"go.mod requires github.com/jackc/pgx/v5, which is in no row",
 		"go.mod calls go.uber.org/goleak indirect, but locker/script_test.go imports it",
 		"go.mod requires go.uber.org/goleak, which is in no row",
-		"go.work says go 1.25.0",
+		"go.mod says go 1.24.0, and users may have go 1.25.0",
 		"go.work uses ./tools, which notInWorkspace leaves out",
 		"go.work does not use ./internal/tests",
 		"examples/go.mod says go 1.25.0",

@@ -8,15 +8,14 @@ import (
 	"go/token"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 )
 
-// TestReadme holds the code of the documents to what is compiled: each block of
-// Go in README.md and docs/*.md stands, but for its indentation, in an Example
-// function or below examples. A comment before the block may name the file:
+// TestReadme compares the Go code of the documents with compiled code: each block of Go in
+// README.md and docs/*.md stands, but for its indentation, in an Example function or in a program
+// below examples. A comment before the block may name the file:
 //
 //	<!-- example: locker/example_test.go -->
 func TestReadme(t *testing.T) {
@@ -24,23 +23,40 @@ func TestReadme(t *testing.T) {
 	report(t, checkReadme(t, repo(t)))
 }
 
+var (
+	goBlock  = regexp.MustCompile("(?ms)(?:<!-- example: (\\S+) -->\\s*)?^[ \\t]*```go\\n(.*?)^[ \\t]*```[ \\t]*$")
+	goOpened = regexp.MustCompile("(?m)^[ \\t]*```go$")
+)
+
 func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
-	if !exists(tree, "README.md") {
-		problems = append(problems, "there is no README.md: nobody learns what this is, how to install it and what it does not promise")
-	}
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	documents, err := fs.Glob(tree, "docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if exists(tree, "README.md") {
 		documents = append([]string{"README.md"}, documents...)
+	} else {
+		bad("there is no README.md: it says what this is, how to install it and what it does not promise")
 	}
 	compiled := examples(t, tree)
 	for _, name := range documents {
-		for _, b := range blocksOf(read(t, tree, name)) {
-			if why := b.missing(compiled); why != "" {
-				problems = append(problems, fmt.Sprintf("%s:%d: the block that begins with\n\t%s\n%s", name, b.line, b.first(), why))
+		text := read(t, tree, name)
+		blocks := goBlock.FindAllStringSubmatchIndex(text, -1)
+		if n := len(goOpened.FindAllString(text, -1)); n != len(blocks) {
+			bad("%s: %d blocks of Go begin and %d end", name, n, len(blocks))
+		}
+		for _, b := range blocks {
+			file := ""
+			if b[2] >= 0 {
+				file = text[b[2]:b[3]]
+			}
+			code := trimmed(text[b[4]:b[5]])
+			if why := missing(compiled, file, code); why != "" {
+				first, _, _ := strings.Cut(code, "\n")
+				line := strings.Count(text[:b[4]], "\n")
+				bad("%s:%d: the block that begins with\n\t%s\n%s", name, line, first, why)
 			}
 		}
 	}
@@ -48,13 +64,10 @@ func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 }
 
 // example is code that is compiled with the tests or the examples.
-type example struct {
-	file  string
-	lines []string
-}
+type example struct{ file, code string }
 
-// examples finds the bodies of all Example functions (whole files, where godoc shows the whole file) and the programs
-// below examples, in all modules.
+// examples finds the bodies of all Example functions (whole files, where godoc shows the whole
+// file) and the programs below examples, in all modules.
 func examples(t testing.TB, tree fs.FS) (all []example) {
 	t.Helper()
 	for _, name := range find(t, tree, "*.go") {
@@ -86,121 +99,42 @@ func exampleFunctions(t testing.TB, name, text string) (all []example) {
 	return all
 }
 
-// block is fenced Go code in a document.
-type block struct {
-	line  int    // where it begins
-	file  string // where it should stand, "" for anywhere
-	lines []string
-}
-
-func (b block) first() string {
-	if len(b.lines) == 0 {
-		return "(nothing)"
-	}
-	return b.lines[0]
-}
-
-var (
-	fence = regexp.MustCompile("^\\s*(```+|~~~+)\\s*(\\w*)")
-	named = regexp.MustCompile(`^\s*<!--\s*example:\s*(\S+)\s*-->\s*$`)
-)
-
-// blocksOf finds the blocks of Go in a document.
-func blocksOf(text string) (all []block) {
-	var open *block
-	closing, file := "", ""
-	for i, line := range strings.Split(text, "\n") {
-		m := fence.FindStringSubmatch(line)
-		switch {
-		case closing == "" && m != nil:
-			closing = m[1]
-			if m[2] == "go" || m[2] == "golang" {
-				open = &block{line: i + 1, file: file}
-			}
-			file = ""
-		case closing != "" && m != nil && strings.HasPrefix(m[1], closing) && m[2] == "":
-			if open != nil {
-				open.lines = trimmed(strings.Join(open.lines, "\n"))
-				all = append(all, *open)
-			}
-			open, closing = nil, ""
-		case open != nil:
-			open.lines = append(open.lines, line)
-		case closing == "" && strings.TrimSpace(line) != "":
-			file = ""
-			if m := named.FindStringSubmatch(line); m != nil {
-				file = m[1]
-			}
-		}
-	}
-	if open != nil {
-		all = append(all, *open)
-	}
-	return all
-}
-
-// missing says what to do about a block that is not compiled; "" when it is.
-func (b block) missing(compiled []example) string {
-	if len(b.lines) == 0 {
+// missing returns what to do about a block that is not compiled, or "". file is where the block
+// should stand, "" for anywhere.
+func missing(compiled []example, file, code string) string {
+	if code == "" {
 		return "is empty: remove it"
 	}
-	if b.file != "" {
-		compiled = slices.DeleteFunc(slices.Clone(compiled), func(e example) bool { return e.file != b.file })
-		if len(compiled) == 0 {
-			return "should stand in " + b.file + ", which is neither a test with Example functions nor a program below examples: name the right file"
-		}
-	}
+	found := false
 	for _, e := range compiled {
-		if stands(b.lines, e.lines) {
+		if file != "" && e.file != file {
+			continue
+		}
+		found = true
+		if strings.Contains("\n"+e.code+"\n", "\n"+code+"\n") {
 			return ""
 		}
 	}
-	where := "any Example function or program below examples"
-	if b.file != "" {
-		where = b.file
+	if !found {
+		return "should stand in " + file + ", which is neither a test with Example functions " +
+			"nor a program below examples: name the right file"
 	}
-	return "does not stand in " + where + " as it is, so nobody knows whether it compiles: " +
+	where := "any Example function or program below examples"
+	if file != "" {
+		where = file
+	}
+	return "does not stand in " + where + " as it is, so it may not compile: " +
 		"write it there and copy it, line by line (only the indentation may differ)"
 }
 
-// stands finds the lines in a row among others, but for a common indentation.
-func stands(lines, among []string) bool {
-	for i := range max(len(among)-len(lines)+1, 0) {
-		if strings.TrimSpace(among[i]) == strings.TrimSpace(lines[0]) && slices.Equal(trimmed(strings.Join(among[i:i+len(lines)], "\n")), lines) {
-			return true
-		}
+// trimmed removes the space around each line, and blank lines around all. gofmt decides the
+// indentation, so the indentation needs no comparison.
+func trimmed(text string) string {
+	var lines []string
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		lines = append(lines, strings.TrimSpace(line))
 	}
-	return false
-}
-
-// trimmed splits a text into lines without trailing space, common indentation, and blank lines around them.
-func trimmed(text string) []string {
-	lines := strings.Split(text, "\n")
-	indent, found := "", false
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(line, " \t\r")
-		if lines[i] == "" {
-			continue
-		}
-		own := lines[i][:len(lines[i])-len(strings.TrimLeft(lines[i], " \t"))]
-		if !found {
-			indent, found = own, true
-		}
-		for !strings.HasPrefix(own, indent) {
-			indent = indent[:len(indent)-1]
-		}
-	}
-	for i := range lines {
-		lines[i] = strings.TrimPrefix(lines[i], indent)
-	}
-	blank := func(s string) bool { return s == "" }
-	for len(lines) > 0 && blank(lines[0]) {
-		lines = lines[1:]
-	}
-	for len(lines) > 0 && blank(lines[len(lines)-1]) {
-		lines = lines[:len(lines)-1]
-	}
-	return lines
+	return strings.Join(lines, "\n")
 }
 
 func TestReadmeRefused(t *testing.T) {
@@ -252,13 +186,12 @@ func ExampleOrder() { _ = Order{} }
 
 	for bad, want := range map[string]string{
 		"```go\nerr := run(func() {\n\tfmt.Println(\"yours\")\n```":            "README.md:30: the block that begins with\n\terr := run(func() {\ndoes not stand in any Example",
-		"```go\nif err != nil {\n  return\n}\n```":                             "\tif err != nil {\ndoes not stand",
 		"```go\ntested := 1\n```":                                              "\ttested := 1\ndoes not stand",
 		"```go\nfunc inTheLibrary() {}\n```":                                   "inTheLibrary() {}\ndoes not stand",
-		"```go\n\n```":                                                         "(nothing)\nis empty",
+		"```go\n\n```":                                                         "is empty",
 		"<!-- example: p/example_test.go -->\n```go\nfunc main() { b() }\n```": "main() { b() }\ndoes not stand in p/example_test.go",
 		"<!-- example: p/p.go -->\n```go\nfunc inTheLibrary() {}\n```":         "should stand in p/p.go, which is neither",
-		"```go\nnever := \"closed\"":                                           "never := \"closed\"\ndoes not stand",
+		"```go\nnever := \"closed\"":                                           "5 blocks of Go begin and 4 end",
 	} {
 		expect(t, checkReadme(t, tree(bad)), want)
 	}

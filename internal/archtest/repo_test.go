@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/latchkit/latchkit/internal/errtype"
 )
 
 // modulePath is the root module's.
@@ -138,7 +139,7 @@ func goCommand(t testing.TB, dir string, args ...string) string {
 	cmd.Env = append(cmd.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		if exit, ok := errtype.As[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w\n%s", err, exit.Stderr)
 		}
 		t.Fatalf("go %s: %v", strings.Join(args, " "), err)

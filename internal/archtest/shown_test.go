@@ -10,8 +10,8 @@ import (
 	"testing/fstest"
 )
 
-// TestShown holds docs/guarantees.md to its tests: what is claimed links to a test file, with the name of the test as the
-// link's title.
+// TestShown holds docs/guarantees.md to its tests: what is claimed links to a test file, with the
+// name of the test as the link's title.
 func TestShown(t *testing.T) {
 	t.Parallel()
 	report(t, checkShown(t, repo(t)))

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Pipe passes bytes on as they come, also those that a [Proxy] cannot read: what a master sends to its replicas. It freezes
-// replication, and nothing else: clients may take the same way. It is made by [NewPipe]; the zero value is of no use. Its
-// methods may be called from any goroutine.
+// Pipe passes bytes on as they come, also those that a [Proxy] cannot read: what a master sends to
+// its replicas. It freezes replication, and nothing else: clients may take the same way. It is made
+// by [NewPipe]; the zero value is of no use. Its methods may be called from any goroutine.
 type Pipe struct {
 	target   string
 	listener net.Listener
@@ -42,7 +42,8 @@ func NewPipe(t testing.TB, target string) *Pipe {
 // Addr is the host:port that replicas and clients connect to.
 func (p *Pipe) Addr() string { return p.listener.Addr().String() }
 
-// Freeze lets replication stand still, in both directions and on all links, until Thaw: nothing is lost or reset.
+// Freeze lets replication stand still, in both directions and on all links, until Thaw: nothing is
+// lost or reset.
 func (p *Pipe) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +57,8 @@ func (p *Pipe) Thaw() {
 	close(p.thawed)
 }
 
-// Kept is how many pieces of replication the last Freeze has kept. A test in which it is 0 has frozen nothing.
+// Kept is how many pieces of replication the last Freeze has kept. A test in which it is 0 has
+// frozen nothing.
 func (p *Pipe) Kept() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

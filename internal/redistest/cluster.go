@@ -15,15 +15,16 @@ import (
 // clusterSlots is how many slots a cluster has. Each master starts with a third of them.
 const clusterSlots = 16384
 
-// Cluster is a Redis Cluster of three masters with one replica each. It is made by [StartCluster]; the zero value is of
-// no use.
+// Cluster is a Redis Cluster of three masters with one replica each. It is made by [StartCluster];
+// the zero value is of no use.
 type Cluster struct {
 	Masters  []*Server // at the start; the slots are theirs in order
 	Replicas []*Server // Replicas[i] follows Masters[i]
 }
 
-// StartCluster runs a cluster for this test alone, until the test ends. It returns when every node agrees on who serves
-// what, and the replicas have their masters' data. Arguments are those of redis-server, for all nodes.
+// StartCluster runs a cluster for this test alone, until the test ends. It returns when every node
+// agrees on who serves what, and the replicas have their masters' data. Arguments are those of
+// redis-server, for all nodes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c, err := LaunchCluster(args...)
@@ -150,6 +151,7 @@ func (c *Cluster) Client(t testing.TB, mod ...func(*redis.ClusterOptions)) *redi
 		change(options)
 	}
 	client := redis.NewClusterClient(options)
+	client.AddHook(scriptCheck{t})
 	t.Cleanup(func() { _ = client.Close() })
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Fatalf("ping the cluster: %v", err)

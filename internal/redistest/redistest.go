@@ -27,7 +27,7 @@ type Server struct {
 }
 
 // Start runs a server for this test alone, until the test ends. Arguments are
-// those of redis-server: "--maxmemory", "1mb", or "--replicaof", "127.0.0.1 6379".
+// those of redis-server: "--maxmemory", "1mb", or "--replicaof", "127.0.0.1", "6379".
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := Launch(args...)
@@ -86,6 +86,7 @@ func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client
 		change(options)
 	}
 	client := redis.NewClient(options)
+	client.AddHook(scriptCheck{t})
 	// A test may have closed it; that is all Close can complain about.
 	t.Cleanup(func() { _ = client.Close() })
 	if err := client.Ping(t.Context()).Err(); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// quickSync lets replicas copy their master's data without waiting for others to join, and hear of it soon: nodes of a
-// cluster do not show a replica before that has received something.
+// quickSync lets replicas copy their master's data without waiting for others to join, and hear of
+// it soon: nodes of a cluster do not show a replica before that has received something.
 var quickSync = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
 
 // awaitSync returns when a replica has its master's data.

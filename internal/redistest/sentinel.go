@@ -14,17 +14,18 @@ import (
 // SentinelName is what the Sentinels of a [SentinelSet] call their master.
 const SentinelName = "locks"
 
-// SentinelSet is a master with two replicas, and three Sentinels that promote one of them when it is gone for a second.
-// It is made by [StartSentinel]; the zero value is of no use.
+// SentinelSet is a master with two replicas, and three Sentinels that promote one of them when it
+// is gone for a second. It is made by [StartSentinel]; the zero value is of no use.
 type SentinelSet struct {
 	t         testing.TB
 	Servers   []*Server // first who was the master at the start, then who were its replicas
 	Sentinels []*Server
 }
 
-// StartSentinel runs a set for this test alone, until the test ends. It returns when every Sentinel knows all others and
-// both replicas, and these have the master's data. Through, if there is one, is told the address of the first master and
-// returns another that leads there, such as a proxy's: replicas, Sentinels and clients take that way.
+// StartSentinel runs a set for this test alone, until the test ends. It returns when every Sentinel
+// knows all others and both replicas, and these have the master's data. Through, if there is one,
+// is told the address of the first master and returns another that leads there, such as a proxy's:
+// replicas, Sentinels and clients take that way.
 func StartSentinel(t testing.TB, through ...func(master string) string) *SentinelSet {
 	t.Helper()
 	s, err := LaunchSentinel(through...)
@@ -56,7 +57,7 @@ func (s *SentinelSet) start(through []func(string) string) error {
 	}
 	host, port, _ := strings.Cut(addr, ":")
 	for range 2 {
-		replica, err := Launch(append([]string{"--replicaof", host + " " + port}, quickSync...)...)
+		replica, err := Launch(append([]string{"--replicaof", host, port}, quickSync...)...)
 		if err != nil {
 			return err
 		}
@@ -95,7 +96,8 @@ func (s *SentinelSet) awaitReady() error {
 	return nil
 }
 
-// knows is nil when a Sentinel sees the master, so many replicas that follow it, and the two other Sentinels.
+// knows is nil when a Sentinel sees the master, so many replicas that follow it, and the two other
+// Sentinels.
 func knows(ctx context.Context, c *redis.Client, replicas int) error {
 	sees := redis.NewMapStringStringCmd(ctx, "sentinel", "master", SentinelName)
 	if err := c.Process(ctx, sees); err != nil {
@@ -138,7 +140,8 @@ func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) 
 	return client
 }
 
-// Promoted waits until the Sentinels have made another server the master than the first, and returns it.
+// Promoted waits until the Sentinels have made another server the master than the first, and
+// returns it.
 func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	t.Helper()
 	var promoted *Server

@@ -38,8 +38,9 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 	panic(fmt.Sprintf("redistest: there is no slot %d", slot))
 }
 
-// Migrate begins to move a slot, with nothing moved yet: keys that the source has are served there, for all others it
-// answers ASK, and both answer TRYAGAIN to a script whose keys are not all in one place.
+// Migrate begins to move a slot, with nothing moved yet: keys that the source has are served there,
+// for all others it answers ASK, and both answer TRYAGAIN to a script whose keys are not all in one
+// place.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	t.Helper()
 	m := &Move{t: t, cluster: c, slot: slot, from: from, to: to}
@@ -88,7 +89,8 @@ func (m *Move) Carry(keys ...string) int {
 	return carried
 }
 
-// Finish carries what is there and gives the slot to the target. Everybody else hears of it from their neighbours.
+// Finish carries what is there and gives the slot to the target. Everybody else hears of it from
+// their neighbours.
 func (m *Move) Finish() {
 	m.t.Helper()
 	m.Carry()
@@ -103,8 +105,8 @@ func (m *Move) must(s *Server, words ...any) {
 	}
 }
 
-// Failover makes a replica take its master's place, with the master's consent: nothing is lost. It returns when the
-// replica serves.
+// Failover makes a replica take its master's place, with the master's consent: nothing is lost. It
+// returns when the replica serves.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
 	err := replica.once(func(ctx context.Context, r *redis.Client) error { return r.ClusterFailover(ctx).Err() })

@@ -37,12 +37,17 @@ func (k Kind) row() row { return rows[k] }
 func (k Kind) String() string { return k.row().name }
 
 // DSN is what pgx or go-sql-driver take to open a database of a server of this
-// kind at addr.
+// kind at addr, as the role that may do anything.
 func (k Kind) DSN(addr, database string) string {
+	return k.DSNOf(map[Kind]string{Postgres: "postgres", MariaDB: "root"}[k], addr, database)
+}
+
+// DSNOf is DSN as another role.
+func (k Kind) DSNOf(role, addr, database string) string {
 	if k == Postgres {
-		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", addr, database)
+		return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", role, addr, database)
 	}
-	return fmt.Sprintf("root@tcp(%s)/%s", addr, database)
+	return fmt.Sprintf("%s@tcp(%s)/%s", role, addr, database)
 }
 
 // prepare makes what must be there before the first start. MariaDB makes what it

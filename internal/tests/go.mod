@@ -4,6 +4,12 @@ go 1.26.0
 
 replace github.com/latchkit/latchkit => ../..
 
+replace github.com/latchkit/latchkit/contrib/gormlock => ../../contrib/gormlock
+
+replace github.com/latchkit/latchkit/contrib/pgxlock => ../../contrib/pgxlock
+
+replace github.com/latchkit/latchkit/contrib/sqlxlock => ../../contrib/sqlxlock
+
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/bsm/redislock v0.9.4
@@ -15,6 +21,10 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/gormlock v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/pgxlock v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/sqlxlock v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/internal/sqltest v0.0.0-00010101000000-000000000000
 	github.com/redis/go-redis/v9 v9.23.0
 	go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin v0.70.0
 	go.opentelemetry.io/otel v1.47.0
@@ -24,6 +34,10 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
 	google.golang.org/grpc v1.85.0
+	google.golang.org/protobuf v1.36.12
+	gorm.io/driver/mysql v1.6.0
+	gorm.io/driver/postgres v1.6.3
+	gorm.io/gorm v1.31.2
 	modernc.org/sqlite v1.61.1
 	pgregory.net/rapid v1.3.0
 )
@@ -49,6 +63,8 @@ require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/jinzhu/inflection v1.0.0 // indirect
+	github.com/jinzhu/now v1.1.5 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
 	github.com/leodido/go-urn v1.5.0 // indirect
@@ -76,8 +92,9 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
+
+replace github.com/latchkit/latchkit/internal/sqltest => ../sqltest

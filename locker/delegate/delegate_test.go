@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/delegate"
@@ -195,7 +196,8 @@ func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	})
 }
 
-// Whatever somebody does to a delegation, it opens nothing; the control before it shows that it did.
+// Whatever somebody does to a delegation, it opens nothing; the control before it shows that it
+// did.
 func TestForgedDelegationsOpenNothing(t *testing.T) {
 	for kind, opts := range kinds {
 		for name, forge := range map[string]struct {
@@ -267,7 +269,7 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 					t.Errorf("replayed under the next holder: %v, %v", lease, err)
 				}
 			})
-			e, _ := errors.AsType[*locker.Error](func() error { _, err := inventory.join(t, token, "order:42"); return err }())
+			e, _ := errtype.As[*locker.Error](func() error { _, err := inventory.join(t, token, "order:42"); return err }())
 			if e == nil || e.Key != "order:42" || e.Op != locker.OpAcquire {
 				t.Errorf("%+v", e)
 			}
@@ -275,8 +277,8 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// A lease that is handed to the next caller of the same process has another fence and the same token on the server. What was
-// delegated of it before must not open it then.
+// A lease that is handed to the next caller of the same process has another fence and the same
+// token on the server. What was delegated of it before must not open it then.
 func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 	for kind, opts := range kinds {
 		t.Run(kind, func(t *testing.T) {

@@ -17,7 +17,8 @@ func Reread(token []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ForKey makes the entries of a token say that they are for another key, as somebody could who sees it.
+// ForKey makes the entries of a token say that they are for another key, as somebody could who sees
+// it.
 func ForKey(token []byte, key string) []byte {
 	entries, _ := parse(token)
 	b := []byte{version}

@@ -15,9 +15,10 @@ const Header = "Latchkit-Lock"
 // MetadataKey is where a delegation travels with a call over gRPC.
 const MetadataKey = "latchkit-lock-bin"
 
-// Transport returns a RoundTripper that lets requests to hosts run under the leases of their contexts, and takes the
-// delegation away from requests to everybody else, should one be there. A host is that of the URL, "inventory:8080" or
-// "inventory" for the scheme's own port. base nil is http.DefaultTransport.
+// Transport returns a RoundTripper that lets requests to hosts run under the leases of their
+// contexts, and takes the delegation away from requests to everybody else, should one be there. A
+// host is that of the URL, "inventory:8080" or "inventory" for the scheme's own port. base nil is
+// http.DefaultTransport.
 //
 // A redirect does not carry the delegation on, unless it leads to one of hosts.
 func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTripper, error) {
@@ -65,8 +66,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.base.RoundTrip(r)
 }
 
-// Request returns r with the delegation that came with it in its context, for [Receiver.Acquire], and without its header, so
-// that no handler sends it on. The error is [ErrMalformed]; r is without the header then, too.
+// Request returns r with the delegation that came with it in its context, for [Receiver.Acquire],
+// and without its header, so that no handler sends it on. The error is [ErrMalformed]; r is without
+// the header then, too.
 func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	values, there := request.Header[Header]
 	if !there {
@@ -91,7 +93,8 @@ func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	return stripped.WithContext(ctx), nil
 }
 
-// Strip returns request without a delegation: for servers that take none, so that no handler sends it on.
+// Strip returns request without a delegation: for servers that take none, so that no handler sends
+// it on.
 func Strip(request *http.Request) *http.Request {
 	if _, there := request.Header[Header]; !there {
 		return request

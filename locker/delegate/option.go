@@ -48,9 +48,10 @@ func (c *config) validate() error {
 	return nil
 }
 
-// WithSigning delegates by signature instead of a secret on Redis, which saves a round trip for each call. All services need
-// the same key of at least 16 random bytes. A Receiver also takes what was signed with older keys: to exchange a key, give all
-// services the new one as an older one, then as the first, then alone.
+// WithSigning delegates by signature instead of a secret on Redis, which saves a round trip for
+// each call. All services need the same key of at least 16 random bytes. A Receiver also takes what
+// was signed with older keys: to exchange a key, give all services the new one as an older one,
+// then as the first, then alone.
 func WithSigning(key []byte, older ...[]byte) Option {
 	return func(c *config) {
 		c.keys = nil
@@ -60,14 +61,15 @@ func WithSigning(key []byte, older ...[]byte) Option {
 	}
 }
 
-// WithAudience names for whom signatures are made: one that was made for another service is refused. Default: for all that
-// have the key.
+// WithAudience names for whom signatures are made: one that was made for another service is
+// refused. Default: for all that have the key.
 func WithAudience(name string) Option { return func(c *config) { c.audience = name } }
 
-// WithDepth is over how many hops a lease can be delegated: 1 is to the called service only. The first Sender decides.
-// Default: 3.
+// WithDepth is over how many hops a lease can be delegated: 1 is to the called service only. The
+// first Sender decides. Default: 3.
 func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
 
-// WithTimeout is how long after a call was made it may begin under the lease. Who has begun may go on as long as the lease is
-// held. Default: 1 min. With signatures, the clocks of the services must agree better than that.
+// WithTimeout is how long after a call was made it may begin under the lease. Who has begun may go
+// on as long as the lease is held. Default: 1 min. With signatures, the clocks of the services must
+// agree better than that.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }

@@ -18,11 +18,12 @@ var ErrRefused = locker.ErrRefused
 // A Joiner is a Locker whose leases can be joined: every *locker.Engine, as far as its Store can.
 type Joiner interface {
 	locker.Locker
-	Join(ctx context.Context, rule locker.Rule, p locker.Pass) (*locker.Lease, error)
+	Join(ctx context.Context, rule locker.Rule, p locker.Delegation) (*locker.Lease, error)
 }
 
-// A Receiver is a Locker that lets a call join its caller's lease: what it finds in the context of Acquire, where [Receiver.With]
-// has put it. Locks that the caller does not hold it takes as usual. It is safe for concurrent use.
+// A Receiver is a Locker that lets a call join its caller's lease: what it finds in the context of
+// Acquire, where [Receiver.With] has put it. Locks that the caller does not hold it takes as usual.
+// It is safe for concurrent use.
 type Receiver struct {
 	config
 	locker Joiner
@@ -48,8 +49,9 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 
 type receivedKey struct{}
 
-// With returns ctx with the delegations of a token that came with a call. tokens is all that came: more than one is refused,
-// for then somebody has added one; without one ctx comes back as it is. The error is [ErrMalformed].
+// With returns ctx with the delegations of a token that came with a call. tokens is all that came:
+// more than one is refused, for then somebody has added one; without one ctx comes back as it is.
+// The error is [ErrMalformed].
 //
 // Whether a delegation holds is found out when its lock is asked for.
 func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context, error) {
@@ -67,11 +69,12 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 	return context.WithValue(ctx, receivedKey{}, entries), nil
 }
 
-// Acquire joins the lease that ctx has a delegation of for rule.Key, and otherwise takes the lock as usual. Of a rule that
-// joins only Key, Name and TTL count, see [locker.Engine.Join].
+// Acquire joins the lease that ctx has a delegation of for rule.Key, and otherwise takes the lock
+// as usual. Of a rule that joins only Key, Name and TTL count, see [locker.Engine.Join].
 //
-// A delegation that does not hold is ErrRefused, inside an [*locker.Error]: the caller's lease is over, so that what it
-// asked for must not be done any more, or somebody has made it up. The lock is not taken then.
+// A delegation that does not hold is ErrRefused, inside an [*locker.Error]: the caller's lease is
+// over, so that what it asked for must not be done any more, or somebody has made it up. The lock
+// is not taken then.
 func (r *Receiver) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
 	entries, _ := ctx.Value(receivedKey{}).([]entry)
 	if len(entries) == 0 {
@@ -95,9 +98,9 @@ func (r *Receiver) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease
 }
 
 func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locker.Lease, error) {
-	p := locker.Pass{Fence: e.fence, Hold: e.hold, Depth: int(e.depth)}
+	p := locker.Delegation{Fence: e.fence, Hold: e.hold, Depth: int(e.depth)}
 	if e.kind == bySecret {
-		p = locker.Pass{Secret: sha256.Sum256(e.secret[:])}
+		p = locker.Delegation{Secret: sha256.Sum256(e.secret[:])}
 	} else if why := r.verify(e, rule.Key); why != "" {
 		return nil, &locker.Error{Op: locker.OpAcquire, Key: rule.Key, Err: fmt.Errorf("%w: %s", ErrRefused, why)}
 	}

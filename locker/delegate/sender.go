@@ -11,7 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Sender makes the tokens with which calls delegate the leases that they are made under. It is safe for concurrent use.
+// A Sender makes the tokens with which calls delegate the leases that they are made under. It is
+// safe for concurrent use.
 type Sender struct{ config }
 
 // NewSender returns a Sender. The error says which option makes no sense.
@@ -23,11 +24,12 @@ func NewSender(opts ...Option) (*Sender, error) {
 	return &Sender{c}, nil
 }
 
-// Token returns what a call must carry to run under the leases of ctx: those of locker.Run's functions around the caller,
-// the innermost 8. It is nil when there is none, or none that may be delegated any further. Do not show or store it.
+// Token returns what a call must carry to run under the leases of ctx: those of locker.Run's
+// functions around the caller, the innermost 8. It is nil when there is none, or none that may be
+// delegated any further. Do not show or store it.
 //
-// The error is of a lease that is lost, or of a server that cannot be asked: without its delegation the call would wait for
-// its own caller.
+// The error is of a lease that is lost, or of a server that cannot be asked: without its delegation
+// the call would wait for its own caller.
 func (s *Sender) Token(ctx context.Context) ([]byte, error) {
 	leases := locker.LeasesFromContext(ctx)
 	if len(leases) == 0 {

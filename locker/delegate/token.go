@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// ErrMalformed says that what came with a call is no delegation. Its text says why, and shows nothing of it.
+// ErrMalformed says that what came with a call is no delegation. Its text says why, and shows
+// nothing of it.
 var ErrMalformed = errors.New("the delegation cannot be read")
 
 const (
@@ -31,7 +32,8 @@ const (
 	bySignature = 2
 )
 
-// entry is the delegation of one lease. A token is the version and then entries of fixed length, nothing else.
+// entry is the delegation of one lease. A token is the version and then entries of fixed length,
+// nothing else.
 type entry struct {
 	kind byte
 	hint [hintBytes]byte // of the key, so that only what may fit is tried

@@ -1,33 +1,131 @@
-// Package idempotency remembers the responses to requests, so that a request which is sent again is answered and not run
-// again. It is what ginlock.Idempotency and httplock.Idempotency keep their responses in: they hold a lock on the key while
-// they load, run and save, so a Store has to be no more than a map with a lifetime.
+// Package idempotency runs a request once, however often the client sends it. A repeated request
+// gets the answer of the first run.
 //
-// [NewRedis] keeps responses where all processes find them, [NewMemory] in this process.
+// The adapters use this package: see Idempotency in httplock and ginlock. Use it directly for
+// requests that come another way:
+//
+//	keeper := idempotency.Keeper{Locker: l, Store: idempotency.NewRedis(client)}
+//	answer, err := keeper.Do(ctx, request, func(ctx context.Context) idempotency.Outcome { … })
+//
+// # How a request runs
+//
+//  1. Load: when the answer is stored already, it is returned. No lock is taken.
+//  2. A lock on the request's key is taken. A second request with the same key waits here.
+//  3. Begin: a record "in progress" with the fence of the lease is written. A Store that is full
+//     or unreachable fails here, before any work is done.
+//  4. The work runs. Its context ends with the lock. It does not end when the client leaves: from
+//     then on the work has a bounded time to finish.
+//  5. Save: the answer replaces the record "in progress" of the same fence. A holder that was
+//     overtaken cannot store its answer.
+//
+// A process that dies between 3 and 5 leaves a record "in progress". The next request with the same
+// key runs the work again, and [FromContext] reports the fence of the interrupted run.
+//
+// # Stores
+//
+// [NewRedis] keeps answers where all processes find them. [NewMemory] keeps them in this process.
+// A [Store] that is also a [Transactor] saves the answer in the database transaction of the work:
+// then the work is done exactly once, also when a process dies at the worst moment.
+//
+// Give answers a Redis of their own. Answers are large and live for a day, locks are small and live
+// for seconds, and a server that is full of answers can grant no lock.
 package idempotency
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
+
+	"github.com/latchkit/latchkit/locker"
 )
 
-// A Record is a request and its response.
+// ErrReused means that the key came with a different request before.
+var ErrReused = errors.New("the idempotency key belongs to a different request")
+
+// ErrOvertaken means that a later holder of the lock has begun the same request. It is a kind of
+// locker.ErrLost.
+var ErrOvertaken = fmt.Errorf("a later holder has begun the same request: %w", locker.ErrLost)
+
+// A State is how far a request has come.
+type State uint8
+
+const (
+	// InProgress means that a holder has begun the work. The holder may be dead.
+	InProgress State = iota + 1
+	// Answered means that the work is done and the Response is stored.
+	Answered
+	// DoneOnly means that the work is done, and that its Response was not stored: it was too large
+	// for its limit, or the Store had no room.
+	DoneOnly
+)
+
+// A Record is what a Store keeps of one request.
 type Record struct {
-	// Fingerprint tells the request from another one that comes with the same key.
+	// Fingerprint distinguishes the request from another one with the same key.
 	Fingerprint [32]byte
-	// Status, Header and Body are the response.
-	Status int
-	Header map[string][]string
-	Body   []byte
-	// Partial: the response was too large to be kept. Only its Status is here.
-	Partial bool
+	// Fence is the fence of the lease under which the request was begun. It is 0 only where the
+	// Locker cannot mint fences.
+	Fence uint64
+	State State
+	// Response is empty unless State is Answered.
+	Response Response
 }
 
-// A Store keeps Records. It is safe for concurrent use. A call that takes long is its caller's outage: a Store bounds its
-// calls by itself, and ctx ends them as well.
+// A Response is the stored answer to a request. The adapter that stores a Response gives the fields
+// their meaning.
+type Response struct {
+	// Status is an HTTP status or a gRPC code.
+	Status int
+	// Header and Trailer are HTTP headers or gRPC metadata.
+	Header, Trailer map[string][]string
+	// Body is the body of an HTTP response or an encoded gRPC message.
+	Body []byte
+}
+
+// A Store keeps Records. It is safe for concurrent use. Each method bounds its own calls, and also
+// ends with ctx.
+//
+// Every method may be called again after an unclear answer: a second execution of the same call
+// changes nothing. Package storetest checks these rules.
 type Store interface {
 	// Load returns the Record of key, and whether there is one.
 	Load(ctx context.Context, key string) (rec Record, found bool, err error)
-	// Save keeps rec for lifetime, unless there is a Record of key already: the first response is the one that is
-	// repeated. It does not say which.
+
+	// Begin writes a Record with State InProgress, and keeps it for lifetime. began reports whether
+	// Begin has written it. found reports whether there was a Record before; earlier is that
+	// Record.
+	//
+	// Begin writes where there is no Record. It replaces a Record with State InProgress and the
+	// same Fingerprint, unless that Record has a larger Fence. Every other Record stays as it is.
+	Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
+		earlier Record, found, began bool, err error)
+
+	// Save replaces the Record that Begin has written with the same Fingerprint and Fence by rec,
+	// whose State is Answered or DoneOnly, and keeps rec for lifetime from now. Where there is no
+	// Record any more, Save writes rec. When rec was saved before, Save returns nil. Every other
+	// Record stays, and the error is [ErrOvertaken].
+	//
+	// A Store that has no room for the Response stores rec with State DoneOnly if it can, and
+	// returns an error that says so.
 	Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error
+
+	// Forget removes the Record that Begin has written with this fence. Every other Record stays,
+	// also one that was saved, and the error is nil.
+	Forget(ctx context.Context, key string, fence uint64) error
+}
+
+// A Transactor is a Store in the database of the work. Its Save takes part in the transaction that
+// Transact has put into the context: the work and its answer are committed together, or neither is.
+type Transactor interface {
+	Store
+
+	// Transact begins a transaction, calls work with a context that carries it, and commits when
+	// work returns nil. When work returns an error or panics, Transact rolls back, and returns that
+	// error unchanged or lets the panic go on. Transact calls work once. Another error means that
+	// the commit failed or is unclear.
+	//
+	// Save with the context of work belongs to the transaction. Load, Begin and Forget, and Save
+	// with another context, do not.
+	Transact(ctx context.Context, work func(ctx context.Context) error) error
 }

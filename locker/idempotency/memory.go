@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Memory is a [Store] in this process: for tests, and for a service that runs once. What it holds is bounded by the lifetime
-// of the Records alone. Make one with [NewMemory].
+// Memory is a [Store] in this process, for tests and for a service that has one process. Its size
+// is bounded by the lifetime of the Records alone. Make one with [NewMemory].
 type Memory struct {
 	mu      sync.Mutex
 	records map[string]entry
-	sweepAt int // as many entries: look for those that have run out
+	sweepAt int // at this number of entries, those that have expired are deleted
 }
 
 type entry struct {
-	rec  Record
-	ends time.Time
+	rec     Record
+	expires time.Time
 }
 
 var _ Store = (*Memory)(nil)
 
-// smallest number of entries that is worth a sweep.
-const smallest = 64
+// minSweep is the smallest number of entries for which a sweep is done.
+const minSweep = 64
 
 // NewMemory returns an empty Store.
-func NewMemory() *Memory { return &Memory{records: make(map[string]entry), sweepAt: smallest} }
+func NewMemory() *Memory { return &Memory{records: make(map[string]entry), sweepAt: minSweep} }
 
 // Load is the Store's method. Its error is ctx's.
 func (m *Memory) Load(ctx context.Context, key string) (rec Record, found bool, err error) {
@@ -37,46 +37,104 @@ func (m *Memory) Load(ctx context.Context, key string) (rec Record, found bool, 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, ok := m.records[key]
-	if !ok || !time.Now().Before(e.ends) {
-		return rec, false, nil
-	}
-	return e.rec.clone(), true, nil
+	rec, found = m.get(key)
+	return rec, found, nil
 }
 
-// Save is the Store's method. Its error is ctx's.
+// Begin is the Store's method. Its error is ctx's.
+func (m *Memory) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
+	earlier Record, found, began bool, err error,
+) {
+	if err := ctx.Err(); err != nil {
+		return earlier, false, false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	earlier, found = m.get(key)
+	if found && (earlier.State != InProgress || earlier.Fingerprint != fingerprint || earlier.Fence > fence) {
+		return earlier, true, false, nil
+	}
+	m.put(key, Record{Fingerprint: fingerprint, Fence: fence, State: InProgress}, lifetime)
+	return earlier, found, true, nil
+}
+
+// Save is the Store's method. Its error is ctx's, or [ErrOvertaken].
 func (m *Memory) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e, ok := m.records[key]; ok && now.Before(e.ends) {
-		return nil
+	if was, found := m.get(key); found {
+		switch {
+		case was.Fence != rec.Fence || was.Fingerprint != rec.Fingerprint:
+			return ErrOvertaken
+		case was.State != InProgress:
+			return nil
+		}
 	}
-	m.records[key] = entry{rec.clone(), now.Add(lifetime)}
-	if len(m.records) >= m.sweepAt {
-		maps.DeleteFunc(m.records, func(_ string, e entry) bool { return !now.Before(e.ends) })
-		m.sweepAt = max(smallest, 2*len(m.records))
+	m.put(key, rec, lifetime)
+	return nil
+}
+
+// Forget is the Store's method. Its error is ctx's.
+func (m *Memory) Forget(ctx context.Context, key string, fence uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if was, found := m.get(key); found && was.State == InProgress && was.Fence == fence {
+		delete(m.records, key)
 	}
 	return nil
 }
 
-// Len returns how many Records are held, those that have run out and were not yet swept away included.
+// Remove deletes the Record of key, whatever its state.
+func (m *Memory) Remove(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.records, key)
+}
+
+// Len returns the number of Records, including those that have expired and were not deleted yet.
 func (m *Memory) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.records)
 }
 
-// clone keeps a Record apart from what its owner does with it.
-func (r Record) clone() Record {
-	r.Body = bytes.Clone(r.Body)
-	header := make(map[string][]string, len(r.Header))
-	for name, values := range r.Header {
-		header[name] = slices.Clone(values)
+func (m *Memory) get(key string) (Record, bool) {
+	e, ok := m.records[key]
+	if !ok || !time.Now().Before(e.expires) {
+		return Record{}, false
 	}
-	r.Header = header
-	return r
+	return e.rec.clone(), true
+}
+
+func (m *Memory) put(key string, rec Record, lifetime time.Duration) {
+	now := time.Now()
+	m.records[key] = entry{rec.clone(), now.Add(lifetime)}
+	if len(m.records) >= m.sweepAt {
+		maps.DeleteFunc(m.records, func(_ string, e entry) bool { return !now.Before(e.expires) })
+		m.sweepAt = max(minSweep, 2*len(m.records))
+	}
+}
+
+// clone returns a copy that shares no memory with rec.
+func (rec Record) clone() Record {
+	r := &rec.Response
+	r.Header, r.Trailer, r.Body = cloneHeader(r.Header), cloneHeader(r.Trailer), bytes.Clone(r.Body)
+	return rec
+}
+
+func cloneHeader(h map[string][]string) map[string][]string {
+	if h == nil {
+		return nil
+	}
+	clone := make(map[string][]string, len(h))
+	for name, values := range h {
+		clone[name] = slices.Clone(values)
+	}
+	return clone
 }

@@ -2,7 +2,7 @@ package idempotency
 
 import (
 	"context"
-	"encoding/json"
+	_ "embed"
 	"errors"
 	"fmt"
 	"time"
@@ -10,105 +10,214 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Client is the part of a go-redis client that [NewRedis] needs: *redis.Client, *redis.ClusterClient and the others have it.
+// Client is the part of a go-redis client that [NewRedis] needs. *redis.Client,
+// *redis.ClusterClient and the other clients of go-redis have it.
 type Client interface {
-	Get(ctx context.Context, key string) *redis.StringCmd
-	SetArgs(ctx context.Context, key string, value any, a redis.SetArgs) *redis.StatusCmd
+	redis.Scripter
+	HMGet(ctx context.Context, key string, fields ...string) *redis.SliceCmd
+	Del(ctx context.Context, keys ...string) *redis.IntCmd
 }
 
-// responses comes before the names of Records, which lie beside the locks and must not be taken for them.
-const responses = "response:"
+// recordPrefix separates Records from locks with the same name.
+const recordPrefix = "response:"
 
-// within bounds a call. go-redis itself goes on for longer when a server hangs, whatever becomes of the context.
-const within = 2 * time.Second
+// callTimeout bounds a call. go-redis itself may take longer when a server hangs, also after the
+// end of the context.
+const callTimeout = 2 * time.Second
 
-// An Option sets up the Store that [NewRedis] returns.
-type Option func(*redisStore)
+// A RedisOption sets up the Store that [NewRedis] returns.
+type RedisOption func(*Redis)
 
-// WithPrefix puts prefix before the names of Records: give services that share a Redis one each, as with locker.WithPrefix.
-// Default: none.
-func WithPrefix(prefix string) Option { return func(s *redisStore) { s.prefix = prefix + responses } }
-
-// NewRedis returns a Store that keeps each Record as a string, prefix + "response:" + key, until it has run out. The server's
-// eviction policy must leave them alone, or requests run again. A call takes at most 2 s.
-func NewRedis(c Client, opts ...Option) Store {
-	s := redisStore{c, responses}
-	for _, o := range opts {
-		o(&s)
-	}
-	return s
+// WithPrefix puts prefix before the names of Records. Services that share a Redis need one each, as
+// with locker.WithPrefix. Default: none.
+func WithPrefix(prefix string) RedisOption {
+	return func(s *Redis) { s.prefix = prefix + recordPrefix }
 }
 
-type redisStore struct {
+// Redis is a [Store] on a Redis server. Make one with [NewRedis].
+type Redis struct {
 	client Client
 	prefix string
 }
 
-// wire is a Record as it is kept.
-type wire struct {
-	Version     int                 `json:"v"`
-	Fingerprint []byte              `json:"f"`
-	Status      int                 `json:"s"`
-	Header      map[string][]string `json:"h,omitempty"`
-	Body        []byte              `json:"b,omitempty"`
-	Partial     bool                `json:"p,omitempty"`
+var _ Store = (*Redis)(nil)
+
+// NewRedis returns a Store that keeps each Record as a hash, prefix + "response:" + key, until its
+// lifetime is over. Responses are compressed.
+//
+// Use a Redis of its own, not that of the locks: answers take much room for a long time. A server
+// that has no room refuses Begin, so that no work is done whose answer could not be stored. Its
+// maxmemory-policy should be noeviction or volatile-ttl: a record that is evicted early lets its
+// request run again. A call takes at most 2 s.
+func NewRedis(c Client, opts ...RedisOption) *Redis {
+	s := Redis{c, recordPrefix}
+	for _, o := range opts {
+		o(&s)
+	}
+	return &s
 }
 
-const wireVersion = 1
+// The fields of a Record in Redis. The scripts write them.
+const (
+	fieldFence       = "fence"
+	fieldFingerprint = "fingerprint"
+	fieldOpen        = "open" // there while the request is in progress
+	fieldResponse    = "response"
+)
 
-func (s redisStore) Load(ctx context.Context, key string) (Record, bool, error) {
-	text, err := bounded(ctx, func(ctx context.Context) ([]byte, error) { return s.client.Get(ctx, s.prefix+key).Bytes() })
-	if errors.Is(err, redis.Nil) {
-		return Record{}, false, nil
-	}
+var (
+	//go:embed lua/begin.lua
+	beginText string
+	//go:embed lua/save.lua
+	saveText string
+	//go:embed lua/forget.lua
+	forgetText string
+
+	beginScript  = redis.NewScript(beginText)
+	saveScript   = redis.NewScript(saveText)
+	forgetScript = redis.NewScript(forgetText)
+)
+
+// Load is the Store's method.
+func (s *Redis) Load(ctx context.Context, key string) (Record, bool, error) {
+	fields, err := bounded(ctx, func(ctx context.Context) ([]any, error) {
+		return s.client.HMGet(ctx, s.prefix+key, fieldFence, fieldFingerprint, fieldOpen, fieldResponse).Result()
+	})
 	if err != nil {
 		return Record{}, false, fmt.Errorf("idempotency: load: %w", err)
 	}
-	var w wire
-	if err := json.Unmarshal(text, &w); err != nil || w.Version != wireVersion || len(w.Fingerprint) != len(Record{}.Fingerprint) {
-		return Record{}, false, errors.New("idempotency: load: what lies there is no response that this version has kept; delete it, or wait until it has run out")
+	rec, found, err := readRecord(fields)
+	if err != nil {
+		return Record{}, false, fmt.Errorf("idempotency: load: %w", err)
 	}
-	return Record{
-		Fingerprint: [32]byte(w.Fingerprint), Status: w.Status, Header: w.Header, Body: w.Body, Partial: w.Partial,
-	}, true, nil
+	return rec, found, nil
 }
 
-func (s redisStore) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
-	text, err := json.Marshal(wire{wireVersion, rec.Fingerprint[:], rec.Status, rec.Header, rec.Body, rec.Partial})
+// Begin is the Store's method.
+func (s *Redis) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
+	earlier Record, found, began bool, err error,
+) {
+	reply, err := s.run(ctx, beginScript, key, digits(fence), fingerprint[:], lifetime.Milliseconds())
 	if err != nil {
-		return fmt.Errorf("idempotency: save: %w", err)
+		return Record{}, false, false, fmt.Errorf("idempotency: begin: %w", err)
 	}
-	_, err = bounded(ctx, func(ctx context.Context) (string, error) {
-		return s.client.SetArgs(ctx, s.prefix+key, text, redis.SetArgs{Mode: "NX", TTL: lifetime}).Result()
-	})
-	if err != nil && !errors.Is(err, redis.Nil) { // Nil: there is one already
+	fields, ok := reply.([]any)
+	if !ok || len(fields) != 5 {
+		return Record{}, false, false, fmt.Errorf("idempotency: begin: the script answered %T", reply)
+	}
+	earlier, found, err = readRecord(fields[1:])
+	if err != nil {
+		return Record{}, false, false, fmt.Errorf("idempotency: begin: %w", err)
+	}
+	return earlier, found, fields[0] == int64(1), nil
+}
+
+// Save is the Store's method.
+func (s *Redis) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
+	args := []any{digits(rec.Fence), rec.Fingerprint[:], lifetime.Milliseconds()}
+	if rec.State == Answered {
+		text, err := rec.Response.MarshalBinary()
+		if err != nil {
+			return fmt.Errorf("idempotency: save: %w", err)
+		}
+		args = append(args, text)
+	}
+	reply, err := s.run(ctx, saveScript, key, args...)
+	switch {
+	case err != nil:
 		return fmt.Errorf("idempotency: save: %w", err)
+	case reply == "overtaken":
+		return ErrOvertaken
 	}
 	return nil
 }
 
-// bounded calls go-redis and returns in time. A call that hangs ends by itself, by go-redis' own time-outs; both calls may run
-// late, and twice, without harm.
+// Forget is the Store's method.
+func (s *Redis) Forget(ctx context.Context, key string, fence uint64) error {
+	if _, err := s.run(ctx, forgetScript, key, digits(fence)); err != nil {
+		return fmt.Errorf("idempotency: forget: %w", err)
+	}
+	return nil
+}
+
+// Remove deletes the Record of key, whatever its state. It is for operators who want a request to
+// run again.
+func (s *Redis) Remove(ctx context.Context, key string) error {
+	_, err := bounded(ctx, func(ctx context.Context) (int64, error) {
+		return s.client.Del(ctx, s.prefix+key).Result()
+	})
+	if err != nil {
+		return fmt.Errorf("idempotency: remove: %w", err)
+	}
+	return nil
+}
+
+func (s *Redis) run(ctx context.Context, script *redis.Script, key string, args ...any) (any, error) {
+	return bounded(ctx, func(ctx context.Context) (any, error) {
+		return script.Run(ctx, s.client, []string{s.prefix + key}, args...).Result()
+	})
+}
+
+// digits writes a fence so that texts compare as the numbers do.
+func digits(fence uint64) string { return fmt.Sprintf("%020d", fence) }
+
+var errForeign = errors.New("the key holds something that this version has not written; " +
+	"delete it, or wait until it has expired")
+
+// readRecord reads the fields fence, fingerprint, open and response. found is false when there are
+// none.
+func readRecord(fields []any) (rec Record, found bool, err error) {
+	if len(fields) != 4 {
+		return rec, false, errForeign
+	}
+	var text [4]string
+	var there [4]bool
+	for i, f := range fields {
+		text[i], there[i] = f.(string)
+	}
+	if !there[0] && !there[1] && !there[2] && !there[3] {
+		return rec, false, nil
+	}
+	if _, err := fmt.Sscanf(text[0], "%020d", &rec.Fence); err != nil || len(text[1]) != len(rec.Fingerprint) {
+		return Record{}, false, errForeign
+	}
+	copy(rec.Fingerprint[:], text[1])
+	switch {
+	case there[2]:
+		rec.State = InProgress
+	case !there[3]:
+		rec.State = DoneOnly
+	default:
+		rec.State = Answered
+		if err := rec.Response.UnmarshalBinary([]byte(text[3])); err != nil {
+			return Record{}, false, errForeign
+		}
+	}
+	return rec, true, nil
+}
+
+// bounded calls go-redis and returns in time. A call that hangs ends by itself, by the time-outs of
+// go-redis. It may still be executed later, and every call may be executed twice without harm.
 func bounded[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	type answer struct {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	type reply struct {
 		value T
 		err   error
 	}
-	answers := make(chan answer, 1)
+	replies := make(chan reply, 1)
 	go func() {
 		defer cancel()
 		value, err := call(ctx)
-		answers <- answer{value, err}
+		replies <- reply{value, err}
 	}()
 	select {
-	case a := <-answers:
-		return a.value, a.err
+	case r := <-replies:
+		return r.value, r.err
 	case <-ctx.Done():
 		var none T
 		select {
-		case a := <-answers: // both at once: the answer counts
-			return a.value, a.err
+		case r := <-replies: // both are ready: the reply counts
+			return r.value, r.err
 		default:
 			return none, ctx.Err()
 		}

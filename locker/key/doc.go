@@ -1,33 +1,59 @@
-// Package key makes the keys of locks out of requests. All adapters share its grammar, so that the same text means the same
-// lock in an HTTP route, a gRPC method and a task.
+// Package key makes the keys of locks from requests. All adapters share its grammar, so the same
+// text names the same lock in an HTTP route, a gRPC method and a task.
 //
 // A [Key] is a template of literal text and of parts of a request:
 //
-//	order:{param.id}:{header.X-Tenant}
+//	order:{param.id|int}:{header.X-Tenant}
 //
-// A part is {SOURCE.NAME}, or {SOURCE} where the source has one value only. Which sources there are, the adapter says; to
-// the same text a program comes by typed functions:
+// A part is {SOURCE.NAME}, or {SOURCE} where the source has one value only. The adapter defines the
+// sources. Typed functions make the same text:
 //
-//	key.Join("order", ginlock.Param("id"), ginlock.Header("X-Tenant"))
+//	key.Join("order", key.Int(ginlock.Param("id")), ginlock.Header("X-Tenant"))
+//
+// A program that makes a key by hand calls [Of], which encodes values as templates do:
+//
+//	locker.Rule{Key: key.Of("order", id, tenant)}
 //
 // # What a key promises
 //
-// Different values make different keys, whatever a client sends. Between two parts stands a ':', and in values ':', '{',
-// '}', '%' and control bytes are percent-encoded, so "a:b" and "c" never meet "a" and "b:c", and no brace decides on which
-// node of a cluster the lock lies. A value that is longer than [MaxValue] bytes when encoded is replaced by '~' and its
-// SHA-256; a '~' with which a value begins is encoded, so nobody can send such a hash.
+// Different values make different keys, whatever a client sends. A ':' stands between two parts,
+// and in values ':', '{', '}', '%' and control bytes are percent-encoded. So "a:b" and "c" never
+// meet "a" and "b:c", and no brace in a value decides on which node of a cluster the lock lies. A
+// value that is longer than [MaxValue] bytes when encoded is replaced by '~' and its SHA-256. A '~'
+// at the beginning of a value is encoded, so nobody can send such a hash.
 //
-// The same values make the same key in every process and in every version. An empty part is refused, with an [Error] that
-// names it: a lock on "order:" would be everybody's.
+// The same values make the same key in every process and in every version. An empty part is refused
+// with an [Error] that names the part: a lock on "order:" would belong to everybody.
+//
+// # One spelling for one identity
+//
+// The key is made of the bytes of a value. A handler often reads more than one spelling as the same
+// identity: strconv.Atoi reads "42", "042" and "+42" as 42. Then a client could hold several locks
+// for one order. A filter gives each identity one spelling:
+//
+//	{param.id|int}       a whole number, in decimal digits without leading zeros
+//	{param.id|uuid}      a UUID, in lower case with dashes
+//	{claim.email|lower}  lower case
+//	{body.name|nfc}      Unicode's normal form C
+//
+// A value that the filter cannot read, such as "x" for int, is refused with an [Error]. Filters run
+// from left to right.
 //
 // # What must stay private
 //
-// Keys are seen by whoever may look into Redis. A part that ends with |hmac, such as {claim.email|hmac}, is replaced by the
-// HMAC-SHA-256 of its value under [Grammar.Secret]. All processes need the same secret: while one is exchanged for another,
-// they lock different keys.
+// Everybody who can read Redis can read keys. A part that ends with |hmac, such as
+// {claim.email|lower|hmac}, is replaced by the HMAC-SHA-256 of its value under [Grammar.Secret].
+// All processes need the same secret: while one secret is exchanged for another, processes with
+// different secrets lock different keys.
+//
+// # Several keys
+//
+// A part whose name has the step "*" stands for several values, where its source can: the key
+// stock:{body.items.*.sku} is a key for each item of a basket. [Template.Keys] returns them all.
+// [Templates] are the keys of one rule, to be locked together by locker.RunAll.
 //
 // # For adapters
 //
-// A [Grammar] has the sources of one kind of request. Its Compile reads a Key once, when the program starts, and returns a
-// [Template], which makes the key of each request.
+// A [Grammar] has the sources of one kind of request. Compile reads a Key once, when the program
+// starts, and returns a [Template], which makes the key of each request.
 package key

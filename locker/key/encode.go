@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// hashMark begins a hash, and no encoded value.
+// hashMark begins a hash. No encoded value begins with it.
 const hashMark = '~'
 
-// special bytes of a value are percent-encoded: those with a meaning in keys, in hash tags and in this encoding, and those
-// that a terminal would obey.
+// special bytes of a value are percent-encoded: bytes with a meaning in keys, in hash tags and in
+// this encoding, and control bytes, which a terminal would obey.
 var special = func() (table [256]bool) {
 	for b := range ' ' {
 		table[b] = true
@@ -23,7 +23,8 @@ var special = func() (table [256]bool) {
 	return table
 }()
 
-// appendValue appends value encoded, or its hash if that would be too long. It is injective, but for collisions of SHA-256.
+// appendValue appends value encoded, or the hash of value if that would be too long. It is
+// injective, apart from collisions of SHA-256.
 func appendValue(key []byte, value string) []byte {
 	if len(value) <= MaxValue {
 		start := len(key)
@@ -48,10 +49,10 @@ func appendHash(key, sum []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(key, hashMark), sum)
 }
 
-// minSecret is the smallest secret that is not likely a word.
+// minSecret is the smallest length of a secret in bytes: a shorter one is likely a word.
 const minSecret = 16
 
-// mac makes HMACs with states that are used again.
+// mac makes HMACs. It reuses their states.
 type mac struct{ states sync.Pool }
 
 func newMAC(secret []byte) *mac {

@@ -8,9 +8,9 @@ import (
 	"strconv"
 )
 
-// Format returns the text of a value that a request carries as something else than text: a claim, a field of a message or
-// of JSON. Numbers have one text each, however they were written, so that no client locks another key with 1.0 than with 1.
-// nil is "". What is no single value is refused.
+// Format returns the text of a value that a request does not carry as text: a claim, a field of a
+// message or of JSON. Each number has one text, however it was written: 1.0 and 1 make the same
+// key. nil is "". A value that is no single text, number or boolean is an error.
 func Format(value any) (string, error) {
 	switch v := value.(type) {
 	case nil:
@@ -44,12 +44,12 @@ func Format(value any) (string, error) {
 	}
 }
 
-// exact is the first whole number whose neighbour is no float64.
+// exact is the smallest whole number whose successor is no float64.
 const exact = 1 << 53
 
 var errInexact = errors.New("a number that large must be written as a whole number, or as text")
 
-// formatNumber keeps the digits of whole numbers, of any length.
+// formatNumber keeps the digits of a whole number of any length.
 func formatNumber(text string) (string, error) {
 	digits := text
 	if len(digits) > 0 && digits[0] == '-' {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// MaxValue is how many bytes an encoded value may have before its hash takes its place: a UUID, an e-mail address or a
-	// SHA-256 in hexadecimal stays legible.
+	// MaxValue is how many bytes an encoded value may have. A longer value is replaced by its hash.
+	// A UUID, an e-mail address or a SHA-256 in hexadecimal stays legible.
 	MaxValue = 64
 	// MaxKey is how many bytes a key can have: 64 fewer than a Locker allows, for its prefix.
 	MaxKey = 448
@@ -20,46 +20,66 @@ const (
 // reserved begins the names of the locks' own data.
 const reserved = "latchkit:"
 
-// A Grammar says of what the keys of requests of type T can be made. Its zero value knows no parts, only literal text.
+// A Grammar defines the parts of which the keys of requests of type T are made. Its zero value
+// knows no parts, only literal text.
 type Grammar[T any] struct {
 	// Sources are the words with which a part may begin.
 	Sources map[string]Source[T]
-	// Secret is the key of the HMAC for parts that end with |hmac: at least 16 random bytes, the same in all processes.
+	// Secret is the key of the HMAC for parts that end with |hmac: at least 16 random bytes, the
+	// same in all processes.
 	Secret []byte
 }
 
 // A Source is a kind of part.
 type Source[T any] struct {
-	// Noun is what a part is called when it is missing: "header" for `the header "X-Tenant"`.
+	// Noun names a part in errors: "header" for `the request lacks the header "X-Tenant"`.
 	Noun string
 	// Alone: a part is {source}, without a name.
 	Alone bool
-	// Bind returns how the part called name is read. Its error refuses the template; it says what to write instead.
+	// Bind returns how the part called name is read. Its error refuses the template. The error says
+	// what to write instead.
 	Bind func(name string) (Read[T], error)
+	// BindAll does the same for a name with the step "*", such as items.*.sku, which stands for
+	// several values. nil: the source has no such parts, and "*" is an ordinary name.
+	BindAll func(name string) (ReadAll[T], error)
 }
 
-// A Read returns a value of a request, "" when the request has none. Its error, for what is there and cannot be used, is
-// found in the [Error] that the Template returns.
+// A Read returns a value of a request, "" when the request has none. Its error means that the value
+// is there and cannot be used; the [Error] that the Template returns wraps it.
 type Read[T any] func(ctx context.Context, in T) (string, error)
 
-// Via makes the Sources of U serve for T, in which a U is found by of.
+// A ReadAll returns the values of a request, none when the request has none. An empty value is an
+// error of the request. The Template may change the slice.
+type ReadAll[T any] func(ctx context.Context, in T) ([]string, error)
+
+// Via makes the Sources of U serve for T. of finds the U of a T.
 func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source[T] {
 	via := make(map[string]Source[T], len(sources))
 	for word, s := range sources {
-		via[word] = Source[T]{Noun: s.Noun, Alone: s.Alone, Bind: func(name string) (Read[T], error) {
+		source := Source[T]{Noun: s.Noun, Alone: s.Alone, Bind: func(name string) (Read[T], error) {
 			read, err := s.Bind(name)
 			if err != nil {
 				return nil, err
 			}
 			return func(ctx context.Context, in T) (string, error) { return read(ctx, of(in)) }, nil
 		}}
+		if s.BindAll != nil {
+			source.BindAll = func(name string) (ReadAll[T], error) {
+				read, err := s.BindAll(name)
+				if err != nil {
+					return nil, err
+				}
+				return func(ctx context.Context, in T) ([]string, error) { return read(ctx, of(in)) }, nil
+			}
+		}
+		via[word] = source
 	}
 	return via
 }
 
 // Compile reads k. Its error says what is wrong and what to write instead.
 func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
-	t := &Template[T]{text: k, name: "lock"}
+	t := &Template[T]{text: k, name: "lock", many: -1}
 	if g.Secret != nil {
 		if len(g.Secret) < minSecret {
 			return nil, fmt.Errorf("the secret has %d bytes; give at least %d random ones, or none", len(g.Secret), minSecret)
@@ -72,8 +92,8 @@ func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
 	return t, nil
 }
 
-// parse takes text apart. Between two parts it wants a ':', which no encoded value has: so the values can be read back from
-// a key, and different ones make different keys.
+// parse takes text apart. It wants a ':' between two parts, since no encoded value has one: so the
+// values can be read back from a key, and different values make different keys.
 func (g Grammar[T]) parse(t *Template[T], text string) error {
 	const braces = "write parts as {SOURCE.NAME}, and leave braces out of literal text"
 	rest, longest := text, len(text)
@@ -100,6 +120,12 @@ func (g Grammar[T]) parse(t *Template[T], text string) error {
 		if err != nil {
 			return err
 		}
+		if p.ref.Several {
+			if t.many >= 0 {
+				return fmt.Errorf("has two parts that stand for several values; write one key for each of them")
+			}
+			t.many = len(t.parts)
+		}
 		p.before = before
 		t.parts = append(t.parts, p)
 		longest += MaxValue - len(content) - 2
@@ -107,47 +133,64 @@ func (g Grammar[T]) parse(t *Template[T], text string) error {
 	}
 	switch {
 	case text == "":
-		return fmt.Errorf("is empty; name what is to be locked, such as \"order\" and a part")
+		return fmt.Errorf("is empty; name what is locked, such as \"order\" and a part")
 	case strings.HasPrefix(text, reserved):
-		return fmt.Errorf("starts with %q, which is kept for the locks' own data; choose another beginning", reserved)
+		return fmt.Errorf("starts with %q, which is reserved for the locks' own data; choose another beginning", reserved)
 	case longest > MaxKey:
-		return fmt.Errorf("can become %d bytes long, %d are allowed; use fewer parts, at most %d bytes each, or less text", longest, MaxKey, MaxValue)
+		return fmt.Errorf("can become %d bytes long, %d are allowed; use fewer parts, at most %d bytes each, or less text",
+			longest, MaxKey, MaxValue)
 	}
 	return nil
 }
 
-// part binds what stands between braces.
+// part binds the text between two braces.
 func (g Grammar[T]) part(content string) (p part[T], err error) {
-	inner, private := strings.CutSuffix(content, hmacMark)
-	if private && g.Secret == nil {
-		return p, fmt.Errorf("has the part {%s} and there is no secret for its HMAC; give one", content)
-	}
-	word, name, _ := strings.Cut(inner, ".")
+	inner, filterText, _ := strings.Cut(content, "|")
+	word, name, dotted := strings.Cut(inner, ".")
 	name = unquote.Replace(name)
 	source, known := g.Sources[word]
 	switch {
-	case !known || strings.Contains(inner, "|"):
-		return p, fmt.Errorf("has the part {%s}; write %s", content, g.forms())
+	case inner == "" && filterText != "":
+		return p, fmt.Errorf("has the filter |%s without a part; write %s", filterText, g.forms("NAME"))
+	case !known && !dotted && word != "" && !strings.ContainsAny(word, "{%"):
+		return p, fmt.Errorf("has the part {%s}; write %s", content, g.forms(word))
+	case !known:
+		return p, fmt.Errorf("has the part {%s}; write %s", content, g.forms("NAME"))
 	case source.Alone && inner != word:
 		return p, fmt.Errorf("has the part {%s}; write {%s}, it has no name", content, word)
 	case !source.Alone && name == "":
 		return p, fmt.Errorf("has the part {%s}; write {%s.NAME}", content, word)
 	}
-	p = part[T]{ref: Ref{Source: word, Name: name, HMAC: private}, noun: cmp.Or(source.Noun, word)}
-	if p.read, err = source.Bind(name); err != nil {
+	p = part[T]{ref: Ref{Source: word, Name: name, Filters: filterText}, noun: cmp.Or(source.Noun, word)}
+	if p.filters, p.ref.HMAC, err = parseFilters(filterText); err != nil {
+		return p, fmt.Errorf("has the part {%s}: it %w", content, err)
+	}
+	if p.ref.HMAC && g.Secret == nil {
+		return p, fmt.Errorf("has the part {%s} and there is no secret for its HMAC; give one", content)
+	}
+	if source.BindAll != nil && slices.Contains(strings.Split(name, "."), several) {
+		p.ref.Several = true
+		p.readAll, err = source.BindAll(name)
+	} else {
+		p.read, err = source.Bind(name)
+	}
+	if err != nil {
 		return p, fmt.Errorf("has the part {%s}: %w", content, err)
 	}
 	return p, nil
 }
 
-// forms lists what a part may be.
-func (g Grammar[T]) forms() string {
+// several is the step of a name that stands for all elements of a list.
+const several = "*"
+
+// forms lists what a part may be, with name as its name.
+func (g Grammar[T]) forms(name string) string {
 	var forms []string
 	for _, word := range slices.Sorted(maps.Keys(g.Sources)) {
 		if g.Sources[word].Alone {
 			forms = append(forms, "{"+word+"}")
 		} else {
-			forms = append(forms, "{"+word+".NAME}")
+			forms = append(forms, "{"+word+"."+name+"}")
 		}
 	}
 	switch n := len(forms); n {

@@ -2,11 +2,11 @@ package key
 
 import "strings"
 
-// A Key is the text of a template, such as "order:{param.id}". An untyped constant is one; [Join] and [Part], and the
-// functions of the adapters, make one without spelling it.
+// A Key is the text of a template, such as "order:{param.id}". An untyped constant is one. [Join],
+// [Part] and the functions of the adapters make a Key from typed parts.
 type Key string
 
-// Join puts a ':' between parts. What is no part is literal text.
+// Join puts a ':' between parts. An argument that is no part is literal text.
 func Join(parts ...Key) Key {
 	var b strings.Builder
 	for i, p := range parts {
@@ -18,7 +18,8 @@ func Join(parts ...Key) Key {
 	return Key(b.String())
 }
 
-// Part is the part of a request that source calls name, "" for a source with one value only.
+// Part is the part of a request that source calls name. name is "" for a source with one value
+// only.
 func Part(source, name string) Key {
 	if name == "" {
 		return Key("{" + source + "}")
@@ -26,18 +27,31 @@ func Part(source, name string) Key {
 	return Key("{" + source + "." + quote.Replace(name) + "}")
 }
 
-// HMAC is part, replaced by its HMAC. Anything but a part is returned as it is, with a mark that Compile refuses.
-func HMAC(part Key) Key {
+// Int is part read as a whole number: "042" and "+42" make the key of "42".
+func Int(part Key) Key { return filtered(part, filterInt) }
+
+// UUID is part read as a UUID, in any of its usual spellings.
+func UUID(part Key) Key { return filtered(part, filterUUID) }
+
+// Lower is part in lower case.
+func Lower(part Key) Key { return filtered(part, filterLower) }
+
+// NFC is part in Unicode's normal form C: an accented letter is the same in one code point or in
+// two.
+func NFC(part Key) Key { return filtered(part, filterNFC) }
+
+// HMAC is part, replaced by its HMAC.
+func HMAC(part Key) Key { return filtered(part, filterHMAC) }
+
+// filtered adds a filter to a part. Compile refuses the result when part is none.
+func filtered(part Key, filter string) Key {
 	if inner, ok := strings.CutSuffix(string(part), "}"); ok {
-		return Key(inner + hmacMark + "}")
+		return Key(inner + "|" + filter + "}")
 	}
-	return part + "{" + hmacMark + "}"
+	return part + Key("{|"+filter+"}")
 }
 
-// hmacMark ends a part that must stay private.
-const hmacMark = "|hmac"
-
-// A name may be anything; in a template three bytes of it would mean something else.
+// A name may be any text. In a template four bytes of it would mean something else.
 var (
 	quote   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D", "|", "%7C")
 	unquote = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}", "%7C", "|")

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -21,7 +22,7 @@ type request map[string]string
 
 var errTorn = errors.New("the page is torn")
 
-// grammar knows {field.NAME}, {who} and {torn}.
+// grammar knows {field.NAME}, {list.NAME}, {who} and {torn}.
 func grammar(secret []byte) key.Grammar[request] {
 	return key.Grammar[request]{Secret: secret, Sources: map[string]key.Source[request]{
 		"field": {Noun: "form field", Bind: func(name string) (key.Read[request], error) {
@@ -33,6 +34,26 @@ func grammar(secret []byte) key.Grammar[request] {
 		"who": {Alone: true, Bind: func(string) (key.Read[request], error) {
 			return func(context.Context, request) (string, error) { return "ann", nil }, nil
 		}},
+		"list": {
+			Noun: "list",
+			Bind: func(name string) (key.Read[request], error) {
+				return func(_ context.Context, r request) (string, error) { return r[name], nil }, nil
+			},
+			BindAll: func(name string) (key.ReadAll[request], error) {
+				if name == "forbidden.*" {
+					return nil, errors.New("nobody may lock on those")
+				}
+				return func(_ context.Context, r request) ([]string, error) {
+					if r[name] == "torn" {
+						return nil, errTorn
+					}
+					if r[name] == "" {
+						return nil, nil
+					}
+					return strings.Split(r[name], ","), nil
+				}, nil
+			},
+		},
 		"torn": {Noun: "page", Alone: true, Bind: func(string) (key.Read[request], error) {
 			return func(context.Context, request) (string, error) { return "", errTorn }, nil
 		}},
@@ -96,7 +117,7 @@ func TestAPrivatePartIsSeenAsItsHMAC(t *testing.T) {
 			t.Errorf("%q, %v, want %q", got, err, want)
 		}
 	}
-	if refs := template.Parts(); len(refs) != 2 || refs[0] != (key.Ref{Source: "field", Name: "mail", HMAC: true}) {
+	if refs := template.Parts(); len(refs) != 2 || refs[0] != (key.Ref{Source: "field", Name: "mail", Filters: "hmac", HMAC: true}) {
 		t.Errorf("%+v", refs)
 	}
 }
@@ -133,7 +154,7 @@ func TestAPartThatIsEmptyOrUnusableIsNamed(t *testing.T) {
 		if strings.Contains(string(k), "torn") {
 			want = errTorn
 		}
-		if e, ok := errors.AsType[*key.Error](err); !ok || !errors.Is(err, want) || e.Part.Source == "" {
+		if e, ok := errtype.As[*key.Error](err); !ok || !errors.Is(err, want) || e.Part.Source == "" {
 			t.Errorf("%s: %#v", k, err)
 		}
 	}
@@ -141,28 +162,30 @@ func TestAPartThatIsEmptyOrUnusableIsNamed(t *testing.T) {
 
 func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 	for k, says := range map[key.Key]string{
-		"":                                     "is empty; name what is to be locked",
+		"":                                     "is empty; name what is locked",
 		"order:{field.id":                      "has a '{' without a '}'",
 		"order:field.id}":                      "has a '}' without a '{'",
 		"order:{field.id}}":                    "has a '}' without a '{'",
-		"{{order}}:{field.id}":                 "has the part {{order}; write {field.NAME}, {torn} or {who}",
-		"order:{}":                             "has the part {}; write {field.NAME}, {torn} or {who}",
-		"order:{id}":                           "has the part {id}; write {field.NAME}",
+		"{{order}}:{field.id}":                 "has the part {{order}; write {field.NAME}, {list.NAME}, {torn} or {who}",
+		"order:{}":                             "has the part {}; write {field.NAME}, {list.NAME}, {torn} or {who}",
+		"order:{id}":                           "has the part {id}; write {field.id}, {list.id}, {torn} or {who}",
 		"order:{field}":                        "has the part {field}; write {field.NAME}",
 		"order:{field.}":                       "has the part {field.}; write {field.NAME}",
 		"order:{who.else}":                     "has the part {who.else}; write {who}, it has no name",
 		"order:{who.}":                         "has the part {who.}; write {who}",
-		"order:{field.id|md5}":                 "has the part {field.id|md5}; write",
+		"order:{field.id|md5}":                 "has the filter |md5 in the wrong place, or there is none; write |int,",
+		"order:{field.id|hmac|int}":            "has the filter |hmac in the wrong place",
 		"order:{field.id|hmac}":                "there is no secret for its HMAC",
 		"order:{field.forbidden}":              "has the part {field.forbidden}: nobody may lock on that",
-		key.HMAC("order"):                      "there is no secret for its HMAC",
+		key.HMAC("order"):                      "has the filter |hmac without a part",
 		"{field.a}{field.b}":                   "has no ':' between two parts",
 		"{field.a}-{field.b}":                  "has no ':' between two parts",
-		"latchkit:{field.a}":                   "is kept for the locks' own data",
+		"latchkit:{field.a}":                   "is reserved for the locks' own data",
 		key.Key(strings.Repeat("x", 449)):      "can become 449 bytes long, 448 are allowed",
 		key.Key(strings.Repeat(":{who}", 7)):   "can become 455 bytes long",
-		key.Join(key.HMAC("order"), "{who}|"):  "there is no secret for its HMAC",
-		"order:" + key.HMAC("{field.id|hmac}"): "there is no secret for its HMAC",
+		key.Join(key.HMAC("order"), "{who}|"):  "has the filter |hmac without a part",
+		"order:" + key.HMAC("{field.id|hmac}"): "has the filter |hmac in the wrong place",
+		"a:{list.x.*}:{list.y.*}":              "has two parts that stand for several values",
 	} {
 		if _, err := grammar(nil).Compile(k); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", k, err, says)
@@ -232,8 +255,8 @@ func TestAValueHasOneText(t *testing.T) {
 	}
 }
 
-// Two requests have the same key only if they have the same values: otherwise a client could lock, or wait for, what belongs
-// to another.
+// Two requests have the same key only if they have the same values: otherwise a client could lock,
+// or wait for, what belongs to another.
 func FuzzKeysAreInjective(f *testing.F) {
 	long := strings.Repeat("x", 120)
 	for _, s := range [][4]string{
@@ -268,7 +291,7 @@ func FuzzKeysAreInjective(f *testing.F) {
 
 // FuzzCompile looks for texts that Compile cannot take, or accepts and misunderstands.
 func FuzzCompile(f *testing.F) {
-	for _, s := range []string{"order:{field.id}", "{who}", "{field.a|hmac}:b", "{", "}{", "a{|hmac}", "{field.%7D}"} {
+	for _, s := range []string{"order:{field.id}", "{who}", "{field.a|hmac}:b", "{", "}{", "a{|hmac}", "{field.%7D}", "{list.*|int}", "a:{field.a|lower|hmac}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -281,7 +304,7 @@ func FuzzCompile(f *testing.F) {
 			full[ref.Name] = "v"
 		}
 		k, err := template.Key(t.Context(), full)
-		if errors.Is(err, errTorn) {
+		if e, ok := errtype.As[*key.Error](err); ok && !errors.Is(err, key.ErrMissing) && (errors.Is(err, errTorn) || e.Part.Filters != "") {
 			return
 		}
 		if err != nil || k == "" || len(k) > key.MaxKey || strings.ContainsAny(k, "{}") || strings.HasPrefix(k, "latchkit:") {

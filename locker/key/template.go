@@ -4,35 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
-// A Template makes the keys of requests of type T. [Grammar.Compile] returns one; it is safe for concurrent use.
+// A Template makes the keys of requests of type T. [Grammar.Compile] returns one. It is safe for
+// concurrent use.
 type Template[T any] struct {
 	text  Key
 	name  string
 	parts []part[T]
 	tail  string // literal text after the last part
+	many  int    // index of the part that stands for several values, -1: none
 	mac   *mac   // nil without a secret
 }
 
 // part is one value of a request, and the literal text before it.
 type part[T any] struct {
-	before string
-	ref    Ref
-	noun   string
-	read   Read[T]
+	before  string
+	ref     Ref
+	noun    string
+	read    Read[T]
+	readAll ReadAll[T] // instead of read, for several values
+	filters []filter
 }
 
 // A Ref is a part as the template's text has it.
 type Ref struct {
 	Source, Name string
-	HMAC         bool
+	Filters      string // such as "int", or "lower|hmac"
+	HMAC         bool   // the last filter is hmac
+	Several      bool   // the part stands for several values
 }
+
+// MaxKeys is how many keys a request can have.
+const MaxKeys = 100
 
 // String returns the template's text.
 func (t *Template[T]) String() string { return string(t.text) }
 
-// Name returns the literal text before the first ':', "lock" when there is none: a Rule's Name that no client can choose.
+// Name returns the literal text before the first ':', "lock" when there is none. It is a Name for a
+// Rule that no client can choose.
 func (t *Template[T]) Name() string { return t.name }
 
 // Parts returns what the template reads, in order.
@@ -44,42 +55,112 @@ func (t *Template[T]) Parts() []Ref {
 	return refs
 }
 
-// Key returns the key of a request. Its error is an [*Error]: a part is empty, or cannot be read. ctx is handed to the
-// functions that read parts.
+// Several reports whether a request can have more than one key, because a part of the template
+// stands for several values.
+func (t *Template[T]) Several() bool { return t.many >= 0 }
+
+// Key returns the key of a request. Its error is an [*Error]: a part is empty or cannot be read, or
+// the request has more than one key. ctx is handed to the functions that read parts.
 func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
 	if len(t.parts) == 0 {
 		return t.tail, nil
 	}
+	if t.Several() {
+		keys, err := t.Keys(ctx, in)
+		if err != nil {
+			return "", err
+		}
+		if len(keys) > 1 {
+			return "", t.parts[t.many].fail(errSeveral)
+		}
+		return keys[0], nil
+	}
 	var room [128]byte
-	key := room[:0]
+	key, err := t.append(room[:0], ctx, in, "")
+	return string(key), err
+}
+
+// Keys returns the keys of a request, sorted and each once: at least one and at most [MaxKeys]. Its
+// error is an [*Error]. ctx is handed to the functions that read parts.
+func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
+	if !t.Several() {
+		key, err := t.Key(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return []string{key}, nil
+	}
+	p := &t.parts[t.many]
+	values, err := p.readAll(ctx, in)
+	switch {
+	case err != nil:
+		return nil, p.fail(err)
+	case len(values) == 0:
+		return nil, p.fail(ErrMissing)
+	}
+	slices.Sort(values)
+	values = slices.Compact(values)
+	if len(values) > MaxKeys {
+		return nil, p.fail(errTooMany)
+	}
+	keys := make([]string, len(values))
+	for i, value := range values {
+		key, err := t.append(nil, ctx, in, value)
+		if err != nil {
+			return nil, err
+		}
+		keys[i] = string(key)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}
+
+// append adds the key of a request to key. value is that of the part that stands for several.
+func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]
-		value, err := p.read(ctx, in)
-		if err == nil && value == "" {
-			err = ErrMissing
+		text := value
+		if i != t.many {
+			var err error
+			if text, err = p.read(ctx, in); err != nil {
+				return nil, p.fail(err)
+			}
 		}
-		if err != nil {
-			return "", &Error{Part: p.ref, Noun: p.noun, Err: err}
+		if text == "" {
+			return nil, p.fail(ErrMissing)
+		}
+		for _, f := range p.filters {
+			var err error
+			if text, err = f(text); err != nil {
+				return nil, p.fail(err)
+			}
 		}
 		key = append(key, p.before...)
 		if p.ref.HMAC {
-			key = t.mac.appendSum(key, value)
+			key = t.mac.appendSum(key, text)
 		} else {
-			key = appendValue(key, value)
+			key = appendValue(key, text)
 		}
 	}
-	return string(append(key, t.tail...)), nil
+	return append(key, t.tail...), nil
 }
 
-// ErrMissing says that a request lacks a part of its key, or the part is empty.
+func (p *part[T]) fail(err error) error { return &Error{Part: p.ref, Noun: p.noun, Err: err} }
+
+// ErrMissing means that a request lacks a part of its key, or that the part is empty.
 var ErrMissing = errors.New("it is missing or empty")
 
-// An Error says which part of a request no key could be made of, and why. Its text names the part, as the program calls
-// it, and never shows its value: it may be told to a client.
+var (
+	errTooMany = fmt.Errorf("a request can lock at most %d keys", MaxKeys)
+	errSeveral = errors.New("it stands for several values, and one is needed")
+)
+
+// An Error says which part of a request no key could be made of, and why. Its text names the part
+// as the program calls it. The text never shows the part's value, so it may be shown to a client.
 type Error struct {
 	Part Ref
 	Noun string // of the part's Source
-	Err  error  // ErrMissing, or what the function that reads the part said
+	Err  error  // ErrMissing, or the error of the function that reads the part
 }
 
 // Error returns for example `the request lacks the header "X-Tenant"`.

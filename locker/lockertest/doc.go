@@ -1,4 +1,4 @@
-// Package lockertest helps to test code that uses locks, and Stores that make them.
+// Package lockertest helps to test code that uses locks.
 //
 // To test your own code, take [NewMemory]: a Store without a server, whose knobs take a lease away, fail a call, lose
 // its answer or delay it. In a testing/synctest bubble an hour of waiting and renewing takes a millisecond:
@@ -22,5 +22,5 @@
 //
 // [Recorder] is an Observer that remembers what happened.
 //
-// To test a Store of your own, hand a [Harness] to [Run]: it checks the laws that every Store obeys.
+// To test a Store of your own, use package storetest.
 package lockertest

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // inbox is where a process is told, and what is under way to it. Events come in the order in which they were sent, from
@@ -30,10 +30,10 @@ type inbox struct {
 // ear is one Engine that listens.
 type ear struct {
 	mu   sync.Mutex
-	tell func(locker.Event) // nil: not any more
+	tell func(store.Event) // nil: not any more
 }
 
-func (e *ear) hear(event locker.Event) {
+func (e *ear) hear(event store.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.tell != nil {
@@ -49,13 +49,13 @@ func (e *ear) close() {
 
 // letter is an event under way.
 type letter struct {
-	event locker.Event
+	event store.Event
 	due   time.Time
 }
 
 // Listen is the Notifier's step. Where two Engines listen to one Process they have no Inbox, because one would be told what
 // is the other's: their waiters are granted silently.
-func (p *Process) Listen(tell func(locker.Event)) (stop func()) {
+func (p *Process) Listen(tell func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	b, e := &p.inbox, &ear{tell: tell}
@@ -146,12 +146,12 @@ func (p *Process) hears() bool { return len(p.inbox.ears) > 0 && !p.inbox.deaf &
 func (p *Process) reopen() {
 	p.inbox.deaf = false
 	if p.hears() {
-		p.post(locker.Event{Kind: locker.EventReopened})
+		p.post(store.Event{Kind: store.EventReopened})
 	}
 }
 
 // send puts an event that the server published on its way.
-func (p *Process) send(e locker.Event) {
+func (p *Process) send(e store.Event) {
 	if p.inbox.lose > 0 {
 		p.inbox.lose--
 		return
@@ -162,7 +162,7 @@ func (p *Process) send(e locker.Event) {
 	}
 }
 
-func (p *Process) post(e locker.Event) {
+func (p *Process) post(e store.Event) {
 	b := &p.inbox
 	b.mail = append(b.mail, letter{event: e, due: time.Now().Add(b.delay)})
 	if b.telling == nil {

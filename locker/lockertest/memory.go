@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and done marks as the Redis
@@ -112,7 +113,7 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 }
 
 // thrownOut returns the note that a break has left for c's owner, or for the phase in which it reads; m.mu is held.
-func (m *Memory) thrownOut(c locker.Claim) (note, bool) {
+func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
 		return n, true
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // joins are who may join a lease, by the digest of their secret, and who has, by their token.
@@ -22,18 +23,18 @@ type admission struct {
 }
 
 // Delegate is the Store's step.
-func (p *Process) Delegate(_ context.Context, c locker.Claim, pass locker.Pass, within time.Duration) (locker.Grant, error) {
-	return step(p, locker.OpDelegate, func(m *Memory) (locker.Grant, error) { return m.delegate(c, pass, within), nil })
+func (p *Process) Delegate(_ context.Context, c store.Claim, pass locker.Delegation, within time.Duration) (store.Grant, error) {
+	return step(p, locker.OpDelegate, func(m *Memory) (store.Grant, error) { return m.delegate(c, pass, within), nil })
 }
 
 // Join is the Store's step.
-func (p *Process) Join(_ context.Context, c locker.Claim) (locker.Grant, error) {
-	return step(p, locker.OpJoin, func(m *Memory) (locker.Grant, error) { return m.join(c), nil })
+func (p *Process) Join(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p, locker.OpJoin, func(m *Memory) (store.Grant, error) { return m.join(c), nil })
 }
 
 // Leave is the Store's step.
-func (p *Process) Leave(_ context.Context, c locker.Claim) (locker.Grant, error) {
-	return step(p, locker.OpRelease, func(m *Memory) (locker.Grant, error) { return m.leaveJoin(c), nil })
+func (p *Process) Leave(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.leaveJoin(c), nil })
 }
 
 // joinsOf returns the joins of key, without those whose time is over or whose lease is; m.mu is held.
@@ -52,48 +53,48 @@ func (m *Memory) joinsOf(key string) (lease, joins, bool) {
 	return l, j, true
 }
 
-func (m *Memory) delegate(c locker.Claim, p locker.Pass, within time.Duration) locker.Grant {
+func (m *Memory) delegate(c store.Claim, p locker.Delegation, within time.Duration) store.Grant {
 	l, j, ok := m.joinsOf(c.Key)
 	if !ok {
-		return locker.Grant{State: locker.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.at()}
 	}
 	if l.owner != c.Owner {
 		joined, ok := j.tokens[c.Owner]
 		if !ok || joined.depth < 1 {
-			return locker.Grant{State: locker.NotOurs, At: m.at()}
+			return store.Grant{State: store.NotOurs, At: m.at()}
 		}
 		p.Depth = min(p.Depth, joined.depth-1)
 	}
 	j.secrets[p.Secret] = admission{hold: l.fence, fence: p.Fence, depth: p.Depth, ends: m.now().Add(within)}
-	return locker.Grant{State: locker.Granted, At: m.at(), Block: 1}
+	return store.Grant{State: store.Granted, At: m.at(), FenceCount: 1}
 }
 
-func (m *Memory) join(c locker.Claim) locker.Grant {
+func (m *Memory) join(c store.Claim) store.Grant {
 	l, j, ok := m.joinsOf(c.Key)
 	if !ok {
-		return locker.Grant{State: locker.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.at()}
 	}
 	a, joined := j.tokens[c.Owner]
 	switch {
 	case joined:
-	case c.Pass.Secret != [32]byte{}:
-		if a, ok = j.secrets[c.Pass.Secret]; !ok {
-			return locker.Grant{State: locker.NotOurs, At: m.at()}
+	case c.Delegation.Secret != [32]byte{}:
+		if a, ok = j.secrets[c.Delegation.Secret]; !ok {
+			return store.Grant{State: store.NotOurs, At: m.at()}
 		}
-	case c.Pass.Hold == l.fence:
-		a = admission{hold: l.fence, fence: c.Pass.Fence, depth: c.Pass.Depth}
+	case c.Delegation.Hold == l.fence:
+		a = admission{hold: l.fence, fence: c.Delegation.Fence, depth: c.Delegation.Depth}
 	default:
-		return locker.Grant{State: locker.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.at()}
 	}
 	j.tokens[c.Owner] = a
-	return locker.Grant{State: locker.Granted, At: m.at(), Fence: a.fence, Block: 1, Left: m.left(l)}
+	return store.Grant{State: store.Granted, At: m.at(), Fence: a.fence, FenceCount: 1, Left: m.left(l)}
 }
 
-func (m *Memory) leaveJoin(c locker.Claim) locker.Grant {
+func (m *Memory) leaveJoin(c store.Claim) store.Grant {
 	_, j, ok := m.joinsOf(c.Key)
 	if _, joined := j.tokens[c.Owner]; !ok || !joined {
-		return locker.Grant{State: locker.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.at()}
 	}
 	delete(j.tokens, c.Owner)
-	return locker.Grant{State: locker.Released, At: m.at()}
+	return store.Grant{State: store.Released, At: m.at()}
 }

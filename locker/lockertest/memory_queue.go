@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // queue is who waits for one key. The server forgets it when nobody has joined or asked again for queueLife.
@@ -54,13 +55,13 @@ func (m *Memory) setQueue(key string, waiting []waiter) {
 
 // enqueue puts c at the tail. Who is in the queue keeps the place; also one whose lease was handed over and lapsed, and
 // was not given to the next yet: it asks, so it lives.
-func (m *Memory) enqueue(c locker.Claim) {
+func (m *Memory) enqueue(c store.Claim) {
 	waiting := m.queue(c.Key)
 	if i := indexOf(waiting, c.Owner); i >= 0 {
 		waiting[i].handed = false
 	} else {
 		waiting = append(waiting, waiter{
-			owner: c.Owner, inbox: c.Inbox, mode: c.Mode, hand: c.Hand, block: c.Block, metadata: c.Metadata, once: c.Once > 0,
+			owner: c.Owner, inbox: c.Inbox, mode: c.Mode, hand: c.HandoffTTL, block: c.FenceCount, metadata: c.Metadata, once: c.Once > 0,
 			since: m.now(),
 		})
 	}
@@ -81,7 +82,7 @@ func (m *Memory) leave(key, owner string) bool {
 func (m *Memory) dismiss(key string) {
 	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(w waiter) bool {
 		if w.once {
-			m.publish(w.inbox, locker.Event{Kind: locker.EventDone, Key: key, Owner: w.owner})
+			m.publish(w.inbox, store.Event{Kind: store.EventDone, Key: key, Owner: w.owner})
 		}
 		return w.once
 	}))
@@ -126,7 +127,7 @@ func (m *Memory) hint(key string) {
 	}
 	for _, p := range m.processes {
 		if p.hears() {
-			p.send(locker.Event{Kind: locker.EventFree, Key: key})
+			p.send(store.Event{Kind: store.EventFree, Key: key})
 		}
 	}
 }
@@ -162,8 +163,8 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 		waiting = m.queue(key)
 		waiting[0].handed = true
 		l := m.put(key, head.owner, head.metadata, head.block, head.hand)
-		m.publish(head.inbox, locker.Event{
-			Kind: locker.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, Block: l.block, Hand: head.hand, At: m.at(),
+		m.publish(head.inbox, store.Event{
+			Kind: store.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, FenceCount: l.block, HandoffTTL: head.hand, At: m.at(),
 		})
 		m.tellNext(key, head.inbox, head.hand)
 		return
@@ -202,7 +203,7 @@ func (m *Memory) next(key, except string) (waiter, bool) {
 
 // tellHead tells w that the key is free when hand is over, at the latest, and that it is the first to ask then.
 func (m *Memory) tellHead(key string, w waiter, hand time.Duration) {
-	m.publish(w.inbox, locker.Event{Kind: locker.EventHead, Key: key, Owner: w.owner, Hand: hand})
+	m.publish(w.inbox, store.Event{Kind: store.EventHead, Key: key, Owner: w.owner, HandoffTTL: hand})
 }
 
 func indexOf(waiting []waiter, owner string) int {

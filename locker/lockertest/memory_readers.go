@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // reader is one owner's part of a phase.
@@ -14,14 +15,14 @@ type reader struct {
 	ends  time.Time
 }
 
-var _ locker.Downgrader = (*Process)(nil)
+var _ store.Downgrader = (*Process)(nil)
 
 // Downgrade is the Store's step.
-func (p *Process) Downgrade(_ context.Context, c locker.Claim) (locker.Grant, error) {
-	return step(p, locker.OpDowngrade, func(m *Memory) (locker.Grant, error) { return m.downgrade(c), nil })
+func (p *Process) Downgrade(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p, locker.OpDowngrade, func(m *Memory) (store.Grant, error) { return m.downgrade(c), nil })
 }
 
-func (m *Memory) downgrade(c locker.Claim) locker.Grant {
+func (m *Memory) downgrade(c store.Claim) store.Grant {
 	l, held := m.lease(c.Key)
 	if held && l.owner == c.Owner {
 		m.leave(c.Key, c.Owner)
@@ -38,7 +39,7 @@ func (m *Memory) downgrade(c locker.Claim) locker.Grant {
 }
 
 // reads says whether c's owner has part in the phase in l. m.mu is held here and below.
-func (m *Memory) reads(c locker.Claim) (l lease, reads bool) {
+func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	l, held := m.lease(c.Key)
 	if !held {
 		return l, false
@@ -48,7 +49,7 @@ func (m *Memory) reads(c locker.Claim) (l lease, reads bool) {
 }
 
 // read makes a reader of c, or makes its part last longer, if it may enter.
-func (m *Memory) read(c locker.Claim) (g locker.Grant, ok bool) {
+func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
 	_, reads := m.reads(c) // after a downgrade it may have been a writer
 	switch {
@@ -84,7 +85,7 @@ func (m *Memory) enter(key, owner, inbox string, ttl time.Duration) {
 	m.lengthen(key, l, ttl)
 }
 
-func (m *Memory) lengthenReader(c locker.Claim, l lease) locker.Grant {
+func (m *Memory) lengthenReader(c store.Claim, l lease) store.Grant {
 	m.enter(c.Key, c.Owner, l.readers[c.Owner].inbox, c.TTL)
 	g := m.granted(l)
 	g.Writer = m.waiters(c.Key) > 0
@@ -115,8 +116,8 @@ func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time
 	l := m.leases[key]
 	for _, w := range readers {
 		if w.owner != asker {
-			m.publish(w.inbox, locker.Event{
-				Kind: locker.EventGranted, Key: key, Owner: w.owner, Fence: l.fence, Block: 1, Hand: w.hand, At: m.at(),
+			m.publish(w.inbox, store.Event{
+				Kind: store.EventGranted, Key: key, Owner: w.owner, Fence: l.fence, FenceCount: 1, HandoffTTL: w.hand, At: m.at(),
 				Writer: m.waiters(key) > 0,
 			})
 		}
@@ -167,20 +168,20 @@ func (m *Memory) admit(key, asker string) {
 // announce tells the readers of l that a writer waits.
 func (m *Memory) announce(key string, l lease) {
 	for owner, r := range l.readers {
-		m.publish(r.inbox, locker.Event{Kind: locker.EventWriter, Key: key, Owner: owner})
+		m.publish(r.inbox, store.Event{Kind: store.EventWriter, Key: key, Owner: owner})
 	}
 }
 
 // leavePhase is a reader's release: the last one frees the key, and with Keep its part stays without an owner.
-func (m *Memory) leavePhase(c locker.Claim, l lease) locker.Grant {
+func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	if c.Complete && c.Once > 0 {
 		m.done[c.Key] = m.now().Add(c.Once)
 		m.dismiss(c.Key)
 	}
 	delete(l.readers, c.Owner)
-	if c.Keep > 0 {
+	if c.KeepFor > 0 {
 		kept := "kept:" + c.Owner
-		if ends := m.now().Add(c.Keep); ends.After(l.readers[kept].ends) {
+		if ends := m.now().Add(c.KeepFor); ends.After(l.readers[kept].ends) {
 			l.readers[kept] = reader{ends: ends}
 		}
 	}
@@ -200,7 +201,7 @@ func (m *Memory) leavePhase(c locker.Claim, l lease) locker.Grant {
 		m.admit(c.Key, "")
 	}
 	m.freed(c.Key, locker.Exclusive)
-	return locker.Grant{State: locker.Released, At: m.at()}
+	return store.Grant{State: store.Released, At: m.at()}
 }
 
 // readersLeft counts whose time is not over.

@@ -5,34 +5,35 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // The steps of the Store. Each runs whole while Memory.mu is held, as a script does on Redis.
 
 var _ interface {
 	locker.Store
-	locker.Several
-	locker.Inspector
-	locker.Breaker
-	locker.Fencer
-	locker.Notifier
-	locker.Joiner
+	store.BatchAcquirer
+	store.Inspector
+	store.Revoker
+	store.Fencer
+	store.Notifier
+	store.Joiner
 } = (*Process)(nil)
 
 // Acquire is the Store's step.
-func (p *Process) Acquire(_ context.Context, c locker.Claim) (locker.Grant, error) {
-	return step(p, locker.OpAcquire, func(m *Memory) (locker.Grant, error) { return m.acquire(c, locker.Exclusive), nil })
+func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p, locker.OpAcquire, func(m *Memory) (store.Grant, error) { return m.acquire(c, locker.Exclusive), nil })
 }
 
 // AcquireAll is the Store's step. Its faults are those of OpAcquire.
-func (p *Process) AcquireAll(_ context.Context, cs []locker.Claim) ([]locker.Grant, error) {
-	return step(p, locker.OpAcquire, func(m *Memory) ([]locker.Grant, error) { return m.acquireAll(cs), nil })
+func (p *Process) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
+	return step(p, locker.OpAcquire, func(m *Memory) ([]store.Grant, error) { return m.acquireAll(cs), nil })
 }
 
 // Renew is the Store's step.
-func (p *Process) Renew(_ context.Context, cs []locker.Claim) ([]locker.Grant, error) {
-	return step(p, locker.OpRenew, func(m *Memory) ([]locker.Grant, error) {
-		grants := make([]locker.Grant, len(cs))
+func (p *Process) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
+	return step(p, locker.OpRenew, func(m *Memory) ([]store.Grant, error) {
+		grants := make([]store.Grant, len(cs))
 		for i, c := range cs {
 			grants[i] = m.renew(c)
 		}
@@ -41,8 +42,8 @@ func (p *Process) Renew(_ context.Context, cs []locker.Claim) ([]locker.Grant, e
 }
 
 // Release is the Store's step.
-func (p *Process) Release(_ context.Context, c locker.Claim) (locker.Grant, error) {
-	return step(p, locker.OpRelease, func(m *Memory) (locker.Grant, error) { return m.release(c), nil })
+func (p *Process) Release(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.release(c), nil })
 }
 
 // Inspect is the Store's step.
@@ -50,9 +51,9 @@ func (p *Process) Inspect(_ context.Context, key string) (locker.Info, error) {
 	return step(p, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
 }
 
-// Break is the Store's step.
-func (p *Process) Break(_ context.Context, key string, fence uint64, reason string) (locker.Grant, error) {
-	return step(p, locker.OpBreak, func(m *Memory) (locker.Grant, error) { return m.breakHolder(key, fence, reason) })
+// Revoke is the Store's step.
+func (p *Process) Revoke(_ context.Context, key string, fence uint64, reason string) (store.Grant, error) {
+	return step(p, locker.OpRevoke, func(m *Memory) (store.Grant, error) { return m.breakHolder(key, fence, reason) })
 }
 
 // RaiseFence is the Store's step.
@@ -65,15 +66,15 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 }
 
 // acquire is the step; turn is Shared when a writer has just given the key up.
-func (m *Memory) acquire(c locker.Claim, turn locker.Mode) locker.Grant {
+func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {
 		if n.revoked {
-			return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
+			return store.Grant{State: store.Revoked, Reason: n.reason, At: m.at()}
 		}
-		return locker.Grant{State: locker.Undone, At: m.at()}
+		return store.Grant{State: store.Undone, At: m.at()}
 	}
 	if c.Once > 0 && m.isDone(c.Key) {
-		return locker.Grant{State: locker.Done, At: m.at()}
+		return store.Grant{State: store.Done, At: m.at()}
 	}
 	if l, held := m.lease(c.Key); held && l.owner == c.Owner {
 		m.lengthen(c.Key, l, c.TTL)
@@ -88,11 +89,11 @@ func (m *Memory) acquire(c locker.Claim, turn locker.Mode) locker.Grant {
 		return m.busy(c)
 	}
 	m.leave(c.Key, c.Owner)
-	return m.granted(m.put(c.Key, c.Owner, c.Metadata, c.Block, c.TTL))
+	return m.granted(m.put(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
 }
 
-func (m *Memory) acquireAll(cs []locker.Claim) []locker.Grant {
-	grants, whole := make([]locker.Grant, len(cs)), true
+func (m *Memory) acquireAll(cs []store.Claim) []store.Grant {
+	grants, whole := make([]store.Grant, len(cs)), true
 	for i, c := range cs {
 		l, held := m.lease(c.Key)
 		ours := held && l.owner == c.Owner
@@ -104,15 +105,15 @@ func (m *Memory) acquireAll(cs []locker.Claim) []locker.Grant {
 			c.Queue = false
 			grants[i] = m.busy(c)
 		case len(m.queue(c.Key)) > 0:
-			grants[i] = locker.Grant{State: locker.Busy, At: m.at(), Place: m.place(c.Key, c.Owner)}
+			grants[i] = store.Grant{State: store.Busy, At: m.at(), Place: m.place(c.Key, c.Owner)}
 		default:
-			grants[i] = locker.Grant{State: locker.NotOurs, At: m.at()}
+			grants[i] = store.Grant{State: store.NotOurs, At: m.at()}
 		}
-		whole = whole && (ours || grants[i].State == locker.NotOurs)
+		whole = whole && (ours || grants[i].State == store.NotOurs)
 	}
 	for i, c := range cs {
-		if whole && grants[i].State == locker.NotOurs {
-			grants[i] = m.granted(m.put(c.Key, c.Owner, c.Metadata, c.Block, c.TTL))
+		if whole && grants[i].State == store.NotOurs {
+			grants[i] = m.granted(m.put(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
 		}
 	}
 	return grants
@@ -126,12 +127,12 @@ func (m *Memory) put(key, owner, metadata string, block int, ttl time.Duration) 
 	return l
 }
 
-func (m *Memory) granted(l lease) locker.Grant {
-	return locker.Grant{State: locker.Granted, At: m.at(), Fence: l.fence, Block: l.block}
+func (m *Memory) granted(l lease) store.Grant {
+	return store.Grant{State: store.Granted, At: m.at(), Fence: l.fence, FenceCount: l.block}
 }
 
 // busy says who holds the key, after c joined the queue if it may wait.
-func (m *Memory) busy(c locker.Claim) locker.Grant {
+func (m *Memory) busy(c store.Claim) store.Grant {
 	if c.Queue {
 		m.enqueue(c)
 	}
@@ -139,21 +140,21 @@ func (m *Memory) busy(c locker.Claim) locker.Grant {
 	if l.readers != nil && c.Queue && c.Mode == locker.Exclusive && m.place(c.Key, c.Owner) == 1 {
 		m.announce(c.Key, l)
 	}
-	return locker.Grant{
-		State: locker.Busy, At: m.at(),
-		Holder: locker.Holder{Fence: l.fence, Left: m.left(l), Metadata: l.metadata, Foreign: l.foreign},
-		Place:  m.place(c.Key, c.Owner),
-		Deaf:   c.Queue && c.Inbox != "" && m.listener(c.Inbox) == nil,
+	return store.Grant{
+		State: store.Busy, At: m.at(),
+		Holder:       store.Holder{Fence: l.fence, Left: m.left(l), Metadata: l.metadata, Foreign: l.foreign, Kept: l.kept},
+		Place:        m.place(c.Key, c.Owner),
+		NotListening: c.Queue && c.Inbox != "" && m.listener(c.Inbox) == nil,
 	}
 }
 
-func (m *Memory) renew(c locker.Claim) locker.Grant {
+func (m *Memory) renew(c store.Claim) store.Grant {
 	if l, held := m.lease(c.Key); held && l.owner == c.Owner {
 		m.lengthen(c.Key, l, c.TTL)
-		if c.Handed {
+		if c.ByHandoff {
 			m.leave(c.Key, c.Owner)
 		}
-		return locker.Grant{State: locker.Granted, At: m.at()}
+		return store.Grant{State: store.Granted, At: m.at()}
 	}
 	if l, reads := m.reads(c); reads && l.fence == c.Fence {
 		return m.lengthenReader(c, l)
@@ -161,14 +162,14 @@ func (m *Memory) renew(c locker.Claim) locker.Grant {
 	return m.notOurs(c)
 }
 
-func (m *Memory) notOurs(c locker.Claim) locker.Grant {
+func (m *Memory) notOurs(c store.Claim) store.Grant {
 	if n, ok := m.thrownOut(c); ok {
-		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
+		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.at()}
 	}
-	return locker.Grant{State: locker.NotOurs, At: m.at()}
+	return store.Grant{State: store.NotOurs, At: m.at()}
 }
 
-func (m *Memory) release(c locker.Claim) locker.Grant {
+func (m *Memory) release(c store.Claim) store.Grant {
 	l, held := m.lease(c.Key)
 	ours := held && l.owner == c.Owner
 	left := (ours || c.Queue) && m.leave(c.Key, c.Owner)
@@ -180,8 +181,8 @@ func (m *Memory) release(c locker.Claim) locker.Grant {
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.thrownOut(c)
-	if own, _ := m.noteFor(c.Key, c.Owner); c.Undo > 0 && (ours || reads || !own.revoked) { // the phase's note refuses no late acquire
-		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.Undo)}
+	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) { // the phase's note refuses no late acquire
+		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
 	}
 	switch {
 	case reads:
@@ -189,28 +190,28 @@ func (m *Memory) release(c locker.Claim) locker.Grant {
 	case ours:
 		return m.giveUp(c, l)
 	case thrownOut:
-		return locker.Grant{State: locker.Revoked, Reason: n.reason, At: m.at()}
+		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.at()}
 	case c.Complete && m.isDone(c.Key):
-		return locker.Grant{State: locker.Done, At: m.at()}
+		return store.Grant{State: store.Done, At: m.at()}
 	}
-	return locker.Grant{State: locker.NotOurs, At: m.at()}
+	return store.Grant{State: store.NotOurs, At: m.at()}
 }
 
 // giveUp frees l, or keeps it without an owner, and lets the queue go on.
-func (m *Memory) giveUp(c locker.Claim, l lease) locker.Grant {
+func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
 	if c.Complete && c.Once > 0 {
 		m.done[c.Key] = m.now().Add(c.Once)
 		m.dismiss(c.Key)
 	}
-	if c.Keep > 0 {
-		m.leases[c.Key] = lease{kept: true, fence: l.fence, since: l.since, ends: m.now().Add(c.Keep)}
+	if c.KeepFor > 0 {
+		m.leases[c.Key] = lease{kept: true, fence: l.fence, since: l.since, ends: m.now().Add(c.KeepFor)}
 		if head, ok := m.next(c.Key, ""); ok {
-			m.tellHead(c.Key, head, c.Keep)
+			m.tellHead(c.Key, head, c.KeepFor)
 		}
 	} else {
 		delete(m.leases, c.Key)
 	}
-	g := locker.Grant{State: locker.Released, At: m.at()}
+	g := store.Grant{State: store.Released, At: m.at()}
 	if c.Next != nil {
 		next := *c.Next
 		next.Key = c.Key
@@ -238,13 +239,13 @@ func (m *Memory) inspect(key string) locker.Info {
 	return info
 }
 
-func (m *Memory) breakHolder(key string, fence uint64, reason string) (locker.Grant, error) {
+func (m *Memory) breakHolder(key string, fence uint64, reason string) (store.Grant, error) {
 	l, held := m.lease(key)
 	if held && l.foreign {
-		return locker.Grant{}, &locker.Refusal{Err: locker.ErrUnsupported}
+		return store.Grant{}, &store.Refusal{Err: locker.ErrUnsupported}
 	}
 	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // a block is one holder
-		return locker.Grant{State: locker.NotOurs, At: m.at()}, nil
+		return store.Grant{State: store.NotOurs, At: m.at()}, nil
 	}
 	delete(m.leases, key)
 	m.leave(key, l.owner)
@@ -258,5 +259,5 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (locker.Gr
 		m.notes[owned{key, l.owner}] = revoked
 	}
 	m.freed(key, turn)
-	return locker.Grant{State: locker.Released, At: m.at()}, nil
+	return store.Grant{State: store.Released, At: m.at()}, nil
 }

@@ -6,13 +6,14 @@ import (
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 func TestMemoryObeysTheLaws(t *testing.T) {
-	lockertest.RunInBubble(t, func(*testing.T) lockertest.Harness {
-		m, can := lockertest.NewMemory(), lockertest.All
+	storetest.RunInBubble(t, func(*testing.T) storetest.Harness {
+		m, can := lockertest.NewMemory(), storetest.All
 		can.Readers = true
-		return lockertest.Harness{
+		return storetest.Harness{
 			Store:     m,
 			Can:       can,
 			LoseReply: func(_ testing.TB, op locker.Op, _ string) { m.LoseReplies(op, 1) },

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Process is how one process sees a [Memory]: the same leases and queues, and an inbox of its own, as two programs see
@@ -133,7 +133,7 @@ func (m *Memory) listener(inbox string) *Process {
 }
 
 // publish tells who listens at an inbox.
-func (m *Memory) publish(inbox string, e locker.Event) {
+func (m *Memory) publish(inbox string, e store.Event) {
 	if p := m.listener(inbox); p != nil {
 		p.send(e)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // What the knobs of Memory and its processes do, which no law speaks of.
@@ -23,10 +24,10 @@ type world struct {
 	began  time.Time
 
 	mu   sync.Mutex
-	told []locker.Event // what the other process was told
+	told []store.Event // what the other process was told
 }
 
-func (w *world) tell(e locker.Event) {
+func (w *world) tell(e store.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told = append(w.told, e)
@@ -42,22 +43,22 @@ func inWorld(t *testing.T, test func(w *world)) {
 		if _, err := w.other.Open(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		w.want(w.acquire(w.memory, w.holder()), locker.Granted)
+		w.want(w.acquire(w.memory, w.holder()), store.Granted)
 		test(w)
 	})
 }
 
-func (w *world) holder() locker.Claim {
-	return locker.Claim{Key: "a", Owner: "holder", TTL: time.Hour, Block: 1}
+func (w *world) holder() store.Claim {
+	return store.Claim{Key: "a", Owner: "holder", TTL: time.Hour, FenceCount: 1}
 }
 
-func (w *world) waiter(owner string) locker.Claim {
-	return locker.Claim{
-		Key: "a", Owner: owner, TTL: time.Hour, Block: 1, Queue: true, Inbox: w.other.Inbox("a"), Hand: 2 * time.Second,
+func (w *world) waiter(owner string) store.Claim {
+	return store.Claim{
+		Key: "a", Owner: owner, TTL: time.Hour, FenceCount: 1, Queue: true, Inbox: w.other.Inbox("a"), HandoffTTL: 2 * time.Second,
 	}
 }
 
-func (w *world) acquire(s locker.Store, c locker.Claim) locker.Grant {
+func (w *world) acquire(s locker.Store, c store.Claim) store.Grant {
 	w.Helper()
 	g, err := s.Acquire(w.Context(), c)
 	if err != nil {
@@ -66,7 +67,7 @@ func (w *world) acquire(s locker.Store, c locker.Claim) locker.Grant {
 	return g
 }
 
-func (w *world) want(g locker.Grant, s locker.State) {
+func (w *world) want(g store.Grant, s store.State) {
 	w.Helper()
 	if g.State != s {
 		w.Fatalf("answered %q, want %q", g.State, s)
@@ -79,16 +80,16 @@ func (w *world) free() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.want(g, locker.Released)
+	w.want(g, store.Released)
 }
 
 // wantTold checks what the other process was told by now.
-func (w *world) wantTold(kinds ...locker.EventKind) {
+func (w *world) wantTold(kinds ...store.EventKind) {
 	w.Helper()
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var told []locker.EventKind
+	var told []store.EventKind
 	for _, e := range w.told {
 		told = append(told, e.Kind)
 	}
@@ -102,8 +103,8 @@ func pass(d time.Duration) { <-time.After(d) }
 func TestEventsComeLateAndInOrder(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.other.DelayEvents(time.Second)
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
-		w.want(w.acquire(w.other, w.waiter("c")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
+		w.want(w.acquire(w.other, w.waiter("c")), store.Busy)
 		w.free()
 		if _, err := w.other.Release(w.Context(), w.waiter("b")); err != nil {
 			t.Fatal(err)
@@ -111,7 +112,7 @@ func TestEventsComeLateAndInOrder(t *testing.T) {
 		pass(time.Second - 1)
 		w.wantTold()
 		pass(1)
-		w.wantTold(locker.EventGranted, locker.EventGranted)
+		w.wantTold(store.EventGranted, store.EventGranted)
 		if w.told[0].Owner != "b" || w.told[1].Owner != "c" {
 			t.Errorf("told %+v", w.told)
 		}
@@ -121,12 +122,12 @@ func TestEventsComeLateAndInOrder(t *testing.T) {
 func TestAnEventMayComeBeforeTheAnswer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.memory.DelayReplies(locker.OpAcquire, time.Second)
-		answered := make(chan locker.Grant)
+		answered := make(chan store.Grant)
 		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
 		synctest.Wait()
 		w.free()
-		w.wantTold(locker.EventGranted)
-		w.want(<-answered, locker.Busy)
+		w.wantTold(store.EventGranted)
+		w.want(<-answered, store.Busy)
 		if took := time.Since(w.began); took < time.Second {
 			t.Errorf("answered after %v", took)
 		}
@@ -136,24 +137,24 @@ func TestAnEventMayComeBeforeTheAnswer(t *testing.T) {
 func TestEventsAreLostAndRepeated(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.other.LoseEvents(1)
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.free()
 		w.wantTold()
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Granted)
-		w.want(w.acquire(w.other, w.waiter("c")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
+		w.want(w.acquire(w.other, w.waiter("c")), store.Busy)
 		w.other.RepeatEvents(true)
 		if _, err := w.other.Release(w.Context(), w.waiter("b")); err != nil {
 			t.Fatal(err)
 		}
-		w.wantTold(locker.EventGranted, locker.EventGranted)
+		w.wantTold(store.EventGranted, store.EventGranted)
 	})
 }
 
 func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.other.Pause()
-		answered := make(chan locker.Grant, 1)
+		answered := make(chan store.Grant, 1)
 		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
 		w.free()
 		pass(time.Hour)
@@ -161,16 +162,16 @@ func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 		if len(answered) > 0 {
 			t.Error("a paused process was answered")
 		}
-		w.want(w.acquire(w.memory, locker.Claim{Key: "a", Owner: "next", TTL: time.Hour}), locker.Granted) // the claim lapsed
+		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted) // the claim lapsed
 		w.other.Resume()
-		w.want(<-answered, locker.Busy)
-		w.wantTold(locker.EventGranted)
+		w.want(<-answered, store.Busy)
+		w.wantTold(store.EventGranted)
 	})
 }
 
 func TestAKilledProcessIsSilentAndItsCallsUnclear(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.other.Pause()
 		failed := make(chan error)
 		go func() {
@@ -179,7 +180,7 @@ func TestAKilledProcessIsSilentAndItsCallsUnclear(t *testing.T) {
 		}()
 		synctest.Wait()
 		w.other.Die()
-		var no *locker.Refusal
+		var no *store.Refusal
 		if err := <-failed; err == nil || errors.As(err, &no) {
 			t.Errorf("the call that hung: %v", err)
 		}
@@ -201,7 +202,7 @@ func TestACallThatHasLeftAKilledProcessRuns(t *testing.T) {
 		w.memory.Delay(locker.OpAcquire, time.Second)
 		failed := make(chan error)
 		go func() {
-			_, err := w.other.Acquire(t.Context(), locker.Claim{Key: "zombie", Owner: "z", TTL: time.Hour})
+			_, err := w.other.Acquire(t.Context(), store.Claim{Key: "zombie", Owner: "z", TTL: time.Hour})
 			failed <- err
 		}()
 		synctest.Wait()
@@ -218,7 +219,7 @@ func TestACallThatHasLeftAKilledProcessRuns(t *testing.T) {
 func TestTheServersClockSteps(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.memory.StepClock(-time.Minute)
-		g := w.acquire(w.memory, locker.Claim{Key: "a", Owner: "b"})
+		g := w.acquire(w.memory, store.Claim{Key: "a", Owner: "b"})
 		if g.Holder.Left != time.Hour+time.Minute {
 			t.Errorf("%v left after a step back", g.Holder.Left)
 		}
@@ -226,15 +227,15 @@ func TestTheServersClockSteps(t *testing.T) {
 			t.Errorf("the server's clock is %v ahead", ahead)
 		}
 		w.memory.StepClock(2 * time.Hour)
-		w.want(w.acquire(w.memory, locker.Claim{Key: "a", Owner: "b", TTL: time.Second}), locker.Granted)
+		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "b", TTL: time.Second}), store.Granted)
 	})
 }
 
 func TestARestartIsTold(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.memory.Wipe()
-		w.wantTold(locker.EventReopened)
+		w.wantTold(store.EventReopened)
 		if w.memory.Len() != 0 || w.memory.Queued() != 0 {
 			t.Errorf("%d leases and %d waiters outlived it", w.memory.Len(), w.memory.Queued())
 		}
@@ -244,14 +245,14 @@ func TestARestartIsTold(t *testing.T) {
 func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.other.Deafen(true)
-		if g := w.acquire(w.other, w.waiter("b")); !g.Deaf || w.other.Inbox("a") == "" {
+		if g := w.acquire(w.other, w.waiter("b")); !g.NotListening || w.other.Inbox("a") == "" {
 			t.Error("the server must know, the process must not")
 		}
 		w.other.Reset("another inbox")
 		w.free()
 		w.wantTold()
 		w.other.Deafen(false)
-		w.wantTold(locker.EventReopened)
+		w.wantTold(store.EventReopened)
 		if n := w.memory.Queued(); n != 0 {
 			t.Errorf("%d in the queue whose only waiter was deaf", n)
 		}
@@ -260,12 +261,12 @@ func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
 
 func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.memory.Free("a")
 		w.wantTold()
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Granted)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantTold(locker.EventFree) // who is in no queue may ask again
+		w.wantTold(store.EventFree) // who is in no queue may ask again
 	})
 }
 
@@ -275,9 +276,9 @@ func TestAServerThatRefusesSubscriptions(t *testing.T) {
 		if _, err := p.Open(t.Context(), "a"); err == nil {
 			t.Error("an inbox was opened that nobody listens at")
 		}
-		stop := p.Listen(func(locker.Event) {})
+		stop := p.Listen(func(store.Event) {})
 		defer stop()
-		no := &locker.Refusal{Err: errors.New("NOPERM")}
+		no := &store.Refusal{Err: errors.New("NOPERM")}
 		p.FailOpen(no)
 		if _, err := p.Open(t.Context(), "a"); !errors.Is(err, no) || p.Inbox("a") != "" {
 			t.Errorf("inbox %q, %v", p.Inbox("a"), err)
@@ -294,16 +295,16 @@ func TestAServerThatRefusesSubscriptions(t *testing.T) {
 func TestTwoEnginesOnOneProcessHaveNoInbox(t *testing.T) {
 	inWorld(t, func(w *world) {
 		waiter := w.waiter("b")
-		stop := w.other.Listen(func(locker.Event) {})
+		stop := w.other.Listen(func(store.Event) {})
 		if inbox := w.other.Inbox("a"); inbox != "" {
 			t.Errorf("inbox %q", inbox)
 		}
-		if g := w.acquire(w.other, waiter); !g.Deaf {
+		if g := w.acquire(w.other, waiter); !g.NotListening {
 			t.Error("one would be told what is the other's")
 		}
 		stop()
 		stop()
-		if g := w.acquire(w.other, waiter); g.Deaf {
+		if g := w.acquire(w.other, waiter); g.NotListening {
 			t.Error("deaf after the other has stopped")
 		}
 	})
@@ -311,7 +312,7 @@ func TestTwoEnginesOnOneProcessHaveNoInbox(t *testing.T) {
 
 func TestNothingIsToldAfterStop(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.other.DelayEvents(time.Second)
 		w.free()
 		w.stop()
@@ -328,9 +329,9 @@ func TestNothingIsToldAfterStop(t *testing.T) {
 
 func TestAQueueThatNobodyAsksForIsForgotten(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		pass(59 * time.Second)
-		w.want(w.acquire(w.other, w.waiter("b")), locker.Busy)
+		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		pass(59 * time.Second)
 		if n := w.memory.Queued(); n != 1 {
 			t.Errorf("%d in the queue of a waiter that asks", n)

@@ -126,6 +126,94 @@ func (x *ReserveReply) GetFence() uint64 {
 	return 0
 }
 
+type ReserveAllRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*ReserveRequest      `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReserveAllRequest) Reset() {
+	*x = ReserveAllRequest{}
+	mi := &file_inventory_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReserveAllRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReserveAllRequest) ProtoMessage() {}
+
+func (x *ReserveAllRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_inventory_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReserveAllRequest.ProtoReflect.Descriptor instead.
+func (*ReserveAllRequest) Descriptor() ([]byte, []int) {
+	return file_inventory_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReserveAllRequest) GetItems() []*ReserveRequest {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+type ReserveAllReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Locks         int32                  `protobuf:"varint,1,opt,name=locks,proto3" json:"locks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReserveAllReply) Reset() {
+	*x = ReserveAllReply{}
+	mi := &file_inventory_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReserveAllReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReserveAllReply) ProtoMessage() {}
+
+func (x *ReserveAllReply) ProtoReflect() protoreflect.Message {
+	mi := &file_inventory_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReserveAllReply.ProtoReflect.Descriptor instead.
+func (*ReserveAllReply) Descriptor() ([]byte, []int) {
+	return file_inventory_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReserveAllReply) GetLocks() int32 {
+	if x != nil {
+		return x.Locks
+	}
+	return 0
+}
+
 type PackRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sku           string                 `protobuf:"bytes,1,opt,name=sku,proto3" json:"sku,omitempty"`
@@ -135,7 +223,7 @@ type PackRequest struct {
 
 func (x *PackRequest) Reset() {
 	*x = PackRequest{}
-	mi := &file_inventory_proto_msgTypes[2]
+	mi := &file_inventory_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -147,7 +235,7 @@ func (x *PackRequest) String() string {
 func (*PackRequest) ProtoMessage() {}
 
 func (x *PackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_inventory_proto_msgTypes[2]
+	mi := &file_inventory_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -160,7 +248,7 @@ func (x *PackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackRequest.ProtoReflect.Descriptor instead.
 func (*PackRequest) Descriptor() ([]byte, []int) {
-	return file_inventory_proto_rawDescGZIP(), []int{2}
+	return file_inventory_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PackRequest) GetSku() string {
@@ -173,14 +261,14 @@ func (x *PackRequest) GetSku() string {
 type PackReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Fence         uint64                 `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`                                   // of the lock under which the box was packed
-	ReserveFence  uint64                 `protobuf:"varint,2,opt,name=reserve_fence,json=reserveFence,proto3" json:"reserve_fence,omitempty"` // of the one under which its items were reserved: the same
+	ReserveFence  uint64                 `protobuf:"varint,2,opt,name=reserve_fence,json=reserveFence,proto3" json:"reserve_fence,omitempty"` // of the lock under which its items were reserved: the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PackReply) Reset() {
 	*x = PackReply{}
-	mi := &file_inventory_proto_msgTypes[3]
+	mi := &file_inventory_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -192,7 +280,7 @@ func (x *PackReply) String() string {
 func (*PackReply) ProtoMessage() {}
 
 func (x *PackReply) ProtoReflect() protoreflect.Message {
-	mi := &file_inventory_proto_msgTypes[3]
+	mi := &file_inventory_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -205,7 +293,7 @@ func (x *PackReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackReply.ProtoReflect.Descriptor instead.
 func (*PackReply) Descriptor() ([]byte, []int) {
-	return file_inventory_proto_rawDescGZIP(), []int{3}
+	return file_inventory_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PackReply) GetFence() uint64 {
@@ -232,15 +320,21 @@ const file_inventory_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\"8\n" +
 	"\fReserveReply\x12\x12\n" +
 	"\x04left\x18\x01 \x01(\x05R\x04left\x12\x14\n" +
-	"\x05fence\x18\x02 \x01(\x04R\x05fence\"\x1f\n" +
+	"\x05fence\x18\x02 \x01(\x04R\x05fence\"G\n" +
+	"\x11ReserveAllRequest\x122\n" +
+	"\x05items\x18\x01 \x03(\v2\x1c.inventory.v1.ReserveRequestR\x05items\"'\n" +
+	"\x0fReserveAllReply\x12\x14\n" +
+	"\x05locks\x18\x01 \x01(\x05R\x05locks\"\x1f\n" +
 	"\vPackRequest\x12\x10\n" +
 	"\x03sku\x18\x01 \x01(\tR\x03sku\"F\n" +
 	"\tPackReply\x12\x14\n" +
 	"\x05fence\x18\x01 \x01(\x04R\x05fence\x12#\n" +
-	"\rreserve_fence\x18\x02 \x01(\x04R\freserveFence2\xbc\x01\n" +
+	"\rreserve_fence\x18\x02 \x01(\x04R\freserveFence2\xab\x02\n" +
 	"\tInventory\x12\\\n" +
 	"\aReserve\x12\x1c.inventory.v1.ReserveRequest\x1a\x1a.inventory.v1.ReserveReply\"\x17\xca\xfd\x1b\x13\n" +
-	"\rsku:{req.sku}\x1a\x02\b\x1e\x12Q\n" +
+	"\rsku:{req.sku}\x1a\x02\b\x1e\x12m\n" +
+	"\n" +
+	"ReserveAll\x12\x1f.inventory.v1.ReserveAllRequest\x1a\x1d.inventory.v1.ReserveAllReply\"\x1f\xca\xfd\x1b\x1b\x1a\x02\b\x1eJ\x15sku:{req.items.*.sku}\x12Q\n" +
 	"\x04Pack\x12\x19.inventory.v1.PackRequest\x1a\x17.inventory.v1.PackReply\"\x15\xca\xfd\x1b\x11\n" +
 	"\rsku:{req.sku}\x1a\x00B@Z>github.com/latchkit/latchkit/examples/grpc-inventory/inventoryb\x06proto3"
 
@@ -256,23 +350,28 @@ func file_inventory_proto_rawDescGZIP() []byte {
 	return file_inventory_proto_rawDescData
 }
 
-var file_inventory_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_inventory_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_inventory_proto_goTypes = []any{
-	(*ReserveRequest)(nil), // 0: inventory.v1.ReserveRequest
-	(*ReserveReply)(nil),   // 1: inventory.v1.ReserveReply
-	(*PackRequest)(nil),    // 2: inventory.v1.PackRequest
-	(*PackReply)(nil),      // 3: inventory.v1.PackReply
+	(*ReserveRequest)(nil),    // 0: inventory.v1.ReserveRequest
+	(*ReserveReply)(nil),      // 1: inventory.v1.ReserveReply
+	(*ReserveAllRequest)(nil), // 2: inventory.v1.ReserveAllRequest
+	(*ReserveAllReply)(nil),   // 3: inventory.v1.ReserveAllReply
+	(*PackRequest)(nil),       // 4: inventory.v1.PackRequest
+	(*PackReply)(nil),         // 5: inventory.v1.PackReply
 }
 var file_inventory_proto_depIdxs = []int32{
-	0, // 0: inventory.v1.Inventory.Reserve:input_type -> inventory.v1.ReserveRequest
-	2, // 1: inventory.v1.Inventory.Pack:input_type -> inventory.v1.PackRequest
-	1, // 2: inventory.v1.Inventory.Reserve:output_type -> inventory.v1.ReserveReply
-	3, // 3: inventory.v1.Inventory.Pack:output_type -> inventory.v1.PackReply
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	0, // 0: inventory.v1.ReserveAllRequest.items:type_name -> inventory.v1.ReserveRequest
+	0, // 1: inventory.v1.Inventory.Reserve:input_type -> inventory.v1.ReserveRequest
+	2, // 2: inventory.v1.Inventory.ReserveAll:input_type -> inventory.v1.ReserveAllRequest
+	4, // 3: inventory.v1.Inventory.Pack:input_type -> inventory.v1.PackRequest
+	1, // 4: inventory.v1.Inventory.Reserve:output_type -> inventory.v1.ReserveReply
+	3, // 5: inventory.v1.Inventory.ReserveAll:output_type -> inventory.v1.ReserveAllReply
+	5, // 6: inventory.v1.Inventory.Pack:output_type -> inventory.v1.PackReply
+	4, // [4:7] is the sub-list for method output_type
+	1, // [1:4] is the sub-list for method input_type
+	1, // [1:1] is the sub-list for extension type_name
+	1, // [1:1] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_inventory_proto_init() }
@@ -286,7 +385,7 @@ func file_inventory_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_inventory_proto_rawDesc), len(file_inventory_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

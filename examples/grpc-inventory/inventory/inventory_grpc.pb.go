@@ -19,19 +19,24 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Inventory_Reserve_FullMethodName = "/inventory.v1.Inventory/Reserve"
-	Inventory_Pack_FullMethodName    = "/inventory.v1.Inventory/Pack"
+	Inventory_Reserve_FullMethodName    = "/inventory.v1.Inventory/Reserve"
+	Inventory_ReserveAll_FullMethodName = "/inventory.v1.Inventory/ReserveAll"
+	Inventory_Pack_FullMethodName       = "/inventory.v1.Inventory/Pack"
 )
 
 // InventoryClient is the client API for Inventory service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Inventory keeps the stock of a shop. Its handlers read, compute and write, and know nothing of locks.
+// Inventory keeps the stock of a shop. Its handlers read, compute and write, and take no locks.
 type InventoryClient interface {
-	// Reserve takes items from the stock. Calls for the same item run one at a time, in all processes, and wait for each other.
+	// Reserve takes items from the stock. Calls for the same item run one at a time, in all
+	// processes. A call waits for its turn.
 	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveReply, error)
-	// Pack fills a box: it takes the item for itself, and reserves from another server what goes in. A second call is refused.
+	// ReserveAll takes several items, or none. It runs under the locks of all of them.
+	ReserveAll(ctx context.Context, in *ReserveAllRequest, opts ...grpc.CallOption) (*ReserveAllReply, error)
+	// Pack fills a box: it locks the item, and reserves the content at another server. A second call
+	// is refused.
 	Pack(ctx context.Context, in *PackRequest, opts ...grpc.CallOption) (*PackReply, error)
 }
 
@@ -53,6 +58,16 @@ func (c *inventoryClient) Reserve(ctx context.Context, in *ReserveRequest, opts 
 	return out, nil
 }
 
+func (c *inventoryClient) ReserveAll(ctx context.Context, in *ReserveAllRequest, opts ...grpc.CallOption) (*ReserveAllReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReserveAllReply)
+	err := c.cc.Invoke(ctx, Inventory_ReserveAll_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *inventoryClient) Pack(ctx context.Context, in *PackRequest, opts ...grpc.CallOption) (*PackReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PackReply)
@@ -67,11 +82,15 @@ func (c *inventoryClient) Pack(ctx context.Context, in *PackRequest, opts ...grp
 // All implementations must embed UnimplementedInventoryServer
 // for forward compatibility.
 //
-// Inventory keeps the stock of a shop. Its handlers read, compute and write, and know nothing of locks.
+// Inventory keeps the stock of a shop. Its handlers read, compute and write, and take no locks.
 type InventoryServer interface {
-	// Reserve takes items from the stock. Calls for the same item run one at a time, in all processes, and wait for each other.
+	// Reserve takes items from the stock. Calls for the same item run one at a time, in all
+	// processes. A call waits for its turn.
 	Reserve(context.Context, *ReserveRequest) (*ReserveReply, error)
-	// Pack fills a box: it takes the item for itself, and reserves from another server what goes in. A second call is refused.
+	// ReserveAll takes several items, or none. It runs under the locks of all of them.
+	ReserveAll(context.Context, *ReserveAllRequest) (*ReserveAllReply, error)
+	// Pack fills a box: it locks the item, and reserves the content at another server. A second call
+	// is refused.
 	Pack(context.Context, *PackRequest) (*PackReply, error)
 	mustEmbedUnimplementedInventoryServer()
 }
@@ -85,6 +104,9 @@ type UnimplementedInventoryServer struct{}
 
 func (UnimplementedInventoryServer) Reserve(context.Context, *ReserveRequest) (*ReserveReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reserve not implemented")
+}
+func (UnimplementedInventoryServer) ReserveAll(context.Context, *ReserveAllRequest) (*ReserveAllReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReserveAll not implemented")
 }
 func (UnimplementedInventoryServer) Pack(context.Context, *PackRequest) (*PackReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pack not implemented")
@@ -128,6 +150,24 @@ func _Inventory_Reserve_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Inventory_ReserveAll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReserveAllRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InventoryServer).ReserveAll(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Inventory_ReserveAll_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InventoryServer).ReserveAll(ctx, req.(*ReserveAllRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Inventory_Pack_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PackRequest)
 	if err := dec(in); err != nil {
@@ -156,6 +196,10 @@ var Inventory_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reserve",
 			Handler:    _Inventory_Reserve_Handler,
+		},
+		{
+			MethodName: "ReserveAll",
+			Handler:    _Inventory_ReserveAll_Handler,
 		},
 		{
 			MethodName: "Pack",

@@ -20,8 +20,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// remote is a server in a process of its own, whose asynq and whose Locker each have a way of their own to Redis. It says what becomes
-// of its tasks, and when a run's context ends, which its handler does not look at.
+// remote is a server in a process of its own, whose asynq and whose Locker each have a way of their
+// own to Redis. It says what becomes of its tasks, and when a run's context ends, which its handler
+// does not look at.
 var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
 	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
 	db, err := sql.Open("pgx", dsn)
@@ -66,7 +67,8 @@ func tellProblems(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// outage is a worker that has begun a task, and is cut off from Redis since. Everybody else reaches it.
+// outage is a worker that has begun a task, and is cut off from Redis since. Everybody else reaches
+// it.
 type outage struct {
 	dsn, queue string
 	first      *proc.Child
@@ -74,7 +76,8 @@ type outage struct {
 	lift       func()
 }
 
-// cutOff cuts the ways to Redis that are named: nothing comes through any more, and with severed all connections break as well.
+// cutOff cuts the ways to Redis that are named: nothing comes through any more, and with severed
+// all connections break as well.
 func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -109,8 +112,8 @@ func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	return o
 }
 
-// A worker that is cut off from Redis cannot be kept from being overtaken. It knows that by its own clock, before anybody overtakes it,
-// and commits nothing: not while it is cut off, and not later.
+// A worker that is cut off from Redis cannot be kept from being overtaken. It knows that by its own
+// clock, before anybody overtakes it, and commits nothing: not while it is cut off, and not later.
 func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
@@ -140,8 +143,8 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	}
 }
 
-// Where asynq alone is cut off, it starts the task elsewhere as well. The lock is still held: nothing runs before the first run has
-// ended, and with Once nothing after it.
+// Where asynq alone is cut off, it starts the task elsewhere as well. The lock is still held:
+// nothing runs before the first run has ended, and with Once nothing after it.
 func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "guarded", true, false)
@@ -163,7 +166,8 @@ func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	balanced(t, o.dsn, 90)
 }
 
-// Without a guard both do the work, at the same time. If that ends, there is nothing to guard against.
+// Without a guard both do the work, at the same time. If that ends, there is nothing to guard
+// against.
 func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "not guarded", true, false)

@@ -1,4 +1,3 @@
-// Package asynqlock_test shows asynqlock and sqllock together: a job runs once, and a holder that was overtaken commits nothing.
 package asynqlock_test
 
 import (
@@ -34,8 +33,8 @@ func (silent) Fatal(...any) {}
 
 const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
 
-// worker is a server in a process of its own. Its handler says when it runs, and takes money from an account when it is told to, without
-// a look at its context.
+// worker is a server in a process of its own. Its handler says when it runs, and takes money from
+// an account when it is told to, without a look at its context.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, dsn, queue, way := args[0], args[1], args[2], args[3]
 	db, err := sql.Open("pgx", dsn)
@@ -147,7 +146,8 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	}
 }
 
-// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30 s ago, when they start.
+// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30
+// s ago, when they start.
 func age(t *testing.T, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}

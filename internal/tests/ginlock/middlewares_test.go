@@ -35,7 +35,8 @@ func deadline(d time.Duration) gin.HandlerFunc {
 	}
 }
 
-// TestInTheDocumentedOrder sends requests through Recovery, otelgin, a time-out, ginlock and a handler, on a real server.
+// TestInTheDocumentedOrder sends requests through Recovery, otelgin, a time-out, ginlock and a
+// handler, on a real server.
 func TestInTheDocumentedOrder(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for limit, limited := range map[string]func(d time.Duration) gin.HandlerFunc{

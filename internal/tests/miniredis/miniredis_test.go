@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-func setup(t *testing.T, opts ...locker.Option) (*miniredis.Miniredis, *locker.Engine) {
+func setup(t *testing.T, opts ...locker.SingleOption) (*miniredis.Miniredis, *locker.Engine) {
 	t.Helper()
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -71,7 +71,7 @@ func TestOneLifeOfALock(t *testing.T) {
 	if next.Fence() <= lease.Fence() {
 		t.Fatalf("fence %d after %d", next.Fence(), lease.Fence())
 	}
-	if err := l.Break(t.Context(), "a", next.Fence(), "drill"); err != nil {
+	if err := l.Revoke(t.Context(), "a", next.Fence(), "drill"); err != nil {
 		t.Fatal(err)
 	}
 	want(t, next.Release(t.Context()), locker.ErrRevoked)

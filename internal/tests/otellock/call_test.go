@@ -16,12 +16,15 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/latchkit/latchkit/locker/store"
+
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -35,13 +38,14 @@ func (s *orders) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, error
 	return &shop.Receipt{}, s.place(ctx)
 }
 
-// A call's reply and the spans that it leaves behind, for every row of grpclock's table, over a real connection.
+// A call's reply and the spans that it leaves behind, for every row of grpclock's table, over a
+// real connection.
 func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 	const canary = "canary"
 	refusal := func(err error) func(*lockertest.Memory) {
-		return func(store *lockertest.Memory) { store.Fail(locker.OpAcquire, &locker.Refusal{Err: err}) }
+		return func(backend *lockertest.Memory) { backend.Fail(locker.OpAcquire, &store.Refusal{Err: err}) }
 	}
-	occupied := func(store *lockertest.Memory) { store.Occupy("order:"+canary, 0) }
+	occupied := func(backend *lockertest.Memory) { backend.Occupy("order:"+canary, 0) }
 	refused := func(status, result, errorType string, attempts int) []string {
 		if errorType != "" {
 			errorType = "error.type=" + errorType + " "
@@ -66,11 +70,12 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 		rule    grpclock.Rule
 		locker  []locker.Option
 		opts    []grpclock.Option
-		before  func(store *lockertest.Memory)
+		before  func(backend *lockertest.Memory)
 		closed  bool
-		order   string                                                    // default: the canary
-		handle  func(ctx context.Context, store *lockertest.Memory) error // default: success
-		patient time.Duration                                             // the client's deadline
+		bare    bool                                                        // without readers
+		order   string                                                      // default: the canary
+		handle  func(ctx context.Context, backend *lockertest.Memory) error // default: success
+		patient time.Duration                                               // the client's deadline
 
 		code     codes.Code
 		reason   string // "": no ErrorInfo
@@ -117,7 +122,9 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 		},
 		"a mode that the Locker has not": {
-			rule: grpclock.Rule{Mode: locker.Shared}, code: codes.Internal, reason: grpclock.ReasonMisconfigured,
+			// Bind would refuse a Rule that says so from the start.
+			opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Mode = locker.Shared })},
+			bare: true, code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 			spans: []string{"acquire order: Error(unsupported) error.type=unsupported mode=shared name=order result=error ttl=T"},
 		},
 		"unavailable": {
@@ -127,8 +134,8 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 		"closed": {closed: true, code: codes.Unavailable, reason: grpclock.ReasonClosed, retry: true},
 		"lost": {
 			locker: []locker.Option{locker.WithTTL(60 * time.Millisecond)},
-			handle: func(ctx context.Context, store *lockertest.Memory) error {
-				store.Steal("order:" + canary)
+			handle: func(ctx context.Context, backend *lockertest.Memory) error {
+				backend.Steal("order:" + canary)
 				<-ctx.Done()
 				return nil
 			},
@@ -149,13 +156,13 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
-			store := lockertest.NewMemory()
+			backend := lockertest.NewMemory()
 			if tc.before != nil {
-				tc.before(store)
+				tc.before(backend)
 			}
-			var kind locker.Store = store
-			if tc.rule.Mode == locker.Shared {
-				kind = struct{ locker.Store }{store} // without readers
+			var kind locker.Store = backend
+			if tc.bare {
+				kind = struct{ locker.Store }{backend}
 			}
 			l := lockertest.NewLocker(t, kind, append(tc.locker, locker.WithObserver(tel.observer))...)
 			if tc.closed {
@@ -182,7 +189,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 				if tc.handle == nil {
 					return nil
 				}
-				return tc.handle(ctx, store)
+				return tc.handle(ctx, backend)
 			}})
 			order := &shop.Order{OrderId: canary}
 			if tc.order != "" {

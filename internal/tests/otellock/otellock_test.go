@@ -1,4 +1,5 @@
-// Package otellock_test tests the Observer with the OpenTelemetry SDK, which the library itself must not import.
+// Package otellock_test tests the Observer with the OpenTelemetry SDK, which the library itself
+// must not import.
 package otellock_test
 
 import (
@@ -14,12 +15,16 @@ import (
 	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/latchkit/latchkit/locker/store"
+
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -143,7 +148,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 		},
 		"unavailable": {
 			do: func(ctx context.Context, _ *testing.T, w world) {
-				w.store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("out of memory")})
+				w.store.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 				run(ctx, w, locker.Rule{}, nothing)
 			},
 			spans:  []string{"acquire order: Error(unavailable) error.type=unavailable mode=exclusive name=order result=unavailable ttl=3 wait.attempts=1"},
@@ -180,7 +185,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					if err := w.lock.Break(ctx, "order:42", info.Fence, "drill"); err != nil {
+					if err := w.lock.Revoke(ctx, "order:42", info.Fence, "drill"); err != nil {
 						t.Error(err)
 					}
 					return untilLost(ctx)
@@ -188,7 +193,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 			},
 			spans: []string{
 				acquired,
-				"break order: Unset fence=N mode=exclusive name=order result=broken",
+				"revoke order: Unset fence=N mode=exclusive name=order result=revoked",
 				"hold order: Error(revoked) error.type=revoked fence=N mode=exclusive name=order result=revoked ttl=3",
 				"release order: Error(revoked) error.type=revoked fence=N mode=exclusive name=order result=revoked ttl=3",
 			},
@@ -227,20 +232,20 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 			metric: measured,
 		},
 		"gone": {
-			do:    func(ctx context.Context, _ *testing.T, w world) { _ = w.lock.Break(ctx, "order:42", 7, "drill") },
-			spans: []string{"break order: Error(gone) error.type=gone fence=N mode=exclusive name=order result=gone"},
+			do:    func(ctx context.Context, _ *testing.T, w world) { _ = w.lock.Revoke(ctx, "order:42", 7, "drill") },
+			spans: []string{"revoke order: Error(gone) error.type=gone fence=N mode=exclusive name=order result=gone"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
-				store := lockertest.NewMemory()
+				backend := lockertest.NewMemory()
 				pace := locker.WithBackoff(locker.Constant(time.Second))
 				options := []locker.Option{pace, locker.WithMaxWaiters(1), locker.WithObserver(tel.observer)}
 				tc.do(t.Context(), t, world{
-					store:   store,
-					lock:    lockertest.NewLocker(t, store, options...),
-					other:   lockertest.NewLocker(t, store, pace),
+					store:   backend,
+					lock:    lockertest.NewLocker(t, backend, options...),
+					other:   lockertest.NewLocker(t, backend, pace),
 					options: options,
 				})
 				if got := tel.told(t); !slices.Equal(got, tc.spans) {
@@ -283,7 +288,7 @@ type spy struct {
 	owner string
 }
 
-func (s *spy) note(ctx context.Context, op locker.Op, c locker.Claim) {
+func (s *spy) note(ctx context.Context, op locker.Op, c store.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls == nil {
@@ -293,12 +298,12 @@ func (s *spy) note(ctx context.Context, op locker.Op, c locker.Claim) {
 	s.owner = c.Owner
 }
 
-func (s *spy) Acquire(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+func (s *spy) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	s.note(ctx, locker.OpAcquire, c)
 	return s.Memory.Acquire(ctx, c)
 }
 
-func (s *spy) Release(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+func (s *spy) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	s.note(ctx, locker.OpRelease, c)
 	return s.Memory.Release(ctx, c)
 }
@@ -438,31 +443,31 @@ func (tel *telemetry) everything(t testing.TB) (spans, points string) {
 // canaries does all that may show a key, a token, metadata or the text of an error.
 func canaries(t *testing.T, opts ...otellock.Option) (tel *telemetry, token string) {
 	tel = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...)
-	store := &spy{Memory: lockertest.NewMemory()}
-	l := lockertest.NewLocker(t, store, locker.WithObserver(tel.observer),
+	backend := &spy{Memory: lockertest.NewMemory()}
+	l := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer),
 		locker.WithMetadata(func(context.Context) string { return "canary-metadata" }))
 	rule := locker.Rule{Key: "canary-key", Name: "order", Wait: locker.NoWait}
 	refused := func() { _ = locker.Run(t.Context(), l, rule, nothing) }
 	_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
 		refused()
 		info, _ := l.Inspect(ctx, rule.Key)
-		_ = l.Break(ctx, rule.Key, info.Fence, "canary-reason")
+		_ = l.Revoke(ctx, rule.Key, info.Fence, "canary-reason")
 		return untilLost(ctx)
 	})
 	_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
-		store.Steal(rule.Key)
+		backend.Steal(rule.Key)
 		_ = lease.Extend(ctx, time.Minute)
 		return errors.New("canary-error of the work")
 	})
-	store.Free(rule.Key)
-	store.Fail(locker.OpAcquire, &locker.Refusal{Err: errors.New("canary-error: canary-key is odd")})
+	backend.Free(rule.Key)
+	backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("canary-error: canary-key is odd")})
 	refused()
 	synctest.Wait() // what the Engine still does in the background is over
-	if tel.span(t, "break lock") == nil || len(tel.spans.Ended()) < 9 || len(store.owner) < 20 {
+	if tel.span(t, "revoke lock") == nil || len(tel.spans.Ended()) < 9 || len(backend.owner) < 20 {
 		t.Fatalf("the canaries were not flown: %q", tel.told(t))
 	}
-	return tel, store.owner
+	return tel, backend.owner
 }
 
 func TestNoKeyNoTokenAndNoErrorTextIsExported(t *testing.T) {

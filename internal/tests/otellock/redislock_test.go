@@ -203,7 +203,8 @@ func TestRedislockTellsAServerThatIsNotThere(t *testing.T) {
 	}
 }
 
-// What redislock sends becomes a child of our span: tracing of the client shows in which attempt the time went.
+// What redislock sends becomes a child of our span: tracing of the client shows in which attempt
+// the time went.
 func TestTheCallsOfRedislockAreChildrenOfTheSpan(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	client := redistest.Shared(t).Client(t)

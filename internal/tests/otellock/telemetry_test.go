@@ -87,7 +87,8 @@ func (tel *telemetry) histogram(t testing.TB) metricdata.Histogram[float64] {
 	return metricdata.Histogram[float64]{}
 }
 
-// told puts the spans of locks into one line each, in the order of their ends: "acquire order: Unset mode=exclusive …".
+// told puts the spans of locks into one line each, in the order of their ends: "acquire order:
+// Unset mode=exclusive …".
 func (tel *telemetry) told(t testing.TB) []string {
 	t.Helper()
 	var lines []string

@@ -1,7 +1,7 @@
 package quorum
 
-// client asks for the key, holds it for a while, and gives it up, over and over. Now and then it dies in between: it goes
-// on as a new one, and leaves everything as it is.
+// client asks for the key, holds it for a while, and gives it up, over and over. Now and then it
+// dies in between: it goes on as a new one, and leaves everything as it is.
 type client struct {
 	world  *world
 	index  int
@@ -141,7 +141,8 @@ func (c *client) count(fence int64) (n int) {
 	return n
 }
 
-// propose settles the fence, with the shortest block of those that count; onlySame: those that have it already.
+// propose settles the fence, with the shortest block of those that count; onlySame: those that have
+// it already.
 func (c *client) propose(fence int64, onlySame bool) {
 	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
 	for i := range c.votes {

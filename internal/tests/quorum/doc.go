@@ -1,9 +1,10 @@
-// Package quorum simulates how a quorum of independent nodes grants a lock and its fence: random schedules of votes,
-// confirmations, releases and expiries, with messages that are lost, late or repeated, clients that die, clocks that differ, and
-// nodes that lose all they know. Ten million steps take a few seconds.
+// Package quorum simulates how a quorum of independent nodes grants a lock and its fence: random
+// schedules of votes, confirmations, releases and expiries, with messages that are lost, late or
+// repeated, clients that die, clocks that differ, and nodes that lose all they know. Ten million
+// steps take a few seconds.
 //
-// It is a second writing-down of the rules, short enough to be read beside the scripts, and it asks of each whether it is
-// needed: with any one of them switched off ([Rule]) an invariant must break.
+// It is a second writing-down of the rules, short enough to be read beside the scripts, and it asks
+// of each whether it is needed: with any one of them switched off ([Rule]) an invariant must break.
 //
 //	go test ./quorum                                   the ordinary run
 //	go test ./quorum -run TestTheRules -steps 1e9      a campaign
@@ -13,5 +14,5 @@
 //	unique     no fence belongs to two of them
 //	forward    a lease that was granted before another was asked for has the smaller fences
 //	in order   where two had the same node's vote, the first to have it has the smaller fences
-//	alone      no two clients believe at once that they hold the key; only if expiries come by the clock
+//	alone      no two clients believe at once that they hold the key, as long as clocks are right
 package quorum

@@ -31,7 +31,7 @@ func (n *node) forget(now int64, s *Scenario) {
 	}
 }
 
-// vote is quorum_acquire.lua.
+// vote is vote.lua.
 func (n *node) vote(now int64, s *Scenario, m message) (answer message, ok bool) {
 	if now < n.out {
 		return m, false
@@ -62,7 +62,7 @@ func (n *node) vote(now int64, s *Scenario, m message) (answer message, ok bool)
 	return m, true
 }
 
-// confirm is quorum_confirm.lua.
+// confirm is confirm.lua.
 func (n *node) confirm(s *Scenario, m message) bool {
 	last := m.fence + m.block - 1
 	if s.Without == Block {
@@ -79,7 +79,7 @@ func (n *node) confirm(s *Scenario, m message) bool {
 	return true
 }
 
-// release is quorum_release.lua, without a tombstone: late repetitions may take the vote again, for nothing.
+// release is release.lua, without a tombstone: late repetitions may take the vote again, for nothing.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

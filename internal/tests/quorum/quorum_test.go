@@ -8,7 +8,8 @@ import (
 
 var steps = flag.Float64("steps", 1.6e7, "steps of TestTheRules")
 
-// scenarios are those in which nothing may break: of both sizes, with expiries by the clock and at any instant.
+// scenarios are those in which nothing may break: of both sizes, with expiries by the clock and at
+// any instant.
 func scenarios() (all []Scenario) {
 	for _, n := range []int{3, 5} {
 		for _, any := range []bool{false, true} {
@@ -45,7 +46,8 @@ func TestTheRulesKeepFencesUniqueAndLeasesApart(t *testing.T) {
 	}
 }
 
-// Each rule is switched off once, and something must break: otherwise the simulation proves nothing.
+// Each rule is switched off once, and something must break: otherwise the simulation proves
+// nothing.
 func TestEachRuleIsNeeded(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

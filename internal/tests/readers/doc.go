@@ -1,29 +1,34 @@
-// Package readers is a model of phase-fair readers and writers on one Redis node, and compares with it, step by step, what the
-// Stores answer: lockertest's, and the scripts on a real server.
+// Package readers is a model of phase-fair readers and writers on one Redis node, and compares with
+// it, step by step, what the Stores answer: lockertest's, and the scripts on a real server.
 //
-// The model is a second writing-down of the protocol, short enough to be read beside the scripts: who holds the key, who reads
-// in the phase and until when, who waits in which order, and what each step answers and tells. Histories are played on it at
-// random: processes that come and are killed, tokens whose acquires are repeated or run late, parts that run out, writers
-// without readers and other libraries on the same key, operators who break a phase, servers that evict keys. A watch looks at
-// the answers alone, as the callers see them, and says what must never be:
+// The model is a second writing-down of the protocol, short enough to be read beside the scripts:
+// who holds the key, who reads in the phase and until when, who waits in which order, and what each
+// step answers and tells. Histories are played on it at random: processes that come and are killed,
+// tokens whose acquires are repeated or run late, parts that run out, writers without readers and
+// other libraries on the same key, operators who break a phase, servers that evict keys. A watch
+// looks at the answers alone, as the callers see them, and says what must never be:
 //
 //	alone        a writer holds beside anybody else
 //	fences       a phase has two, or a later holder a smaller one, or its own changes
 //	promise      a lease is gone before its time
-//	reason       somebody is turned away although nobody is in the way: what is gone costs no more than its own time
-//	fair         a reader enters while a writer waits, or waits for more writers than one, or a writer for more phases than it has to
+//	reason       a caller is refused although no holder is in its way; a dead holder
+//	             costs no more than its own TTL
+//	fair         a reader enters while a writer waits, or waits for more than one writer,
+//	             or a writer waits for more phases than it has to
 //	dead         a process that lets its turn lapse is granted the key again before it is heard of
-//	idle         a key is free, or a phase open, for somebody who waits, has an inbox, and was not told
-//	told         readers are not told that a writer waits
+//	idle         a key is free, or a phase open, and a waiter with an inbox is not notified
+//	told         readers are not notified that a writer waits
 //	undone       a token is granted the key after it was undone
 //	left         something stays when all have gone
 //
-// Every rule of the protocol is a switch ([Rule]), and with any one of them off an invariant must break in the model, and the
-// model must differ from the Stores: otherwise these histories are blind, or the rule is not needed.
+// Every rule of the protocol is a switch ([Rule]), and with any one of them off an invariant must
+// break in the model, and the model must differ from the Stores: otherwise these histories are
+// blind, or the rule is not needed.
 //
 //	go test ./readers                               the ordinary run
 //	go test ./readers -rapid.checks 20000           a campaign
 //	go test ./readers -run TestRules -tally -v      how often each rule is missed, and by whom
 //
-// Where to begin: model.go is what the server does, phases.go whose turn it is, watch.go what must be true.
+// Where to begin: model.go is what the server does, phases.go whose turn it is, watch.go what must
+// be true.
 package readers

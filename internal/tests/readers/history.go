@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// subject is a server with one key and some processes, which are numbered. The fences in its answers are its own.
+// subject is a server with one key and some processes, which are numbered. The fences in its
+// answers are its own.
 type subject interface {
 	acquire(claim) answer
 	renew(c claim, ttl int) answer
@@ -37,7 +39,8 @@ type abilities struct {
 	mute   bool // some owners are told nothing
 }
 
-// history plays steps on a subject. The model, if there is one, must answer the same; the watch looks on.
+// history plays steps on a subject. The model, if there is one, must answer the same; the watch
+// looks on.
 type history struct {
 	source
 	abilities
@@ -197,12 +200,12 @@ func (h *history) acquire(o *owner) {
 	} else {
 		h.grants(o, want, got)
 	}
-	h.look(servedIf(got.State == locker.Granted || got.State == locker.Busy, handed))
+	h.look(servedIf(got.State == store.Granted || got.State == store.Busy, handed))
 }
 
 // grants remembers what an owner was granted.
 func (h *history) grants(o *owner, want, got answer) {
-	if got.State == locker.Granted {
+	if got.State == store.Granted {
 		h.holdsNow(o, want.Fence, got.Fence)
 	}
 }
@@ -250,7 +253,7 @@ func (h *history) release(o *owner) {
 	got := h.subject.release(o.of(theSubject), g)
 	h.log("p%d %s releases, undo: %v, keep: %d, done: %v, next: %v: %v", o.process, o.owner, g.undo, g.keep, g.done, next != nil, got)
 	h.compare(want, got)
-	if got.State == locker.Released && g.done {
+	if got.State == store.Released && g.done {
 		h.watch.completed()
 	}
 	told := h.mail()
@@ -264,7 +267,7 @@ func (h *history) release(o *owner) {
 		h.grants(next, *want.Next, *got.Next)
 	}
 	by := handed
-	if waited && !o.plain || got.State == locker.Released && g.done {
+	if waited && !o.plain || got.State == store.Released && g.done {
 		by = opened
 	}
 	h.look(by)
@@ -294,7 +297,7 @@ func (h *history) downgrade(o *owner) {
 		h.watch.downgraded(o.of(theSubject), fence, got)
 	}
 	h.mail()
-	h.look(servedIf(got.State == locker.Granted && wrote, admitted))
+	h.look(servedIf(got.State == store.Granted && wrote, admitted))
 }
 
 func (h *history) breakHolder() {
@@ -323,11 +326,11 @@ func (h *history) breakHolder() {
 	got := h.subject.breakHolder(fence)
 	h.log("break of fence %d: %v", fence, got)
 	h.compare(want, got)
-	if got.State == locker.Released {
+	if got.State == store.Released {
 		h.watch.thrown()
 	}
 	h.mail()
-	h.look(servedIf(got.State == locker.Released, handed))
+	h.look(servedIf(got.State == store.Released, handed))
 }
 
 func (h *history) pass() {
@@ -400,12 +403,12 @@ func (h *history) mail() []message {
 	}
 	got := h.subject.said(want)
 	for _, m := range got {
-		if m.kind == locker.EventDone { // in whichever order they come: these have left before anybody was served
+		if m.kind == store.EventDone { // in whichever order they come: these have left before anybody was served
 			delete(h.watch.waits, m.owner)
 		}
 	}
 	for _, m := range got {
-		if m.kind == locker.EventGranted {
+		if m.kind == store.EventGranted {
 			o := h.by[m.owner]
 			i := slices.IndexFunc(want, func(w message) bool { return w.kind == m.kind && w.owner == m.owner })
 			wanted := 0
@@ -451,7 +454,8 @@ func (h *history) differ(format string, args ...any) {
 	}
 }
 
-// same says whether a fence of the model is the subject's: the offset in a grant is, and each grant has its own.
+// same says whether a fence of the model is the subject's: the offset in a grant is, and each grant
+// has its own.
 func (h *history) same(want, got int) bool {
 	if want == 0 || got == 0 {
 		return want == got
@@ -537,9 +541,9 @@ func (h *history) String() string {
 func (a answer) String() string {
 	s := a.State.String()
 	switch a.State {
-	case locker.Busy:
+	case store.Busy:
 		s += fmt.Sprintf(" behind fence %d for %d, place %d", a.Holder, a.Left, a.Place)
-	case locker.Granted:
+	case store.Granted:
 		s += fmt.Sprintf(" with fence %d, a writer waits: %v", a.Fence, a.Writer)
 	default:
 	}

@@ -27,8 +27,8 @@ func play(h *history, steps int) {
 	h.finish()
 }
 
-// every combination of what may happen in a history comes in turn. A reader that a Locker without readers has served stands in
-// no phase, so nothing can be evicted that says so.
+// every combination of what may happen in a history comes in turn. A reader that a Locker without
+// readers has served stands in no phase, so nothing can be evicted that says so.
 func every(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }

@@ -5,10 +5,12 @@ import (
 	"slices"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// model is one key with its readers and writers as one would explain them, without a network. Time passes in units, and only
-// when it is told to. Fences are numbers of its own: each grant has blockOf of them.
+// model is one key with its readers and writers as one would explain them, without a network. Time
+// passes in units, and only when it is told to. Fences are numbers of its own: each grant has
+// blockOf of them.
 type model struct {
 	without Rule // left out
 	now     int
@@ -86,7 +88,7 @@ const (
 
 // answer is what a step says.
 type answer struct {
-	State  locker.State
+	State  store.State
 	Fence  int // granted
 	Writer bool
 	Place  int // busy
@@ -98,7 +100,7 @@ type answer struct {
 // message is what a step tells a process.
 type message struct {
 	process int
-	kind    locker.EventKind
+	kind    store.EventKind
 	owner   string
 	fence   int
 	writer  bool
@@ -166,14 +168,14 @@ func (m *model) lengthen(ttl int) { m.lease.ends = max(m.lease.ends, m.now+ttl) 
 func (m *model) acquire(c claim) answer {
 	if n, ok := m.note(c.owner); ok {
 		if n.revoked {
-			return answer{State: locker.Revoked}
+			return answer{State: store.Revoked}
 		}
 		if !m.off(Undo) {
-			return answer{State: locker.Undone}
+			return answer{State: store.Undone}
 		}
 	}
 	if c.once && m.done > m.now {
-		return answer{State: locker.Done}
+		return answer{State: store.Done}
 	}
 	if m.holds(c.owner) {
 		m.confirm()
@@ -217,10 +219,10 @@ func (m *model) entered(c claim) answer {
 	return a
 }
 
-func (m *model) granted() answer { return answer{State: locker.Granted, Fence: m.lease.fence} }
+func (m *model) granted() answer { return answer{State: store.Granted, Fence: m.lease.fence} }
 
 func (m *model) busy(c claim) answer {
-	a := answer{State: locker.Busy, Left: m.lease.ends - m.now}
+	a := answer{State: store.Busy, Left: m.lease.ends - m.now}
 	if m.lease.kind != foreign {
 		a.Holder = m.lease.fence
 	}
@@ -239,7 +241,7 @@ func (m *model) renew(c claim, ttl int) answer {
 	if m.holds(c.owner) {
 		m.confirm()
 		m.lengthen(ttl)
-		return answer{State: locker.Granted}
+		return answer{State: store.Granted}
 	}
 	if m.lease == nil || m.lease.kind != phase || c.plain || c.phase == 0 || c.phase != m.lease.fence && !m.off(ComparePhase) {
 		return m.notOurs(c)
@@ -252,14 +254,14 @@ func (m *model) renew(c claim, ttl int) answer {
 		p.ends = m.now + ttl
 	}
 	m.lengthen(ttl)
-	return answer{State: locker.Granted, Writer: m.writerWaits()}
+	return answer{State: store.Granted, Writer: m.writerWaits()}
 }
 
 func (m *model) notOurs(c claim) answer {
 	if m.revoked(c) {
-		return answer{State: locker.Revoked}
+		return answer{State: store.Revoked}
 	}
-	return answer{State: locker.NotOurs}
+	return answer{State: store.NotOurs}
 }
 
 // revoked says whether the owner, or the phase in which it reads, was thrown out.
@@ -297,7 +299,7 @@ func (m *model) release(c claim, g giving) answer {
 		m.done = m.now + doneLife
 		m.dismiss()
 	}
-	a := answer{State: locker.Released}
+	a := answer{State: store.Released}
 	switch {
 	case reads:
 		m.leavePhase(c, g)
@@ -321,10 +323,10 @@ func (m *model) release(c claim, g giving) answer {
 // follow is the acquire of the next writer, which comes with a release.
 func (m *model) follow(c claim) answer {
 	if _, undone := m.note(c.owner); undone {
-		return answer{State: locker.Undone}
+		return answer{State: store.Undone}
 	}
 	if c.once && m.done > m.now {
-		return answer{State: locker.Done}
+		return answer{State: store.Done}
 	}
 	switch {
 	case m.lease == nil:
@@ -357,11 +359,11 @@ func (m *model) giveUp(c claim, g giving) answer {
 	}
 	switch {
 	case revoked:
-		return answer{State: locker.Revoked}
+		return answer{State: store.Revoked}
 	case g.done && m.done > m.now:
-		return answer{State: locker.Done}
+		return answer{State: store.Done}
 	}
-	return answer{State: locker.NotOurs}
+	return answer{State: store.NotOurs}
 }
 
 // downgrade makes a writer the first reader of a phase with the given fence out of its block.
@@ -371,7 +373,7 @@ func (m *model) downgrade(c claim, fence int) answer {
 		m.confirm()
 		m.free()
 		m.serve(claim{}, true)
-		return answer{State: locker.Granted, Fence: fence, Writer: m.writerWaits()}
+		return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
 	case m.holds(c.owner):
 		m.confirm()
 		if m.off(DowngradeFence) {
@@ -389,14 +391,14 @@ func (m *model) downgrade(c claim, fence int) answer {
 	default:
 		return m.notOurs(c)
 	}
-	return answer{State: locker.Granted, Fence: fence, Writer: m.writerWaits()}
+	return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
 }
 
 // breakHolder throws out whoever has that fence.
 func (m *model) breakHolder(fence int) answer {
 	l := m.lease
 	if l == nil || l.kind == foreign || fence < l.fence || fence >= l.fence+l.block {
-		return answer{State: locker.NotOurs}
+		return answer{State: store.NotOurs}
 	}
 	n := note{revoked: true, ends: m.now + max(l.ends-m.now, queueLife)}
 	if l.kind == alone {
@@ -407,11 +409,11 @@ func (m *model) breakHolder(fence int) answer {
 		m.notes[phaseNote(l.fence)] = n
 	}
 	if l.kind == phase && m.off(BreakAll) {
-		return answer{State: locker.Released}
+		return answer{State: store.Released}
 	}
 	m.free()
 	m.serve(claim{}, l.kind != phase)
-	return answer{State: locker.Released}
+	return answer{State: store.Released}
 }
 
 // info is what inspection shows.

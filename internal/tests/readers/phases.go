@@ -4,13 +4,15 @@ import (
 	"slices"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Whose turn it is. After a writer all readers who wait enter together, after the last reader the first writer. While a writer
-// waits no reader enters. So while a phase is on the first who waits is a writer.
+// Whose turn it is. After a writer all readers who wait enter together, after the last reader the
+// first writer. While a writer waits no reader enters. So while a phase is on the first who waits
+// is a writer.
 
-// enter makes c a reader for ttl at least. Where the server has forgotten who reads, somebody nameless stays in the phase, for
-// as long as that could last at most.
+// enter makes c a reader for ttl at least. Where the server has forgotten who reads, somebody
+// nameless stays in the phase, for as long as that could last at most.
 func (m *model) enter(c claim, ttl int) {
 	l := m.lease
 	if len(l.parts) == 0 && l.ends > m.now && !m.off(EvictedReaders) {
@@ -45,7 +47,7 @@ func (m *model) letIn(readers []claim, asks string) {
 	}
 	for _, c := range readers {
 		if c.owner != asks {
-			m.tell(message{process: c.process, kind: locker.EventGranted, owner: c.owner, fence: m.lease.fence, writer: m.writerWaits()})
+			m.tell(message{process: c.process, kind: store.EventGranted, owner: c.owner, fence: m.lease.fence, writer: m.writerWaits()})
 		}
 	}
 }
@@ -100,9 +102,10 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 }
 
-// alive are those who wait and live, in order, up to the first writer, and the readers behind it: whether a writer lives who stands
-// behind another one is found out when its turn has come. The others leave the queue, with all of its process who was handed the
-// key and let that lapse, or whose process is gone. Who asks lives, but may leave with its process.
+// alive are those who wait and live, in order, up to the first writer, and the readers behind it:
+// whether a writer lives who stands behind another one is found out when its turn has come. The
+// others leave the queue, with all of its process who was handed the key and let that lapse, or
+// whose process is gone. Who asks lives, but may leave with its process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -132,7 +135,8 @@ func (m *model) alive(asks string) []claim {
 	return alive
 }
 
-// serve gives a free key to whose turn it is. A writer who asks, and whose turn it is, takes it by itself.
+// serve gives a free key to whose turn it is. A writer who asks, and whose turn it is, takes it by
+// itself.
 func (m *model) serve(asks claim, afterWriter bool) {
 	if m.lease != nil {
 		return
@@ -190,7 +194,7 @@ func (m *model) handOver(c claim) {
 		m.queue = slices.Insert(slices.Delete(m.queue, i, i+1), 0, place{c, true})
 	}
 	m.put(c, c.hand)
-	m.tell(message{process: c.process, kind: locker.EventGranted, owner: c.owner, fence: m.lease.fence})
+	m.tell(message{process: c.process, kind: store.EventGranted, owner: c.owner, fence: m.lease.fence})
 }
 
 // announce tells who reads that a writer waits.
@@ -200,7 +204,7 @@ func (m *model) announce() {
 	}
 	for owner, p := range m.lease.parts {
 		if p.ends > m.now {
-			m.tell(message{process: p.process, kind: locker.EventWriter, owner: owner})
+			m.tell(message{process: p.process, kind: store.EventWriter, owner: owner})
 		}
 	}
 }
@@ -223,7 +227,8 @@ func (w message) answers(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
 
-// join puts c at the tail. Who was handed the key, let that lapse and asks before anybody noticed is first again.
+// join puts c at the tail. Who was handed the key, let that lapse and asks before anybody noticed
+// is first again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false
@@ -258,7 +263,7 @@ func (m *model) drop(of place) {
 func (m *model) dismiss() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		if p.once {
-			m.tell(message{process: p.process, kind: locker.EventDone, owner: p.owner})
+			m.tell(message{process: p.process, kind: store.EventDone, owner: p.owner})
 		}
 		return p.once
 	})
@@ -288,5 +293,6 @@ func (m *model) waiters() int {
 	return n
 }
 
-// writerWaits is what readers are told: while they read nobody but writers, and readers behind them, waits.
+// writerWaits is what readers are told: while they read nobody but writers, and readers behind
+// them, waits.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

@@ -16,8 +16,9 @@ var apart = map[Rule]string{
 	Announce:       "to be told more than must be is no difference",
 }
 
-// TestRules leaves out one rule after the other. The watch must see an invariant break in the model, and the comparison with
-// lockertest's Store must fail: otherwise the rule is not needed, or the histories are blind.
+// TestRules leaves out one rule after the other. The watch must see an invariant break in the
+// model, and the comparison with lockertest's Store must fail: otherwise the rule is not needed, or
+// the histories are blind.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {
@@ -41,7 +42,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// missed plays histories on a model without a rule, until an invariant breaks; with -tally it counts.
+// missed plays histories on a model without a rule, until an invariant breaks; with -tally it
+// counts.
 func missed(rule Rule, most int) (broken map[string]int, histories int) {
 	broken = make(map[string]int)
 	for i := range uint64(most) { //nolint:gosec // not negative

@@ -3,25 +3,26 @@ package readers
 import (
 	"context"
 	"crypto/rand"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// unit is a unit of the model's time. Nobody waits for it to pass: the clock of the Memory is stepped, and on Redis all expiries
-// are moved nearer. What a history really takes must be much less.
+// unit is a unit of the model's time. Nobody waits for it to pass: the clock of the Memory is
+// stepped, and on Redis all expiries are moved nearer. What a history really takes must be much
+// less.
 const unit = 20 * time.Second
 
 // drawn chooses as rapid draws.
@@ -68,7 +69,8 @@ type fataler interface {
 	Cleanup(func())
 }
 
-// stores makes the steps of the model through the interface that an Engine uses. Each process has a Store of its own.
+// stores makes the steps of the model through the interface that an Engine uses. Each process has a
+// Store of its own.
 type stores struct {
 	fataler
 	open  func() (with, without locker.Store, die func()) // without: a Store without readers, on the same keys
@@ -109,7 +111,8 @@ func inMemory(t fataler) *stores {
 	return s
 }
 
-// age moves what runs out nearer, and takes away what has run out. KEYS: strings · a sorted set whose scores are times in ms; ARGV: ms.
+// age moves what runs out nearer, and takes away what has run out. KEYS: strings · a sorted set
+// whose scores are times in ms; ARGV: ms.
 var age = redis.NewScript(`
 for _, key in ipairs(KEYS) do
   local left = redis.call('PTTL', key)
@@ -132,15 +135,15 @@ func onRedis(t *rapid.T, server *redistest.Server, direct *redis.Client) *stores
 	s.open = func() (locker.Store, locker.Store, func()) {
 		c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		t.Cleanup(func() { _ = c.Close() })
-		e, err := locker.NewReadWrite([]locker.Client{c})
+		with, err := redisstore.NewReadWrite(c, redisstore.Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		single, err := locker.NewSingle(c)
+		without, err := redisstore.New(c, redisstore.Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return storeOf(e), storeOf(single), nil
+		return with, without, nil
 	}
 	s.hole = func() { direct.Del(ctx, s.key) }
 	s.parts = func() { direct.Del(ctx, s.beside("r")) }
@@ -158,13 +161,6 @@ func onRedis(t *rapid.T, server *redistest.Server, direct *redis.Client) *stores
 // beside is a key of the lock.
 func (s *stores) beside(kind string) string { return "latchkit:" + kind + ":{" + s.key + "}:" + s.key }
 
-// storeOf is the Store behind a Locker, which no exported name reaches; it is tested below the Engine, which would ask again by
-// itself.
-func storeOf(e *locker.Engine) locker.Store {
-	field := reflect.ValueOf(e).Elem().FieldByName("store")
-	return *(*locker.Store)(unsafe.Pointer(field.UnsafeAddr()))
-}
-
 func newStores(t fataler) *stores {
 	s := &stores{fataler: t, key: "read:" + rand.Text(), heard: make(chan message, 1000), patience: 2 * unit / 5}
 	t.Cleanup(func() {
@@ -178,8 +174,8 @@ func newStores(t fataler) *stores {
 func (s *stores) start(n int) {
 	with, without, die := s.open()
 	p := &process{with: with, without: without}
-	listener := with.(locker.Notifier)
-	stop := listener.Listen(func(e locker.Event) {
+	listener := with.(store.Notifier)
+	stop := listener.Listen(func(e store.Event) {
 		if e.Key == s.key {
 			s.heard <- message{process: n, kind: e.Kind, owner: ownerOf(e.Owner), fence: int(e.Fence), writer: e.Writer} //nolint:gosec // below 2^53
 		}
@@ -212,8 +208,8 @@ func (s *stores) kill(n int) {
 	}
 }
 
-// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that for it, and so for who has no
-// inbox.
+// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that
+// for it, and so for who has no inbox.
 func (s *stores) caller(c claim) locker.Store {
 	for n := range s.processes {
 		p := s.processes[len(s.processes)-1-n]
@@ -239,16 +235,16 @@ func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
 
 func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
 
-func (s *stores) claim(c claim) locker.Claim {
-	l := locker.Claim{Key: s.key, Owner: tokenOf(c.owner), Mode: c.mode, TTL: units(c.ttl), Block: blockOf, Fence: uint64(c.phase), Queue: c.queue} //nolint:gosec // not negative
+func (s *stores) claim(c claim) store.Claim {
+	l := store.Claim{Key: s.key, Owner: tokenOf(c.owner), Mode: c.mode, TTL: units(c.ttl), FenceCount: blockOf, Fence: uint64(c.phase), Queue: c.queue} //nolint:gosec // not negative
 	if c.mode == locker.Shared {
-		l.Block = 1
+		l.FenceCount = 1
 	}
 	if c.once {
 		l.Once = units(doneLife)
 	}
 	if c.queue {
-		l.Hand = units(c.hand)
+		l.HandoffTTL = units(c.hand)
 	}
 	if c.process != noInbox {
 		l.Inbox = s.processes[c.process].inbox
@@ -256,13 +252,13 @@ func (s *stores) claim(c claim) locker.Claim {
 	return l
 }
 
-func (s *stores) answer(g locker.Grant, err error) answer {
+func (s *stores) answer(g store.Grant, err error) answer {
 	s.Helper()
 	if err != nil {
 		s.Fatalf("%v", err)
 	}
 	a := answer{State: g.State, Writer: g.Writer, Place: g.Place, Fence: int(g.Fence), Holder: int(g.Holder.Fence)} //nolint:gosec // below 2^53
-	if g.State == locker.Busy {
+	if g.State == store.Busy {
 		a.Left = ceil(g.Holder.Left)
 	}
 	if g.Next != nil {
@@ -280,8 +276,8 @@ func (s *stores) acquire(c claim) answer {
 
 func (s *stores) renew(c claim, ttl int) answer {
 	l := s.claim(c)
-	l.TTL, l.Handed = units(ttl), true
-	gs, err := s.caller(c).Renew(background, []locker.Claim{l})
+	l.TTL, l.ByHandoff = units(ttl), true
+	gs, err := s.caller(c).Renew(background, []store.Claim{l})
 	if err != nil || len(gs) != 1 {
 		s.Fatalf("Renew: %v, %v", gs, err)
 	}
@@ -292,9 +288,9 @@ func (s *stores) renew(c claim, ttl int) answer {
 
 func (s *stores) release(c claim, g giving) answer {
 	l := s.claim(c)
-	l.Keep, l.Complete = units(g.keep), g.done
+	l.KeepFor, l.Complete = units(g.keep), g.done
 	if g.undo {
-		l.Undo = units(noteLife)
+		l.TombstoneTTL = units(noteLife)
 	}
 	if g.next != nil {
 		n := s.claim(*g.next)
@@ -306,19 +302,19 @@ func (s *stores) release(c claim, g giving) answer {
 func (s *stores) downgrade(c claim, fence int) answer {
 	l := s.claim(c)
 	l.Mode, l.Fence = locker.Shared, uint64(fence) //nolint:gosec // not negative
-	a := s.answer(s.caller(c).(locker.Downgrader).Downgrade(background, l))
-	if a.Fence == 0 && a.State == locker.Granted {
+	a := s.answer(s.caller(c).(store.Downgrader).Downgrade(background, l))
+	if a.Fence == 0 && a.State == store.Granted {
 		a.Fence = fence
 	}
 	return a
 }
 
 func (s *stores) breakHolder(fence int) answer {
-	return s.answer(s.caller(claim{process: noInbox}).(locker.Breaker).Break(background, s.key, uint64(fence), "because")) //nolint:gosec // not negative
+	return s.answer(s.caller(claim{process: noInbox}).(store.Revoker).Revoke(background, s.key, uint64(fence), "because")) //nolint:gosec // not negative
 }
 
 func (s *stores) inspect() info {
-	i, err := s.caller(claim{process: noInbox}).(locker.Inspector).Inspect(background, s.key)
+	i, err := s.caller(claim{process: noInbox}).(store.Inspector).Inspect(background, s.key)
 	if err != nil {
 		s.Fatalf("Inspect: %v", err)
 	}

@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// watch says what must never be, by what callers ask, are answered and are told. It knows no queue and no script.
+// watch says what must never be, by what callers ask, are answered and are told. It knows no queue
+// and no script.
 type watch struct {
 	now    int
 	holds  map[string]*hold
@@ -275,16 +277,16 @@ func (w *watch) acquired(c claim, a answer) {
 	w.plain = w.plain || c.plain
 	h := w.holds[c.owner]
 	holds := h != nil && h.until > w.now && !h.doubt
-	if w.undone[c.owner] > w.now && (a.State == locker.Granted || a.State == locker.Busy) {
+	if w.undone[c.owner] > w.now && (a.State == store.Granted || a.State == store.Busy) {
 		w.breaks("undone", "%s was undone, and is answered %v", c.owner, a.State)
 	}
 	switch a.State {
-	case locker.Granted:
+	case store.Granted:
 		if w.granted(c, a.Fence, w.now+c.ttl, false); w.holds[c.owner].shared {
 			w.saysWriter(c.owner, a)
 		}
 		return
-	case locker.Busy:
+	case store.Busy:
 		w.reason(c, a)
 		if c.queue {
 			w.wait(c)
@@ -292,7 +294,7 @@ func (w *watch) acquired(c claim, a answer) {
 	default:
 		delete(w.waits, c.owner)
 	}
-	if holds && a.State != locker.Done && w.undone[c.owner] <= w.now {
+	if holds && a.State != store.Done && w.undone[c.owner] <= w.now {
 		w.breaks("promise", "%s holds until %d, it is %d, and an acquire is answered %v", c.owner, h.until, w.now, a.State)
 	}
 }
@@ -340,12 +342,12 @@ func (w *watch) writerWaits() bool {
 
 // announced wants the readers to be told of a writer who is the first to wait.
 func (w *watch) announced(c claim, a answer, told []message) {
-	if a.State != locker.Busy || a.Place != 1 || !c.queue || c.plain || c.mode != locker.Exclusive || w.plain {
+	if a.State != store.Busy || a.Place != 1 || !c.queue || c.plain || c.mode != locker.Exclusive || w.plain {
 		return
 	}
 	for _, h := range w.live() {
 		if h.shared && !h.kept() && !h.doubt && h.process != noInbox && !w.killed[h.process] && !slices.ContainsFunc(told, func(m message) bool {
-			return m.kind == locker.EventWriter && m.owner == h.owner
+			return m.kind == store.EventWriter && m.owner == h.owner
 		}) {
 			w.breaks("told", "%s waits to write, and reader %s is not told", c.owner, h.owner)
 		}
@@ -365,12 +367,12 @@ func (w *watch) renewed(c claim, ttl int, a answer) {
 	h := w.holds[c.owner]
 	holds := h != nil && h.until > w.now
 	switch {
-	case a.State == locker.Granted && !holds && c.process == noInbox: // it was granted the key, and nobody told it
+	case a.State == store.Granted && !holds && c.process == noInbox: // it was granted the key, and nobody told it
 		delete(w.waits, c.owner)
 		w.holds[c.owner] = &hold{claim: c, shared: c.mode == locker.Shared, until: w.now + max(ttl, c.hand), doubt: true}
-	case a.State == locker.Granted && !holds:
+	case a.State == store.Granted && !holds:
 		w.breaks("promise", "%s holds nothing, and a renewal is granted", c.owner)
-	case a.State == locker.Granted:
+	case a.State == store.Granted:
 		h.until, h.handed = max(h.until, w.now+ttl), false
 		delete(w.waits, c.owner)
 		if h.shared && c.phase != 0 {
@@ -387,7 +389,7 @@ func (w *watch) renewed(c claim, ttl int, a answer) {
 
 // downgraded is an answer to a downgrade.
 func (w *watch) downgraded(c claim, fence int, a answer) {
-	if h := w.holds[c.owner]; a.State == locker.Granted && h != nil && !h.shared {
+	if h := w.holds[c.owner]; a.State == store.Granted && h != nil && !h.shared {
 		h.shared, h.fence, w.phase = true, fence, fence
 		w.lucky()
 	}
@@ -414,19 +416,20 @@ func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	return held, waited
 }
 
-// completed is a release that says the work is done: who waits for that is sent away, and who has no inbox does not hear of it.
+// completed is a release that says the work is done: who waits for that is sent away, and who has
+// no inbox does not hear of it.
 func (w *watch) completed() {
 	maps.DeleteFunc(w.waits, func(_ string, o *waiter) bool { return o.once && o.process == noInbox })
 }
 
 func (w *watch) released(c claim, g giving, held bool, a answer) {
-	if held && a.State != locker.Released {
+	if held && a.State != store.Released {
 		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
-	if a.State == locker.Revoked && c.phase == 0 {
+	if a.State == store.Revoked && c.phase == 0 {
 		delete(w.undone, c.owner) // the note of the break stands for it, for as long as that does
 	}
-	if !held && g.keep > 0 && a.State == locker.Released { // it was granted the key, and nobody told it
+	if !held && g.keep > 0 && a.State == store.Released { // it was granted the key, and nobody told it
 		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }

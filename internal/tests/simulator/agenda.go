@@ -2,8 +2,8 @@ package simulator
 
 import "time"
 
-// event is something that happens at a time. What happens in a process waits while that is stopped, and does not happen
-// when it is dead.
+// event is something that happens at a time. What happens in a process waits while that is stopped,
+// and does not happen when it is dead.
 type event struct {
 	at    time.Duration
 	order uint64 // of two at the same time, the one that was planned first

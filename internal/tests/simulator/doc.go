@@ -1,17 +1,19 @@
-// Package simulator runs the waiting protocol of a lock on one Redis node against everything that can go wrong with it,
-// on virtual time: a discrete-event simulation of the server's scripts, of the engines that call them, and of the network
-// between, a million events per second, the same ones for the same seed.
+// Package simulator runs the waiting protocol of a lock on one Redis node against everything that
+// can go wrong with it, on virtual time: a discrete-event simulation of the server's scripts, of
+// the engines that call them, and of the network between, a million events per second, the same
+// ones for the same seed.
 //
-// It is a second writing-down of the protocol, short enough to be read beside the first, and it answers two questions that
-// tests on a real server cannot: does the protocol hold under every interleaving that a few million events come across,
-// and is each of its rules needed? For the second, every rule is a switch ([Rule]), and with any one of them off an
-// invariant must break.
+// It is a second writing-down of the protocol, short enough to be read beside the first, and it
+// answers two questions that tests on a real server cannot: does the protocol hold under every
+// interleaving that a few million events come across, and is each of its rules needed? For the
+// second, every rule is a switch ([Rule]), and with any one of them off an invariant must break.
 //
 //	go test ./simulator                                        the ordinary run
 //	go test ./simulator -run TestProtocol -simulate 1h         a campaign: fresh seeds for an hour
-//	go test ./simulator -run TestProtocol/rough -seed 7 -runs 1   one run again, with the trace if it fails
+//	go test ./simulator -run TestProtocol/rough -seed 7 -runs 1   one run, with its trace
 //	go test ./simulator -run TestRules/undo -v                 what breaks without a rule, and how
 //
-// Where to begin: server.go and scripts.go are what Redis does, hold.go is the life of a token in an engine, room.go the
-// queue inside a process, invariants.go what must be true. Scenarios are listed in scenario.go.
+// Where to begin: server.go and scripts.go are what Redis does, hold.go is the life of a token in
+// an engine, room.go the queue inside a process, invariants.go what must be true. Scenarios are
+// listed in scenario.go.
 package simulator

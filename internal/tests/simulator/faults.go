@@ -131,7 +131,8 @@ func (w *world) killOwner() {
 	}
 }
 
-// restart stops the server for a while. No connection survives that; processes notice one after the other.
+// restart stops the server for a while. No connection survives that; processes notice one after the
+// other.
 func (w *world) restart(change func(), down time.Duration) {
 	s := &w.server
 	if s.down {

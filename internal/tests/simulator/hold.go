@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// hold is the life of one token in an engine: it seeks the lease, has it, gives it back. Times without further ado are by
-// the process' clock.
+// hold is the life of one token in an engine: it seeks the lease, has it, gives it back. Times
+// without further ado are by the process' clock.
 type hold struct {
 	w     *world
 	p     *process
@@ -238,7 +238,8 @@ func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	h.wake(pause)
 }
 
-// head handles the message that the token is the head now, behind a lease that ends soon unless it is confirmed.
+// head handles the message that the token is the head now, behind a lease that ends soon unless it
+// is confirmed.
 func (h *hold) head(claim time.Duration) {
 	if h.state != seeking {
 		return
@@ -262,7 +263,8 @@ func (h *hold) wake(pause time.Duration) {
 	})
 }
 
-// told handles the message that it was granted the lease: that is the grant, if it is certain how old it is.
+// told handles the message that it was granted the lease: that is the grant, if it is certain how
+// old it is.
 func (h *hold) told(m message) {
 	now := h.p.now()
 	var g, wait time.Duration // the grant was not before g
@@ -367,7 +369,8 @@ func (h *hold) lose() {
 // giveUp ends a token that seeks.
 func (h *hold) giveUp() { h.release(nil) }
 
-// release gives the lease, or the place in the queue, back; next asks for another turn in the same call.
+// release gives the lease, or the place in the queue, back; next asks for another turn in the same
+// call.
 func (h *hold) release(next *hold) {
 	if h.state == finished || h.state == releasing {
 		return
@@ -386,7 +389,8 @@ func (h *hold) release(next *hold) {
 	h.sendRelease()
 }
 
-// sendRelease makes one attempt. The next token goes out with the first only: when that is unclear, it asks by itself.
+// sendRelease makes one attempt. The next token goes out with the first only: when that is unclear,
+// it asks by itself.
 func (h *hold) sendRelease() {
 	w, p := h.w, h.p
 	next := h.next

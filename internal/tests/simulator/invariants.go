@@ -9,8 +9,9 @@ import (
 // Invariant is what must be true.
 type Invariant string
 
-// The invariants. A lease of a process begins when a worker is told that it has it, and ends when the worker gives it back,
-// when the process learns that it is lost, or at its deadline by the process' clock: later than that nobody may rely on it.
+// The invariants. A lease of a process begins when a worker is told that it has it, and ends when
+// the worker gives it back, when the process learns that it is lost, or at its deadline by the
+// process' clock: later than that nobody may rely on it.
 const (
 	Exclusion Invariant = "I1: no two leases overlap in true time, unless data or the server's clock changed under one of them"
 	Fences    Invariant = "I2: fences grow with every grant, and the lease on the server has its holder's"
@@ -180,7 +181,8 @@ func (w *world) died(p *process) {
 	}
 }
 
-// excused: a lease that was granted before the server lost its data, or its clock stepped, may end unseen.
+// excused: a lease that was granted before the server lost its data, or its clock stepped, may end
+// unseen.
 func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.upset }
 
 func (w *world) checkExclusion(key int, b *belief) {

@@ -3,11 +3,12 @@ package simulator
 import (
 	"slices"
 
-	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// model is the queue of one key as one would explain it, without time and without a network: who holds the key, who waits
-// in which order, and what each step answers. Servers are compared with it step by step.
+// model is the queue of one key as one would explain it, without time and without a network: who
+// holds the key, who waits in which order, and what each step answers. Servers are compared with it
+// step by step.
 type model struct {
 	holder string
 	queue  []place
@@ -41,7 +42,7 @@ const noInbox = -1
 
 // answer is what a step says.
 type answer struct {
-	State locker.State
+	State store.State
 	Place int // busy: 1 is the head
 	Fence uint64
 	Next  *answer
@@ -65,22 +66,22 @@ func (m *model) leave(owner string) bool {
 
 func (m *model) acquire(process int, owner string, queue bool) answer {
 	if m.undone[owner] {
-		return answer{State: locker.Undone}
+		return answer{State: store.Undone}
 	}
 	if m.holder == owner {
 		m.leave(owner)
-		return answer{State: locker.Granted}
+		return answer{State: store.Granted}
 	}
 	m.hand(owner)
 	if m.holder == "" {
 		m.leave(owner)
 		m.holder = owner
-		return answer{State: locker.Granted}
+		return answer{State: store.Granted}
 	}
 	if queue && m.index(owner) < 0 {
 		m.queue = append(m.queue, place{owner: owner, process: process})
 	}
-	return answer{State: locker.Busy, Place: m.place(owner)}
+	return answer{State: store.Busy, Place: m.place(owner)}
 }
 
 // place counts those ahead who wait; who was handed the key does not.
@@ -125,12 +126,12 @@ func (m *model) drop(of place) {
 
 func (m *model) renew(owner string, handed bool) answer {
 	if m.holder != owner {
-		return answer{State: locker.NotOurs}
+		return answer{State: store.NotOurs}
 	}
 	if handed {
 		m.leave(owner)
 	}
-	return answer{State: locker.Granted}
+	return answer{State: store.Granted}
 }
 
 func (m *model) release(owner string, undo bool, process int, next string) answer {
@@ -141,16 +142,16 @@ func (m *model) release(owner string, undo bool, process int, next string) answe
 	m.leave(owner)
 	if !ours {
 		m.hand("") // it may be free, and who leaves would have found that out
-		return answer{State: locker.NotOurs}
+		return answer{State: store.NotOurs}
 	}
 	m.holder = ""
-	a := answer{State: locker.Released}
+	a := answer{State: store.Released}
 	switch {
 	case next == "":
 		m.hand("")
 	case m.undone[next]:
 		m.hand("")
-		a.Next = &answer{State: locker.Undone}
+		a.Next = &answer{State: store.Undone}
 	default:
 		if !m.kind.quiet {
 			m.hand("")

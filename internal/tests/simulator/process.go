@@ -2,8 +2,8 @@ package simulator
 
 import "time"
 
-// process is one engine: its clock, its inbox, and the rooms in which its workers wait. When it is killed another takes
-// its place.
+// process is one engine: its clock, its inbox, and the rooms in which its workers wait. When it is
+// killed another takes its place.
 type process struct {
 	w    *world
 	id   int
@@ -109,8 +109,8 @@ func (p *process) resume() {
 	p.later = nil
 }
 
-// kill ends the process, and begins another. When its machine dies with it, the server goes on counting its subscription
-// for a while.
+// kill ends the process, and begins another. When its machine dies with it, the server goes on
+// counting its subscription for a while.
 func (p *process) kill(machine bool) {
 	if p.dead {
 		return

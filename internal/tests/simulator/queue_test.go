@@ -8,10 +8,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// subject is a server with one key and some processes, which are numbered. It fails its test when it cannot go on.
+// subject is a server with one key and some processes, which are numbered. It fails its test when
+// it cannot go on.
 type subject interface {
 	acquire(process int, owner string, queue bool) answer
 	renew(process int, owner string, handed bool) answer
@@ -135,14 +136,15 @@ func (h *history) waiting(owner string) string {
 	return rapid.SampledFrom(all).Draw(h.T, "next")
 }
 
-// dead processes make no calls, though what they have sent may run late: that is a repetition like any other.
+// dead processes make no calls, though what they have sent may run late: that is a repetition like
+// any other.
 func (h *history) acquire(owner string) {
 	want := h.model.acquire(h.of[owner], owner, h.queues[owner])
 	got := h.subject.acquire(h.of[owner], owner, h.queues[owner])
 	h.Logf("p%d %s acquires: %s", h.of[owner], owner, got)
 	h.compare(want, got)
 	h.mail()
-	if got.State == locker.Granted {
+	if got.State == store.Granted {
 		h.granted(owner, got.Fence)
 	}
 }
@@ -181,7 +183,7 @@ func (h *history) release(owner string) {
 	h.Logf("p%d %s releases, undo: %v, next: %q: %s", h.of[owner], owner, undo, next, got)
 	h.compare(want, got)
 	h.mail()
-	if got.Next != nil && got.Next.State == locker.Granted {
+	if got.Next != nil && got.Next.State == store.Granted {
 		h.granted(next, got.Next.Fence)
 	}
 }
@@ -214,7 +216,8 @@ func (h *history) mail() {
 	}
 }
 
-// granted wants each hold to have its own fences, which grow, and to be told the same however often.
+// granted wants each hold to have its own fences, which grow, and to be told the same however
+// often.
 func (h *history) granted(owner string, fence uint64) {
 	h.Helper()
 	switch {
@@ -286,8 +289,8 @@ func (s *simulated) answer(r *reply) *answer {
 	if r == nil {
 		return nil
 	}
-	states := map[state]locker.State{
-		granted: locker.Granted, busy: locker.Busy, undone: locker.Undone, released: locker.Released, notOurs: locker.NotOurs,
+	states := map[state]store.State{
+		granted: store.Granted, busy: store.Busy, undone: store.Undone, released: store.Released, notOurs: store.NotOurs,
 	}
 	return &answer{State: states[r.state], Place: r.place, Fence: r.fence, Next: s.answer(r.next)}
 }

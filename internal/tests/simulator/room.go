@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// room is where the workers of a process wait for one key. They have one token between them, and when that gets the lease
-// it passes from one to the next without a call, for a while. A worker that queues by itself has a room by itself.
+// room is where the workers of a process wait for one key. They have one token between them, and
+// when that gets the lease it passes from one to the next without a call, for a while. A worker
+// that queues by itself has a room by itself.
 type room struct {
 	p       *process
 	key     int
@@ -89,8 +90,8 @@ func (r *room) serve(h *hold) bool {
 	return true
 }
 
-// done is called when the worker is done with the lease: it passes to the next here, or goes back to the server, in the
-// same call asking for another turn.
+// done is called when the worker is done with the lease: it passes to the next here, or goes back
+// to the server, in the same call asking for another turn.
 func (r *room) done(h *hold) {
 	w := r.p.w
 	w.believesNoMore(h)

@@ -1,7 +1,8 @@
 package simulator
 
-// Rule is one thing that the protocol insists on. All hold unless a run is told otherwise; without any one of them
-// something breaks, which is how we know that it is needed, and that the simulation would see it.
+// Rule is one thing that the protocol insists on. All hold unless a run is told otherwise; without
+// any one of them something breaks, which is how we know that it is needed, and that the simulation
+// would see it.
 type Rule uint8
 
 // The rules. Beside each: what is done without it.

@@ -31,8 +31,8 @@ var exposed = map[Rule]string{
 	NextInLine:     "late",
 }
 
-// TestRules switches off one rule after the other: something must break, or the rule is not needed, or the simulation is
-// blind.
+// TestRules switches off one rule after the other: something must break, or the rule is not needed,
+// or the simulation is blind.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {

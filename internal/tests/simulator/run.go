@@ -20,7 +20,8 @@ func (t *Tally) Add(o Tally) {
 	t.Faults += o.Faults
 }
 
-// Run simulates a scenario without one of the rules, or with all when without is 0. The same arguments give the same run.
+// Run simulates a scenario without one of the rules, or with all when without is 0. The same
+// arguments give the same run.
 func Run(s Scenario, seed uint64, without Rule) Result {
 	w := newWorld(s, seed, without)
 	w.run()

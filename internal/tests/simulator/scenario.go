@@ -44,7 +44,8 @@ type Scenario struct {
 	ClockSteps bool          // the server's clock steps while it is up, so leases may overlap
 }
 
-// base is what scenarios have in common: four processes of three workers on two keys, and a network that works.
+// base is what scenarios have in common: four processes of three workers on two keys, and a network
+// that works.
 func base(name string) Scenario {
 	return Scenario{
 		Name: name, Length: 20 * time.Second, Processes: 4, Workers: 3, Keys: 2,
@@ -132,7 +133,8 @@ func special() []Scenario {
 	deadFair := dead.fair() // the dead holder's process may have been the head, too: then others find out, a little later
 	deadFair.MaxIdle += 100 * time.Millisecond
 
-	// Leases that are held to their end, messages that come late, and waits that are long enough for clocks to go apart.
+	// Leases that are held to their end, messages that come late, and waits that are long enough
+	// for clocks to go apart.
 	patient := base("patient").fair()
 	patient.Keys, patient.Workers, patient.TTL, patient.Once, patient.Long = 1, 2, 3*time.Second, 1, 1
 	patient.Length, patient.MessageLate, patient.Tail, patient.Cancel = 5*time.Minute, 0.5, 0.1, 0
@@ -143,7 +145,8 @@ func special() []Scenario {
 
 	fickle := base("fickle")
 	fickle.Cancel, fickle.Tail, fickle.Hold, fickle.Think = 0.8, 0.3, 8*time.Millisecond, 4*time.Millisecond
-	// Holders that may keep the lease for long and do not: who is told about one of them must not rely on that.
+	// Holders that may keep the lease for long and do not: who is told about one of them must not
+	// rely on that.
 	hinted := base("hinted")
 	hinted.Keys, hinted.TTL, hinted.Once, hinted.Hold, hinted.MessageLost = 1, 40*time.Second, 0.5, 150*time.Millisecond, 0.05
 	hinted.Length, hinted.Cancel, hinted.Extend, hinted.MaxIdle = 2*time.Minute, 0, 0, 11*time.Second
@@ -151,7 +154,8 @@ func special() []Scenario {
 	stalls.Keys, stalls.Processes, stalls.Workers, stalls.Think, stalls.TTL, stalls.MaxIdle = 1, 2, 3, 5*time.Millisecond, 3*time.Second, time.Second
 	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
 
-	// Releases that run after their caller has given them up, when their next token has asked by itself.
+	// Releases that run after their caller has given them up, when their next token has asked by
+	// itself.
 	late := base("late")
 	late.Keys, late.Processes, late.LateFollow, late.Patience, late.TTL = 1, 1, 0.2, 100*time.Millisecond, 4*time.Second
 	late.Length, late.Cancel, late.NoWait, late.Once, late.MaxIdle = time.Minute, 0, 0, 0, 400*time.Millisecond

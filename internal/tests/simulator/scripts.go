@@ -90,8 +90,8 @@ func (s *server) lengthen(r *row, ttl time.Duration) {
 	}
 }
 
-// hand gives a free lease to the first in the queue who lives, and stops before self, who takes it without a message. It
-// is false when memory refused the grant.
+// hand gives a free lease to the first in the queue who lives, and stops before self, who takes it
+// without a message. It is false when memory refused the grant.
 func (s *server) hand(key int, r *row, self token) bool {
 	for len(r.queue) > 0 {
 		e := &r.queue[0]
@@ -141,8 +141,8 @@ func (s *server) tellHead(key int, r *row, given entry) {
 	}
 }
 
-// release gives a lease or a place in the queue up. With next, that token comes after everybody who waits, or is granted
-// at once if nobody does.
+// release gives a lease or a place in the queue up. With next, that token comes after everybody who
+// waits, or is granted at once if nobody does.
 func (s *server) release(key int, t token, undo time.Duration, next *claim) reply {
 	r := s.begin(key)
 	ours := s.held(r) && s.owns(r, t)
@@ -176,8 +176,9 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	return answer
 }
 
-// follow is the acquire that comes with a release. Its token may wait already, when this release runs late and the token
-// has asked by itself: then it is told by message like all others, because nobody may hear the answer.
+// follow is the acquire that comes with a release. Its token may wait already, when this release
+// runs late and the token has asked by itself: then it is told by message like all others, because
+// nobody may hear the answer.
 func (s *server) follow(key int, r *row, c claim) *reply {
 	s.hand(key, r, 0)
 	if s.held(r) && s.owns(r, c.token) && s.w.without == NextInLine {

@@ -68,14 +68,16 @@ type claim struct {
 	hand  time.Duration
 }
 
-// clockStart is where the server's clock begins, so that its numbers look like microseconds since 1970 without being long.
+// clockStart is where the server's clock begins, so that its numbers look like microseconds since
+// 1970 without being long.
 const clockStart = 1_000_000_000
 
 func (s *server) time() micros { return clockStart + microsOf(s.w.now+s.step) }
 
 func (s *server) millis() int64 { return s.time().millis() }
 
-// held looks at L, and lets it expire. Redis does that once the clock's millisecond is later than the expiry's.
+// held looks at L, and lets it expire. Redis does that once the clock's millisecond is later than
+// the expiry's.
 func (s *server) held(r *row) bool {
 	if r.lease.owner != 0 && s.millis() > r.lease.ends {
 		r.lease = lease{}
@@ -144,7 +146,8 @@ func (r *row) index(t token) int {
 	return slices.IndexFunc(r.queue, func(e entry) bool { return e.token == t })
 }
 
-// place counts from 1, also for who does not queue. Who was handed the lease is not in the way of others.
+// place counts from 1, also for who does not queue. Who was handed the lease is not in the way of
+// others.
 func (r *row) place(t token) int {
 	place := 1
 	for _, e := range r.queue {
@@ -177,7 +180,8 @@ func (s *server) confirm(r *row) {
 	}
 }
 
-// drop removes all entries of the head's inbox: its process is gone, or stopped. Without an inbox it is alone.
+// drop removes all entries of the head's inbox: its process is gone, or stopped. Without an inbox
+// it is alone.
 func (s *server) drop(r *row) {
 	s.wrote = true
 	head := r.queue[0]

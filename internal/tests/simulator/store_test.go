@@ -2,18 +2,18 @@ package simulator
 
 import (
 	"crypto/rand"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -53,15 +53,14 @@ func TestQueueOnRedis(t *testing.T) {
 	})
 }
 
-// singleStore is the Store behind NewSingle, which no exported name reaches; the queue is tested below the Engine, which
-// would ask again by itself.
+// singleStore is the Store of NewSingle. The queue is tested below the Engine, which would ask
+// again by itself.
 func singleStore(t *rapid.T, c *redis.Client) locker.Store {
-	e, err := locker.NewSingle(c)
+	s, err := redisstore.New(c, redisstore.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	field := reflect.ValueOf(e).Elem().FieldByName("store")
-	return *(*locker.Store)(unsafe.Pointer(field.UnsafeAddr()))
+	return s
 }
 
 // stores makes the Stores of processes that share a server.
@@ -82,7 +81,7 @@ type storeSubject struct {
 type storeProcess struct {
 	store  locker.Store
 	inbox  string
-	events chan locker.Event
+	events chan store.Event
 	die    func()
 }
 
@@ -102,11 +101,11 @@ func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + 
 func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
 
 func (s *storeSubject) start(int) {
-	store, die := s.open()
-	p := &storeProcess{store: store, events: make(chan locker.Event, 1000)}
-	n := store.(locker.Notifier)
-	stop := n.Listen(func(e locker.Event) {
-		if e.Kind == locker.EventGranted && e.Key == s.key {
+	backend, die := s.open()
+	p := &storeProcess{store: backend, events: make(chan store.Event, 1000)}
+	n := backend.(store.Notifier)
+	stop := n.Listen(func(e store.Event) {
+		if e.Kind == store.EventGranted && e.Key == s.key {
 			p.events <- e
 		}
 	})
@@ -138,8 +137,8 @@ func (s *storeSubject) kill(process int) {
 	}
 }
 
-// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that for it, and so for who
-// has no inbox.
+// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that
+// for it, and so for who has no inbox.
 func (s *storeSubject) caller(process int) locker.Store {
 	if process != noInbox && s.processes[process].die != nil {
 		return s.processes[process].store
@@ -153,10 +152,10 @@ func (s *storeSubject) caller(process int) locker.Store {
 	return nil
 }
 
-func (s *storeSubject) claim(process int, owner string, queue bool) locker.Claim {
-	c := locker.Claim{Key: s.key, Owner: tokenOf(owner), TTL: 30 * time.Second, Block: blockOf}
+func (s *storeSubject) claim(process int, owner string, queue bool) store.Claim {
+	c := store.Claim{Key: s.key, Owner: tokenOf(owner), TTL: 30 * time.Second, FenceCount: blockOf}
 	if queue {
-		c.Queue, c.Hand = true, 20*time.Second
+		c.Queue, c.HandoffTTL = true, 20*time.Second
 		if process != noInbox {
 			c.Inbox = s.processes[process].inbox
 		}
@@ -164,7 +163,7 @@ func (s *storeSubject) claim(process int, owner string, queue bool) locker.Claim
 	return c
 }
 
-func (s *storeSubject) answer(g locker.Grant, err error) answer {
+func (s *storeSubject) answer(g store.Grant, err error) answer {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
@@ -183,8 +182,8 @@ func (s *storeSubject) acquire(process int, owner string, queue bool) answer {
 
 func (s *storeSubject) renew(process int, owner string, handed bool) answer {
 	c := s.claim(process, owner, true)
-	c.Handed = handed
-	gs, err := s.caller(process).Renew(s.Context(), []locker.Claim{c})
+	c.ByHandoff = handed
+	gs, err := s.caller(process).Renew(s.Context(), []store.Claim{c})
 	if err != nil || len(gs) != 1 {
 		s.Fatalf("Renew: %v, %v", gs, err)
 	}
@@ -194,7 +193,7 @@ func (s *storeSubject) renew(process int, owner string, handed bool) answer {
 func (s *storeSubject) release(process int, owner string, undo bool, next string) answer {
 	c := s.claim(process, owner, true)
 	if undo {
-		c.Undo = time.Minute
+		c.TombstoneTTL = time.Minute
 	}
 	if next != "" {
 		n := s.claim(process, next, true)

@@ -59,7 +59,8 @@ func newWorld(s Scenario, seed uint64, without Rule) *world {
 	return w
 }
 
-// run lets everything happen. After Length no fault comes, no wait begins, and whoever waits must be served.
+// run lets everything happen. After Length no fault comes, no wait begins, and whoever waits must
+// be served.
 func (w *world) run() {
 	end := w.Length + w.settle()
 	for len(w.agenda) > 0 && len(w.violations) == 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// The anomalies that a fence in a database shows when it is checked in the wrong way. Each is first provoked without
-// sqllock: a control that fails to fail would prove nothing.
+// The anomalies that a fence in a database shows when it is checked in the wrong way. Each is first
+// provoked without sqllock: a control that fails to fail would prove nothing.
 
 // begin begins a transaction that is rolled back at the end of the test unless it was committed.
 func (db *database) begin(t testing.TB, level sql.IsolationLevel) *sql.Tx {
@@ -105,8 +105,9 @@ func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
 	}, postgres, maria)
 }
 
-// TestAnOvertakenHolderLosesNoUpdate is both of these anomalies with sqllock: an old holder that has read and does not look
-// whether it still holds the lock, and a newer one that comes in between.
+// TestAnOvertakenHolderLosesNoUpdate is both of these anomalies with sqllock: an old holder that
+// has read and does not look whether it still holds the lock, and a newer one that comes in
+// between.
 func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {

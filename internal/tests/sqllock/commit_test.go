@@ -70,7 +70,8 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	}
 }
 
-// A constraint that is checked by COMMIT is an answer: there is nothing to ask the ledger about, and nothing to do again.
+// A constraint that is checked by COMMIT is an answer: there is nothing to ask the ledger about,
+// and nothing to do again.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
@@ -136,8 +137,9 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 	}
 }
 
-// A transaction that is still open when Resolve asks is waited for: "not there" would be wrong a moment later. That also
-// holds for the first claim of a resource, whose row nobody else can see yet.
+// A transaction that is still open when Resolve asks is waited for: "not there" would be wrong a
+// moment later. That also holds for the first claim of a resource, whose row nobody else can see
+// yet.
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
@@ -185,10 +187,9 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 		resolved := make(chan bool, 1)
 		err := sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
 			Dialect: db.dialect,
-			Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+			Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, sqllock.Transaction, error) {
 				tx, err := db.BeginTx(ctx, opts)
-				k := &keen{silent: silent{Tx: tx, of: &silent{begun: 2}}}
-				k.first = func() {
+				k := newKeen(tx, func() {
 					var op string
 					if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(op), '') FROM latchkit_ledger").Scan(&op); err != nil {
 						t.Error(err)
@@ -209,8 +210,8 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 						resolved <- committed
 					case <-time.After(200 * time.Millisecond): // it has had time enough
 					}
-				}
-				return k, err
+				})
+				return k, k, err
 			},
 		}, account, func(context.Context, *keen) error { return nil }, sqllock.WithStrategy(sqllock.VerifyLast))
 		if err != nil {
@@ -255,7 +256,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 			<-answers
 			if err == nil {
 				before += 10
-			} else if !strings.Contains(err.Error(), "Resolve was asked") {
+			} else if !strings.Contains(err.Error(), "Resolve has answered") {
 				t.Errorf("strategy %d: %v", strategy, err)
 			}
 			db.holds(t, before)
@@ -309,7 +310,8 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor a COMMIT, that of a claim ahead either, nor with them the lock.
+// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor a COMMIT, that of a
+// claim ahead either, nor with them the lock.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		word     string
@@ -347,7 +349,8 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	}
 }
 
-// Wherever the connection breaks, Do says what is true, and leaves nothing that keeps the next one from working.
+// Wherever the connection breaks, Do says what is true, and leaves nothing that keeps the next one
+// from working.
 func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {

@@ -25,7 +25,8 @@ const (
 	step     = 3 // increments after which a child says that it goes on
 )
 
-// counter increments the account until it has succeeded as often as it was told, and says how often it was told no.
+// counter increments the account until it has succeeded as often as it was told, and says how often
+// it was told no.
 var counter = proc.Register("counter", func(args []string) {
 	w := newWorker(args)
 	rule := locker.Rule{Key: args[3], TTL: countTTL}
@@ -57,7 +58,8 @@ var counter = proc.Register("counter", func(args []string) {
 	proc.Listen()
 })
 
-// TestManyPausedProcessesCountExactly: every increment that was committed is there, and none twice, whoever was paused when.
+// TestManyPausedProcessesCountExactly: every increment that was committed is there, and none twice,
+// whoever was paused when.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
 	for _, tc := range []struct {
 		d sqllock.Dialect
@@ -77,7 +79,7 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 			over := make(chan struct{})
 			paused := make(chan int)
 			l := onRedis(t)
-			go func() { paused <- pauseHolders(t, l, all, t.Name(), over) }()
+			go func() { paused <- pauseHolders(t, l, all, t.Name(), countTTL/8, over) }()
 			refused := 0
 			for _, child := range all {
 				for range *increments / step {
@@ -96,8 +98,9 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 	}
 }
 
-// pauseHolders pauses whoever holds the lock, or where that is hard to say any child, until over, and says how often.
-func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, over <-chan struct{}) (pauses int) {
+// pauseHolders pauses whoever holds the lock, or where that is hard to say any child, until over,
+// and says how often.
+func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, between time.Duration, over <-chan struct{}) (pauses int) {
 	t.Helper()
 	for {
 		child := all[rand.IntN(len(all))]
@@ -118,7 +121,7 @@ func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string,
 			return pauses
 		}
 		select { // time for the others
-		case <-time.After(time.Duration(rand.Int64N(int64(countTTL / 8)))):
+		case <-time.After(time.Duration(rand.Int64N(int64(between)))):
 		case <-over:
 			return pauses
 		}

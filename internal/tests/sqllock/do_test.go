@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,7 +101,8 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 	})
 }
 
-// A library that does not end its transactions with their context, as pgx does not, is not committed either.
+// A library that does not end its transactions with their context, as pgx does not, is not
+// committed either.
 func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 	for name, end := range map[string]func(store *lockertest.Memory, lease *locker.Lease, cancel func()){
 		"the lease is lost": func(store *lockertest.Memory, lease *locker.Lease, _ func()) {
@@ -117,9 +119,10 @@ func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 				committed := false
 				err := sqllock.DoWith(ctx, l, sqllock.Database[*keen]{
 					Dialect: db.dialect,
-					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, sqllock.Transaction, error) {
 						tx, err := db.BeginTx(context.WithoutCancel(ctx), opts)
-						return &keen{silent{Tx: tx, of: &silent{begun: 2}}, func() { committed = true }}, err
+						k := newKeen(tx, func() { committed = true })
+						return k, k, err
 					},
 				}, account, func(ctx context.Context, tx *keen) error {
 					lease, _ := locker.FromContext(ctx)
@@ -139,6 +142,17 @@ func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 type keen struct {
 	silent
 	first func()
+}
+
+func newKeen(tx *sql.Tx, first func()) *keen {
+	return &keen{silent{Tx: tx, of: &silent{begun: 2}}, sync.OnceFunc(first)}
+}
+
+func (k *keen) Exec(ctx context.Context, query string, args ...any) error {
+	if commits(query) {
+		k.first()
+	}
+	return k.silent.Exec(ctx, query, args...)
 }
 
 func (k *keen) Commit(ctx context.Context) error {
@@ -169,7 +183,8 @@ func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (con
 	}
 }
 
-// Within runs under a lease that somebody else has taken, and who hears of its loss only where it means something.
+// Within runs under a lease that somebody else has taken, and who hears of its loss only where it
+// means something.
 func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for name, tc := range map[string]struct {

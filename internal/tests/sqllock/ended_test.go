@@ -15,7 +15,8 @@ import (
 
 // Transactions that end before Do has sent a COMMIT, by an error or by the function.
 
-// InnoDB answers a SELECT … FOR UPDATE that meets a deadlock at the row where it met it, which a Tx does not see.
+// InnoDB answers a SELECT … FOR UPDATE that meets a deadlock at the row where it met it, which a Tx
+// does not see.
 func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		t.Run(fmt.Sprintf("strategy %d", strategy), func(t *testing.T) {
@@ -109,7 +110,8 @@ func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	}, postgres)
 }
 
-// What is set for a transaction on MySQL is a matter of the session. Whoever gets the connection next must not feel it.
+// What is set for a transaction on MySQL is a matter of the session. Whoever gets the connection
+// next must not feel it.
 func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
@@ -171,9 +173,9 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	}
 }
 
-// database/sql rolls back by itself when a context ends, on a goroutine of its own, and a statement that is under way keeps it
-// from that. The session must not be put back before: to switch autocommit on commits what is open. (Without the ROLLBACK before
-// it this fails every third time.)
+// database/sql rolls back by itself when a context ends, on a goroutine of its own, and a statement
+// that is under way keeps it from that. The session must not be put back before: to switch
+// autocommit on commits what is open. (Without the ROLLBACK before it this fails every third time.)
 func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)

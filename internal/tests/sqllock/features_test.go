@@ -183,8 +183,9 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		}
 
 		mixed := []locker.Rule{account, {Key: "account:2", Mode: locker.Shared}}
-		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
-			t.Errorf("Exclusive and Shared together: %v", err)
+		last := sqllock.WithStrategy(sqllock.VerifyLast)
+		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, deposit(1), last); !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("Exclusive and Shared together, with VerifyLast: %v", err)
 		}
 		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, reads, onlyReads); err != nil {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
@@ -389,7 +390,8 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	})
 }
 
-// The bound on idleness is a setting of the session on MySQL: whoever gets the connection next must not feel it.
+// The bound on idleness is a setting of the session on MySQL: whoever gets the connection next must
+// not feel it.
 func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
@@ -473,12 +475,12 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 		}, "UTF-8 without NUL"},
 		"a long key": {func() error {
 			return sqllock.Do(t.Context(), l, db, locker.Rule{Key: strings.Repeat("k", 513)}, deposit(1))
-		}, "513 bytes, at most 512"},
+		}, "513 bytes, and at most 512"},
 		"a Database without Begin": {func() error {
 			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Dialect: sqlite}, account, func(context.Context, *silent) error { return nil })
 		}, "Begin"},
 		"a Database without a dialect": {func() error {
-			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Begin: func(context.Context, *sql.TxOptions) (*silent, error) { return nil, nil }},
+			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Begin: func(context.Context, *sql.TxOptions) (*silent, sqllock.Transaction, error) { return nil, nil, nil }},
 				account, func(context.Context, *silent) error { return nil })
 		}, "WithDialect"},
 		"a dialect": {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithDialect(9)) }, "WithDialect(9)"},
@@ -517,7 +519,8 @@ func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
 	})
 }
 
-// Keys that a collation, a comparison with padding, or a type would take for one another, and the longest there is.
+// Keys that a collation, a comparison with padding, or a type would take for one another, and the
+// longest there is.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)

@@ -1,4 +1,5 @@
-// Package sqllock_test tests sqllock on real databases, which the library itself must not import drivers for.
+// Package sqllock_test tests sqllock on real databases, which the library itself must not import
+// drivers for.
 package sqllock_test
 
 import (
@@ -38,6 +39,7 @@ type database struct {
 	driver  string
 	dsn     string
 	addr    string // of the server, "" without one
+	schema  string // of PostgreSQL
 }
 
 const (
@@ -65,8 +67,8 @@ var databases atomic.Int64
 // newDatabase makes a database of a kind.
 func newDatabase(t testing.TB, d sqllock.Dialect) *database {
 	t.Helper()
-	db := &database{dialect: d}
 	name := fmt.Sprintf("test_%d", databases.Add(1))
+	db := &database{dialect: d, schema: name}
 	switch d {
 	case postgres:
 		server := sqltest.Shared(t, sqltest.Postgres)
@@ -189,12 +191,12 @@ func memory(t testing.TB, opts ...locker.Option) (*locker.Engine, *lockertest.Me
 }
 
 // onRedis returns a Locker on the server that all tests share.
-func onRedis(t testing.TB, opts ...locker.Option) *locker.Engine {
+func onRedis(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	return redisLocker(t, redistest.Shared(t), opts...)
 }
 
-func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.Option) *locker.Engine {
+func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(server.Client(t), opts...)
 	if err != nil {

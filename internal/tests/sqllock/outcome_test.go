@@ -5,8 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +37,8 @@ func (s scene) do(ctx context.Context, work func(context.Context, *sqllock.Tx) e
 	return sqllock.Do(ctx, s.lock, s.database, account, work, opts...)
 }
 
-// TestEachOutcomeIsTold asserts what Do returns, what is in the database, and what its span says, together.
+// TestEachOutcomeIsTold asserts what Do returns, what is in the database, and what its span says,
+// together.
 func TestEachOutcomeIsTold(t *testing.T) {
 	const common = " fence=N key=account:1 mode=exclusive name=account"
 	errShared := errors.New("two come too close")
@@ -233,7 +237,8 @@ func TestEachOutcomeIsTold(t *testing.T) {
 	}
 }
 
-// transacted is what the span of the transaction says: its status, and its attributes without the common prefixes.
+// transacted is what the span of the transaction says: its status, and its attributes without the
+// common prefixes.
 func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
 	var said []string
 	for _, s := range spans.Ended() {
@@ -273,11 +278,11 @@ func words(attrs []attribute.KeyValue) string {
 // tooClose is an error of the database that says: do it again.
 func tooClose(d sqllock.Dialect, err error) error {
 	return map[sqllock.Dialect]error{
-		postgres: stateError{err, "40001"}, maria: &numberError{err, 1213}, sqlite: codeError{err, 5},
+		postgres: stateError{err, "40001"}, maria: &MySQLError{err, 1213}, sqlite: errors.Join(err, busy()),
 	}[d]
 }
 
-// stateError, numberError and codeError have the shapes of the drivers' errors.
+// stateError and MySQLError have the shapes of the drivers' errors.
 type stateError struct {
 	error
 	state string
@@ -286,23 +291,36 @@ type stateError struct {
 func (e stateError) SQLState() string { return e.state }
 func (e stateError) Unwrap() error    { return e.error }
 
-type numberError struct {
+type MySQLError struct {
 	Err    error
 	Number uint16
 }
 
-func (e *numberError) Error() string { return e.Err.Error() }
-func (e *numberError) Unwrap() error { return e.Err }
+func (e *MySQLError) Error() string { return e.Err.Error() }
+func (e *MySQLError) Unwrap() error { return e.Err }
 
-type codeError struct {
-	error
-	code int
-}
+// busy is an error of SQLite's driver, which cannot be made but by SQLite.
+var busy = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "busy")
+	must(err)
+	defer func() { _ = os.RemoveAll(dir) }()
+	db, err := sql.Open("sqlite", filepath.Join(dir, "busy.db"))
+	must(err)
+	defer func() { _ = db.Close() }()
+	conns := make([]*sql.Conn, 2)
+	for i := range conns {
+		conns[i], err = db.Conn(context.Background())
+		must(err)
+		defer func() { _ = conns[i].Close() }()
+	}
+	_, err = conns[0].ExecContext(context.Background(), "BEGIN EXCLUSIVE")
+	must(err)
+	_, err = conns[1].ExecContext(context.Background(), "BEGIN EXCLUSIVE")
+	return err
+})
 
-func (e codeError) Code() int     { return e.code }
-func (e codeError) Unwrap() error { return e.error }
-
-// silent makes transactions whose first COMMIT has no answer: it was done, or not, and perhaps nothing answers afterwards.
+// silent makes transactions whose first COMMIT has no answer: it was done, or not, and perhaps
+// nothing answers afterwards.
 type silent struct {
 	*sql.Tx
 	of *silent
@@ -315,13 +333,14 @@ type silent struct {
 func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) error {
 	return sqllock.DoWith(ctx, s.lock, sqllock.Database[*silent]{
 		Dialect: s.dialect,
-		Begin: func(ctx context.Context, opts *sql.TxOptions) (*silent, error) {
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (*silent, sqllock.Transaction, error) {
 			from.begun++
 			if from.deaf && from.begun > 1 {
-				return nil, errOnPurpose
+				return nil, nil, errOnPurpose
 			}
 			tx, err := s.BeginTx(ctx, opts)
-			return &silent{Tx: tx, of: from}, err
+			t := &silent{Tx: tx, of: from}
+			return t, t, err
 		},
 	}, account, func(ctx context.Context, tx *silent) error {
 		balance, err := read(ctx, tx.Tx, 1)
@@ -333,9 +352,16 @@ func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) e
 }
 
 func (s *silent) Exec(ctx context.Context, query string, args ...any) error {
-	_, err := s.ExecContext(ctx, query, args...)
-	return err
+	run := func() error { _, err := s.ExecContext(ctx, query, args...); return err }
+	if !commits(query) || s.of.begun > 1 {
+		return run()
+	}
+	return s.commit(run)
 }
+
+// commits reports whether a statement of sqllock is the COMMIT, which on MySQL has the proof before
+// it.
+func commits(query string) bool { return strings.Contains(query, "COMMIT;") }
 
 func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any) error {
 	return s.QueryRowContext(ctx, query, args...).Scan(dest...)
@@ -345,8 +371,12 @@ func (s *silent) Commit(context.Context) error {
 	if s.of.begun > 1 {
 		return s.Tx.Commit()
 	}
+	return s.commit(s.Tx.Commit)
+}
+
+func (s *silent) commit(run func() error) error {
 	if s.of.commits {
-		return errors.Join(s.Tx.Commit(), errOnPurpose)
+		return errors.Join(run(), errOnPurpose)
 	}
 	return errors.Join(s.Tx.Rollback(), errOnPurpose)
 }

@@ -81,18 +81,10 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 	w := newWorker(args)
 	database := sqllock.Database[stopping]{
 		Dialect: dialectOf(args[0]),
-		Begin: func(ctx context.Context, opts *sql.TxOptions) (stopping, error) {
-			conn, err := w.db.Conn(ctx)
-			if err != nil {
-				return stopping{}, err
-			}
-			if args[0] == "mysql" { // what Do does by itself, for database/sql
-				if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = 1"); err != nil {
-					return stopping{}, err
-				}
-			}
-			tx, err := conn.BeginTx(ctx, opts)
-			return stopping{&silent{Tx: tx, of: &silent{begun: 2}}}, err
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (stopping, sqllock.Transaction, error) {
+			tx, err := w.db.BeginTx(ctx, opts)
+			s := stopping{&silent{Tx: tx, of: &silent{begun: 2}}}
+			return s, s, err
 		},
 	}
 	say(sqllock.DoWith(context.Background(), w.l, database, locker.Rule{Key: args[3], TTL: pausedTTL}, func(ctx context.Context, tx stopping) error {
@@ -105,13 +97,21 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 	proc.Listen()
 })
 
-// stopping is a transaction that stops the whole process when it is to be committed, if it is the first of the process.
+// stopping is a transaction that stops the whole process when it is to be committed, if it is the
+// first of the process.
 type stopping struct{ *silent }
 
 var stop = sync.OnceFunc(func() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this one run on for a moment
 })
+
+func (s stopping) Exec(ctx context.Context, query string, args ...any) error {
+	if commits(query) {
+		stop()
+	}
+	return s.silent.Exec(ctx, query, args...)
+}
 
 func (s stopping) Commit(ctx context.Context) error {
 	stop()
@@ -160,8 +160,9 @@ func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
 	})
 }
 
-// succeeds deposits 50 under the lock that a paused child holds, and resumes the child: where a server ends the paused
-// transaction, when the deposit is there; with SQLite, where nobody does, when the lock has changed hands.
+// succeeds deposits 50 under the lock that a paused child holds, and resumes the child: where a
+// server ends the paused transaction, when the deposit is there; with SQLite, where nobody does,
+// when the lock has changed hands.
 func (db *database) succeeds(t testing.TB, key string, resume func()) {
 	t.Helper()
 	var seen lockertest.Recorder

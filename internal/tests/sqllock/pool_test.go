@@ -12,8 +12,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// TestWaitersKeepNoConnections measures how long other work waits for a connection of a pool of 5 while 200 callers wait for
-// a lock: first with the transaction begun before the lock is taken, as is often done, then with Do.
+// TestWaitersKeepNoConnections measures how long other work waits for a connection of a pool of 5
+// while 200 callers wait for a lock: first with the transaction begun before the lock is taken, as
+// is often done, then with Do.
 func TestWaitersKeepNoConnections(t *testing.T) {
 	const (
 		waiters = 200
@@ -87,7 +88,8 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
-// After a restart of the server a pool is full of connections that are dead. database/sql passes over them, and so does Do.
+// After a restart of the server a pool is full of connections that are dead. database/sql passes
+// over them, and so does Do.
 func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		const idle = 10
@@ -128,7 +130,8 @@ func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	}, postgres, maria)
 }
 
-// BenchmarkDo is what the claim and the ledger cost, beside the same work in a transaction of its own.
+// BenchmarkDo is what the claim and the ledger cost, beside the same work in a transaction of its
+// own.
 func BenchmarkDo(b *testing.B) {
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
 		db := newDatabase(b, d)

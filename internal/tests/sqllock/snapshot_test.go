@@ -10,7 +10,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// What a holder reads must be what all holders before it have committed, wherever the database takes its snapshot.
+// What a holder reads must be what all holders before it have committed, wherever the database
+// takes its snapshot.
 
 // blocked waits until a transaction of this database waits for a lock.
 func (db *database) blocked(t testing.TB) {
@@ -22,7 +23,8 @@ func (db *database) blocked(t testing.TB) {
 	await(t, "somebody waits for a lock", func() bool { return db.number(t, query) > 0 })
 }
 
-// InnoDB takes its snapshot with the first plain SELECT: that must not happen between the claims of two resources.
+// InnoDB takes its snapshot with the first plain SELECT: that must not happen between the claims of
+// two resources.
 func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -34,7 +36,8 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 				}
 				defer func() { _ = successor.Close(context.Background()) }()
 				done := make(chan error, 1)
-				// The older holder has the second resource, and is still at work when its lease is lost.
+				// The older holder has the second resource, and is still at work when its lease is
+				// lost.
 				err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
 					store.Free("b")
 					go func() {
@@ -56,8 +59,8 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	}
 }
 
-// The same where it is the claim that is judged: one lease may have several transactions, so the row that an old snapshot shows
-// may have our own fence.
+// The same where it is the claim that is judged: one lease may have several transactions, so the
+// row that an old snapshot shows may have our own fence.
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -84,8 +87,8 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	}, postgres, maria)
 }
 
-// PostgreSQL refuses a claim whose snapshot is older than the row. A verification that only locks the row would not make
-// the row newer.
+// PostgreSQL refuses a claim whose snapshot is older than the row. A verification that only locks
+// the row would not make the row newer.
 func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -100,12 +103,12 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 				begun := 0
 				err = sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
 					Dialect: db.dialect,
-					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, error) {
+					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, sqllock.Transaction, error) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
-						k := &keen{silent{Tx: tx, of: &silent{begun: 2}}, func() {}}
+						first := func() {}
 						if begun == 2 { // after the claim ahead: this one is verified, and about to be committed
-							k.first = func() {
+							first = func() {
 								store.Free(account.Key)
 								go func() {
 									done <- sqllock.Do(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -119,7 +122,8 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 								db.blocked(t)
 							}
 						}
-						return k, err
+						k := newKeen(tx, first)
+						return k, k, err
 					},
 				}, account, func(ctx context.Context, tx *keen) error { return write(ctx, tx.Tx, 1, 110) }, sqllock.WithStrategy(sqllock.VerifyLast))
 				if err != nil {
@@ -136,7 +140,8 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	}
 }
 
-// READ UNCOMMITTED shows what an overtaken holder has written, and its verification then rolls back.
+// READ UNCOMMITTED shows what an overtaken holder has written, and its verification then rolls
+// back.
 func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, store := memory(t)
@@ -169,7 +174,8 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	}
 }
 
-// A transaction that only reads sees one moment, also where it asks for less than that or for nothing.
+// A transaction that only reads sees one moment, also where it asks for less than that or for
+// nothing.
 func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {

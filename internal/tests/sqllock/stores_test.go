@@ -8,6 +8,7 @@ import (
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -21,20 +22,20 @@ func newLosing() *losing { return &losing{Memory: lockertest.NewMemory()} }
 
 func (s *losing) locker(t testing.TB) *locker.Engine { return lockertest.NewLocker(t, s) }
 
-func (s *losing) Release(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+func (s *losing) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if g, err := s.Memory.Release(ctx, c); err != nil {
 		return g, err
 	}
 	s.lost.Store(true)
-	return locker.Grant{State: locker.NotOurs}, nil
+	return store.Grant{State: store.NotOurs}, nil
 }
 
 // nameless is a Store that mints no fences.
 type nameless struct{ *lockertest.Memory }
 
-func (s nameless) Acquire(ctx context.Context, c locker.Claim) (locker.Grant, error) {
+func (s nameless) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.Memory.Acquire(ctx, c)
-	g.Fence, g.Block = 0, 0
+	g.Fence, g.FenceCount = 0, 0
 	return g, err
 }
 

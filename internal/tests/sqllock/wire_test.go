@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// wire is a proxy in front of a database server that strikes at COMMIT, or another statement. It looks for the word in what
-// clients send: both protocols send it as text.
+// wire is a proxy in front of a database server that strikes at COMMIT, or another statement. It
+// looks for the word in what clients send: both protocols send it as text.
 type wire struct {
 	target   string
 	listener net.Listener
@@ -162,7 +162,8 @@ func (w *wire) serve(client net.Conn) {
 	}
 }
 
-// awaitAnswer ends our half of the connection and returns when the server, which answers first, has ended its own.
+// awaitAnswer ends our half of the connection and returns when the server, which answers first, has
+// ended its own.
 func (w *wire) awaitAnswer(server net.Conn) {
 	if half, ok := server.(*net.TCPConn); ok {
 		_ = half.CloseWrite()

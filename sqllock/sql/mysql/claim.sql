@@ -1,10 +1,11 @@
--- claim: puts fence and owner into the row of a resource, which stays locked until the transaction ends. The row keeps a
--- larger fence, and the owner of an equal one, so look says whether the claim stands: the number of changed rows depends on
--- the connection's settings. Assignments count from left to right, fence comes last.
--- ? resource, fence, owner · fence, owner · fence · fence
+-- claim: writes fence and owner into the row of a resource, which stays locked until the
+-- transaction ends. The row keeps a larger fence, and the owner of an equal one. claimed shows
+-- whether the claim stands: the number of changed rows depends on the connection's settings.
+-- Assignments take place from left to right, so fence comes last.
+-- ? resource · ? fence · ? owner · ? fence · ? owner · ? fence · ? fence
 INSERT INTO latchkit_fence (resource, fence, owner, claimed_at)
 VALUES (?, ?, ?, CURRENT_TIMESTAMP(3))
 ON DUPLICATE KEY UPDATE
 	owner = IF(fence < ?, ?, owner),
-	claimed_at = IF(fence < ?, CURRENT_TIMESTAMP(3), claimed_at),
+	claimed_at = IF(fence <= ?, CURRENT_TIMESTAMP(3), claimed_at),
 	fence = GREATEST(fence, ?)

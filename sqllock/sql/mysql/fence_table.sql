@@ -1,4 +1,6 @@
--- fence_table: one row for each resource that was ever locked: the newest fence that has claimed it, and whose it was.
+-- fence_table: one row for each resource that was ever locked: the newest fence that has claimed
+-- it, and whose it was. The row of the resource '' is the floor of PurgeFences: no fence up to it
+-- is claimed any more.
 -- VARBINARY, because a collation may take two resources for one.
 CREATE TABLE IF NOT EXISTS latchkit_fence (
 	resource   VARBINARY(512) NOT NULL PRIMARY KEY,

@@ -1,3 +1,3 @@
--- note: notes the operation.
+-- note: writes the operation into the ledger.
 -- ? operation · ? resource · ? fence
 INSERT INTO latchkit_ledger (op, resource, fence) VALUES (?, ?, ?)

@@ -1,19 +1,25 @@
--- claim: puts fence and owner into the row of a resource, which stays locked until the transaction ends, notes the
--- operation, and bounds how long the transaction may be idle.
--- $1 resource · $2 fence · $3 owner · $4 operation, '' notes none · $5 idle limit in ms
--- Answers 1, or 0 where a larger fence is in the row, or the same one of another owner. Twice is as good as once, but for
--- the operation, which is new in each transaction.
-WITH claimed AS (
+-- claim: writes fence and owner into the rows of the resources, which stay locked until the
+-- transaction ends; writes the operation into the ledger; bounds how long the transaction may be
+-- idle; and marks the transaction for proof.
+-- $1 leases as JSON: [{"resource": …, "fence": …}], the first one is named in the ledger
+-- $2 owner · $3 operation, '' writes no ledger row · $4 idle limit in ms
+-- Answers how many resources were claimed. A resource is not claimed where its row has a larger
+-- fence, or the same fence of another owner, or where the floor is not smaller.
+WITH lease AS (
+	SELECT resource, fence FROM json_to_recordset($1::text::json) AS l (resource text, fence bigint)
+), claimed AS (
 	INSERT INTO latchkit_fence AS f (resource, fence, owner, claimed_at)
-	VALUES ($1, $2, $3, now())
+	SELECT resource, fence, $2::text, now() FROM lease
+	WHERE fence > (SELECT coalesce(max(fence), 0) FROM latchkit_fence WHERE resource = '')
+	ORDER BY resource COLLATE "C"
 	ON CONFLICT (resource) DO UPDATE
 	SET fence = EXCLUDED.fence, owner = EXCLUDED.owner, claimed_at = EXCLUDED.claimed_at
 	WHERE f.fence < EXCLUDED.fence OR (f.fence = EXCLUDED.fence AND f.owner = EXCLUDED.owner)
-	RETURNING f.resource, f.fence
+	RETURNING f.resource
 ), noted AS (
 	INSERT INTO latchkit_ledger (op, resource, fence)
-	SELECT $4::text, resource, fence FROM claimed WHERE $4::text <> ''
+	SELECT $3::text, resource, fence FROM lease WHERE $3::text <> '' LIMIT 1
 )
-SELECT count(set_config('idle_in_transaction_session_timeout', least(nullif(
-	(extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint, 0), $5::bigint)::text, true))
+SELECT count(*), set_config('latchkit.op', $3::text, true), set_config('idle_in_transaction_session_timeout', least(nullif(
+	(extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint, 0), $4::bigint)::text, true)
 FROM claimed

@@ -1,3 +1,5 @@
--- look: the newest claim of a resource; 0 and '' where there is none.
+-- look: the newest claim of a resource, or the floor where that is larger; 0 and '' where there is
+-- neither.
 -- $1 resource
-SELECT coalesce(max(fence), 0), coalesce(max(owner), '') FROM latchkit_fence WHERE resource = $1
+SELECT coalesce(max(fence), 0), coalesce(max(owner) FILTER (WHERE resource <> ''), '')
+FROM latchkit_fence WHERE resource IN ($1, '')

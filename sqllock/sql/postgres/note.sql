@@ -1,7 +1,8 @@
--- note: notes the operation, and bounds how long the transaction may be idle, unless the server's own bound is shorter.
+-- note: writes the operation into the ledger, bounds how long the transaction may be idle unless
+-- the server's own bound is shorter, and marks the transaction for proof.
 -- $1 operation · $2 resource · $3 fence · $4 idle limit in ms
 WITH noted AS (
 	INSERT INTO latchkit_ledger (op, resource, fence) VALUES ($1, $2, $3)
 )
-SELECT set_config('idle_in_transaction_session_timeout', least(nullif(
+SELECT set_config('latchkit.op', $1::text, true), set_config('idle_in_transaction_session_timeout', least(nullif(
 	(extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint, 0), $4::bigint)::text, true)

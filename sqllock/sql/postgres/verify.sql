@@ -1,10 +1,12 @@
--- verify: locks the row of a resource if the claim still stands in it. It writes the row anew: a claim that waits for it may
--- have a snapshot that is older than what this transaction commits, and PostgreSQL refuses it only if the row has changed.
--- $1 resource · $2 fence · $3 owner
--- Answers 1, or 0 where somebody else has claimed the resource since.
+-- verify: locks the rows of the resources whose claims still stand. It writes the rows anew: a
+-- claim that waits for a row may have a snapshot that is older than what this transaction commits,
+-- and PostgreSQL refuses that claim only if the row has changed.
+-- $1 leases as JSON: [{"resource": …, "fence": …}] · $2 owner
+-- Answers how many claims still stand.
 WITH held AS (
-	UPDATE latchkit_fence SET owner = owner
-	WHERE resource = $1 AND fence = $2 AND owner = $3
-	RETURNING fence
+	UPDATE latchkit_fence AS f SET owner = f.owner
+	FROM json_to_recordset($1::text::json) AS l (resource text, fence bigint)
+	WHERE f.resource = l.resource AND f.fence = l.fence AND f.owner = $2
+	RETURNING f.fence
 )
 SELECT count(*) FROM held

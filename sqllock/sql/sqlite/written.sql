@@ -1,2 +1,3 @@
--- written: how many rows this connection has changed so far. SQLite knows no transactions that only read.
+-- written: how many rows this connection has changed so far. SQLite has no transactions that only
+-- read.
 SELECT total_changes()

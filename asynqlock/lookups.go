@@ -1,0 +1,71 @@
+package asynqlock
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lookups ask whether lines exist. Each task of a rule asks once, so the questions that come up
+// while one is under way are sent together: with many workers a question costs a fraction of a
+// command.
+type lookups struct {
+	mu      sync.Mutex
+	waiting []*lookup
+	sending bool
+}
+
+type lookup struct {
+	line   string
+	answer chan bool
+}
+
+// exists says whether the line has tasks. Without an answer in time it has none: then the order of
+// tasks may suffer, and nothing else.
+func (s *lookups) exists(ctx context.Context, c redis.UniversalClient, line string) bool {
+	l := &lookup{line, make(chan bool, 1)}
+	s.mu.Lock()
+	s.waiting = append(s.waiting, l)
+	if !s.sending {
+		s.sending = true
+		go s.send(c)
+	}
+	s.mu.Unlock()
+	timer := time.NewTimer(lineBound)
+	defer timer.Stop()
+	select {
+	case there := <-l.answer:
+		return there
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return false
+}
+
+// send sends questions until none is waiting.
+func (s *lookups) send(c redis.UniversalClient) {
+	for {
+		s.mu.Lock()
+		batch := s.waiting
+		s.waiting = nil
+		s.sending = len(batch) > 0
+		s.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), lineBound)
+		answers := make([]*redis.IntCmd, len(batch))
+		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its own error
+			for i, l := range batch {
+				answers[i] = p.Exists(ctx, l.line)
+			}
+			return nil
+		})
+		cancel()
+		for i, l := range batch {
+			l.answer <- answers[i].Val() > 0
+		}
+	}
+}

@@ -1,0 +1,33 @@
+-- line_join.lua: give a task its place in the line of a lock's key, by the time at which the task
+-- arrived.
+-- KEYS: the line, a sorted set of tasks by arrival · the call, a hash: the last task called, when
+-- ARGV: task · the task whose place it takes, or "" · time of arrival, in µs (server's clock) ·
+--       time to live of the line in ms · "1" when the task is put off now, "0" when it asks
+-- returns: {place, 0 is the front · 1 when the task had its place before, else 0 · µs since the
+--          task at the front was called, -1 when it was not · µs for which the line is late, or 0}
+-- first write: ZADD, which a full server refuses, and then nothing has happened.
+-- idempotent: a second execution finds the task in its place.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local arrived = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if not arrived and ARGV[2] ~= '' then
+  arrived = redis.call('ZSCORE', KEYS[1], ARGV[2])
+end
+redis.call('ZADD', KEYS[1], arrived or ARGV[3], ARGV[1])
+if ARGV[2] ~= '' then
+  redis.call('ZREM', KEYS[1], ARGV[2])
+end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+end
+
+local called, late = redis.call('HGET', KEYS[2], 'task'), redis.call('HGET', KEYS[2], 'late')
+if called and ARGV[5] == '1' and (called == ARGV[1] or called == ARGV[2]) then
+  redis.call('HDEL', KEYS[2], 'task', 'at') -- it came, and found the key busy
+  called = false
+end
+local since = -1
+if called and called == redis.call('ZRANGE', KEYS[1], 0, 0)[1] then
+  since = now - redis.call('HGET', KEYS[2], 'at')
+end
+return {redis.call('ZRANK', KEYS[1], ARGV[1]), arrived and 1 or 0, since, math.max((late or 0) - now, 0)}

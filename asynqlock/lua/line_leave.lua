@@ -1,0 +1,20 @@
+-- line_leave.lua: take a task out of a line: it runs, or is gone. A task that came long after it
+-- was called makes the line late for a while.
+-- KEYS: the line · the call
+-- ARGV: task · after how many µs it is late · for how many µs the line is late then
+-- returns: how many tasks are left in the line
+-- first write: ZREM, which a full server does not refuse. HSET may be refused after it: then the
+--   line is not late.
+-- idempotent: a second execution does not find the task.
+redis.call('ZREM', KEYS[1], ARGV[1])
+if redis.call('HGET', KEYS[2], 'task') == ARGV[1] then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  local at = redis.call('HGET', KEYS[2], 'at')
+  redis.call('HDEL', KEYS[2], 'task', 'at')
+  if now - at > tonumber(ARGV[2]) then
+    redis.call('HSET', KEYS[2], 'late', string.format('%.0f', now + ARGV[3]))
+    redis.call('PEXPIRE', KEYS[2], math.ceil(ARGV[3] / 1000))
+  end
+end
+return redis.call('ZCARD', KEYS[1])

@@ -1,0 +1,14 @@
+-- tick_claim.lua: claim the next slot of a schedule's entry, or note that it was enqueued.
+-- KEYS: the hash of the schedule: for each entry the last slot, in Unix seconds, and "?" behind it
+--       while it is claimed and perhaps not enqueued
+-- ARGV: entry · what its value must be, "" for none · its new value · time to live of the hash, ms
+-- returns: 1, or 0 when the value is another
+-- first write: HSET, which a full server refuses, and then nothing has happened.
+-- idempotent: a second execution finds the new value.
+local value = redis.call('HGET', KEYS[1], ARGV[1]) or ''
+if value ~= ARGV[2] then
+  return value == ARGV[3] and 1 or 0
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return 1

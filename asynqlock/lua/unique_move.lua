@@ -1,0 +1,12 @@
+-- unique_move.lua: hand the uniqueness lock of asynq.Unique from a task to its clone, for the rest
+-- of its time.
+-- KEYS: the uniqueness lock
+-- ARGV: ID of the task · ID of the clone
+-- returns: 1, or 0 when the task does not hold the lock
+-- first write: SET, which a full server refuses, and then nothing has happened.
+-- idempotent: a second execution finds the lock with the clone.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+return 1

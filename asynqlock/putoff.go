@@ -1,0 +1,225 @@
+package asynqlock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/hibiken/asynq"
+)
+
+// The headers that this package adds to tasks.
+const (
+	headerID     = "latchkit-id"     // of a clone: the ID of the task that it is a clone of, at first
+	headerClones = "latchkit-clones" // of a clone: its number
+	headerBefore = "latchkit-before" // of a clone: the task has run before
+	headerUnique = "latchkit-unique" // of a clone: it may hold the uniqueness lock of asynq.Unique
+	headerFences = "latchkit-fences" // the leases under which a Client enqueued the task
+)
+
+// putOff puts the task off, if that is possible without using one of its retries and without
+// sleeping over its deadline.
+func (j *job) putOff(ctx context.Context, p *Problem) bool {
+	longest, ok := j.longestPause(ctx, p.RetryAfter)
+	if !ok {
+		return false
+	}
+	p.RetryAfter = min(p.RetryAfter, longest)
+	clone := ""
+	if !j.mayReturn(ctx) {
+		if clone, ok = j.moved(ctx, p); !ok {
+			return false
+		}
+	}
+	if j.guard.waker == nil || !j.known || !j.inLine && !p.waitsForKey() {
+		return true
+	}
+	if !p.waitsForKey() {
+		j.leaveLine(ctx)
+		return true
+	}
+	if ahead := j.enterLine(ctx, clone); ahead > 0 && clone == "" && j.rule.snooze == 0 {
+		if longest, ok := j.longestPause(ctx, backInLine); ok {
+			p.RetryAfter = min(backInLine, longest) + rand.N(time.Second)
+		}
+	}
+	return true
+}
+
+// waitsForKey says whether the task may run as soon as its key is free.
+func (p *Problem) waitsForKey() bool {
+	return p.Code == CodeBusy || p.Code == CodeTooManyWaiters || errors.Is(p.err, errStopped)
+}
+
+// mayReturn says whether asynq can put the task off without counting a retry. asynq asks whether
+// there are retries left before it asks whether the error is a failure.
+func (j *job) mayReturn(ctx context.Context) bool {
+	_, configured := ctx.Value(configured{j.guard}).(time.Duration)
+	return !j.known || j.retried < j.most && configured
+}
+
+// longestPause is how long the task may be put off, if pause is too long: at most half of the time
+// until its deadline, so that time is left for its work. It is false when that is too short for
+// asynq, which counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
+func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Duration, bool) {
+	const least = time.Second
+	look, configured := ctx.Value(configured{j.guard}).(time.Duration)
+	if !configured {
+		look = defaultDelayedTaskCheckInterval
+	}
+	longest := func(deadline time.Time) time.Duration { return (time.Until(deadline) - look - time.Second) / 2 }
+	deadline, bounded := ctx.Deadline()
+	// asynq makes a deadline of whole seconds where the task has a Deadline, and of now and the
+	// Timeout otherwise. The Timeout begins again with the next delivery.
+	if !j.known || !bounded || deadline.Nanosecond() != 0 || longest(deadline) >= pause {
+		return pause, true
+	}
+	if i := j.guard.inspector; i != nil {
+		info, err := i.GetTaskInfo(j.queue, j.taskID)
+		if err == nil && info.Deadline.IsZero() {
+			return pause, true
+		}
+		if err == nil {
+			deadline = info.Deadline
+		}
+	}
+	most := longest(deadline)
+	return min(most, pause), most >= least
+}
+
+// canBeCloned says whether the task may go on under another ID. An ID that the program chose may
+// stand for something: for a uniqueness, or for a result that somebody looks for.
+func (j *job) canBeCloned() bool {
+	g := j.guard
+	return g.clones || g.waker != nil && madeByAsynq(j.id) && !j.rule.unique
+}
+
+// madeByAsynq says whether id is a UUID, which asynq gives to tasks without an ID.
+func madeByAsynq(id string) bool {
+	if len(id) != 36 {
+		return false
+	}
+	for i, c := range []byte(id) {
+		hex := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
+		if dash := i == 8 || i == 13 || i == 18 || i == 23; dash && c != '-' || !dash && !hex {
+			return false
+		}
+	}
+	return true
+}
+
+// moved puts the task off by a clone, if it can, and returns the clone's ID. A crash before the
+// clone is enqueued leaves the task, which asynq delivers again. A crash after it leaves both: the
+// task is delivered again, and finds the clone's ID taken, or is one more task of its key.
+func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
+	g := j.guard
+	if !j.canBeCloned() {
+		return "", false
+	}
+	info, err := g.inspector.GetTaskInfo(j.queue, j.taskID)
+	if err != nil {
+		p.note = fmt.Sprintf("; no clone can be made: %v", err)
+		return "", false
+	}
+	n, _ := strconv.Atoi(j.task.Headers()[headerClones])
+	id = j.id + "~" + strconv.Itoa(n+1)
+	opts := []asynq.Option{
+		asynq.TaskID(id), asynq.Queue(j.queue), asynq.ProcessIn(p.RetryAfter),
+		asynq.MaxRetry(j.most - j.retried), asynq.Timeout(info.Timeout), asynq.Deadline(info.Deadline), asynq.Retention(info.Retention),
+	}
+	clone := asynq.NewTaskWithHeaders(j.task.Type(), j.task.Payload(), j.cloneHeaders(n+1))
+	_, err = g.client.EnqueueContext(ctx, clone, opts...)
+	if errors.Is(err, asynq.ErrTaskIDConflict) {
+		err = j.isClone(id)
+	}
+	if err == nil {
+		err = j.moveUnique(ctx, id)
+	}
+	if err != nil {
+		p.note = fmt.Sprintf("; no clone can be made: %v", err)
+		return "", false
+	}
+	p.asynq = asynq.RevokeTask // the clone takes its place
+	return id, true
+}
+
+func (j *job) cloneHeaders(number int) map[string]string {
+	headers := maps.Clone(j.task.Headers())
+	if headers == nil {
+		headers = make(map[string]string)
+	}
+	headers[headerID], headers[headerClones] = j.id, strconv.Itoa(number)
+	if j.before {
+		headers[headerBefore] = "yes"
+	}
+	if j.guard.redis != nil {
+		headers[headerUnique] = "yes"
+	}
+	return headers
+}
+
+// isClone returns an error if the task with this ID is not a clone of this one, enqueued by an
+// earlier delivery that ended before it could revoke its task.
+func (j *job) isClone(id string) error {
+	other, err := j.guard.inspector.GetTaskInfo(j.queue, id)
+	switch {
+	case errors.Is(err, asynq.ErrTaskNotFound): // it has run meanwhile
+		return nil
+	case err == nil && (other.Headers[headerID] != j.id || !bytes.Equal(other.Payload, j.task.Payload())):
+		return fmt.Errorf("another task has its ID, %s", id)
+	default:
+		return err
+	}
+}
+
+// stay keeps the task in its worker and lets it try again: in the key's queue if the key is busy,
+// after a pause if the Locker cannot say. It is false when the task's time is nearly over, as it is
+// after a wait in the queue.
+func (j *job) stay(ctx context.Context, p *Problem) bool {
+	const tooLittle = 50 * time.Millisecond
+	if j.guard.stopped.Err() != nil { // asynq puts the task back when its ShutdownTimeout is over
+		<-ctx.Done()
+		return false
+	}
+	left := patience(ctx, 0)
+	if _, bounded := ctx.Deadline(); bounded && left < tooLittle || ctx.Err() != nil || j.wait == 0 && p.Code == CodeBusy {
+		return false
+	}
+	j.wait = 0
+	if p.Code == CodeBusy || p.Code == CodeRunning {
+		return true
+	}
+	pause := p.RetryAfter
+	if left > 0 {
+		pause = min(pause, left)
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-j.guard.stopped.Done():
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// givenUp says what becomes of a task that could not be put off: what becomes of any task that
+// fails. If ctx has ended, asynq has decided already: it has put the task back into its queue, or
+// counted a failure.
+func (j *job) givenUp(ctx context.Context, p *Problem) *Problem {
+	if ctx.Err() != nil {
+		return p
+	}
+	p.Verdict, p.RetryAfter = Failed, 0
+	if j.retried >= j.most {
+		p.Verdict = Archived
+	}
+	p.note += "; it could not be put off without using a retry, and its time is nearly over"
+	return p
+}

@@ -1,0 +1,177 @@
+package asynqlock_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A task was put off for 12 s whose Deadline was in 9 s. It never ran, and asynq burnt its retries.
+func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
+	t.Parallel()
+	for name, waking := range map[string]bool{"with waking": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, store := newQueue(t), lockertest.NewMemory()
+			other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+			must(t, err)
+			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour))}
+			if waking {
+				opts = append(opts, asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"))
+			}
+			g := guardOf(t, lockertest.NewLocker(t, store), opts...)
+			q.stop(g)
+			ran := make(chan struct{})
+			mux, see := asynq.NewServeMux(), &seen{}
+			mux.Use(see.middleware, g.Middleware)
+			q.run(mux, g.Configure(asynq.Config{Logger: quiet{}, Queues: map[string]int{q.name: 1}}), asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+				close(ran)
+				return nil
+			}))
+			began := time.Now()
+			deadline := began.Add(20 * time.Second)
+			q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline), asynq.MaxRetry(1))
+			await(t, "it is put off", func() bool { return len(see.problems()) > 0 })
+			see.mu.Lock()
+			p, _ := errtype.As[*asynqlock.Problem](see.errs[0])
+			see.mu.Unlock()
+			if p.Verdict != asynqlock.Snoozed || began.Add(p.RetryAfter).After(deadline.Add(-5*time.Second)) {
+				t.Errorf("it was %s for %v, and its deadline is in 20s", p.Verdict, p.RetryAfter)
+			}
+			must(t, other.Release(t.Context()))
+			select {
+			case <-ran:
+			case <-time.After(time.Until(deadline)):
+				t.Error("it has not run by its deadline")
+			}
+		})
+	}
+}
+
+// There is no time to put the task off: it waits for its key in the worker.
+func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour)))
+	q.stop(g)
+	ran := make(chan struct{})
+	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
+	// prompt's server looks every 20 ms, so 1 s + 1 s for asynq's whole seconds is not enough for a
+	// pause.
+	deadline := time.Now().Add(3500 * time.Millisecond).Truncate(time.Second)
+	q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline))
+	await(t, "it waits in the key's queue, or its time is over", func() bool {
+		info, err := l.Inspect(t.Context(), busyKey)
+		return err == nil && info.Waiters > 0 || time.Now().After(deadline)
+	})
+	must(t, other.Release(t.Context()))
+	select {
+	case <-ran:
+	case <-time.After(patience):
+		t.Error("it never ran")
+	}
+}
+
+// Without Configure tasks keep their workers. That must not go unnoticed.
+func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	var mu sync.Mutex
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(writer(func(b []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		text.Write(b)
+	}), nil))
+	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.WithLogger(log), asynqlock.On("job", asynqlock.ByTaskID()))
+	w := &record{}
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	q.run(mux, prompt(asynq.Config{}, q.name), w)
+	for n := range 3 {
+		q.enqueue("job", numbered(n))
+	}
+	await(t, "all have run", func() bool { return len(w.done()) == 3 })
+	mu.Lock()
+	defer mu.Unlock()
+	if strings.Count(text.String(), "guard.Configure(") != 1 {
+		t.Errorf("logged %q, want one line that says what to do", text.String())
+	}
+}
+
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
+
+// On a server that is not configured, tasks of a hot key must not starve those of others where they
+// can be woken.
+func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	g, work := q.waking(asynqlock.Snooze(time.Hour)), &record{}
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	cfg := prompt(asynq.Config{}, q.name)
+	cfg.Concurrency = 2
+	q.run(mux, cfg, work)
+	for n := range 4 {
+		q.enqueue("job", numbered(n))
+	}
+	q.enqueue("job", `{"account":"7"}`)
+	await(t, "the task of the other key has run", func() bool { return len(work.done()) == 1 })
+	must(t, lease.Release(t.Context()))
+	await(t, "all have run", func() bool { return len(work.done()) == 5 })
+}
+
+// Shutdown waited for its whole ShutdownTimeout for a task that only waited for its key.
+func TestAServerDoesNotWaitForATaskThatWaits(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	g := guard(t, l, asynqlock.Wait(time.Hour))
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	work := &record{}
+	mux.Handle("job", work)
+	cfg := prompt(asynq.Config{}, q.name)
+	cfg.ShutdownTimeout = time.Hour
+	server := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx, server, mux) }()
+	id := q.enqueue("job", `{"account":"42"}`).ID
+	await(t, "it waits", func() bool {
+		info, err := l.Inspect(t.Context(), busyKey)
+		return err == nil && info.Waiters == 1
+	})
+	stop()
+	select {
+	case err := <-ended:
+		must(t, err)
+	case <-time.After(patience):
+		t.Fatal("the server waits for a task that waits")
+	}
+	if got := q.state(id); got != "retry after 0 retries" || len(work.done()) != 0 {
+		t.Errorf("the task is %s; want it to be put off", got)
+	}
+	must(t, other.Release(t.Context()))
+}

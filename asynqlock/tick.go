@@ -1,0 +1,143 @@
+package asynqlock
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// term is one leader's time.
+type term struct {
+	*leadership
+	ctx   context.Context
+	lease *locker.Lease
+	opts  *asynq.SchedulerOpts    // of the scheduler, which build may have changed
+	made  atomic.Pointer[catchUp] // nil without CatchUp
+
+	probe    *asynq.Task // a task that shows whether the scheduler asks
+	probed   atomic.Bool
+	announce func(*asynq.Task, []asynq.Option) // the program's PreEnqueueFunc
+
+	mu     sync.Mutex
+	slot   int64                  // the second of the last tick
+	claims map[string]func() bool // of the slot, by entry: each asks once
+}
+
+// options are those that build is given.
+func (t *term) options() *asynq.SchedulerOpts {
+	o := t.base
+	after := o.PreEnqueueFunc
+	t.probe = asynq.NewTask("asynqlock:probe", nil)
+	o.PreEnqueueFunc = func(task *asynq.Task, opts []asynq.Option) {
+		switch {
+		case task == t.probe:
+			t.probed.Store(true)
+		case t.made.Load() != nil:
+			t.made.Load().tick(task)
+		case t.passes(task, opts):
+			if after != nil {
+				after(task, opts)
+			}
+			if t.client == nil {
+				return // asynq enqueues it
+			}
+			info, err := t.client.EnqueueContext(t.ctx, task, opts...)
+			t.report(task, opts, info, err)
+		}
+		// asynq enqueues what it announces here. The goroutine is the tick's own; when it ends
+		// here, its tick does.
+		runtime.Goexit()
+	}
+	t.opts, t.announce = &o, after
+	return &o
+}
+
+// report gives the outcome of a tick that asynq did not enqueue itself to the functions that asynq
+// would call.
+func (t *term) report(task *asynq.Task, opts []asynq.Option, info *asynq.TaskInfo, err error) {
+	if t.opts.PostEnqueueFunc != nil {
+		t.opts.PostEnqueueFunc(info, err)
+	}
+	if err != nil && t.opts.EnqueueErrorHandler != nil { //nolint:staticcheck // deprecated, and called by asynq as well
+		t.opts.EnqueueErrorHandler(task, opts, err) //nolint:staticcheck // the same
+	}
+}
+
+const (
+	// slotKept is how far apart clocks may be for a slot to be found claimed.
+	slotKept = 30 * time.Second
+	// slotWithin bounds how long a tick waits for the answer to its claim.
+	slotWithin = 5 * time.Second
+)
+
+// passes says whether this process may enqueue a tick that is due now.
+//
+// The lease's deadline comes first, because it needs no luck: a process that was stopped finds its
+// ticks and the end of its lease due at the same moment, and its context may end after the tick
+// began. Whatever passes here belongs to this term, however long it is on its way to asynq, and
+// another term's ticks are due later. That leaves clocks that differ, for which there are the
+// slots.
+func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
+	return t.leads() && t.claim(entryOf(task, opts)) && t.leads()
+}
+
+// leads says whether the lock is held now.
+func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
+
+// claim takes the entry's slot of this second, unless another process has. An entry may have two
+// ticks in it, as there is an equal entry, or this process was late with the one before. The answer
+// is the same for both.
+func (t *term) claim(entry string) bool {
+	t.mu.Lock()
+	if slot := time.Now().Unix(); slot != t.slot {
+		t.slot = slot
+		clear(t.claims)
+	}
+	claim, ok := t.claims[entry]
+	if !ok {
+		key := "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(t.slot, 10)
+		// Without an answer the term decides.
+		claim = sync.OnceValue(func() bool { return !errors.Is(t.take(key), locker.ErrBusy) })
+		t.claims[entry] = claim
+	}
+	t.mu.Unlock()
+	return claim()
+}
+
+// take takes a slot, which stays taken.
+func (t *term) take(slot string) error {
+	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
+	defer cancel()
+	lease, err := t.locker.Acquire(ctx, locker.Rule{Key: slot, Name: "asynq-tick", Wait: locker.NoWait, AtLeast: slotKept})
+	if err != nil {
+		return err
+	}
+	_ = lease.Release(ctx) // without an answer as well
+	return nil
+}
+
+// entryOf names an entry of a schedule: its task and options, in any order.
+func entryOf(task *asynq.Task, opts []asynq.Option) string {
+	texts := make([]string, len(opts))
+	for i, o := range opts {
+		texts[i] = o.String()
+	}
+	slices.Sort(texts)
+	h := sha256.New()
+	for _, text := range append([]string{task.Type(), string(task.Payload())}, texts...) {
+		_, _ = fmt.Fprintf(h, "%d:%s", len(text), text) // never fails
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,26 @@
+package asynqlock
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// unexported returns an unexported field of the struct that p points to. asynq keeps to itself what
+// this package must know: the options of a task, and the entries of a scheduler. A version of asynq
+// in which the field is missing, or something else, gets an error and no surprise.
+func unexported[T any](p any, name string) (T, error) {
+	var none T
+	v := reflect.ValueOf(p)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		return none, fmt.Errorf("%T has no field %s", p, name)
+	}
+	f := v.Elem().FieldByName(name)
+	if !f.IsValid() || !f.Type().AssignableTo(reflect.TypeFor[T]()) {
+		return none, fmt.Errorf("this version of asynq is not known: %T has no field %s of type %v", p, name, reflect.TypeFor[T]())
+	}
+	value, ok := reflect.TypeAssert[T](reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem())
+	if !ok && !f.IsZero() {
+		return none, fmt.Errorf("this version of asynq is not known: the field %s of %T is no %v", name, p, reflect.TypeFor[T]())
+	}
+	return value, nil
+}

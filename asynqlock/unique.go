@@ -1,0 +1,53 @@
+package asynqlock
+
+import (
+	"context"
+	"crypto/md5" // #nosec G501 -- asynq names its keys by it
+	_ "embed"    // the scripts
+	"encoding/hex"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed lua/unique_move.lua
+	moveUniqueText string
+	//go:embed lua/unique_end.lua
+	endUniqueText string
+
+	moveUniqueScript = redis.NewScript(moveUniqueText)
+	endUniqueScript  = redis.NewScript(endUniqueText)
+)
+
+// asynq.Unique locks a task's type, payload and queue until the task with the lock's ID is done. A
+// clone has another ID, so the lock is handed to it before its original is deleted. asynq does not
+// know that the clone has the lock, so this package ends the lock with the clone. The lock ends by
+// its own TTL if a crash prevents that.
+
+// uniqueKey is the key of the task's uniqueness lock, as asynq names it.
+func (j *job) uniqueKey() string {
+	name := "asynq:{" + j.queue + "}:unique:" + j.task.Type() + ":"
+	if j.task.Payload() != nil {
+		sum := md5.Sum(j.task.Payload()) // #nosec G401 -- it protects nothing
+		name += hex.EncodeToString(sum[:])
+	}
+	return name
+}
+
+// moveUnique hands the task's uniqueness lock, if it has one, to its clone.
+func (j *job) moveUnique(ctx context.Context, clone string) error {
+	if j.guard.redis == nil {
+		return nil
+	}
+	return moveUniqueScript.Run(ctx, j.guard.redis, []string{j.uniqueKey()}, j.taskID, clone).Err()
+}
+
+// endUnique ends the uniqueness lock of a clone that is done.
+func (j *job) endUnique(ctx context.Context, done bool) {
+	if !done || j.guard.redis == nil || j.task.Headers()[headerUnique] == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lineBound)
+	defer cancel()
+	_ = endUniqueScript.Run(ctx, j.guard.redis, []string{j.uniqueKey()}, j.taskID).Err() // otherwise its TTL ends it
+}

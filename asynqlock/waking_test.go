@@ -1,0 +1,322 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// waking returns a Guard, as each process has one, that wakes the tasks that it puts off.
+func (q *queue) waking(policies ...asynqlock.Policy) *asynqlock.Guard {
+	q.t.Helper()
+	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), policies...))
+	q.stop(g)
+	return g
+}
+
+// stop stops g when the test ends, before the servers.
+func (q *queue) stop(g *asynqlock.Guard) {
+	q.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := g.Stop(ctx); err != nil {
+			q.t.Error(err)
+		}
+	})
+}
+
+// workers runs a server with a Guard's own settings, for all of these queues.
+func (q *queue) workers(g *asynqlock.Guard, concurrency int, handler asynq.Handler, queues ...string) {
+	q.t.Helper()
+	cfg := asynq.Config{Concurrency: concurrency, Logger: quiet{}, ShutdownTimeout: time.Second, Queues: map[string]int{q.name: 1}}
+	for _, name := range queues {
+		cfg.Queues[name] = 1
+	}
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	q.run(mux, g.Configure(cfg), handler)
+}
+
+// record is a handler that notes the order of tasks by their payloads, and how many ran at a time.
+type record struct {
+	each time.Duration
+
+	mu    sync.Mutex
+	order []string
+	now   map[string]int
+	most  int
+}
+
+func (r *record) ProcessTask(_ context.Context, t *asynq.Task) error {
+	key := t.Type()
+	r.mu.Lock()
+	if r.now == nil {
+		r.now = make(map[string]int)
+	}
+	r.order = append(r.order, string(t.Payload()))
+	r.now[key]++
+	r.most = max(r.most, r.now[key])
+	r.mu.Unlock()
+	time.Sleep(r.each) //nolint:forbidigo // the work
+	r.mu.Lock()
+	r.now[key]--
+	r.mu.Unlock()
+	return nil
+}
+
+func (r *record) done() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.order)
+}
+
+func numbered(n int) string { return `{"account":"42","n":` + strconv.Itoa(n) + `}` }
+
+// Ten tasks of 100 ms that share a key need one second of work. The default policy needed 106 s for
+// them.
+func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
+	q := newQueue(t)
+	work := &record{each: 100 * time.Millisecond}
+	q.workers(q.waking(), 10, work)
+	began := time.Now()
+	for n := range 10 {
+		q.enqueue("job", numbered(n))
+	}
+	await(t, "all have run", func() bool { return len(work.done()) == 10 })
+	took := time.Since(began)
+	t.Logf("10 tasks of 100 ms took %v", took)
+	if took > 4*time.Second { // 2 s on a machine that does nothing else
+		t.Errorf("10 tasks of 100 ms took %v", took)
+	}
+	if work.most != 1 {
+		t.Errorf("%d ran at a time", work.most)
+	}
+}
+
+// Tasks that are put off keep their order, however many there are and whatever queue they are in.
+func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
+	q := newQueue(t)
+	work := &record{each: 5 * time.Millisecond}
+	low := q.name + "-low"
+	gate := make(chan struct{})
+	q.workers(q.waking(), 8, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		<-gate
+		return work.ProcessTask(ctx, t)
+	}), low)
+	const all = 100
+	for n := range all {
+		var opts []asynq.Option
+		if n%2 == 1 {
+			opts = append(opts, asynq.Queue(low))
+		}
+		info := q.arrive(numbered(n), opts...)
+		if n > 0 {
+			await(t, "it is put off", func() bool {
+				now, err := q.inspector.GetTaskInfo(info.Queue, info.ID)
+				return err == nil && now.State == asynq.TaskStateRetry
+			})
+		}
+	}
+	close(gate)
+	awaitFor(t, 2*time.Minute, "all have run", func() bool { return len(work.done()) == all })
+	for n, payload := range work.done() {
+		if payload != numbered(n) {
+			t.Fatalf("task %d of %v was not the one that came as the %dth", n, work.done(), n)
+		}
+	}
+	if work.most != 1 {
+		t.Errorf("%d ran at a time", work.most)
+	}
+}
+
+// arrive enqueues a task and waits until a worker has had it.
+func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
+	q.t.Helper()
+	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask("job", []byte(payload)), append([]asynq.Option{asynq.Queue(q.name)}, opts...)...)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	await(q.t, "a worker has had the task", func() bool {
+		now, err := q.inspector.GetTaskInfo(info.Queue, info.ID)
+		return err != nil || now.State == asynq.TaskStateRetry || now.State == asynq.TaskStateActive
+	})
+	return info
+}
+
+// Nobody but a watcher notices that the key is free: its holder is no worker.
+func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := &record{}
+	q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work)
+	id := q.enqueue("job", numbered(0)).ID
+	await(t, "it is put off", func() bool { return q.state(id) == "retry after 0 retries" })
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it has run", func() bool { return len(work.done()) == 1 })
+}
+
+// Workers are free for other keys, also when the tasks of the hot key may not use a retry.
+func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]asynq.Option{"with retries": nil, "without": {asynq.MaxRetry(0)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+			if err != nil {
+				t.Fatal(err)
+			}
+			work := &record{}
+			q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work)
+			for n := range 6 {
+				q.enqueue("job", numbered(n), opts...)
+			}
+			q.enqueue("job", `{"account":"7"}`, opts...)
+			await(t, "the task of the other key has run", func() bool { return len(work.done()) == 1 })
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "all have run", func() bool { return len(work.done()) == 7 })
+			if work.most != 2 && work.most != 1 { // two keys
+				t.Errorf("%d ran at a time", work.most)
+			}
+		})
+	}
+}
+
+// A task at the front of the line may be gone, archived, or in a queue that is paused. Those behind
+// it must not wait for it.
+func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, q *queue, low, id string){
+		"deleted":  func(t *testing.T, q *queue, low, id string) { must(t, q.inspector.DeleteTask(low, id)) },
+		"archived": func(t *testing.T, q *queue, low, id string) { must(t, q.inspector.ArchiveTask(low, id)) },
+		"paused":   func(t *testing.T, q *queue, low, id string) { must(t, q.inspector.PauseQueue(low)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			low := q.name + "-low"
+			lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+			must(t, err)
+			work := &record{}
+			q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work, low)
+			first := q.arrive(numbered(0), asynq.Queue(low))
+			await(t, "it is put off", func() bool {
+				info, err := q.inspector.GetTaskInfo(low, first.ID)
+				return err == nil && info.State == asynq.TaskStateRetry
+			})
+			second := q.enqueue("job", numbered(1))
+			await(t, "it is put off", func() bool { return q.state(second.ID) == "retry after 0 retries" })
+			end(t, q, low, first.ID)
+			must(t, lease.Release(t.Context()))
+			await(t, "the task behind it has run", func() bool { return slices.Contains(work.done(), numbered(1)) })
+			if name == "archived" {
+				if info, err := q.inspector.GetTaskInfo(low, first.ID); err != nil || info.State != asynq.TaskStateArchived {
+					t.Errorf("the archived task is %v, %v", info, err)
+				}
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The line is an index. Without it tasks come back by their time.
+func TestNoTaskIsLostWithItsLine(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	work := &record{}
+	g := q.waking(asynqlock.Snooze(time.Second))
+	q.workers(g, 4, work)
+	for n := range 5 {
+		q.arrive(numbered(n))
+	}
+	must(t, g.Stop(t.Context())) // no watcher will notice
+	keys, err := q.redis.Keys(t.Context(), q.name+":asynqlock:*").Result()
+	must(t, err)
+	must(t, q.redis.Del(t.Context(), keys...).Err())
+	must(t, lease.Release(t.Context()))
+	await(t, "all have run", func() bool { return len(work.done()) == 5 })
+	if len(keys) == 0 {
+		t.Error("there was no line")
+	}
+}
+
+// A task may be done, or fail, or be dropped, before it runs: the next one is woken all the same.
+func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	var runs atomic.Int32
+	work := &record{}
+	q.workers(q.waking(asynqlock.Once(time.Minute), asynqlock.Snooze(time.Hour)), 4, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		if runs.Add(1) == 1 {
+			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // the work
+			return errors.Join(errors.New("the first run fails for good"), asynq.SkipRetry)
+		}
+		return work.ProcessTask(ctx, t)
+	}))
+	q.arrive(numbered(0))
+	await(t, "it runs", func() bool { return runs.Load() == 1 })
+	for n := range 4 {
+		q.arrive(numbered(n + 1))
+	}
+	await(t, "nothing is left but the failed task", func() bool {
+		info, err := q.inspector.GetQueueInfo(q.name)
+		return err == nil && info.Size == info.Archived && info.Archived == 1
+	})
+	if got := work.done(); len(got) != 1 {
+		t.Errorf("%v ran after the first task had failed, want one task: it does the work that Once remembers", got)
+	}
+}
+
+// asynq.Unique must hold while a clone is put off, and end with the clone.
+func TestACloneKeepsTheUniquenessOfItsTask(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	work := &record{}
+	q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work)
+	enqueue := func() (*asynq.TaskInfo, error) {
+		return q.client.Enqueue(asynq.NewTask("job", []byte(numbered(0))), asynq.Queue(q.name), asynq.MaxRetry(0), asynq.Unique(time.Hour))
+	}
+	info, err := enqueue()
+	must(t, err)
+	await(t, "its clone is put off", func() bool { return q.state(info.ID+"~1") == "scheduled after 0 retries" && q.state(info.ID) == "gone" })
+	if _, err := enqueue(); !errors.Is(err, asynq.ErrDuplicateTask) {
+		t.Errorf("a second task was enqueued while the clone of the first is put off: %v", err)
+	}
+	must(t, lease.Release(t.Context()))
+	await(t, "the clone is done", func() bool { return q.state(info.ID+"~1") == "gone" })
+	if _, err := enqueue(); err != nil {
+		t.Errorf("no task can be enqueued after the first is done: %v", err)
+	}
+	if len(work.done()) == 0 {
+		t.Error("the clone did not run")
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// P13, asynq: what a guard costs a task that does nothing.
+var guardedTasksRow = row{
+	name:  "P13-asynq",
+	title: "asynq: tasks that do nothing, guarded ÷ bare",
+	about: `One server with 10 workers, in the process of the bench. The tasks of a turn are enqueued before it
+begins, each with a key of its own. "× bare" is the time of a task, beside that of a task without a
+guard in the same round.`,
+	run: runGuardedTasks,
+}
+
+// tasksOfATurn is how many tasks a turn has.
+const tasksOfATurn = 5000
+
+const (
+	bareTasks     = "bare"
+	onceDropTasks = "Once + Drop"
+	templateTasks = "Template, WithWaking"
+)
+
+// taskKinds are the ways to guard a task, in the order of the table.
+var taskKinds = []struct {
+	name string
+	opts func(c redis.UniversalClient) []asynqlock.Option
+}{
+	{bareTasks, nil},
+	{"ByTaskID", func(redis.UniversalClient) []asynqlock.Option {
+		return []asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID())}
+	}},
+	{"Template", func(redis.UniversalClient) []asynqlock.Option {
+		return []asynqlock.Option{asynqlock.On("job", asynqlock.Template("job:{payload.n}"))}
+	}},
+	{templateTasks, func(c redis.UniversalClient) []asynqlock.Option {
+		return []asynqlock.Option{
+			asynqlock.WithWaking(c), asynqlock.On("job", asynqlock.Template("job:{payload.n}")),
+		}
+	}},
+	{onceDropTasks, func(c redis.UniversalClient) []asynqlock.Option {
+		return []asynqlock.Option{
+			asynqlock.WithWaking(c),
+			asynqlock.On("job", asynqlock.Template("job:{payload.n}"), asynqlock.Once(time.Minute), asynqlock.Drop()),
+		}
+	}},
+}
+
+func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+	c := redis.NewClient(&redis.Options{Addr: on.Addr(), PoolSize: 30})
+	defer c.Close()
+	took := make(map[string][]float64) // µs for each task
+	for round := range o.rounds {
+		for _, kind := range taskKinds {
+			progress("round %d of %d: %s", round+1, o.rounds, kind.name)
+			var opts []asynqlock.Option
+			if kind.opts != nil {
+				opts = kind.opts(c)
+			}
+			micros, err := workOff(ctx, c, opts)
+			if err != nil {
+				return f, fmt.Errorf("%s: %w", kind.name, err)
+			}
+			took[kind.name] = append(took[kind.name], micros)
+		}
+	}
+	f.table = newTable("task", "µs", "× bare")
+	for _, kind := range taskKinds {
+		f.table.add(kind.name, spread("%.0f", took[kind.name]), spread("%.2f", ratios(took[kind.name], took[bareTasks])))
+	}
+	f.verdicts = []verdict{
+		atMost("P13-asynq guarded task × bare", 1.3, "%.2f", ratios(took[templateTasks], took[bareTasks])),
+		atMost("P13-asynq Once + Drop × bare", 1.8, "%.2f", ratios(took[onceDropTasks], took[bareTasks])),
+	}
+	return f, nil
+}
+
+// workOff returns how long a task takes, in µs.
+func workOff(ctx context.Context, c *redis.Client, opts []asynqlock.Option) (micros float64, err error) {
+	if err := c.FlushDB(ctx).Err(); err != nil {
+		return 0, err
+	}
+	client := asynq.NewClientFromRedisClient(c)
+	for n := range tasksOfATurn {
+		payload := `{"n":` + strconv.Itoa(n) + `}`
+		if _, err := client.EnqueueContext(ctx, asynq.NewTask("job", []byte(payload))); err != nil {
+			return 0, err
+		}
+	}
+	var left atomic.Int64
+	left.Store(tasksOfATurn)
+	done := make(chan struct{})
+	mux := asynq.NewServeMux()
+	cfg := asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel}
+	if opts != nil {
+		l, err := locker.NewSingle(c)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, l.Close(ctx)) }()
+		g, err := asynqlock.New(l, opts...)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, g.Stop(ctx)) }()
+		mux.Use(g.Middleware)
+		cfg = g.Configure(cfg)
+	}
+	mux.HandleFunc("job", func(context.Context, *asynq.Task) error {
+		if left.Add(-1) == 0 {
+			close(done)
+		}
+		return nil
+	})
+	server := asynq.NewServerFromRedisClient(c, cfg)
+	began := time.Now()
+	if err := server.Start(mux); err != nil {
+		return 0, err
+	}
+	defer server.Shutdown()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	return float64(time.Since(began).Microseconds()) / tasksOfATurn, nil
+}

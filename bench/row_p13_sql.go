@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql" // the driver "mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/contrib/pgxlock"
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// P13, the part of SQL: what a lock and its claim add to a transaction.
+var transactionsRow = row{
+	name:  "P13-sql",
+	title: "A transaction under a lock, beside one without",
+	about: `One goroutine reads a row and updates it, in a transaction: plain, inside of locker.Run, and with
+sqllock.Do, on PostgreSQL (database/sql, and pgx with pgxlock) and MariaDB, which write nothing to
+disk in a hurry. The ratio is that of the median times in the same round.`,
+	run: runTransactions,
+}
+
+// transacting is one way to run the transaction once.
+type transacting struct {
+	name, plain string // the name of the same without a lock
+	once        func(ctx context.Context) error
+}
+
+func runTransactions(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+	client := redis.NewClient(&redis.Options{Addr: on.settings(time.Second, 0).Addr})
+	defer client.Close()
+	l, err := locker.NewSingle(client)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, l.Close(ctx)) }()
+	var all []transacting
+	for kind, driver := range map[sqltest.Kind]string{sqltest.Postgres: "pgx", sqltest.MariaDB: "mysql"} {
+		server, launched := sqltest.Launch(kind)
+		if launched != nil {
+			return f, launched
+		}
+		defer func() { err = errors.Join(err, server.Close()) }()
+		ways, opened := transactionsOn(ctx, server, kind, driver, l)
+		if opened != nil {
+			return f, opened
+		}
+		all = append(all, ways...)
+	}
+
+	medians := make(map[string][]float64)
+	for round := range o.rounds {
+		for _, w := range all {
+			progress("round %d of %d: %s", round+1, o.rounds, w.name)
+			m, err := w.turn(ctx, o.turn)
+			if err != nil {
+				return f, fmt.Errorf("%s: %w", w.name, err)
+			}
+			medians[w.name] = append(medians[w.name], m)
+		}
+	}
+	f.table = newTable("contestant", "p50 µs", "× plain")
+	for _, w := range all {
+		f.table.add(w.name, spread("%.0f", medians[w.name]), spread("%.2f", ratios(medians[w.name], medians[w.plain])))
+	}
+	for _, w := range all {
+		if limit, ok := transactionLimits[w.name]; ok {
+			f.verdicts = append(f.verdicts, atMost("P13-sql "+w.name+" × plain", limit, "%.2f", ratios(medians[w.name], medians[w.plain])))
+		}
+	}
+	return f, nil
+}
+
+// transactionLimits are the targets.
+var transactionLimits = map[string]float64{"PostgreSQL, Do": 1.8, "PostgreSQL, pgxlock.Do": 1.8, "MariaDB, Do": 2.2}
+
+const (
+	readRow  = "SELECT n FROM bench WHERE id = 1"
+	writeRow = "UPDATE bench SET n = n + 1 WHERE id = 1"
+)
+
+func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver string, l *locker.Engine) ([]transacting, error) {
+	name, database := "PostgreSQL", "postgres"
+	if kind == sqltest.MariaDB {
+		name, database = "MariaDB", ""
+	}
+	db, err := sql.Open(driver, server.DSN(database))
+	if err != nil {
+		return nil, err
+	}
+	if kind == sqltest.MariaDB {
+		if _, err := db.ExecContext(ctx, "CREATE DATABASE bench"); err != nil {
+			return nil, err
+		}
+		_ = db.Close()
+		if db, err = sql.Open(driver, server.DSN("bench")); err != nil {
+			return nil, err
+		}
+	}
+	if err := sqllock.Migrate(ctx, db); err != nil {
+		return nil, err
+	}
+	for _, statement := range []string{"CREATE TABLE bench (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)", "INSERT INTO bench VALUES (1, 0)"} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return nil, err
+		}
+	}
+	rule := locker.Rule{Key: "bench:" + name}
+	plain := func(ctx context.Context) error { return plainTransaction(ctx, db) }
+	ways := []transacting{
+		{name + ", plain", name + ", plain", plain},
+		{name + ", locker.Run", name + ", plain", func(ctx context.Context) error { return locker.Run(ctx, l, rule, plain) }},
+		{name + ", Do", name + ", plain", func(ctx context.Context) error {
+			return sqllock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+				n := 0
+				if err := tx.QueryRowContext(ctx, readRow).Scan(&n); err != nil {
+					return err
+				}
+				_, err := tx.ExecContext(ctx, writeRow)
+				return err
+			})
+		}},
+	}
+	if kind == sqltest.MariaDB {
+		return ways, nil
+	}
+	pool, err := pgxpool.New(ctx, server.DSN(database))
+	if err != nil {
+		return nil, err
+	}
+	work := func(ctx context.Context, tx pgx.Tx) error {
+		n := 0
+		if err := tx.QueryRow(ctx, readRow).Scan(&n); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, writeRow)
+		return err
+	}
+	const bare = "PostgreSQL, pgx plain"
+	return append(ways,
+		transacting{bare, bare, func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return work(ctx, tx) })
+		}},
+		transacting{"PostgreSQL, pgxlock.Do", bare, func(ctx context.Context) error {
+			return pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error { return work(ctx, tx) })
+		}}), nil
+}
+
+func plainTransaction(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	n := 0
+	if err := tx.QueryRowContext(ctx, readRow).Scan(&n); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, writeRow); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// turn returns the median time of a transaction, in µs.
+func (w transacting) turn(ctx context.Context, d time.Duration) (float64, error) {
+	var took []float64
+	for began := time.Now(); time.Since(began) < d; {
+		start := time.Now()
+		if err := w.once(ctx); err != nil {
+			return 0, err
+		}
+		took = append(took, float64(time.Since(start).Microseconds()))
+	}
+	return median(took), nil
+}

@@ -1,0 +1,171 @@
+// Command sql-outbox enqueues a job if and only if the transaction that asks for it commits. The
+// job is written into a table of the same database, the outbox, in the same transaction; a relay
+// moves it to asynq. Two relays may run, one may be killed at any moment, and Redis may lose
+// everything: each order is paid once, and its mail is sent.
+//
+//	go run ./examples/sql-outbox
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// shop has orders that are paid, and mails about them.
+type shop struct {
+	db    *sql.DB
+	l     locker.Locker
+	queue *asynq.Client
+}
+
+// pay pays an order once, however often it is called, and asks for a mail about it. fails is what
+// happens at the end of the work: then there is no payment, and no mail.
+func (s *shop) pay(ctx context.Context, order string, fails error) error {
+	work := func(ctx context.Context, tx *sqllock.Tx) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO payments (order_id) VALUES (?)", order); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO outbox (id, task) VALUES (?, 'mail')", "mail:"+order); err != nil {
+			return err
+		}
+		return fails
+	}
+	return sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "order:" + order}, work, sqllock.WithOperation("pay:"+order))
+}
+
+// relay moves the jobs of the outbox to the queue, and returns how many. The job's id is that of
+// the task: a relay that is killed after it has enqueued, and before it has deleted, enqueues it
+// again, and asynq refuses the second one.
+func (s *shop) relay(ctx context.Context) (moved int, err error) {
+	err = sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "outbox"}, func(ctx context.Context, tx *sqllock.Tx) error {
+		jobs, err := jobsOf(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for id, task := range jobs {
+			_, err := s.queue.EnqueueContext(ctx, asynq.NewTask(task, []byte(id)), asynq.TaskID(id))
+			if err != nil && !errors.Is(err, asynq.ErrTaskIDConflict) {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, "DELETE FROM outbox WHERE id = ?", id); err != nil {
+				return err
+			}
+		}
+		moved = len(jobs)
+		return nil
+	})
+	return moved, err
+}
+
+// jobsOf returns the tasks of the oldest jobs by their id.
+func jobsOf(ctx context.Context, tx *sqllock.Tx) (jobs map[string]string, err error) {
+	rows, err := tx.QueryContext(ctx, "SELECT id, task FROM outbox ORDER BY rowid LIMIT 100")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	jobs = make(map[string]string)
+	for rows.Next() {
+		var id, task string
+		if err := rows.Scan(&id, &task); err != nil {
+			return nil, err
+		}
+		jobs[id] = task
+	}
+	return jobs, rows.Err()
+}
+
+func main() {
+	if err := run(context.Background(), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	server, err := miniredis.Run()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	folder, err := os.MkdirTemp("", "sql-outbox")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(folder, "shop.db")+"?_pragma=busy_timeout(1000)")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := sqllock.Migrate(ctx, db); err != nil {
+		return err
+	}
+	for _, statement := range []string{
+		"CREATE TABLE payments (order_id TEXT NOT NULL)",
+		"CREATE TABLE outbox (id TEXT PRIMARY KEY, task TEXT NOT NULL)",
+	} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	l, err := locker.NewSingle(client)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close(ctx) }()
+	s := &shop{db, l, asynq.NewClientFromRedisClient(client)}
+	return s.story(ctx, out, server.FlushAll)
+}
+
+// story pays orders, and prints what became of them.
+func (s *shop) story(ctx context.Context, out io.Writer, forget func()) error {
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"the payment of 4711 fails", func() error { return s.pay(ctx, "4711", errors.New("the bank says no")) }},
+		{"4711 is paid", func() error { return s.pay(ctx, "4711", nil) }},
+		{"Redis loses everything, and 4711 is paid again", func() error { forget(); return s.pay(ctx, "4711", nil) }},
+	} {
+		said := "done"
+		if err := step.do(); errors.Is(err, locker.ErrDone) {
+			said = "was done before"
+		} else if err != nil {
+			said = err.Error()
+		}
+		if _, err := fmt.Fprintf(out, "%s: %s\n", step.what, said); err != nil {
+			return err
+		}
+	}
+	for range 2 {
+		moved, err := s.relay(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "the relay has enqueued %d mails\n", moved); err != nil {
+			return err
+		}
+	}
+	payments := 0
+	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM payments").Scan(&payments); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%d payment was made\n", payments)
+	return err
+}

@@ -1,0 +1,212 @@
+package ginlock_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+var payRule = ginlock.Rules{"POST /orders/:id/pay": {Key: "order:{param.id}"}}
+
+func fromRules(t *testing.T, l locker.Locker, rules ginlock.Rules, opts ...ginlock.Option) *ginlock.Guard {
+	t.Helper()
+	guard, err := ginlock.FromRules(l, rules, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guard
+}
+
+// A lock that guards nothing is worse than none: each of these wirings ran handlers without a lock.
+func TestAGuardThatNoRequestPassesFailsAtStartUp(t *testing.T) {
+	busy := lockerFunc(func(r locker.Rule) error { return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy} })
+	t.Run("the guard was never put in front of the routes", func(t *testing.T) {
+		e := gin.New()
+		e.POST("/orders/:id/pay", ok)
+		if err := fromRules(t, busy, payRule).Validate(e.Routes()); err == nil || !strings.Contains(err.Error(), "no request passes the guard; call guard.Mount(engine)") {
+			t.Error(err)
+		}
+	})
+	t.Run("the route was registered before the guard", func(t *testing.T) {
+		e := gin.New()
+		e.POST("/orders/:id/pay", ok)
+		validate := fromRules(t, busy, payRule).Mount(e)
+		if err := validate(); err == nil || !strings.Contains(err.Error(), `rule "POST /orders/:id/pay": the route was registered before Mount`) {
+			t.Error(err)
+		}
+	})
+	t.Run("Mount comes first", func(t *testing.T) {
+		e := gin.New()
+		validate := fromRules(t, busy, payRule).Mount(e)
+		e.POST("/orders/:id/pay", ok)
+		if err := validate(); err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42/pay", http.NoBody))
+		if w.Code != http.StatusConflict {
+			t.Errorf("%d %s; want the busy lock", w.Code, w.Body)
+		}
+	})
+	t.Run("there are no rules", func(t *testing.T) {
+		if _, err := ginlock.FromRules(busy, ginlock.Rules{}); err == nil || !strings.Contains(err.Error(), "there are no rules") {
+			t.Error(err)
+		}
+	})
+}
+
+// A middleware that takes the method from a header must not be a way around the lock.
+func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		other bool // PUT is a route of the path as well
+		code  int
+	}{{"one route on the path", false, 409}, {"two routes on the path", true, 500}} {
+		var got []locker.Rule
+		e := gin.New()
+		e.Use(func(c *gin.Context) { c.Request.Method = "PATCH" })
+		validate := fromRules(t, asked(&got), payRule).Mount(e)
+		e.POST("/orders/:id/pay", ok)
+		if tc.other {
+			e.PUT("/orders/:id/pay", ok)
+		}
+		if err := validate(); err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42/pay", http.NoBody))
+		if w.Code != tc.code || strings.Contains(w.Body.String(), "PATCH") {
+			t.Errorf("%s: %d %s", tc.name, w.Code, w.Body)
+		}
+	}
+}
+
+// These rules were accepted, and then every request failed.
+func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	single, err := locker.New(plain{lockertest.NewMemory()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = single.Close(t.Context()) }()
+	for says, tc := range map[string]struct {
+		l    locker.Locker
+		rule ginlock.Rule
+	}{
+		"AtMost 1s is shorter than AtLeast 10s":                               {l, ginlock.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: time.Second}},
+		"Mode Shared needs a Locker with readers":                             {single, ginlock.Rule{Key: "a", Mode: locker.Shared}},
+		"Shared needs a Locker with readers":                                  {single, ginlock.Rule{Key: "a", ModeByMethod: true}},
+		"WithTTL(1ms): a lease that short ends before its holder knows of it": {l, ginlock.Rule{Key: "a", TTL: time.Millisecond}},
+		"WithWait(1ns): give at least 1ms":                                    {l, ginlock.Rule{Key: "a", Wait: 1}},
+		"it has Key and Keys":                                                 {l, ginlock.Rule{Key: "a", Keys: []ginlock.Key{"b"}}},
+		"there is no Store for the responses; give WithIdempotencyStore":      {l, ginlock.Rule{Idempotency: "shop"}},
+		"it has NoLock together with a Key":                                   {l, ginlock.Rule{Key: "a", NoLock: true}},
+	} {
+		if _, err := ginlock.FromRules(tc.l, ginlock.Rules{"POST /a": tc.rule}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %s", err, says)
+		}
+	}
+}
+
+// plain is a Store without readers.
+type plain struct{ locker.Store }
+
+func TestRoutesWithoutARuleAreListed(t *testing.T) {
+	e := gin.New()
+	guard := fromRules(t, lockerFunc(func(locker.Rule) error { return nil }), ginlock.Rules{
+		"POST /orders/:id/pay": {Key: "order:{param.id}"}, "POST /visits": {NoLock: true},
+	})
+	validate := guard.Mount(e)
+	for _, path := range []string{"/orders/:id/pay", "/visits", "/orders"} {
+		e.POST(path, ok)
+	}
+	e.GET("/orders/:id", ok)
+	e.DELETE("/orders/:id", ok)
+	if err := validate(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := guard.Unguarded(e.Routes()), []string{"DELETE /orders/:id", "POST /orders"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	w := httptest.NewRecorder()
+	if e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/visits", http.NoBody)); w.Code != 200 {
+		t.Errorf("a route without a lock: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestRulesAreDescribed(t *testing.T) {
+	got := ginlock.Rules{
+		"post  /orders/:id/pay": {Key: "order:{param.id|int}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, Idempotency: "{claim.sub}"},
+		"GET /articles/:slug":   {Key: "article:{param.slug}", ModeByMethod: true, Wait: locker.NoWait},
+		"POST /baskets":         {Keys: []ginlock.Key{"stock:{body.items.*.sku}", "till"}},
+		"POST /visits":          {NoLock: true},
+	}.Describe()
+	want := `ROUTE                 LOCK                                     WAIT   TTL  ONCE    IDEMPOTENCY
+GET /articles/:slug   by method article:{param.slug}           none   -    -       -
+POST /baskets         exclusive stock:{body.items.*.sku} till  -      -    -       -
+POST /visits          none                                     -      -    -       -
+POST /orders/:id/pay  exclusive order:{param.id|int}           250ms  10s  1h0m0s  {claim.sub}
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// The record is looked up before the lock: a replay needs no lock, and the handler finds the lease
+// of its order and not that of the idempotency key.
+func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	records := idempotency.NewMemory()
+	runs := 0
+	e := gin.New()
+	validate := fromRules(t, l, ginlock.Rules{
+		"POST /orders/:id": {Key: "order:{param.id}", Wait: locker.NoWait, Idempotency: "{header.X-Tenant}"},
+	}, ginlock.WithIdempotencyStore(records)).Mount(e)
+	e.POST("/orders/:id", func(c *gin.Context) {
+		runs++
+		lease, _ := ginlock.FromContext(c)
+		c.String(http.StatusCreated, "%s", lease.Key())
+	})
+	if err := validate(); err != nil {
+		t.Fatal(err)
+	}
+	if w := pays(t, e, "k1", "x"); w.Code != 201 || w.Body.String() != "order:42" {
+		t.Errorf("%d %s; want the lease of the order", w.Code, w.Body)
+	}
+	store.Occupy("order:42", 0)
+	if w := pays(t, e, "k1", "x"); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" || runs != 1 {
+		t.Errorf("a replay while the order is locked: %d %s, %d runs", w.Code, w.Body, runs)
+	}
+	// A refusal by the lock inside is no answer to store.
+	if w := pays(t, e, "k2", "x"); w.Code != 409 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	store.Free("order:42")
+	if w := pays(t, e, "k2", "x"); w.Code != 201 || runs != 2 {
+		t.Errorf("after the refusal: %d %s, %d runs", w.Code, w.Body, runs)
+	}
+}
+
+// The wiring of a guard outside and Idempotency inside finds the guard's lease as well.
+func TestFromContextFindsTheLeaseOfTheGuard(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e := gin.New()
+	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), ginlock.Idempotency(l, idempotency.NewMemory(), "shop"), func(c *gin.Context) {
+		lease, _ := ginlock.FromContext(c)
+		c.String(200, "%s", lease.Key())
+	})
+	if w := pays(t, e, "k", ""); w.Body.String() != "order:42" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}

@@ -1,0 +1,227 @@
+package grpclock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A lock that guards nothing is worse than none: Bind finds what is not guarded.
+func TestBindFindsWhatNothingGuards(t *testing.T) {
+	newLocker := func() locker.Locker { return lockertest.NewLocker(t, lockertest.NewMemory()) }
+	for name, tc := range map[string]struct {
+		rules  *grpclock.Rules
+		make   func(rules *grpclock.Rules) error
+		server registered
+		want   string // "": Bind succeeds
+	}{
+		"no interceptor at all": {grpclock.FromDescriptors(), nil, theShop, "no UnaryServerInterceptor was made of these Rules, so nothing guards /latchkit.shop.v1.Shop/"},
+		"no stream interceptor": {grpclock.FromDescriptors(), func(r *grpclock.Rules) error {
+			_, err := grpclock.UnaryServerInterceptor(newLocker(), r)
+			return err
+		}, theShop, "no StreamServerInterceptor was made of these Rules"},
+		"no unary interceptor": {grpclock.FromDescriptors(), func(r *grpclock.Rules) error {
+			_, err := grpclock.StreamServerInterceptor(newLocker(), r)
+			return err
+		}, theShop, "no UnaryServerInterceptor was made of these Rules"},
+		"only unary rules": {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k"}}), func(r *grpclock.Rules) error {
+			_, err := grpclock.UnaryServerInterceptor(newLocker(), r)
+			return err
+		}, theShop, ""},
+		"interceptors of other Rules": {grpclock.FromDescriptors().WithSecret(make([]byte, 16)), func(*grpclock.Rules) error {
+			_, err := grpclock.ServerOptions(newLocker(), grpclock.FromDescriptors())
+			return err
+		}, theShop, "no UnaryServerInterceptor"},
+		"no rules":             {grpclock.FromMap(nil), serverOptions(newLocker()), theShop, "no method of the server has a rule"},
+		"rules of no one":      {grpclock.FromDescriptors(), serverOptions(newLocker()), registered{}, "register the services before Bind"},
+		"services with keys":   {grpclock.FromProviders(), serverOptions(newLocker()), theShop, ""},
+		"everything":           {grpclock.FromDescriptors(), serverOptions(newLocker()), theShop, ""},
+		"a rule of no service": {grpclock.FromMap(grpclock.RuleMap{"/x.Y/Z": {Key: "k"}}), serverOptions(newLocker()), theShop, "the server has no such method"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.make != nil {
+				if err := tc.make(tc.rules); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := tc.rules.Bind(tc.server)
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func serverOptions(l locker.Locker, opts ...grpclock.Option) func(*grpclock.Rules) error {
+	return func(r *grpclock.Rules) error {
+		_, err := grpclock.ServerOptions(l, r, opts...)
+		return err
+	}
+}
+
+// A rule that would refuse every call is found when the server starts.
+func TestBindFindsRulesThatTheLockerCanNeverGrant(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing is sent
+	t.Cleanup(func() { _ = client.Close() })
+	l, err := locker.NewSingle(client, locker.WithMaxTTL(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		rule grpclock.Rule
+		opts []grpclock.Option
+		want string
+	}{
+		"shared without readers":            {grpclock.Rule{Key: "k", Mode: locker.Shared}, nil, "Mode Shared needs a Locker with readers"},
+		"a TTL above the Locker's":          {grpclock.Rule{Key: "k", TTL: time.Hour}, nil, "WithMaxTTL allows 1m0s"},
+		"a TTL of the interceptor above it": {grpclock.Rule{Key: "k"}, []grpclock.Option{grpclock.WithTTL(time.Hour)}, "WithMaxTTL allows 1m0s"},
+		"a wait that no answer can meet":    {grpclock.Rule{Key: "k", Wait: 1}, nil, "the wait is 1ns; give at least 1ms"},
+		"a TTL that no answer can meet":     {grpclock.Rule{Key: "k", TTL: time.Millisecond}, nil, "the shortest is 10ms"},
+	} {
+		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: tc.rule})
+		if err := serverOptions(l, tc.opts...)(rules); err != nil {
+			t.Fatal(err)
+		}
+		if err := rules.Bind(theShop); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+func TestDescribeShowsTheMistakesThatBindFound(t *testing.T) {
+	rules := grpclock.FromDescriptors().With(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.nope}"}})
+	if err := bind(t, rules, theShop); err == nil {
+		t.Fatal("Bind found nothing")
+	}
+	got := rules.Describe()
+	if !strings.Contains(got, "/latchkit.shop.v1.Shop/Place   invalid") || !strings.Contains(got, `has no field "nope"`) || !strings.Contains(got, "once:{req.order_id}") {
+		t.Errorf("%s", got)
+	}
+}
+
+// A server that forgot Bind, or went on after its error, runs no call.
+func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
+	rules := grpclock.FromDescriptors()
+	options, err := grpclock.ServerOptions(lockertest.NewLocker(t, lockertest.NewMemory()), rules)
+	if err != nil || len(options) != 2 {
+		t.Fatal(options, err)
+	}
+	server := grpc.NewServer(options...)
+	shop.RegisterShopServer(server, &service{watch: func(*shop.Order, grpc.ServerStreamingServer[shop.Receipt]) error { return nil }})
+	client := dial(t, server)
+	calls := func() (read, place, watch error) {
+		_, read = client.Read(t.Context(), &shop.Order{OrderId: "42"})
+		_, place = client.Place(t.Context(), &shop.Order{OrderId: "42"})
+		s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
+		if err == nil {
+			err = lastOf(s)
+		}
+		return read, place, err
+	}
+	read, place, watch := calls()
+	for _, err := range []error{read, place, watch} {
+		want(t, err, codes.Internal, grpclock.ReasonMisconfigured)
+	}
+	if err := rules.Bind(server); err != nil {
+		t.Fatal(err)
+	}
+	read, place, watch = calls()
+	if err := errors.Join(read, place, watch); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryConstructorRefusesNonsense(t *testing.T) {
+	l := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
+	for want, o := range map[string]grpclock.Option{
+		"WithMaxStall(0s)":                  grpclock.WithMaxStall(0),
+		"WithObserve(nil)":                  grpclock.WithObserve(nil),
+		"WithIdempotency: the Store is nil": grpclock.WithIdempotency(grpclock.Idempotency{}),
+	} {
+		if _, err := grpclock.ServerOptions(l, grpclock.FromDescriptors(), o); err == nil || !strings.Contains(err.Error(), "grpclock: ServerOptions: "+want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if _, err := grpclock.ServerOptions(nil, grpclock.FromDescriptors()); err == nil {
+		t.Error("no Locker is accepted")
+	}
+}
+
+// down is a Locker whose server is out of reach: each question takes its time.
+type down struct{ asked chan struct{} }
+
+func (d down) Acquire(ctx context.Context, _ locker.Rule) (*locker.Lease, error) {
+	d.asked <- struct{}{}
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return nil, &locker.Error{Op: locker.OpAcquire, Err: locker.ErrUnavailable}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
+	l := down{make(chan struct{}, 1000)}
+	var observed []string
+	client := serve(t, setup{locker: l, opts: []grpclock.Option{grpclock.WithFailOpen(), grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
+		observed = append(observed, p.Reason) // one call at a time
+	})}, service: &service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+		return s.Send(receipt(s.Context()))
+	}}})
+	for range 50 {
+		r, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
+		want(t, err, codes.OK, "")
+		if r.GetFence() != 0 {
+			t.Error("a call without a lock has a fence")
+		}
+		s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
+		if err == nil {
+			err = lastOf(s)
+		}
+		want(t, err, codes.OK, "")
+	}
+	if n := len(l.asked); n > 20 {
+		t.Errorf("%d of 100 calls asked the lock server", n)
+	}
+	if len(observed) != 100 || observed[0] != grpclock.ReasonUnavailable || observed[99] != grpclock.ReasonUnavailable {
+		t.Errorf("observed %d problems: %q", len(observed), observed)
+	}
+	_, err := client.Place(t.Context(), &shop.Order{})
+	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // fail-open is for outages alone
+}
+
+func TestAStreamFailsOpenAtItsFirstMessage(t *testing.T) {
+	l := down{make(chan struct{}, 10)}
+	client := serve(t, setup{locker: l, opts: []grpclock.Option{grpclock.WithFailOpen()}, service: &service{
+		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+			for range 2 {
+				if _, err := s.Recv(); err != nil {
+					return err
+				}
+			}
+			return s.SendAndClose(receipt(s.Context()))
+		},
+	}})
+	s, err := client.Fill(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Send(&shop.Order{OrderId: "42"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = s.CloseAndRecv()
+	want(t, err, codes.OK, "")
+}

@@ -1,0 +1,147 @@
+package grpclock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// call is one call, as far as its rule depends on it.
+type call struct {
+	name     string // the full method
+	method   *method
+	provider KeyProvider
+	req      any // nil before the first message of a stream
+}
+
+// early reports whether the locks of a stream are taken before its first message.
+func (c *call) early() bool {
+	return c.provider == nil && (c.method.early || c.method.err != nil)
+}
+
+// errUnbound refuses the calls of a server whose rules were never checked.
+var errUnbound = fmt.Errorf("%w: Rules.Bind was not called, or has failed; call it when the services are registered, before Serve",
+	locker.ErrInvalidRule)
+
+// admit takes a delegation out of the call's metadata, and returns the call to be guarded: nil if
+// it runs without a lock. With an error, the call is returned for the reply.
+func (g *guard) admit(ctx context.Context, fullMethod string, server any) (context.Context, *call, error) {
+	c := &call{name: fullMethod}
+	received, err := g.receive(ctx)
+	if err != nil {
+		return ctx, c, err
+	}
+	ctx = received
+	if g.strict && !g.rules.bound.Load() {
+		return ctx, c, errUnbound
+	}
+	c.method = g.rules.method(fullMethod)
+	c.provider, _ = server.(KeyProvider)
+	if c.method == nil && c.provider == nil {
+		return ctx, nil, nil
+	}
+	for _, applies := range g.filters {
+		if !applies(ctx, fullMethod) {
+			return ctx, nil, nil
+		}
+	}
+	return ctx, c, nil
+}
+
+// locks returns the locks of a call; none: the call runs without a lock.
+func (g *guard) locks(ctx context.Context, c *call) ([]locker.Rule, error) {
+	locks, err := c.locks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range locks {
+		g.complete(ctx, c, &locks[i])
+	}
+	return locks, nil
+}
+
+// complete fills in what a rule leaves to the interceptor.
+func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
+	name := r.Name
+	r.TTL, r.Wait = cmp.Or(r.TTL, g.ttl), cmp.Or(r.Wait, g.wait)
+	for _, adjust := range g.adjust {
+		adjust(ctx, c.name, c.req, r)
+	}
+	// Without a name the Locker would take the beginning of the key, which the client may have
+	// chosen. Without a bound, a call without a deadline could wait for ever.
+	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
+}
+
+// locks returns what the call's KeyProvider or its rule says.
+func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
+	if c.provider != nil {
+		r, err := c.provider.LockKey(ctx, c.name, c.req)
+		if err != nil {
+			if _, ok := status.FromError(err); ok {
+				return nil, &dictated{err}
+			}
+			return nil, fmt.Errorf("%w: LockKey: %w", locker.ErrInvalidRule, err)
+		}
+		if r.Key != "" {
+			r.Name = cmp.Or(r.Name, methodName(c.name))
+			return []locker.Rule{r}, nil
+		}
+	}
+	if c.method == nil {
+		return nil, nil
+	}
+	if c.method.err != nil {
+		return nil, fmt.Errorf("%w: %w", locker.ErrInvalidRule, c.method.err)
+	}
+	keys, err := c.method.keysOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	locks := make([]locker.Rule, len(keys))
+	for i, k := range keys {
+		locks[i] = c.method.rule
+		locks[i].Key = k
+	}
+	return locks, nil
+}
+
+// dictated is an error whose status a KeyProvider has chosen.
+type dictated struct{ error }
+
+// methodName is a full method as a name: without the slash in front.
+func methodName(fullMethod string) string { return strings.TrimPrefix(fullMethod, "/") }
+
+// stallOf returns for how long the client of a stream may keep the handler waiting.
+func (g *guard) stallOf(c *call) time.Duration {
+	if c.method != nil && c.method.stall > 0 {
+		return c.method.stall
+	}
+	return g.stall
+}
+
+// open reports whether the call runs without a lock because the lock server is known to be out of
+// reach.
+func (g *guard) open(ctx context.Context, c *call) bool {
+	if g.breaker == nil || !g.breaker.Open() {
+		return false
+	}
+	g.report(ctx, unavailable.problem(c, locker.ErrUnavailable))
+	return true
+}
+
+// opens reports whether the call runs without the locks that it could not get because of err.
+func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err error) bool {
+	if g.breaker == nil || !errors.Is(err, locker.ErrUnavailable) || ctx.Err() != nil {
+		return false
+	}
+	g.breaker.Failed(locks[0].Key)
+	g.report(ctx, unavailable.problem(c, err))
+	return true
+}

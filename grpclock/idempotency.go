@@ -1,0 +1,292 @@
+package grpclock
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// Idempotency says how answers are stored, for rules with [Rule].Idempotency. Only Store is
+// required.
+//
+// The answer of a call is its status, its response, and the metadata that the handler has set. It
+// is looked up before any lock is taken. A repeated call waits while the first one is under way,
+// and gets its answer, with "true" in the header [ReplayedKey]. The handler's context does not end
+// when the client leaves: the handler finishes, and the client finds the answer when it comes
+// again. The lock of the method's other keys is taken inside, so locker.FromContext finds the lease
+// of that lock.
+type Idempotency struct {
+	_ struct{} // keyed literals only
+
+	// Store keeps the answers: idempotency.NewRedis, with a Redis of their own, or
+	// idempotency.NewMemory.
+	Store idempotency.Store
+	// Lifetime is how long an answer is stored. Default: 24 h.
+	Lifetime time.Duration
+	// FinishWithin is how long a handler may run on after its client has left. Default: 1 min.
+	FinishWithin time.Duration
+	// MaxResponse is how many bytes an encoded answer may have. Of a larger one only is stored that
+	// the work is done: a repeated call is answered with ALREADY_EXISTS. Default: 64 KiB.
+	MaxResponse int
+	// Storable reports whether an answer with this status is stored. Otherwise a repeated call runs
+	// again. Default: OK, and what would fail in the same way again: INVALID_ARGUMENT, NOT_FOUND,
+	// ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION and OUT_OF_RANGE.
+	Storable func(code codes.Code) bool
+	// Fingerprint returns what a repeated call must have in common with the first one. Default: the
+	// whole request. A call with the same name and another fingerprint is refused with
+	// INVALID_ARGUMENT.
+	Fingerprint func(ctx context.Context, fullMethod string, req any) ([]byte, error)
+}
+
+// WithIdempotency stores the answers of methods whose rule has [Rule].Idempotency. Default: such
+// rules are refused by [Rules.Bind].
+func WithIdempotency(i Idempotency) Option {
+	return func(c *config) { c.Idempotency, c.idempotent = i, true }
+}
+
+// ReplayedKey is the header that marks a repeated answer.
+const ReplayedKey = "idempotency-replayed"
+
+func (i *Idempotency) setDefaults() {
+	if i.MaxResponse == 0 {
+		i.MaxResponse = 64 << 10
+	}
+	if i.Storable == nil {
+		i.Storable = storable
+	}
+	if i.Fingerprint == nil {
+		i.Fingerprint = wholeRequest
+	}
+}
+
+func (i *Idempotency) validate() error {
+	switch {
+	case i.Store == nil:
+		return errors.New("WithIdempotency: the Store is nil; make one with idempotency.NewRedis or idempotency.NewMemory")
+	case i.Lifetime < 0 || i.FinishWithin < 0 || i.MaxResponse < 0:
+		return fmt.Errorf("WithIdempotency: Lifetime %v, FinishWithin %v, MaxResponse %d: none may be negative", i.Lifetime, i.FinishWithin, i.MaxResponse)
+	}
+	return nil
+}
+
+func storable(code codes.Code) bool {
+	switch code {
+	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.FailedPrecondition, codes.OutOfRange:
+		return true
+	default:
+		return false
+	}
+}
+
+func wholeRequest(_ context.Context, _ string, req any) ([]byte, error) {
+	m, ok := req.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("the request is a %T and no protobuf message", req)
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
+
+// idempotencyName begins the keys of answers, and is the name of their locks.
+const idempotencyName = "idempotency"
+
+// once answers a call from the store, or runs its handler and stores the answer.
+func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (any, error) {
+	if g.open(ctx, c) {
+		return handler(ctx, c.req)
+	}
+	req, err := g.request(ctx, c)
+	if err != nil {
+		return nil, g.refuse(ctx, c, err)
+	}
+	w := work{guard: g, call: c, handler: handler}
+	keeper := idempotency.Keeper{Locker: g.plain, Store: g.Store, Lifetime: g.Lifetime, FinishWithin: g.FinishWithin}
+	answer, err := keeper.Do(ctx, req, w.run)
+	switch {
+	case w.ran && err == nil:
+		return w.resp, w.failure
+	case w.ran && errors.Is(err, idempotency.ErrNotStored): // to fail now would make the client repeat what is done
+		g.report(ctx, unavailable.problem(c, err))
+		return w.resp, w.failure
+	case w.ran && endedEarly(err):
+		return nil, g.spoiled(ctx, c, err, w.failure)
+	case w.ran:
+		return nil, g.answer(ctx, uncommitted.problem(c, err))
+	case err == nil:
+		return g.replay(ctx, c, answer.Response)
+	case g.opens(ctx, c, []locker.Rule{req.Rule}, err):
+		return handler(ctx, c.req)
+	}
+	return nil, g.refuse(ctx, c, err)
+}
+
+// request names a call for the Keeper.
+func (g *guard) request(ctx context.Context, c *call) (req idempotency.Request, err error) {
+	req.Rule = locker.Rule{Name: idempotencyName, Wait: c.method.rule.Wait, TTL: c.method.rule.TTL}
+	if req.Rule.Wait == 0 {
+		req.Rule.Wait = g.wait
+	}
+	if req.Rule.TTL == 0 {
+		req.Rule.TTL = g.ttl
+	}
+	if req.Rule.Key, err = c.method.idempotency.Key(ctx, c); err != nil {
+		return req, err
+	}
+	content, err := g.Fingerprint(ctx, c.name, c.req)
+	if err != nil {
+		return req, fmt.Errorf("%w: the fingerprint of the request: %w", locker.ErrInvalidRule, err)
+	}
+	hash := sha256.New()
+	_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(c.name)))) // never fails
+	_, _ = hash.Write([]byte(c.name))
+	_, _ = hash.Write(content)
+	req.Fingerprint = [sha256.Size]byte(hash.Sum(nil))
+	return req, nil
+}
+
+// work is the run of a handler whose answer is stored.
+type work struct {
+	guard   *guard
+	call    *call
+	handler grpc.UnaryHandler
+
+	ran     bool
+	resp    any
+	failure error
+}
+
+func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
+	w.ran = true
+	r := &recorder{outer: grpc.ServerTransportStreamFromContext(ctx), method: w.call.name}
+	w.resp, w.failure = w.guard.locked(grpc.NewContextWithServerTransportStream(ctx, r), w.call, w.handler)
+	out.Failed = w.failure != nil
+	if _, refused := w.failure.(*Problem); refused || out.Failed && ctx.Err() != nil { //nolint:errorlint // ours, not one of a call that the handler made
+		return out
+	}
+	if out.Keep = w.guard.Storable(status.Code(w.failure)); !out.Keep {
+		return out
+	}
+	body, err := w.encode()
+	size := len(body)
+	out.Response = r.response(int(status.Code(w.failure)), body)
+	for _, md := range []map[string][]string{out.Response.Header, out.Response.Trailer} {
+		for name, values := range md {
+			for _, v := range values {
+				size += len(name) + len(v)
+			}
+		}
+	}
+	out.DoneOnly = err != nil || size > w.guard.MaxResponse
+	return out
+}
+
+// encode returns the response, or the status of a failure.
+func (w *work) encode() ([]byte, error) {
+	if w.failure != nil {
+		return proto.Marshal(status.Convert(w.failure).Proto())
+	}
+	m, ok := w.resp.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("the response is a %T and no protobuf message", w.resp)
+	}
+	return proto.Marshal(m)
+}
+
+// replay is the answer that an earlier call was given.
+func (g *guard) replay(ctx context.Context, c *call, r idempotency.Response) (any, error) {
+	header := metadata.MD(r.Header).Copy()
+	header.Set(ReplayedKey, "true")
+	_ = grpc.SetHeader(ctx, header) // fails where no server calls: in tests of the interceptor alone
+	_ = grpc.SetTrailer(ctx, r.Trailer)
+	if r.Status != int(codes.OK) {
+		st := &spb.Status{}
+		if err := proto.Unmarshal(r.Body, st); err != nil {
+			return nil, g.answer(ctx, unreadable.problem(c, err))
+		}
+		return nil, status.FromProto(st).Err()
+	}
+	output, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(c.method.output))
+	if err != nil {
+		return nil, g.answer(ctx, unreadable.problem(c, err))
+	}
+	resp := output.New().Interface()
+	if err := proto.Unmarshal(r.Body, resp); err != nil {
+		return nil, g.answer(ctx, unreadable.problem(c, err))
+	}
+	return resp, nil
+}
+
+// recorder notes the metadata that a handler sets, and hands it on.
+type recorder struct {
+	outer  grpc.ServerTransportStream // nil where no server calls
+	method string
+
+	mu              sync.Mutex
+	header, trailer metadata.MD
+}
+
+var _ grpc.ServerTransportStream = (*recorder)(nil)
+
+// Method returns the full method.
+func (r *recorder) Method() string { return r.method }
+
+// SetHeader notes md.
+func (r *recorder) SetHeader(md metadata.MD) error {
+	r.noteHeader(md)
+	if r.outer == nil {
+		return nil
+	}
+	return r.outer.SetHeader(md)
+}
+
+// SendHeader notes md.
+func (r *recorder) SendHeader(md metadata.MD) error {
+	r.noteHeader(md)
+	if r.outer == nil {
+		return nil
+	}
+	return r.outer.SendHeader(md)
+}
+
+func (r *recorder) noteHeader(md metadata.MD) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.header = metadata.Join(r.header, md)
+}
+
+// SetTrailer notes md.
+func (r *recorder) SetTrailer(md metadata.MD) error {
+	r.mu.Lock()
+	r.trailer = metadata.Join(r.trailer, md)
+	r.mu.Unlock()
+	if r.outer == nil {
+		return nil
+	}
+	return r.outer.SetTrailer(md)
+}
+
+func (r *recorder) response(code int, body []byte) idempotency.Response {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return idempotency.Response{Status: code, Header: r.header, Trailer: r.trailer, Body: body}
+}
+
+// idempotencyKey is the template of a rule, behind the name that keeps answers and locks apart.
+func idempotencyKey(k key.Key) key.Key { return key.Join(idempotencyName, k) }

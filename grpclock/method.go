@@ -1,0 +1,205 @@
+package grpclock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// method is the rule of one method, compiled.
+type method struct {
+	rule        locker.Rule // without a Key
+	keys        key.Templates[*call]
+	made        KeyFunc
+	idempotency *key.Template[*call] // nil: answers are not stored
+	output      string               // the full name of the response's message
+	stall       time.Duration        // 0: as the interceptor says
+	early       bool                 // the keys need no request
+	err         error                // why the rule makes no sense
+}
+
+// keysOf makes the keys of a call; none if the rule has only Idempotency.
+func (m *method) keysOf(ctx context.Context, c *call) ([]string, error) {
+	switch {
+	case m.made.of != nil:
+		return m.made.keys(c.req)
+	case len(m.keys) == 0:
+		return nil, nil
+	case !m.keys.Several():
+		k, err := m.keys[0].Key(ctx, c)
+		return []string{k}, err
+	}
+	return m.keys.Keys(ctx, c)
+}
+
+// describe is the method's row in the table of Rules.Describe. g is nil where no interceptor was
+// made.
+func (m *method) describe(g *guard) string {
+	switch {
+	case m == nil:
+		return "no lock\t\t\t\t"
+	case m.err != nil:
+		return "invalid\t\t\t\t" + m.err.Error()
+	}
+	wait, ttl := m.rule.Wait, m.rule.TTL
+	if g != nil {
+		wait, ttl = cmp.Or(wait, g.wait), cmp.Or(ttl, g.ttl)
+	}
+	var locks []string
+	if m.made.of != nil {
+		locks = append(locks, m.rule.Name+" by a function")
+	}
+	for _, t := range m.keys {
+		locks = append(locks, t.String())
+	}
+	if m.idempotency != nil {
+		locks = append(locks, m.idempotency.String())
+	}
+	row := []string{m.rule.Mode.String(), timeText(wait), timeText(ttl), timeText(m.rule.Once), strings.Join(locks, ", ")}
+	return strings.Join(row, "\t")
+}
+
+func timeText(d time.Duration) string {
+	switch d {
+	case 0:
+		return "-"
+	case locker.NoWait:
+		return "none"
+	default:
+		return d.String()
+	}
+}
+
+// describe finds the descriptor of a method; nil when this program has none.
+func describe(fullMethod string) protoreflect.MethodDescriptor {
+	service, name, ok := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
+	if !ok {
+		return nil
+	}
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil
+	}
+	s, ok := found.(protoreflect.ServiceDescriptor)
+	if !ok {
+		return nil
+	}
+	return s.Methods().ByName(protoreflect.Name(name))
+}
+
+// compile makes a method of a rule. Its err says why the rule makes no sense.
+func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.MethodDescriptor) *method {
+	m := &method{made: rule.Func, stall: rule.MaxStall, rule: locker.Rule{
+		Name: rule.Name, Mode: rule.Mode, Wait: rule.Wait, TTL: rule.TTL,
+		AtLeast: rule.AtLeast, AtMost: rule.AtMost, Once: rule.Once,
+	}}
+	if m.err = rule.check(); m.err != nil {
+		return m
+	}
+	var request protoreflect.MessageDescriptor
+	if described != nil {
+		request = described.Input()
+		m.output = string(described.Output().FullName())
+	}
+	if rule.Func.of != nil {
+		m.rule.Name = cmp.Or(rule.Name, methodName(fullMethod))
+		if request != nil && rule.Func.request != "" && rule.Func.request != request.FullName() {
+			m.err = fmt.Errorf("the Func makes keys of %s, and the request is a %s", rule.Func.request, request.FullName())
+		}
+		return m
+	}
+	m.early = true
+	vocabulary := r.grammar(request)
+	if templates := rule.templates(); len(templates) > 0 {
+		if m.keys, m.err = vocabulary.CompileAll(templates...); m.err != nil {
+			return m
+		}
+		m.rule.Name = cmp.Or(m.rule.Name, m.keys.Name())
+		for _, part := range m.keys.Parts() {
+			m.early = m.early && part.Source != "req"
+		}
+	}
+	if rule.Idempotency != "" {
+		m.answered(rule.Idempotency, vocabulary, described)
+	}
+	return m
+}
+
+// answered compiles what names a request whose answer is stored.
+func (m *method) answered(k key.Key, vocabulary key.Grammar[*call], described protoreflect.MethodDescriptor) {
+	t, err := vocabulary.Compile(idempotencyKey(k))
+	switch {
+	case err != nil:
+		m.err = fmt.Errorf("idempotency: %w", err)
+	case t.Several():
+		m.err = errors.New("idempotency: a request has one name; leave the list out")
+	case described == nil:
+		m.err = errors.New("idempotency: the method has no descriptor in this program, so its response cannot be stored")
+	default:
+		m.idempotency = t
+		m.rule.Name = cmp.Or(m.rule.Name, t.Name())
+	}
+}
+
+// zero reports whether the Rule says nothing at all.
+func (r *Rule) zero() bool { return reflect.ValueOf(*r).IsZero() }
+
+// check finds what makes no sense with any Locker.
+func (r *Rule) check() error {
+	if r.Key != "" && len(r.Keys) > 0 {
+		return errors.New("the rule has a Key and Keys; put all of them into Keys")
+	}
+	if len(r.templates()) > 0 && r.Func.of != nil {
+		return errors.New("the rule has a Key and a Func; give one of them")
+	}
+	if r.Idempotency != "" && r.Func.of != nil {
+		return errors.New("the rule has Idempotency and a Func; name the locks by Key or Keys")
+	}
+	if r.Mode > locker.Shared {
+		return fmt.Errorf("the mode %d is neither exclusive nor shared", r.Mode)
+	}
+	if r.Wait < 0 && r.Wait != locker.NoWait || r.Wait > 0 && r.Wait < time.Millisecond {
+		return fmt.Errorf("the wait is %v; give at least 1ms, or none: NoWait in Go, 0 in a .proto file", r.Wait)
+	}
+	for _, t := range []struct {
+		what         string
+		value, least time.Duration
+	}{
+		{"ttl", r.TTL, shortestTTL},
+		{"once", r.Once, time.Millisecond},
+		{"at_least", r.AtLeast, time.Millisecond},
+		{"at_most", r.AtMost, time.Millisecond},
+		{"max_stall", r.MaxStall, time.Millisecond},
+	} {
+		if t.value != 0 && t.value < t.least {
+			return fmt.Errorf("%s is %v; the shortest is %v, leave it out for none", t.what, t.value, t.least)
+		}
+	}
+	if r.AtMost != 0 && r.AtMost < r.AtLeast {
+		return fmt.Errorf("at_most %v is shorter than at_least %v", r.AtMost, r.AtLeast)
+	}
+	return nil
+}
+
+// shortestTTL is a TTL that the answer of a server in the same data centre does not outlast.
+const shortestTTL = 10 * time.Millisecond
+
+// check returns why the interceptor's Locker can never grant the rule.
+func (g *guard) check(m *method) error {
+	if m.idempotency != nil && g.Store == nil {
+		return errors.New("the rule has idempotency, and the interceptor has no store; add WithIdempotency")
+	}
+	rule := m.rule
+	rule.TTL, rule.Wait = cmp.Or(rule.TTL, g.ttl), cmp.Or(rule.Wait, g.wait)
+	return locker.Check(g.plain, rule)
+}

@@ -1,0 +1,87 @@
+package grpclock
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// errStalled is the cause of the end of a stream whose client did nothing for too long.
+var errStalled = errors.New("the client kept the stream waiting for too long while the lock was held")
+
+// watch notices a client that keeps a stream waiting while the stream holds its lock: a Recv or a
+// Send is under way, and none has returned, for as long as limit. A handler that works, and waits
+// for no client, may take its time.
+type watch struct {
+	limit   time.Duration
+	stalled func()
+
+	mu      sync.Mutex
+	timer   *time.Timer // nil before the lock is held, and when the handler has returned
+	waiting int         // Recvs and Sends under way
+	since   time.Time   // when the wait began, or the last Recv or Send returned
+}
+
+func newWatch(limit time.Duration, stalled func()) *watch {
+	return &watch{limit: limit, stalled: stalled}
+}
+
+// start is called when the lock is held.
+func (w *watch) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.since = time.Now()
+	w.timer = time.AfterFunc(w.limit, w.look)
+}
+
+// stop is called when the handler has returned.
+func (w *watch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+}
+
+// begin is called before a Recv or a Send.
+func (w *watch) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting++; w.waiting == 1 {
+		w.since = time.Now()
+	}
+}
+
+// progress is called when a Recv or a Send has returned.
+func (w *watch) progress() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting--
+	w.since = time.Now()
+}
+
+// look runs each time the client could have kept the stream waiting for the whole limit. So
+// messages cost no timer.
+func (w *watch) look() {
+	if w.tooLong() {
+		w.stalled()
+	}
+}
+
+// tooLong reports whether the client has used the limit up. If not, look is called again.
+func (w *watch) tooLong() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer == nil {
+		return false
+	}
+	rest := w.limit
+	if w.waiting > 0 {
+		rest -= time.Since(w.since)
+	}
+	if rest > 0 {
+		w.timer.Reset(rest)
+	}
+	return rest <= 0
+}

@@ -1,0 +1,459 @@
+package grpclock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// lateGrant is a Locker whose caller is scheduled late after the grant.
+type lateGrant struct {
+	locker.Locker
+	granted func()
+}
+
+func (l lateGrant) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
+	lease, err := l.Locker.Acquire(ctx, r)
+	if err == nil {
+		l.granted()
+	}
+	return lease, err
+}
+
+// A handler may receive on a goroutine of its own, and return while that goroutine takes the lock.
+func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
+	byRequest := grpclock.FromMap(grpclock.RuleMap{
+		shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"},
+		shop.Shop_Fill_FullMethodName: {Key: "order:{req.order_id}"},
+	})
+	for name, open := range map[string]func(ctx context.Context, c shop.ShopClient) error{
+		"bidirectional": func(ctx context.Context, c shop.ShopClient) error {
+			s, err := c.Talk(ctx)
+			if err != nil {
+				return err
+			}
+			_ = s.Send(&shop.Order{OrderId: "42"}) // fails when the handler has returned already
+			_, err = s.Recv()
+			return err
+		},
+		"client streaming": func(ctx context.Context, c shop.ShopClient) error {
+			s, err := c.Fill(ctx)
+			if err != nil {
+				return err
+			}
+			_ = s.Send(&shop.Order{OrderId: "42"})
+			_, err = s.CloseAndRecv()
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			granted, returning := make(chan struct{}), make(chan struct{})
+			l := lateGrant{lockertest.NewLocker(t, store), func() {
+				close(granted)
+				<-returning
+				time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned for some time
+			}}
+			own := status.Error(codes.NotFound, "no such order")
+			client := serve(t, setup{locker: l, rules: byRequest, service: &service{
+				talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+					go func() { _, _ = s.Recv() }()
+					<-granted
+					defer close(returning)
+					return own
+				},
+				fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+					go func() { _, _ = s.Recv() }()
+					<-granted
+					defer close(returning)
+					return own
+				},
+			}})
+			if err := open(t.Context(), client); status.Code(err) != codes.NotFound {
+				t.Errorf("the client got %v, want the handler's status", err)
+			}
+			if n := store.Len(); n != 0 {
+				t.Errorf("%d keys are locked after the stream", n)
+			}
+		})
+	}
+}
+
+// recovering is what recovery interceptors do.
+func recovering(recovered *atomic.Pointer[any]) grpc.StreamServerInterceptor {
+	return func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				recovered.Store(&v)
+				err = status.Error(codes.Internal, "recovered")
+			}
+		}()
+		return handler(server, s)
+	}
+}
+
+// skuOf panics for an order without an item.
+var skuOf = grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.Item.Sku }) //nolint:protogetter // the mistake
+
+// panicky is a service whose key function panics.
+type panicky struct{ service }
+
+func (*panicky) LockKey(context.Context, string, any) (locker.Rule, error) { panic("LockKey") }
+
+// receiving is a stream of an outer interceptor that looks at each message, and panics.
+type receiving struct{ grpc.ServerStream }
+
+func (receiving) RecvMsg(any) error { panic("RecvMsg") }
+
+func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
+	handlers := service{
+		watch: func(*shop.Order, grpc.ServerStreamingServer[shop.Receipt]) error { return nil },
+		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+			_, err := s.Recv()
+			return err
+		},
+		talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+			received := make(chan error, 1)
+			go func() { // where no recovery interceptor stands
+				_, err := s.Recv()
+				received <- err
+			}()
+			return <-received
+		},
+	}
+	watch := func(c shop.ShopClient) error {
+		s, err := c.Watch(t.Context(), &shop.Order{})
+		return firstOf(err, s)
+	}
+	fill := func(c shop.ShopClient) error {
+		s, err := c.Fill(t.Context())
+		if err != nil {
+			return err
+		}
+		_ = s.Send(&shop.Order{}) // fails when the stream has ended already
+		_, err = s.CloseAndRecv()
+		return err
+	}
+	talk := func(c shop.ShopClient) error {
+		s, err := c.Talk(t.Context())
+		if err != nil {
+			return err
+		}
+		_ = s.Send(&shop.Order{})
+		return firstOf(nil, s)
+	}
+	for name, tc := range map[string]struct {
+		service shop.ShopServer
+		opts    []grpclock.Option
+		rule    grpclock.Rule
+		inner   grpc.StreamServerInterceptor
+		want    string
+	}{
+		"KeyOf":   {service: &handlers, rule: grpclock.Rule{Func: skuOf}, want: "nil pointer"},
+		"LockKey": {service: &panicky{handlers}, rule: grpclock.Rule{Key: "k"}, want: "LockKey"},
+		"WithRule": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "WithRule",
+			opts: []grpclock.Option{grpclock.WithRule(func(context.Context, string, any, *locker.Rule) { panic("WithRule") })}},
+		"RecvMsg": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "RecvMsg",
+			inner: func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+				return handler(server, receiving{s})
+			}},
+		"the Locker": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "Acquire"},
+	} {
+		for kind, open := range map[string]func(shop.ShopClient) error{"watch": watch, "fill": fill, "talk": talk} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				store := lockertest.NewMemory()
+				var l locker.Locker = lockertest.NewLocker(t, store)
+				if tc.want == "Acquire" {
+					l = lockerFunc(func(locker.Rule) error { panic("Acquire") })
+				}
+				var recovered atomic.Pointer[any]
+				around := []grpc.StreamServerInterceptor{recovering(&recovered)}
+				if tc.inner != nil {
+					around = append(around, tc.inner)
+				}
+				client := serve(t, setup{
+					locker: l, service: tc.service, opts: tc.opts, around: around,
+					rules: grpclock.FromMap(grpclock.RuleMap{
+						shop.Shop_Watch_FullMethodName: tc.rule, shop.Shop_Fill_FullMethodName: tc.rule, shop.Shop_Talk_FullMethodName: tc.rule,
+					}),
+				})
+				if err := open(client); status.Code(err) != codes.Internal || status.Convert(err).Message() != "recovered" {
+					t.Errorf("the client got %v", err)
+				}
+				if v := recovered.Load(); v == nil || !strings.Contains(fmt.Sprint(*v), tc.want) {
+					t.Errorf("the recovery interceptor got %v, want %q in it", recovered.Load(), tc.want)
+				}
+				if n := store.Len(); n != 0 {
+					t.Errorf("%d keys are locked after the panic", n)
+				}
+			})
+		}
+	}
+}
+
+// A Send waits for a client that does not read. The loss of the lock ends that wait as well.
+func TestALostLockEndsASendThatWaits(t *testing.T) {
+	store := lockertest.NewMemory()
+	sending := make(chan error, 1)
+	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: &service{
+		watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+			for n := 0; ; n++ {
+				if n == 1 {
+					store.Steal("order:42")
+				}
+				if err := s.Send(&shop.Receipt{Key: strings.Repeat("x", 1<<20)}); err != nil {
+					sending <- err
+					return err
+				}
+			}
+		},
+	}})
+	if _, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"}); err != nil { // and does not read
+		t.Fatal(err)
+	}
+	want(t, <-sending, codes.Aborted, grpclock.ReasonLost)
+}
+
+// A client that neither reads nor writes holds nobody's lock for longer than WithMaxStall says.
+func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		open  func(ctx context.Context, client shop.ShopClient) error
+		rules *grpclock.Rules
+		opts  []grpclock.Option
+	}{
+		"the client does not read": {open: func(ctx context.Context, client shop.ShopClient) error {
+			_, err := client.Watch(ctx, &shop.Order{OrderId: "42"})
+			return err
+		}, opts: []grpclock.Option{grpclock.WithMaxStall(50 * time.Millisecond)}},
+		"the client does not write": {open: func(ctx context.Context, client shop.ShopClient) error {
+			s, err := client.Fill(ctx)
+			if err == nil {
+				err = s.Send(&shop.Order{OrderId: "42"})
+			}
+			return err
+		}, opts: []grpclock.Option{grpclock.WithMaxStall(50 * time.Millisecond)}},
+		"by its rule": {open: func(ctx context.Context, client shop.ShopClient) error {
+			s, err := client.Fill(ctx)
+			if err == nil {
+				err = s.Send(&shop.Order{OrderId: "42"})
+			}
+			return err
+		}, rules: grpclock.FromMap(grpclock.RuleMap{
+			shop.Shop_Fill_FullMethodName: {Key: "order:{req.order_id}", MaxStall: 50 * time.Millisecond},
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			ended := make(chan error, 1)
+			causes := make(chan error, 1)
+			client := serve(t, setup{locker: lockertest.NewLocker(t, store), rules: tc.rules, opts: tc.opts, service: &service{
+				watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
+					for {
+						if err := s.Send(&shop.Receipt{Key: strings.Repeat("x", 1<<20)}); err != nil {
+							causes <- context.Cause(s.Context())
+							return err
+						}
+					}
+				},
+				fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+					for {
+						if _, err := s.Recv(); err != nil {
+							causes <- context.Cause(s.Context())
+							return nil //nolint:nilerr // a handler that makes nothing of it
+						}
+					}
+				},
+			}, around: []grpc.StreamServerInterceptor{
+				func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+					err := handler(server, s)
+					ended <- err
+					return err
+				},
+			}})
+			if err := tc.open(t.Context(), client); err != nil {
+				t.Fatal(err)
+			}
+			want(t, <-ended, codes.DeadlineExceeded, grpclock.ReasonStalled)
+			want(t, <-causes, codes.DeadlineExceeded, grpclock.ReasonStalled)
+			if n := store.Len(); n != 0 {
+				t.Errorf("%d keys are locked after the stall", n)
+			}
+		})
+	}
+}
+
+// script is a stream in virtual time: each Recv and Send takes as long as its next entry.
+type script struct {
+	grpc.ServerStream
+	ctx   context.Context
+	delay []time.Duration
+}
+
+func (s *script) Context() context.Context { return s.ctx }
+
+func (s *script) RecvMsg(any) error { return s.next() }
+func (s *script) SendMsg(any) error { return s.next() }
+
+func (s *script) next() error {
+	d := s.delay[0]
+	s.delay = s.delay[1:]
+	select {
+	case <-time.After(d):
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+func TestOnlyTheClientsSilenceIsAStall(t *testing.T) {
+	const limit = 30 * time.Second // the default
+	for name, tc := range map[string]struct {
+		delay   []time.Duration
+		between time.Duration // the handler works
+		stalls  bool
+	}{
+		"a slow client":                   {delay: []time.Duration{0, limit - 1, limit - 1, limit - 1}},
+		"a handler that works for long":   {delay: []time.Duration{0, 0, 0, 0}, between: time.Hour},
+		"both":                            {delay: []time.Duration{limit - 1, limit - 1}, between: limit - 1},
+		"a client that stops":             {delay: []time.Duration{0, limit - 1, limit + 1}, stalls: true},
+		"and is noticed by the next tick": {delay: []time.Duration{limit / 2, limit / 2, time.Hour}, between: limit / 2, stalls: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				intercept, err := grpclock.StreamServerInterceptor(lockertest.NewLocker(t, lockertest.NewMemory()),
+					grpclock.FromMap(grpclock.RuleMap{shop.Shop_Talk_FullMethodName: {Key: "talk"}}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				began := time.Now()
+				all := time.Duration(0)
+				err = intercept(nil, &script{ctx: ctx, delay: tc.delay}, &grpc.StreamServerInfo{FullMethod: shop.Shop_Talk_FullMethodName}, func(_ any, s grpc.ServerStream) error {
+					for i, d := range tc.delay {
+						call := s.RecvMsg
+						if i%2 == 1 {
+							call = s.SendMsg
+						}
+						if err := call(nil); err != nil {
+							return err
+						}
+						all += d + tc.between
+						time.Sleep(tc.between) //nolint:forbidigo // virtual time
+					}
+					return nil
+				})
+				if !tc.stalls {
+					want(t, err, codes.OK, "")
+					return
+				}
+				want(t, err, codes.DeadlineExceeded, grpclock.ReasonStalled)
+				if took := time.Since(began) - all; took != limit {
+					t.Errorf("the stall was noticed after %v, want %v", took, limit)
+				}
+			})
+		})
+	}
+}
+
+// Clients leave at random moments, also while the lock is taken.
+func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
+	store := lockertest.NewMemory()
+	client := serve(t, setup{locker: lockertest.NewLocker(t, store), rules: grpclock.FromMap(grpclock.RuleMap{
+		shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"},
+	}), service: &service{talk: textbook}})
+	var wg sync.WaitGroup
+	for worker := range 20 {
+		wg.Go(func() {
+			for n := range 25 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((worker*25+n)%60)*10*time.Microsecond)
+				if s, err := client.Talk(ctx); err == nil {
+					_ = s.Send(&shop.Order{OrderId: fmt.Sprint(worker, n)})
+					<-ctx.Done()
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "no key is locked", func() bool { return store.Len() == 0 })
+}
+
+// textbook is the usual bidirectional handler: it receives on a goroutine of its own.
+func textbook(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+	orders := make(chan *shop.Order)
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			o, err := s.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case orders <- o:
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case o := <-orders:
+			if err := s.Send(&shop.Receipt{Key: o.GetOrderId()}); err != nil {
+				return err
+			}
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-s.Context().Done():
+			return context.Cause(s.Context())
+		}
+	}
+}
+
+func TestObserversSeeEachProblem(t *testing.T) {
+	var mu sync.Mutex
+	var reasons []string
+	store := lockertest.NewMemory()
+	store.Occupy("order:busy", 0)
+	client := serve(t, setup{
+		locker: lockertest.NewLocker(t, store), service: &service{},
+		opts: []grpclock.Option{grpclock.WithDelegation(), grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
+			mu.Lock()
+			defer mu.Unlock()
+			reasons = append(reasons, p.Reason+" "+p.Method)
+		})},
+	})
+	_, err := client.Place(t.Context(), &shop.Order{OrderId: "busy"})
+	want(t, err, codes.Aborted, grpclock.ReasonBusy)
+	_, err = client.Place(t.Context(), &shop.Order{})
+	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
+	_, err = client.Place(metadata.AppendToOutgoingContext(t.Context(), "latchkit-lock-bin", "no delegation"), &shop.Order{OrderId: "1"})
+	want(t, err, codes.InvalidArgument, grpclock.ReasonDelegationInvalid)
+	mu.Lock()
+	defer mu.Unlock()
+	place := " " + shop.Shop_Place_FullMethodName
+	if got := strings.Join(reasons, ", "); got != "LOCK_BUSY"+place+", INVALID_KEY"+place+", DELEGATION_INVALID"+place {
+		t.Errorf("observed %s", got)
+	}
+}

@@ -1,0 +1,158 @@
+package httplock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+)
+
+// body is a request's body that was read before the lock was taken, and is handed on as if it had
+// not been read.
+type body struct {
+	bytes.Reader
+	data   []byte
+	origin io.Closer
+}
+
+func (b *body) Close() error { return b.origin.Close() }
+
+var (
+	// errBodyTooLarge is answered 413.
+	errBodyTooLarge = errors.New("the body is larger than this route reads for its key or its fingerprint")
+	// errBodyCut is answered 400.
+	errBodyCut = errors.New("the body cannot be read to its end")
+	// errSlowBody is answered 408.
+	errSlowBody = errors.New("the body did not arrive in time")
+	// errNotJSONType is answered 415.
+	errNotJSONType = errors.New("its key reads JSON, and the Content-Type says something else")
+)
+
+// errLeft means that the client has left in the middle of its body. Nobody receives the answer.
+var errLeft = fmt.Errorf("the client has left before its body was complete: %w", context.Canceled)
+
+// prefetch reads the body of r, up to most bytes, before the lock is taken: a client that is slow
+// must not hold the lock while its body arrives. What is longer stays in r.Body, behind what was
+// read.
+func prefetch(r *http.Request, most int64) error {
+	_, err := contents(r, most)
+	if errors.Is(err, errBodyTooLarge) {
+		return nil
+	}
+	return err
+}
+
+// contents returns the whole body of r, which may have at most that many bytes. The body stays
+// readable from its beginning.
+func contents(r *http.Request, most int64) ([]byte, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	if b, ok := r.Body.(*body); ok {
+		if int64(len(b.data)) > most {
+			return nil, errBodyTooLarge
+		}
+		return b.data, nil
+	}
+	if l, ok := r.Body.(*longBody); ok && l.read >= most {
+		return nil, errBodyTooLarge
+	}
+	data, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	if err != nil {
+		return nil, bodyError(r, err)
+	}
+	if int64(len(data)) > most {
+		r.Body = &longBody{Reader: io.MultiReader(bytes.NewReader(data), r.Body), Closer: r.Body, read: int64(len(data))}
+		return nil, errBodyTooLarge
+	}
+	b := &body{data: data, origin: r.Body}
+	b.Reset(data)
+	r.Body = b
+	return data, nil
+}
+
+// longBody is a body of which the beginning was read.
+type longBody struct {
+	io.Reader
+	io.Closer
+	read int64
+}
+
+// bodyError says why a body cannot be read.
+func bodyError(r *http.Request, err error) error {
+	if tooLarge, ok := errtype.As[*http.MaxBytesError](err); ok { // of http.MaxBytesHandler outside
+		return fmt.Errorf("%w: %w", errBodyTooLarge, tooLarge)
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded): // of the server's ReadTimeout
+		return fmt.Errorf("%w: %w", errSlowBody, err)
+	case r.Context().Err() != nil || errors.Is(err, io.ErrUnexpectedEOF):
+		return errLeft
+	}
+	return fmt.Errorf("%w: %w", errBodyCut, err)
+}
+
+func (c *config) bindBody(path string) (read, error) {
+	steps, err := c.bodySteps(path)
+	if err != nil {
+		return nil, err
+	}
+	return func(_ context.Context, r *http.Request) (string, error) {
+		data, err := c.jsonBody(r)
+		if err != nil || len(data) == 0 {
+			return "", err
+		}
+		return member(data, steps)
+	}, nil
+}
+
+// bindBodies reads {body.items.*.sku}.
+func (c *config) bindBodies(path string) (readAll, error) {
+	steps, err := c.bodySteps(path)
+	if err != nil {
+		return nil, err
+	}
+	return func(_ context.Context, r *http.Request) ([]string, error) {
+		data, err := c.jsonBody(r)
+		if err != nil || len(data) == 0 {
+			return nil, err
+		}
+		return members(data, steps)
+	}, nil
+}
+
+func (c *config) bodySteps(path string) ([]string, error) {
+	steps := strings.Split(path, ".")
+	if slices.Contains(steps, "") {
+		return nil, errors.New("a name in it is empty; write {body.sku}, {body.items.0.sku} or {body.items.*.sku}")
+	}
+	return steps, nil
+}
+
+// jsonBody returns the body for a key. A body of another type could be read differently by the
+// handler: then the lock would be on one thing and the work on another.
+func (c *config) jsonBody(r *http.Request) ([]byte, error) {
+	if !c.readsJSON(r.Header.Get("Content-Type")) {
+		return nil, errNotJSONType
+	}
+	return contents(r, c.maxBody)
+}
+
+func (c *config) readsJSON(contentType string) bool {
+	if contentType == "" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return false
+	}
+	return media == "application/json" || strings.HasSuffix(media, "+json") || slices.Contains(c.bodyTypes, media)
+}

@@ -1,0 +1,132 @@
+package httplock
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// errResponseTooLarge is answered 500. It is also what the handler's Write returns.
+var errResponseTooLarge = errors.New("the response is longer than may be held back")
+
+// defaultMaxResponse bounds the responses that a Store keeps, in bytes.
+const defaultMaxResponse = 64 << 10
+
+// held is a response that is held back.
+type held struct {
+	to     http.ResponseWriter
+	header http.Header
+	status int // 0: not set
+	body   bytes.Buffer
+	most   int
+
+	streams bool // a response that is too long goes out as it is written
+	over    bool // it became too long
+	sent    bool // it was let go: what comes now goes out as it is written
+}
+
+func (h *held) Header() http.Header {
+	if h.sent {
+		return h.to.Header()
+	}
+	return h.header
+}
+
+func (h *held) Status() int {
+	if h.status == 0 {
+		return http.StatusOK
+	}
+	return h.status
+}
+
+func (h *held) Written() bool { return h.status != 0 }
+
+// WriteHeader drops informational responses: they would announce a reply that may never come.
+func (h *held) WriteHeader(status int) {
+	if h.status != 0 || status < 200 {
+		return
+	}
+	h.status = status
+	if h.sent {
+		h.to.WriteHeader(status)
+	}
+}
+
+func (h *held) Write(p []byte) (int, error) {
+	h.WriteHeader(http.StatusOK)
+	switch {
+	case h.sent || h.over && h.streams:
+		return h.to.Write(p)
+	case h.over || h.body.Len()+len(p) > h.most && !h.streams:
+		h.over = true
+		return 0, errResponseTooLarge
+	case h.body.Len()+len(p) > h.most:
+		h.over = true
+		h.begin()
+		return h.to.Write(p)
+	default:
+		return h.body.Write(p)
+	}
+}
+
+// Flush does nothing while the response is held back, so that handlers which flush can be held
+// back.
+func (h *held) Flush() {
+	if h.sent || h.over && h.streams {
+		_ = http.NewResponseController(h.to).Flush() // http.Flusher has no error to return
+	}
+}
+
+// SetReadDeadline and SetWriteDeadline reach the connection. Other ways to it stay closed while the
+// response is held back.
+func (h *held) SetReadDeadline(t time.Time) error {
+	return http.NewResponseController(h.to).SetReadDeadline(t)
+}
+
+// SetWriteDeadline reaches the connection.
+func (h *held) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(h.to).SetWriteDeadline(t)
+}
+
+// send lets the response go. Where the handler has written nothing, a middleware outside may still
+// write the reply: it goes out as it is written.
+func (h *held) send() {
+	h.sent = true
+	if h.over {
+		return
+	}
+	if h.status == 0 {
+		h.copyHeader()
+		return
+	}
+	h.begin()
+}
+
+// begin sends what there is.
+func (h *held) begin() {
+	h.copyHeader()
+	h.to.WriteHeader(h.status)
+	if h.body.Len() > 0 {
+		_, _ = h.to.Write(h.body.Bytes()) // a client that has left cannot be told
+	}
+}
+
+func (h *held) copyHeader() {
+	header := h.to.Header()
+	clear(header)
+	maps.Copy(header, h.header)
+}
+
+// changed returns the headers that the handler has set, without those that were there before.
+func (h *held) changed() http.Header {
+	before, changed := h.to.Header(), make(http.Header)
+	for name, values := range h.header {
+		if !slices.Equal(values, before[name]) {
+			changed[name] = values
+		}
+	}
+	return changed
+}

@@ -1,0 +1,164 @@
+package httplock
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// ErrStalled is the cause with which the context of a handler ends when the client makes no
+// progress: it sends nothing of the body that the handler reads, or takes nothing of the response,
+// for as long as [WithStallTimeout] says.
+var ErrStalled = errors.New("the client makes no progress")
+
+// pace is the context of a handler that holds the lock. It bounds how long the handler can be
+// blocked by its client. A time that the handler spends elsewhere does not count.
+type pace struct {
+	context.Context
+	end    context.CancelCauseFunc
+	limit  time.Duration // 0: no bound
+	waited time.Duration // for the lock
+	client response
+	writer pacedWriter // to client
+
+	stalled atomic.Bool
+	over    atomic.Bool // the handler has returned
+}
+
+func newPace(ctx context.Context, waited time.Duration, client response, limit time.Duration) *pace {
+	p := &pace{limit: limit, waited: waited, client: client}
+	p.writer = pacedWriter{client, p}
+	p.Context, p.end = context.WithCancelCause(ctx)
+	return p
+}
+
+// Value finds the pace itself, and the values of the context around it.
+func (p *pace) Value(k any) any {
+	if _, ok := k.(waitedKey); ok {
+		return p
+	}
+	return p.Context.Value(k)
+}
+
+// stop is called when the handler has returned.
+func (p *pace) stop() {
+	p.over.Store(true)
+	p.end(context.Canceled)
+}
+
+// reading begins a read from the client, and returns what ends it.
+func (p *pace) reading() (end func() bool) {
+	return p.within(func(c *http.ResponseController) error { return c.SetReadDeadline(past) })
+}
+
+// writing begins a write to the client, and returns what ends it.
+func (p *pace) writing() (end func() bool) {
+	return p.within(func(c *http.ResponseController) error { return c.SetWriteDeadline(past) })
+}
+
+// past is a deadline that ends a read or write at once.
+var past = time.Unix(1, 0)
+
+// within ends the handler's context, and by interrupt the read or write in which the handler is
+// blocked, when the limit is over. A server without deadlines has bounds of its own; there only the
+// context ends.
+func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
+	if p.limit == 0 {
+		return func() bool { return true }
+	}
+	return time.AfterFunc(p.limit, func() {
+		if p.over.Load() {
+			return
+		}
+		p.stalled.Store(true)
+		p.end(ErrStalled)
+		_ = interrupt(http.NewResponseController(p.client))
+	}).Stop
+}
+
+// body returns b, bounded. A body that was read before needs no bound.
+func (p *pace) body(b io.ReadCloser) io.ReadCloser {
+	if b == nil || b == http.NoBody {
+		return b
+	}
+	if _, read := b.(*body); read {
+		return b
+	}
+	return &pacedBody{b, p}
+}
+
+type pacedBody struct {
+	io.ReadCloser
+	pace *pace
+}
+
+func (b *pacedBody) Read(p []byte) (int, error) {
+	defer b.pace.reading()()
+	return b.ReadCloser.Read(p)
+}
+
+// pacedWriter is the client's writer while the lock is held.
+type pacedWriter struct {
+	response
+	pace *pace
+}
+
+// maxPaced is how many bytes a client must take within the limit.
+const maxPaced = 64 << 10
+
+func (w *pacedWriter) Write(b []byte) (int, error) { return w.PaceWrite(w.response, b) }
+
+// PaceWrite writes b to a writer that ends at the client. Adapters with a writer of their own call
+// it.
+func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
+	for {
+		part := b[n:min(len(b), n+maxPaced)]
+		end := w.pace.writing()
+		written, err := to.Write(part)
+		end()
+		n += written
+		if err != nil || n >= len(b) {
+			return n, err
+		}
+	}
+}
+
+func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
+
+// ReadFrom copies in parts, so that progress is seen. Each part may still be sent without a buffer.
+func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
+	for {
+		end := w.pace.writing()
+		part, err := io.CopyN(w.response, r, maxPaced)
+		end()
+		n += part
+		if err == io.EOF {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// Flush and FlushError send what is buffered.
+func (w *pacedWriter) Flush() { _ = w.FlushError() }
+
+// FlushError is what http.ResponseController looks for.
+func (w *pacedWriter) FlushError() error {
+	defer w.pace.writing()()
+	return http.NewResponseController(w.response).Flush()
+}
+
+// Hijack takes the connection over. From then on it has no bound.
+func (w *pacedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.response).Hijack()
+}
+
+// Unwrap is what http.ResponseController looks for.
+func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.response }

@@ -1,0 +1,72 @@
+// Package httplock guards net/http handlers with locks, for ServeMux, chi and other routers that
+// speak net/http. Echo 4 has a package of its own, contrib/echolock, since its handlers return
+// errors.
+//
+//	mux.Handle("POST /orders/{id}/pay", httplock.New(l, "order:{param.id}")(pay))
+//
+// Requests for the same order run one at a time, in all processes that share the Redis. The context
+// of the handler's request ends, with a cause, the moment the lock is lost; [FromContext] finds the
+// lease in it, and its fence. The lock is given up when the handler returns or panics, whatever
+// became of the client.
+//
+// [FromRules] guards many routes by one table, [Idempotency] remembers responses, so that a request
+// which comes again is answered and not run again.
+//
+// # Keys
+//
+// A key is a template of literal text and of parts of the request; package key says what it
+// promises. The parts:
+//
+//	{param.id}          a parameter of the route's path
+//	{query.page}        of the URL's query
+//	{header.X-Tenant}   a header
+//	{cookie.session}    a cookie
+//	{ip}                the client's address, see WithClientIP
+//	{claim.sub}         what authentication found out, see WithClaims
+//	{value.user}        a value of the request's context, see WithValues
+//	{body.items.*.sku}  one key for each element; all of them are locked together
+//	{body.items.0.sku}  a member of the body's JSON; the body stays readable
+//	{name}              what a function of yours returns, see WithPart
+//
+// Of several values the first counts. A part that ends with |hmac, such as
+// {header.Authorization|hmac}, is seen in Redis only as its HMAC, see [WithSecret]. [Join], [Param]
+// and their like make the same text with the compiler's help.
+//
+// # Replies
+//
+// A request that does not get its lock is answered with application/problem+json (RFC 9457). Its
+// code says why:
+//
+//	lock-busy               409  somebody else holds the lock and the wait is over, with Retry-After (see WithStatus)
+//	too-many-waiters        429  locker.WithMaxWaiters is reached, with Retry-After
+//	already-done            409  Rule.Once: the work was done before
+//	invalid-key             400  a part of the key is missing, or the key is not allowed
+//	body-too-large          413  the body is larger than WithMaxBody
+//	unsupported-media-type  415  the key reads the body, and the body is not JSON; see WithBodyTypes
+//	client-stalled          408  the client made no progress; see WithStallTimeout
+//	idempotency-key-reused  422  Idempotency: another request came with this key
+//	delegation-invalid      400  WithDelegation: what the caller showed cannot be read
+//	delegation-refused      412  WithDelegation: the caller's lock is over, or was not delegated for this key
+//	lock-unavailable        503  the lock server cannot be asked, with Retry-After: without the lock nothing runs (see WithFailOpen)
+//	lock-closed             503  the Locker was closed, because this process stops, with Retry-After
+//	lock-lost               503  the lock ended before the handler did: what the handler did may have been overtaken
+//	lock-misconfigured      500  the Locker, or the route, cannot do what the middleware was told
+//	response-too-large      500  WithBufferedResponse: the response cannot be held back
+//	client-gone             499  nothing is written: the client gave up while it waited. The status is for the access log
+//
+// A handler that has written its reply before it turned out that the lock was lost cannot be
+// answered for, unless its response is held back, [WithBufferedResponse]. [WithObserve] tells a
+// logger which Problem there was. None of these ever shows the key.
+//
+// # Slow clients
+//
+// The body of a request is read before the lock is taken, up to [WithMaxBody], and is handed on as
+// if it had not been read. So a slow body holds nobody's lock, and a client that leaves while it
+// waits is noticed. [WithStallTimeout] bounds how long a handler that holds the lock may be blocked
+// by its client.
+//
+// # Shutdown
+//
+// Close the Locker first, then call http.Server.Shutdown: requests that wait for a lock are
+// answered 503 at once, and those that hold one finish.
+package httplock

@@ -1,0 +1,41 @@
+package httplock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A handler of net/http, one request per order at a time.
+func ExampleNew() {
+	store := lockertest.NewMemory()
+	l, err := locker.New(store)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+	store.Occupy("order:43", 1500*time.Millisecond) // somebody else is at that one
+
+	mux := http.NewServeMux()
+	lock := httplock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
+	mux.Handle("POST /orders/{id}/pay", lock(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lease, _ := httplock.FromContext(r) // r.Context() ends if the lock is lost
+		_, _ = fmt.Fprint(w, "paid under ", lease.Key())
+	})))
+
+	for _, path := range []string{"/orders/42/pay", "/orders/43/pay"} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, http.NoBody))
+		fmt.Printf("%d %s, Retry-After %q\n", w.Code, w.Header().Get("Content-Type"), w.Header().Get("Retry-After"))
+	}
+	// Output:
+	// 200 text/plain; charset=utf-8, Retry-After ""
+	// 409 application/problem+json, Retry-After "1"
+}

@@ -1,0 +1,147 @@
+package httplock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A breaker remembers an outage of the lock server, so that with [WithFailOpen] only few requests
+// wait for a server that does not answer.
+type breaker struct {
+	mu      sync.Mutex
+	open    time.Time     // until then nobody asks the server
+	pause   time.Duration // 0: there is no outage
+	probing bool          // a request is asking the server
+}
+
+const (
+	firstPause   = time.Second
+	longestPause = 30 * time.Second
+	// patience is how long a request waits before it makes sure that the server answers at all.
+	patience = time.Second
+	// probeTimeout bounds that question.
+	probeTimeout = 500 * time.Millisecond
+)
+
+// asks reports whether a request shall ask the server. During an outage one request at a time does,
+// after a pause; the others run without a lock.
+func (b *breaker) asks() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.pause == 0:
+		return true
+	case b.probing || time.Now().Before(b.open):
+		return false
+	}
+	b.probing = true
+	return true
+}
+
+// asked records what came of a request that has asked.
+func (b *breaker) asked(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+	switch {
+	case !errors.Is(err, locker.ErrUnavailable):
+		b.pause = 0
+	case time.Now().After(b.open): // of several requests that were waiting, the first one counts
+		b.pause = min(max(2*b.pause, firstPause), longestPause)
+		b.open = time.Now().Add(b.pause)
+	}
+}
+
+// inspector is a Locker that can be asked a question without waiting for a lock. Every Engine is
+// one.
+type inspector interface {
+	Inspect(ctx context.Context, key string) (locker.Info, error)
+}
+
+// impatience ends the wait for a server that gives no answer. A wait for a busy lock goes on. nil
+// is endless patience, for middlewares without WithFailOpen.
+type impatience struct {
+	ctx     context.Context
+	end     context.CancelCauseFunc
+	timer   *time.Timer
+	breaker *breaker
+
+	mu      sync.Mutex
+	granted bool
+	outage  error
+}
+
+// impatience begins the wait for key.
+func (m *middleware) impatience(ctx context.Context, key string) *impatience {
+	if !m.failOpen {
+		return nil
+	}
+	w := &impatience{breaker: &m.breaker}
+	w.ctx, w.end = context.WithCancelCause(ctx)
+	w.timer = time.AfterFunc(patience, func() {
+		i, ok := m.server.(inspector)
+		if !ok {
+			return
+		}
+		probe, stop := context.WithTimeout(w.ctx, probeTimeout)
+		defer stop()
+		_, err := i.Inspect(probe, key)
+		if errors.Is(err, locker.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			w.giveUp(&locker.Error{Op: locker.OpAcquire, Key: key, Err: fmt.Errorf("%w: %w", locker.ErrUnavailable, err)})
+		}
+	})
+	return w
+}
+
+// context returns the context of the wait.
+func (w *impatience) context(ctx context.Context) context.Context {
+	if w == nil {
+		return ctx
+	}
+	return w.ctx
+}
+
+func (w *impatience) giveUp(why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.granted { // once the lock is there, only its end may end the work
+		w.outage = why
+		w.end(why)
+	}
+}
+
+// grant is called when the lock was granted.
+func (w *impatience) grant() {
+	if w == nil {
+		return
+	}
+	w.timer.Stop()
+	w.mu.Lock()
+	w.granted = true
+	w.mu.Unlock()
+	w.breaker.asked(nil)
+}
+
+// stop ends the wait, and returns what came of it. err is the Locker's error.
+func (w *impatience) stop(ran bool, err error) error {
+	if w == nil {
+		return err
+	}
+	w.timer.Stop()
+	w.end(nil)
+	if ran {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.outage != nil {
+		err = w.outage
+	}
+	w.breaker.asked(err)
+	return err
+}

@@ -1,0 +1,136 @@
+package httplock_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A form whose text is also JSON would be locked under one article and sold as another.
+func TestAKeyReadsJSONTypesOnly(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	h := httplock.New(l, "stock:{body.sku}")(paid)
+	for contentType, want := range map[string]int{
+		"": 200, "application/json": 200, "application/json; charset=utf-8": 200, "application/vnd.shop+json": 200,
+		"application/x-www-form-urlencoded": 415, "text/plain": 415, "multipart/form-data; boundary=x": 415, ";": 415,
+	} {
+		w := send(t.Context(), h, "POST", "/", `{"sku":"decoy","x":"&sku=GPU&"}`, "Content-Type", contentType)
+		if w.Code != want || want == 415 && !strings.Contains(w.Body.String(), httplock.CodeNotJSON) {
+			t.Errorf("%q: %d %s", contentType, w.Code, w.Body)
+		}
+	}
+	wide := httplock.New(l, "stock:{body.sku}", httplock.WithBodyTypes("text/plain"))(paid)
+	if w := send(t.Context(), wide, "POST", "/", `{"sku":"pen"}`, "Content-Type", "text/plain"); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestABasketLocksEachOfItsArticles(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	var keys []string
+	h := httplock.New(l, "stock:{body.items.*.sku}", httplock.WithKeys("till"), httplock.WithWait(locker.NoWait))(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for _, lease := range locker.LeasesFromContext(r.Context()) {
+				keys = append(keys, lease.Key())
+			}
+			w.WriteHeader(http.StatusNoContent)
+		}))
+	const basket = `{"items":[{"sku":"pen"},{"sku":"book"},{"sku":"pen"},{"sku":7}]}`
+	if w := send(t.Context(), h, "POST", "/", basket); w.Code != 204 || strings.Join(keys, " ") != "till stock:pen stock:book stock:7" {
+		t.Errorf("%d %s, %q", w.Code, w.Body, keys)
+	}
+	store.Occupy("stock:book", 0)
+	if w := send(t.Context(), h, "POST", "/", basket); w.Code != 409 || store.Len() != 1 {
+		t.Errorf("%d %s, %d locks; want all or none", w.Code, w.Body, store.Len())
+	}
+	for _, wrong := range []string{`{"items":[{"sku":"pen"},{"count":2}]}`, `{"items":[]}`, `{"items":{"sku":"pen"}}`, `{}`} {
+		if w := send(t.Context(), h, "POST", "/", wrong); w.Code != 400 {
+			t.Errorf("%s: %d %s", wrong, w.Code, w.Body)
+		}
+	}
+}
+
+// A client that hangs up must not turn into a stored failure.
+func TestTheAnswerToAClientThatLeftIsThatOfFinishedWork(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	ctx, leave := context.WithCancel(t.Context())
+	runs := 0
+	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs++
+		leave()
+		if r.Context().Err() != nil {
+			http.Error(w, "the client has left", http.StatusBadRequest)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	}))
+	send(ctx, h, "POST", "/", "", "Idempotency-Key", "k")
+	if w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k"); w.Code != 201 || runs != 1 {
+		t.Errorf("%d %s, %d runs", w.Code, w.Body, runs)
+	}
+}
+
+func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	runs := 0
+	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ }))
+	for range 2 {
+		send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k")
+	}
+	if runs != 2 {
+		t.Errorf("%d runs", runs)
+	}
+}
+
+// An outage must not make a queue of requests that each wait for a server that is away.
+func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
+	asked := 0
+	l := lockerFunc(func(r locker.Rule) error {
+		asked++
+		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrUnavailable}
+	})
+	h := httplock.New(l, "a", httplock.WithFailOpen())(paid)
+	for range 20 {
+		if w := send(t.Context(), h, "POST", "/", ""); w.Code != 200 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the server was asked %d times", asked)
+	}
+}
+
+func TestAWaitIsShownToTheClient(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	h := httplock.New(l, "a")(paid)
+	if w := send(t.Context(), h, "POST", "/", ""); strings.Contains(w.Header().Get("Server-Timing"), "lock;dur=1") {
+		t.Errorf("%v", w.Header())
+	}
+	store.Occupy("a", 0)
+	time.AfterFunc(50*time.Millisecond, func() { store.Free("a") })
+	if w := send(t.Context(), h, "POST", "/", ""); w.Code != 200 || !strings.HasPrefix(w.Header().Get("Server-Timing"), "lock;dur=") {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+// The route and its parameters reach the access log outside of a guarded mux.
+func TestTheRouteIsSeenOutside(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders/{id}", paid)
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
+	httplock.New(l, "all")(mux).ServeHTTP(httptest.NewRecorder(), r)
+	if r.Pattern != "POST /orders/{id}" || r.PathValue("id") != "42" {
+		t.Errorf("%q, %q", r.Pattern, r.PathValue("id"))
+	}
+}

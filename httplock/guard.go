@@ -1,0 +1,103 @@
+package httplock
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A Guard holds the middlewares of Rules. [FromRules] makes one. It is safe for concurrent use.
+type Guard struct {
+	made map[string]func(http.Handler) http.Handler
+
+	mu      sync.Mutex
+	wrapped map[string]bool // routes; true: the route has a Rule
+}
+
+// FromRules compiles rules whose paths have their parameters in braces, as those of ServeMux and
+// chi. opts hold for all of them. The error has a line for each Rule that is wrong, or that l can
+// never grant. Rules without a Rule are an error, too.
+func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
+	made, err := rules.Compile(l, braced, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("httplock: %w", err)
+	}
+	return &Guard{made: made, wrapped: make(map[string]bool)}, nil
+}
+
+// Wrap returns h under the lock of route's Rule, or h itself if there is none:
+//
+//	mux.Handle("POST /orders/{id}", guard.Wrap("POST /orders/{id}", pay))
+func (g *Guard) Wrap(route string, h http.Handler) http.Handler {
+	name, err := normal(route)
+	if err != nil { // a pattern without a method has no Rule
+		name = route
+	}
+	middleware, ok := g.made[name]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.wrapped[name] = ok
+	if !ok {
+		return h
+	}
+	return middleware(h)
+}
+
+// Mux is the part of http.ServeMux that [Guard.Handle] needs. A chi.Router has it, too.
+type Mux interface {
+	Handle(pattern string, h http.Handler)
+}
+
+// Handle registers h for a route, under the lock of the route's Rule if there is one.
+func (g *Guard) Handle(mux Mux, route string, h http.Handler) { mux.Handle(route, g.Wrap(route, h)) }
+
+// Validate returns an error that names the Rules which guard no route: misspelled ones, and those
+// of a route that is gone. Call it when all routes are registered, and end the program when it
+// fails.
+func (g *Guard) Validate() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, route := range slices.Sorted(maps.Keys(g.made)) {
+		if !g.wrapped[route] {
+			errs = append(errs, fmt.Errorf("httplock: rule %q: no handler was wrapped for this route; correct its name, or wrap the route's handler", route))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unguarded returns the routes that were wrapped, change something by their method, and have no
+// Rule: those to think about. A Rule with NoLock takes a route off the list.
+func (g *Guard) Unguarded() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var routes []string
+	for route, guarded := range g.wrapped {
+		method, _, _ := strings.Cut(route, " ")
+		if !guarded && !safe(method) {
+			routes = append(routes, route)
+		}
+	}
+	slices.Sort(routes)
+	return routes
+}
+
+var inBraces = regexp.MustCompile(`\{(\w+)[^}]*\}`)
+
+// braced lists the parameters of "/orders/{id}/files/{path...}", or of chi's "/orders/{id:[0-9]+}".
+func braced(path string) (names []string) {
+	for _, m := range inBraces.FindAllStringSubmatch(path, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// declares says whether a pattern has a parameter of that name.
+func declares(pattern, name string) bool { return slices.Contains(braced(pattern), name) }

@@ -1,0 +1,388 @@
+package httplock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// Key is the text of a key's template, such as "order:{param.id}". The package's comment has the
+// grammar.
+type Key = key.Key
+
+// New returns a middleware that runs a handler under the lock that k names. It fits net/http, chi,
+// and every other router that wraps an http.Handler. For a request with several keys see
+// [WithKeys].
+//
+// New panics, with a text that says what to do, when l is nil or k or an option makes no sense.
+// Such a mistake is in the program and is found when the program starts, as with a pattern that
+// ServeMux cannot register. For keys that are read from configuration call [Make].
+func New(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Handler {
+	middleware, err := Make(l, k, opts...)
+	if err != nil {
+		panic("httplock: New: " + err.Error())
+	}
+	return middleware
+}
+
+// Make is [New] for keys and options that are not part of the program's text: it returns what is
+// wrong.
+func Make(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handler, error) {
+	m, err := makeMiddleware(l, k, opts)
+	if err != nil {
+		return nil, err
+	}
+	return m.wrap, nil
+}
+
+func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) {
+	if isNil(l) {
+		return nil, errors.New("the Locker is nil; make one with locker.NewSingle, and check its error")
+	}
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	templates, err := cfg.grammar().CompileAll(append([]Key{k}, cfg.keys...)...)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.store != nil && templates.Several() {
+		return nil, errors.New("a Store keeps one response for one key; give it a middleware of its own, with one key")
+	}
+	if err := cfg.check(l); err != nil {
+		return nil, err
+	}
+	m := &middleware{config: cfg, server: l, locker: l, templates: templates}
+	if cfg.delegated {
+		if m.receiver, err = delegate.NewReceiver(l, cfg.delegation...); err != nil {
+			return nil, fmt.Errorf("WithDelegation: %w", err)
+		}
+		m.locker = m.receiver
+	}
+	m.keeper = idempotency.Keeper{Locker: m.locker, Store: cfg.store, Lifetime: cfg.keep, FinishWithin: cfg.finishWithin}
+	return m, nil
+}
+
+// check finds a rule that l can never grant.
+func (c *config) check(l locker.Locker) error {
+	rule := locker.Rule{TTL: c.ttl, Wait: c.wait}
+	for _, adjust := range c.fixed {
+		adjust(&rule)
+	}
+	if err := locker.Check(l, rule); err != nil {
+		return err
+	}
+	if c.modeByMethod {
+		rule.Mode = locker.Shared
+		return locker.Check(l, rule)
+	}
+	return nil
+}
+
+// isNil also finds a nil Locker inside the interface: the result of a constructor whose error was
+// ignored.
+func isNil(l locker.Locker) bool {
+	if l == nil {
+		return true
+	}
+	v := reflect.ValueOf(l)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// middleware is one guard of requests, compiled.
+type middleware struct {
+	config
+	server    locker.Locker // as it was given
+	locker    locker.Locker // server, or the receiver
+	templates key.Templates[*http.Request]
+	receiver  *delegate.Receiver // nil without WithDelegation
+	keeper    idempotency.Keeper // without a Store it is not used
+	breaker   breaker
+}
+
+func (m *middleware) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+}
+
+// serve handles one request. How it ends:
+//
+//	the handler ran, the lock was held    the handler's reply
+//	the handler ran, the lock was lost    503, unless the handler has begun a reply
+//	the handler did not run               the Problem that says why
+//	the handler panicked                  the panic goes on, after the release
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	outer := r
+	r, err := m.receive(r)
+	if r != outer {
+		defer carry(outer, r)
+	}
+	if !m.applies(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	out := watch(w)
+	if err == nil && !m.streamed {
+		err = prefetch(r, m.maxBody)
+	}
+	if err != nil {
+		m.refuse(out, r, err)
+		return
+	}
+	if m.store != nil {
+		m.once(out, r, next)
+		return
+	}
+	first, more, err := m.rules(r.Context(), r)
+	if err != nil {
+		m.refuse(out, r, err)
+		return
+	}
+	if m.failOpen && !m.breaker.asks() {
+		m.unguarded(out, r, next, errOutage)
+		return
+	}
+	began, ran := time.Now(), false
+	wait := m.impatience(r.Context(), first.Key)
+	work := func(ctx context.Context) error {
+		ran = true
+		wait.grant()
+		return m.handle(ctx, time.Since(began), out, r, next)
+	}
+	if more == nil {
+		err = locker.Run(wait.context(r.Context()), m.locker, first, work)
+	} else {
+		err = locker.RunAll(wait.context(r.Context()), m.locker, append(more, first), work)
+	}
+	err = wait.stop(ran, err)
+	switch {
+	case err == nil || err == errFailed:
+	case ran:
+		m.spoiled(out, r, err)
+	default:
+		m.unlocked(out, r, next, err)
+	}
+}
+
+// unlocked handles a request that did not get its lock.
+func (m *middleware) unlocked(out response, r *http.Request, next http.Handler, err error) {
+	if m.failOpen && errors.Is(err, locker.ErrUnavailable) && r.Context().Err() == nil {
+		m.unguarded(out, r, next, err)
+		return
+	}
+	m.refuse(out, r, err)
+}
+
+// errOutage is the reason to run without a lock while the breaker is open.
+var errOutage = fmt.Errorf("%w: the last request that asked had no answer", locker.ErrUnavailable)
+
+// unguarded runs a request without a lock, as WithFailOpen says.
+func (m *middleware) unguarded(out response, r *http.Request, next http.Handler, err error) {
+	m.report(r, unavailable.problem(err))
+	next.ServeHTTP(out, r)
+}
+
+// receive takes a delegation out of the request's header, so that no handler forwards it, and keeps
+// it for the Locker if this middleware accepts delegations.
+func (m *middleware) receive(r *http.Request) (*http.Request, error) {
+	if m.receiver == nil {
+		return delegate.Strip(r), nil
+	}
+	return m.receiver.Request(r)
+}
+
+func (m *middleware) applies(r *http.Request) bool {
+	for _, applies := range m.filters {
+		if !applies(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// rules derives what to lock from a request: a rule for each of its keys.
+func (m *middleware) rules(ctx context.Context, r *http.Request) (first locker.Rule, more []locker.Rule, err error) {
+	if !m.templates.Several() {
+		k, err := m.templates[0].Key(ctx, r)
+		if err != nil {
+			return first, nil, err
+		}
+		return m.rule(r, k), nil, nil
+	}
+	keys, err := m.templates.Keys(ctx, r)
+	if err != nil {
+		return first, nil, err
+	}
+	for _, k := range keys[1:] {
+		more = append(more, m.rule(r, k))
+	}
+	return m.rule(r, keys[0]), more, nil
+}
+
+func (m *middleware) rule(r *http.Request, k string) locker.Rule {
+	name := cmp.Or(m.name, m.templates.Name())
+	rule := locker.Rule{Key: k, Name: name, TTL: m.ttl, Wait: m.wait}
+	if m.modeByMethod && safe(r.Method) {
+		rule.Mode = locker.Shared
+	}
+	for _, adjust := range m.fixed {
+		adjust(&rule)
+	}
+	for _, adjust := range m.adjust {
+		adjust(r, &rule)
+	}
+	// Without a name the Locker would take the beginning of the key, which may be the client's.
+	// Without a bound the wait of a client that has left may have no end.
+	rule.Name, rule.Wait = cmp.Or(rule.Name, name), cmp.Or(rule.Wait, m.wait)
+	if m.buffers() {
+		rule.AtMost = cmp.Or(rule.AtMost, alone)
+	}
+	return rule
+}
+
+// alone is a bound that no request reaches. It keeps a lease from being passed on inside the
+// process: the lease goes back to the server, and the server's answer proves that the lease was
+// held until then.
+const alone = 365 * 24 * time.Hour
+
+// safe methods change nothing (RFC 9110, section 9.2.1).
+func safe(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// errFailed makes Run release the lease without a done mark.
+var errFailed = errors.New("the handler failed")
+
+// handle runs the handler under the lock.
+func (m *middleware) handle(ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler) error {
+	showWait(waited, out.Header())
+	if m.buffers() {
+		return m.buffered(ctx, waited, out, r, next)
+	}
+	stalled := m.call(ctx, waited, out, nil, r, next)
+	return m.result(out, r, stalled)
+}
+
+// result says whether the handler has succeeded.
+func (m *middleware) result(out response, r *http.Request, stalled bool) error {
+	switch {
+	case m.succeeded(r, out):
+		return nil
+	case stalled:
+		return ErrStalled
+	}
+	return errFailed
+}
+
+// call runs the handler with a request whose context ends with the lock. The handler writes to h,
+// or to out if h is nil. stalled reports whether the client made no progress.
+func (m *middleware) call(
+	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
+) (stalled bool) {
+	p := newPace(ctx, waited, out, m.stall)
+	defer p.stop()
+	body := r.Body
+	r.Body = p.body(r.Body)
+	defer func() { r.Body = body }()
+	if h == nil {
+		m.next(p, &p.writer, r, next)
+	} else {
+		before := h.to
+		h.to = &p.writer
+		defer func() { h.to = before }()
+		m.next(p, h, r, next)
+	}
+	return p.stalled.Load()
+}
+
+func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	inner := r.WithContext(ctx)
+	defer carry(r, inner)
+	next.ServeHTTP(w, inner)
+}
+
+// carry hands what the handler has read and parsed back to the request that the middlewares outside
+// know: the server removes the files of a multipart form that it finds there, and access logs show
+// the route.
+func carry(to, from *http.Request) {
+	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
+	if to.Pattern == from.Pattern {
+		return
+	}
+	to.Pattern = from.Pattern
+	for _, name := range braced(from.Pattern) {
+		to.SetPathValue(name, from.PathValue(name))
+	}
+}
+
+// buffered runs the handler, gives the lock up, and only then lets the response go: the answer to
+// the release proves that the lock was held until then. The reply of a handler that failed needs
+// the proof as well, since the reply may show what the handler saw under the lock.
+func (m *middleware) buffered(ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler) error {
+	leases := leasesOf(ctx, r)
+	if len(leases) == 0 {
+		return locker.ErrLost
+	}
+	h := m.hold(out)
+	stalled := m.call(ctx, waited, out, h, r, next)
+	if h.over {
+		return errResponseTooLarge
+	}
+	result := m.result(h, r, stalled)
+	for _, lease := range leases {
+		release := lease.Release
+		if result == nil {
+			release = lease.Complete
+		}
+		if err := release(r.Context()); err != nil { // as Run does, outside of the work
+			return err
+		}
+	}
+	h.send()
+	return result
+}
+
+// hold returns a response that is held back from out.
+func (m *middleware) hold(out response) *held {
+	return &held{
+		to: out, header: out.Header().Clone(),
+		most: cmp.Or(m.maxResponse, defaultMaxResponse), streams: m.store != nil,
+	}
+}
+
+// leasesOf returns the leases that this middleware has taken: those of ctx that r does not have.
+func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
+	all := locker.LeasesFromContext(ctx)
+	return all[:len(all)-len(locker.LeasesFromContext(r.Context()))]
+}
+
+// FromContext returns the lease under which r is handled: the innermost one that is not the lease
+// of
+// [Idempotency]. Where a request has locked several keys, it is the lease whose key sorts last;
+// locker.LeasesFromContext returns all of them. Without another lock it is the lease of
+// Idempotency.
+func FromContext(r *http.Request) (*locker.Lease, bool) {
+	attempt, ok := idempotency.FromContext(r.Context())
+	if !ok {
+		return locker.FromContext(r.Context())
+	}
+	leases := locker.LeasesFromContext(r.Context())
+	if i := slices.IndexFunc(leases, func(l *locker.Lease) bool { return l != attempt.Lease() }); i >= 0 {
+		return leases[i], true
+	}
+	return attempt.Lease(), true
+}

@@ -1,0 +1,431 @@
+package httplock_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// post posts to a real server and returns the reply's status, and its body.
+func post(t *testing.T, server *httptest.Server, path string) (int, string) {
+	t.Helper()
+	res, err := server.Client().Post(server.URL+path, "", http.NoBody)
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return res.StatusCode, string(body)
+}
+
+func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
+	const clients = 200
+	redisServer := redistest.Shared(t)
+	sold := 0 // guarded by the lock alone: the race detector sees it if that does not exclude
+	var services []*httptest.Server
+	for range 2 {
+		l, err := locker.NewSingle(redisServer.Client(t), locker.WithPrefix(t.Name()+":"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close(context.Background()) }()
+		s := httptest.NewServer(shop(httplock.New(l, "order:{param.id}", httplock.WithWait(time.Minute)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			sold++
+			if lease, ok := httplock.FromContext(r); !ok || lease.Key() != "order:42" {
+				t.Errorf("%v", lease)
+			}
+			paid(w, r)
+		})))
+		defer s.Close()
+		services = append(services, s)
+	}
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			if code, body := post(t, services[i%2], "/orders/42"); code != http.StatusOK || body != "paid" {
+				t.Errorf("%d %s", code, body)
+			}
+		})
+	}
+	wg.Wait()
+	if sold != clients {
+		t.Errorf("sold %d of %d", sold, clients)
+	}
+}
+
+func TestAPanicFindsTheLockReleasedAndGoesOn(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	h := shop(httplock.New(l, "order:{param.id}"), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("out of ink") }))
+	left, recovered := -1, any(nil)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			recovered, left = recover(), store.Len()
+			w.WriteHeader(http.StatusInternalServerError)
+		}()
+		h.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	if code, _ := post(t, server, "/orders/42"); code != http.StatusInternalServerError || recovered != "out of ink" || left != 0 {
+		t.Errorf("%d, recovered %v, %d locks are left", code, recovered, left)
+	}
+}
+
+func TestALostLockIsNeverASuccess(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts  []httplock.Option
+		reply func(w http.ResponseWriter)
+		code  int
+		body  string
+	}{
+		"nothing written": {reply: func(http.ResponseWriter) {}, code: 503, body: `"code":"lock-lost"`},
+		"headers set": {reply: func(w http.ResponseWriter) {
+			w.Header().Set("ETag", `"7"`)
+			w.Header().Set("Content-Encoding", "gzip")
+		}, code: 503, body: `"code":"lock-lost"`},
+		"written already":       {reply: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "paid") }, code: 200, body: "paid"},
+		"a status already":      {reply: func(w http.ResponseWriter) { w.WriteHeader(http.StatusAccepted) }, code: 202},
+		"informational only":    {reply: func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, code: 503, body: `"code":"lock-lost"`},
+		"written and held back": {opts: []httplock.Option{httplock.WithBufferedResponse(9)}, reply: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "paid") }, code: 503, body: `"code":"lock-lost"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := lockertest.NewMemory()
+				var told []*httplock.Problem
+				h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", append(tc.opts, problems(&told))...), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					store.Steal("order:42")
+					<-r.Context().Done()
+					if cause := context.Cause(r.Context()); !errors.Is(cause, locker.ErrLost) {
+						t.Errorf("the context ended with %v", cause)
+					}
+					tc.reply(w)
+				}))
+				w := send(t.Context(), h, "POST", "/orders/42", "")
+				if w.Code == http.StatusEarlyHints { // the recorder takes it for the reply, a server does not
+					w.Code = 503
+				}
+				if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+				if h := w.Result().Header; tc.code == 503 && name != "informational only" && (h.Get("ETag") != "" || h.Get("Content-Encoding") != "" || h.Get("Cache-Control") != "no-store") {
+					t.Errorf("headers of the reply that was not sent are left: %v", h)
+				}
+				if len(told) != 1 || told[0].Code != httplock.CodeLost || !told[0].Failure() || strings.Contains(told[0].Error(), "42") {
+					t.Errorf("a logger was told %v", told)
+				}
+			})
+		})
+	}
+}
+
+func TestFailOpenRunsOnlyWhatTheServerCannotBeAskedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		code int
+	}{
+		"unavailable":       {fmt.Errorf("%w: EOF", locker.ErrUnavailable), 200},
+		"busy":              {locker.ErrBusy, 409},
+		"too many waiters":  {locker.ErrTooManyWaiters, 429},
+		"closed":            {locker.ErrClosed, 503},
+		"an odd error":      {errors.New("odd"), 503},
+		"unsupported":       {locker.ErrUnsupported, 500},
+		"no time to ask":    {context.DeadlineExceeded, 503},
+		"not even asked":    {locker.ErrInvalidRule, 500},
+		"lost by an undone": {locker.ErrLost, 503},
+	} {
+		var told []*httplock.Problem
+		l := lockerFunc(func(r locker.Rule) error { return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: tc.err} })
+		h := shop(httplock.New(l, "order:{param.id}", httplock.WithFailOpen(), problems(&told)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, held := httplock.FromContext(r); held {
+				t.Error("there is a lease")
+			}
+			paid(w, r)
+		}))
+		w := send(t.Context(), h, "POST", "/orders/42", "")
+		if w.Code != tc.code || len(told) != 1 {
+			t.Errorf("%s: %d %s, told %v", name, w.Code, w.Body, told)
+		}
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	l := lockerFunc(func(locker.Rule) error { return locker.ErrUnavailable })
+	h := shop(httplock.New(l, "order:{param.id}", httplock.WithFailOpen()), paid)
+	if w := send(gone, h, "POST", "/orders/42", ""); w.Code == 200 {
+		t.Error("the handler ran for a client that is gone")
+	}
+}
+
+func TestAHeldBackResponse(t *testing.T) {
+	store := lockertest.NewMemory()
+	for name, tc := range map[string]struct {
+		reply func(w http.ResponseWriter)
+		code  int
+		body  string
+		retry string
+	}{
+		"a body": {reply: func(w http.ResponseWriter) {
+			w.Header().Set("X-Receipt", "7")
+			w.WriteHeader(201)
+			w.WriteHeader(500) // as with any ResponseWriter, the first counts
+			_, _ = io.WriteString(w, "pa")
+			w.(http.Flusher).Flush()
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.WriteString(w, "id")
+		}, code: 201, body: "paid"},
+		"a status": {reply: func(w http.ResponseWriter) { w.WriteHeader(204) }, code: 204},
+		"nothing":  {reply: func(http.ResponseWriter) {}, code: 200},
+		"a failure": {reply: func(w http.ResponseWriter) {
+			http.Error(w, "no", http.StatusBadGateway)
+		}, code: 502, body: "no\n"},
+		"too long": {reply: func(w http.ResponseWriter) {
+			if _, err := io.WriteString(w, strings.Repeat("x", 11)); err == nil {
+				t.Error("the handler was not told that its response is too long")
+			}
+			if _, err := io.WriteString(w, "x"); err == nil {
+				t.Error("the rest of a response that is too long was taken")
+			}
+		}, code: 500, body: `"code":"response-too-large"`},
+	} {
+		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, ok := w.(http.Hijacker); ok {
+				t.Error("the connection can be taken")
+			}
+			tc.reply(w)
+		}))
+		sent := &released{ResponseRecorder: httptest.NewRecorder(), store: store, t: t}
+		h.ServeHTTP(sent, httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody))
+		if sent.Code != tc.code || !strings.Contains(sent.Body.String(), tc.body) || name != "too long" && sent.Body.String() != tc.body {
+			t.Errorf("%s: %d %s", name, sent.Code, sent.Body)
+		}
+		if got := sent.Header().Get("X-Receipt"); (got == "7") != (name == "a body") {
+			t.Errorf("%s: X-Receipt %q", name, got)
+		}
+	}
+}
+
+// A lease that is passed on inside the process is not asked about at the server, so one that a
+// held-back response depends on is not passed on.
+func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		second := make(chan *httptest.ResponseRecorder)
+		var h http.Handler
+		h = shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("steal") {
+				go func() { second <- send(t.Context(), h, "POST", "/orders/42", "") }()
+				synctest.Wait() // until that one waits
+				store.Steal("order:42")
+				time.AfterFunc(time.Second, func() { store.Free("order:42") })
+			}
+			paid(w, r)
+		}))
+		if w := send(t.Context(), h, "POST", "/orders/42?steal=1", ""); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("the first: %d %s", w.Code, w.Body)
+		}
+		if w := <-second; w.Code != http.StatusOK {
+			t.Errorf("the second: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// released sees that nothing is sent while the lock is held.
+type released struct {
+	*httptest.ResponseRecorder
+	store *lockertest.Memory
+	t     *testing.T
+}
+
+func (r *released) Write(p []byte) (int, error) {
+	if r.store.Len() != 0 {
+		r.t.Error("the response went out before the lock was given up")
+	}
+	return r.ResponseRecorder.Write(p)
+}
+
+func TestHandlersKeepWhatTheirWriterCan(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	mux := http.NewServeMux()
+	lock := httplock.New(l, "path:{header.Host}")
+	mux.Handle("/flush", lock(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "a")
+		w.(http.Flusher).Flush()
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Hour)); err != nil {
+			t.Error(err)
+		}
+		_, _ = w.(io.StringWriter).WriteString("b")
+		if _, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("c")); err != nil {
+			t.Error(err)
+		}
+	})))
+	mux.Handle("/hijack", lock(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = rw.WriteString("HTTP/1.1 299 Mine\r\nContent-Length: 0\r\n\r\n")
+		_ = rw.Flush()
+	})))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	if code, body := post(t, server, "/flush"); code != 200 || body != "abc" {
+		t.Errorf("%d %s", code, body)
+	}
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "POST /hijack HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n\r\n")
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "HTTP/1.1 299 Mine\r\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+// taken is a connection that is not the server's any more.
+type taken struct{ *httptest.ResponseRecorder }
+
+func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _, _ = w.(http.Hijacker).Hijack()
+			store.Steal("order:42")
+			<-r.Context().Done()
+		}))
+		w := taken{httptest.NewRecorder()}
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody))
+		if w.Body.Len() > 0 || len(w.Header()) > 0 {
+			t.Errorf("%v %s", w.Header(), w.Body)
+		}
+	})
+}
+
+// The server removes the files of the request that it knows, and not of the copy that the handler
+// has.
+func TestTheFilesOfAFormAreRemoved(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	h := shop(httplock.New(l, "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil {
+			t.Error(err)
+		}
+		if files, err := os.ReadDir(os.TempDir()); err != nil || len(files) == 0 {
+			t.Errorf("%d files, %v: the form is not large enough for this test", len(files), err)
+		}
+		paid(w, r)
+	}))
+	server := httptest.NewServer(h)
+	var body strings.Builder
+	form := multipart.NewWriter(&body)
+	file, err := form.CreateFormFile("photo", "photo.jpg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = file.Write(make([]byte, 11<<20))
+	_ = form.Close()
+	for _, delegation := range []string{"", "one that is taken out of the header"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/orders/42", strings.NewReader(body.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", form.FormDataContentType())
+		if delegation != "" {
+			r.Header.Set(delegate.Header, delegation)
+		}
+		res, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+	}
+	server.Close() // waits for the end of the requests
+	if files, err := os.ReadDir(os.TempDir()); err != nil || len(files) != 0 {
+		t.Errorf("%d files are left, %v", len(files), err)
+	}
+}
+
+func TestTheErrorHandlerWritesTheReply(t *testing.T) {
+	l := lockerFunc(func(r locker.Rule) error {
+		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: 1500 * time.Millisecond, Err: locker.ErrBusy}
+	})
+	for name, tc := range map[string]struct {
+		handler func(w http.ResponseWriter, r *http.Request, p *httplock.Problem)
+		code    int
+		body    string
+	}{
+		"another form": {func(w http.ResponseWriter, _ *http.Request, p *httplock.Problem) {
+			http.Error(w, fmt.Sprint(p.Code, " for ", p.RetryAfterMS, " ms"), 420)
+		}, 420, "lock-busy for 1500 ms\n"},
+		"nothing": {func(http.ResponseWriter, *http.Request, *httplock.Problem) {}, 409, ""},
+	} {
+		h := shop(httplock.New(l, "order:{param.id}", httplock.WithErrorHandler(tc.handler)), paid)
+		if w := send(t.Context(), h, "POST", "/orders/42", ""); w.Code != tc.code || w.Body.String() != tc.body || w.Header().Get("Retry-After") != "2" {
+			t.Errorf("%s: %d %v %q", name, w.Code, w.Header(), w.Body)
+		}
+	}
+}
+
+func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
+	l := lockerFunc(func(locker.Rule) error { return nil })
+	var none *locker.Engine
+	for says, build := range map[string]func(){
+		"httplock: New: the Locker is nil; make one":                func() { httplock.New(nil, "a") },
+		"httplock: New: the Locker is nil; make one with":           func() { httplock.New(none, "a") },
+		"httplock: New: an option is nil; leave it out":             func() { httplock.New(l, "a", nil) },
+		"httplock: New: WithBufferedResponse(0): give the number":   func() { httplock.New(l, "a", httplock.WithBufferedResponse(0)) },
+		"httplock: New: WithMaxBody(0): give the number":            func() { httplock.New(l, "a", httplock.WithMaxBody(0)) },
+		"httplock: New: WithPart(\"x\", nil): give a function":      func() { httplock.New(l, "a", httplock.WithPart("x", nil)) },
+		"httplock: New: WithClaims(nil): give a function":           func() { httplock.New(l, "a", httplock.WithClaims(nil)) },
+		"httplock: New: WithValues(nil): give a function":           func() { httplock.New(l, "a", httplock.WithValues(nil)) },
+		"httplock: New: WithParams(nil); leave it out":              func() { httplock.New(l, "a", httplock.WithParams(nil)) },
+		"httplock: New: WithClientIP(nil); leave it out":            func() { httplock.New(l, "a", httplock.WithClientIP(nil)) },
+		"httplock: New: WithObserve(nil); leave it out":             func() { httplock.New(l, "a", httplock.WithObserve(nil)) },
+		"httplock: New: WithSuccess(nil); leave it out":             func() { httplock.New(l, "a", httplock.WithSuccess(nil)) },
+		"httplock: New: the secret has 3 bytes; give at least 16":   func() { httplock.New(l, "a", httplock.WithSecret([]byte("abc"))) },
+		"httplock: Idempotency: the Store is nil; make one":         func() { httplock.Idempotency(l, nil, "shop") },
+		"httplock: New: the key \"{nothing}\" has the part":         func() { httplock.New(l, "{nothing}") },
+		"httplock: New: WithWait(0): a wait must have an end":       func() { httplock.New(l, "a", httplock.WithWait(0)) },
+		"httplock: New: WithStatus(418): choose 409, 423 or 429":    func() { httplock.New(l, "a", httplock.WithStatus(418)) },
+		"httplock: New: WithErrorHandler(nil); leave it out to get": func() { httplock.New(l, "a", httplock.WithErrorHandler(nil)) },
+	} {
+		got := func() (text string) {
+			defer func() { text = fmt.Sprint(recover()) }()
+			build()
+			return ""
+		}()
+		if !strings.HasPrefix(got, says) {
+			t.Errorf("%q, want %q", got, says)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package httplock
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// Idempotency returns a middleware that runs a request with an Idempotency-Key once. When the
+// request comes again, in any process, it gets the response of the first run. While the first run
+// is under way the second request waits for it, as [WithWait] says. Safe methods pass. Idempotency
+// panics as [New] does.
+//
+// scope says who owns the keys: a template such as "{claim.sub}". Take a part that the client
+// cannot choose, set by authentication that runs before this middleware. With a header such as
+// X-Tenant, a client could name another tenant and be shown the response to that tenant's request.
+// For a service with one client a word will do.
+//
+// The reply to a request
+//
+//	without an Idempotency-Key          400  invalid-key; a WithFilter can let such requests pass
+//	that was answered before            the same response, with Idempotency-Replayed: true
+//	whose key came with another one     422  idempotency-key-reused; see WithFingerprint
+//	whose response was too large        409  already-done
+//	while the Store cannot be reached   503  lock-unavailable: nothing was done
+//
+// The handler runs to its end when the client leaves: its context ends with the lock, and at most 1
+// min after the client has left ([WithFinishWithin]). So a retry gets the answer of finished work.
+//
+// A response is stored for 24 h ([WithLifetime]). These are not stored, and let the request run
+// again: status 5xx, 408, 425 and 429; a response with Retry-After; a status of 400 or more after
+// the client has left; a refusal by another lock inside; a handler that has written nothing. The
+// last one is no success either: write a status, such as 204. Set-Cookie and the headers of a
+// connection are not stored. A response of more than 64 KiB, or of what [WithBufferedResponse]
+// says, goes out as it is written, and only the mark "done" is stored.
+//
+// A record "in progress" is written before the handler runs. A process that dies leaves it behind,
+// and the next request runs the handler again; there idempotency.FromContext reports the
+// interrupted run.
+//
+// Put Idempotency outside of other locks, so that a replay needs none of them. The rules of
+// [FromRules] do that: [Rule].Idempotency.
+func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) func(http.Handler) http.Handler {
+	middleware, err := MakeIdempotency(l, store, scope, opts...)
+	if err != nil {
+		panic("httplock: Idempotency: " + err.Error())
+	}
+	return middleware
+}
+
+// MakeIdempotency is [Idempotency] for arguments that are not part of the program's text: it
+// returns what is wrong.
+func MakeIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) (func(http.Handler) http.Handler, error) {
+	m, err := makeIdempotency(l, store, scope, opts)
+	if err != nil {
+		return nil, err
+	}
+	return m.wrap, nil
+}
+
+func makeIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts []Option) (*middleware, error) {
+	if store == nil {
+		return nil, errors.New("the Store is nil; make one with idempotency.NewRedis or idempotency.NewMemory")
+	}
+	if scope == "" {
+		return nil, errors.New("the scope is empty; say who owns the keys, such as \"{claim.sub}\"")
+	}
+	unsafe := WithFilter(func(r *http.Request) bool { return !safe(r.Method) })
+	opts = append(slices.Clone(opts), unsafe, WithStore(store))
+	return makeMiddleware(l, key.Join("idempotency", scope, key.Part(idempotencySource, "")), opts)
+}
+
+// once answers r from the Store, or runs the handler and stores its response.
+func (m *middleware) once(out response, r *http.Request, next http.Handler) {
+	rule, _, err := m.rules(r.Context(), r)
+	if err != nil {
+		m.refuse(out, r, err)
+		return
+	}
+	req := idempotency.Request{Rule: rule}
+	if req.Fingerprint, err = m.fingerprint(r); err != nil {
+		m.refuse(out, r, err)
+		return
+	}
+	if m.failOpen && !m.breaker.asks() {
+		m.unguarded(out, r, next, errOutage)
+		return
+	}
+	h := m.hold(out)
+	began, ran, stalled := time.Now(), false, false
+	wait := m.impatience(r.Context(), rule.Key)
+	answer, err := m.keeper.Do(wait.context(r.Context()), req, func(ctx context.Context) idempotency.Outcome {
+		ran = true
+		wait.grant()
+		waited := time.Since(began)
+		showWait(waited, h.header)
+		stalled = m.call(ctx, waited, out, h, r, next)
+		return m.outcome(r, h)
+	})
+	err = wait.stop(ran, err)
+	switch {
+	case ran && errors.Is(err, idempotency.ErrNotStored):
+		m.report(r, unavailable.problem(err)) // the work is done: another reply would have it done again
+		h.send()
+	case ran && err != nil:
+		m.spoiled(out, r, err)
+	case ran && stalled && !h.Written():
+		m.spoiled(out, r, ErrStalled)
+	case ran:
+		h.send()
+	case err != nil:
+		m.unlocked(out, r, next, err)
+	default:
+		h.repeat(answer.Response)
+		h.send()
+	}
+}
+
+// outcome is what the handler's response in h means for the Store.
+func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
+	succeeded := m.succeeded(r, h)
+	// Where the handler failed and has written nothing, a middleware outside writes the response
+	// later. A failure after the client has left may be a consequence of that.
+	out := idempotency.Outcome{
+		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
+		DoneOnly: h.over,
+		Failed:   !succeeded,
+	}
+	if out.Keep && !h.over {
+		out.Response = idempotency.Response{Status: h.Status(), Header: memorable(h.changed()), Body: h.body.Bytes()}
+	}
+	return out
+}
+
+// storable is the default of WithStorable.
+func storable(status int, h http.Header) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status < http.StatusInternalServerError && h.Get("Retry-After") == ""
+}
+
+// replayed marks a response that is a repetition.
+const replayed = "Idempotency-Replayed"
+
+// fingerprint distinguishes requests with the same key. Each piece comes after its length, so that
+// no piece can pass for a part of another.
+func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err error) {
+	body, err := contents(r, m.maxBody)
+	if err != nil {
+		return sum, &key.Error{Part: key.Ref{Source: "body"}, Noun: "body", Err: err}
+	}
+	if m.distinct != nil {
+		text, err := m.distinct(r, body)
+		if err != nil {
+			return sum, &partError{err}
+		}
+		return sha256.Sum256(text), nil
+	}
+	media, body := sameBody(r.Header.Get("Content-Type"), body)
+	hash := sha256.New()
+	for _, piece := range [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(media), body} {
+		_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(piece)))) // never fails
+		_, _ = hash.Write(piece)
+	}
+	return [sha256.Size]byte(hash.Sum(nil)), nil
+}
+
+// sameBody takes out what clients change when they send the same request again: parameters of the
+// type, and the boundary between the parts of a form.
+func sameBody(contentType string, body []byte) (media string, same []byte) {
+	media, params, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return contentType, body
+	}
+	if boundary := params["boundary"]; boundary != "" && strings.HasPrefix(media, "multipart/") {
+		body = bytes.ReplaceAll(body, []byte("--"+boundary), []byte("--"))
+	}
+	return media, body
+}
+
+// repeat makes h the response that was stored.
+func (h *held) repeat(answer idempotency.Response) {
+	maps.Copy(h.header, answer.Header)
+	h.header.Set(replayed, "true")
+	h.status = answer.Status
+	h.body.Write(answer.Body)
+}
+
+// memorable drops what belongs to one connection, one moment or one browser.
+func memorable(h http.Header) http.Header {
+	for _, name := range []string{
+		"Set-Cookie", "Date", "Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer", "Proxy-Authenticate", "Server-Timing",
+	} {
+		h.Del(name)
+	}
+	return h
+}

@@ -1,0 +1,208 @@
+package httplock
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+var (
+	errNotJSON   = errors.New("the body is not JSON")
+	errAmbiguous = errors.New("it is there more than once")
+	errNoList    = errors.New("it is no list")
+	errNoScalar  = errors.New("it is no text, number or boolean")
+	errTooMany   = errors.New("the list is too long")
+)
+
+// every is the step that stands for all elements of a list.
+const every = "*"
+
+// member returns the value that steps lead to, "" when there is none.
+//
+// encoding/json takes the last of several members and ignores the case of their names. Other
+// libraries do not. A body in which two libraries could find different values is refused: the lock
+// could be on one value and the work on the other.
+func member(data []byte, steps []string) (string, error) {
+	values, err := members(data, steps)
+	if err != nil || len(values) == 0 {
+		return "", err
+	}
+	return values[0], nil
+}
+
+// members returns the values that steps lead to. An element of a list that lacks the rest of the
+// steps has the value "".
+func members(data []byte, steps []string) ([]string, error) {
+	if !json.Valid(data) { // also two values, and what comes behind one
+		return nil, errNotJSON
+	}
+	var values []string
+	err := walk(data, steps, func(value []byte) error {
+		if len(values) > key.MaxKeys*10 { // far more than can be locked, even if most are the same
+			return errTooMany
+		}
+		text, err := scalar(value)
+		values = append(values, text)
+		return err
+	})
+	return values, err
+}
+
+// walk calls found with each value that steps lead to, and with nil for an element that has none.
+// data is valid JSON. It is read once, without copies: a large body must not cost much before the
+// lock.
+func walk(data []byte, steps []string, found func(value []byte) error) error {
+	data = bytes.TrimSpace(data)
+	if len(steps) == 0 {
+		return found(data)
+	}
+	step, rest := steps[0], steps[1:]
+	switch data[0] {
+	case '{':
+		if step == every {
+			return errNoList
+		}
+		value, err := memberOf(data, step)
+		if err != nil {
+			return err
+		}
+		if value == nil {
+			return found(nil)
+		}
+		return walk(value, rest, found)
+	case '[':
+		return walkList(data, step, rest, found)
+	}
+	if step == every {
+		return errNoList
+	}
+	return found(nil)
+}
+
+func walkList(data []byte, step string, rest []string, found func(value []byte) error) error {
+	at := 1
+	for i := 0; ; i++ {
+		at = skipSpace(data, at)
+		if data[at] == ']' {
+			break
+		}
+		end := skipValue(data, at)
+		switch {
+		case step == every:
+			if err := walk(data[at:end], rest, found); err != nil {
+				return err
+			}
+		case step == strconv.Itoa(i):
+			return walk(data[at:end], rest, found)
+		}
+		at = skipSpace(data, end)
+		if data[at] == ',' {
+			at++
+		}
+	}
+	if step == every {
+		return nil
+	}
+	return found(nil)
+}
+
+// memberOf returns the member of an object, nil when it has none.
+func memberOf(data []byte, name string) (value []byte, err error) {
+	at := 1
+	for {
+		at = skipSpace(data, at)
+		if data[at] == '}' {
+			return value, nil
+		}
+		end := skipValue(data, at)
+		here := strings.EqualFold(text(data[at:end]), name)
+		at = skipSpace(data, end) + 1 // the colon
+		at = skipSpace(data, at)
+		end = skipValue(data, at)
+		if here && value != nil {
+			return nil, errAmbiguous
+		}
+		if here {
+			value = data[at:end]
+		}
+		at = skipSpace(data, end)
+		if data[at] == ',' {
+			at++
+		}
+	}
+}
+
+// text returns what a string of JSON says.
+func text(quoted []byte) string {
+	var s string
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return strings.ToValidUTF8(string(quoted[1:len(quoted)-1]), "\ufffd")
+	}
+	_ = json.Unmarshal(quoted, &s) // it is valid
+	return s
+}
+
+// scalar returns the text of a value, "" for none and for null.
+func scalar(value []byte) (string, error) {
+	if value == nil {
+		return "", nil
+	}
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.UseNumber()
+	var v any
+	switch value[0] {
+	case '{', '[':
+		return "", errNoScalar
+	}
+	if err := d.Decode(&v); err != nil {
+		return "", errNotJSON
+	}
+	return key.Format(v)
+}
+
+func skipSpace(data []byte, at int) int {
+	for data[at] == ' ' || data[at] == '\t' || data[at] == '\n' || data[at] == '\r' {
+		at++
+	}
+	return at
+}
+
+// skipValue returns where the value at that place ends.
+func skipValue(data []byte, at int) int {
+	depth := 0
+	for {
+		switch data[at] {
+		case '"':
+			at = skipText(data, at)
+		case '{', '[':
+			depth++
+			at++
+		case '}', ']':
+			depth--
+			at++
+		case ',', ':', ' ', '\t', '\n', '\r':
+			at++
+			continue
+		default: // a number or a word
+			for at < len(data) && !bytes.ContainsRune([]byte(",]} \t\n\r"), rune(data[at])) {
+				at++
+			}
+		}
+		if depth == 0 {
+			return at
+		}
+	}
+}
+
+func skipText(data []byte, at int) int {
+	for at++; data[at] != '"'; at++ {
+		if data[at] == '\\' {
+			at++
+		}
+	}
+	return at + 1
+}

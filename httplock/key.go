@@ -1,0 +1,205 @@
+package httplock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// Join puts a ':' between parts: Join("order", Param("id")) is "order:{param.id}".
+func Join(parts ...Key) Key { return key.Join(parts...) }
+
+// Param is the parameter of the route's path called name.
+func Param(name string) Key { return key.Part("param", name) }
+
+// Query is the first value of name in the URL's query.
+func Query(name string) Key { return key.Part("query", name) }
+
+// Header is the first value of a header.
+func Header(name string) Key { return key.Part("header", name) }
+
+// Cookie is the value of the first cookie called name, as it was sent.
+func Cookie(name string) Key { return key.Part("cookie", name) }
+
+// ClientIP is the address of the client; see [WithClientIP].
+func ClientIP() Key { return key.Part("ip", "") }
+
+// Claim is what [WithClaims] finds under name.
+func Claim(name string) Key { return key.Part("claim", name) }
+
+// Value is what [WithValues] finds under name.
+func Value(name string) Key { return key.Part("value", name) }
+
+// Body is the member of the body's JSON that path leads to: "sku", or "items.0.sku".
+func Body(path string) Key { return key.Part("body", path) }
+
+// Part is what the function given to [WithPart] returns.
+func Part(name string) Key { return key.Part(name, "") }
+
+// HMAC is part, seen in Redis only as its HMAC under [WithSecret].
+func HMAC(part Key) Key { return key.HMAC(part) }
+
+type (
+	source  = key.Source[*http.Request]
+	read    = key.Read[*http.Request]
+	readAll = key.ReadAll[*http.Request]
+)
+
+// sources are the parts of a request. Of several values the first counts, as with the methods that
+// handlers use.
+func (c *config) sources() map[string]source {
+	sources := map[string]source{
+		"param":           {Noun: "path parameter", Bind: c.bindParam},
+		"query":           {Noun: "query parameter", Bind: bindQuery},
+		"header":          {Noun: "header", Bind: bindHeader},
+		"cookie":          {Noun: "cookie", Bind: bindCookie},
+		"ip":              {Noun: "address of a client", Alone: true, Bind: c.bindIP},
+		"body":            {Noun: "member of the body", Bind: c.bindBody, BindAll: c.bindBodies},
+		"claim":           {Noun: "claim", Bind: c.bindClaim},
+		"value":           {Noun: "value", Bind: c.bindValue},
+		idempotencySource: {Noun: "header Idempotency-Key", Alone: true, Bind: bindIdempotencyKey},
+	}
+	for name, value := range c.parts {
+		sources[name] = source{Alone: true, Bind: func(string) (read, error) { return own(value), nil }}
+	}
+	return sources
+}
+
+func (c *config) bindParam(name string) (read, error) {
+	param := c.param
+	return func(_ context.Context, r *http.Request) (string, error) {
+		value, declared := param(r, name)
+		if !declared {
+			return "", fmt.Errorf("%w: the route has no parameter %q", locker.ErrInvalidRule, name)
+		}
+		return value, nil
+	}, nil
+}
+
+func bindQuery(name string) (read, error) {
+	return func(_ context.Context, r *http.Request) (string, error) { return firstQuery(r.URL.RawQuery, name), nil }, nil
+}
+
+// firstQuery is url.ParseQuery(query).Get(name), without making the map.
+func firstQuery(query, name string) string {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		if pair == "" || strings.Contains(pair, ";") {
+			continue
+		}
+		k, v, _ := strings.Cut(pair, "=")
+		if k != name {
+			if !strings.ContainsAny(k, "%+") {
+				continue
+			}
+			if plain, err := url.QueryUnescape(k); err != nil || plain != name {
+				continue
+			}
+		}
+		if value, err := url.QueryUnescape(v); err == nil {
+			return value
+		}
+	}
+	return ""
+}
+
+func bindHeader(name string) (read, error) {
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	if name == "Host" { // net/http takes it out of the headers
+		return func(_ context.Context, r *http.Request) (string, error) { return r.Host, nil }, nil
+	}
+	return func(_ context.Context, r *http.Request) (string, error) {
+		if values := r.Header[name]; len(values) > 0 {
+			return values[0], nil
+		}
+		return "", nil
+	}, nil
+}
+
+func bindCookie(name string) (read, error) {
+	return func(_ context.Context, r *http.Request) (string, error) {
+		cookie, err := r.Cookie(name)
+		if err != nil {
+			return "", nil //nolint:nilerr // ErrNoCookie says that the part is missing, and so does ""
+		}
+		return cookie.Value, nil
+	}, nil
+}
+
+func (c *config) bindIP(string) (read, error) {
+	ip := c.ip
+	return func(_ context.Context, r *http.Request) (string, error) { return ip(r), nil }, nil
+}
+
+func (c *config) bindClaim(name string) (read, error) {
+	claims := c.claims
+	if claims == nil {
+		return nil, errors.New("the middleware does not know the claims of a request; give it WithClaims")
+	}
+	return func(_ context.Context, r *http.Request) (string, error) {
+		value, err := key.Format(claims(r)[name])
+		if err != nil {
+			return "", &partError{err}
+		}
+		return value, nil
+	}, nil
+}
+
+func (c *config) bindValue(name string) (read, error) {
+	values := c.values
+	if values == nil {
+		return nil, errors.New("the middleware does not know the values of a request; give it WithValues")
+	}
+	return func(_ context.Context, r *http.Request) (string, error) {
+		value, err := key.Format(values(r, name))
+		if err != nil {
+			return "", &partError{err}
+		}
+		return value, nil
+	}, nil
+}
+
+func own(value func(*http.Request) (string, error)) read {
+	return func(_ context.Context, r *http.Request) (string, error) {
+		text, err := value(r)
+		if err != nil {
+			return "", &partError{err}
+		}
+		return text, nil
+	}
+}
+
+// partError is what went wrong in the program while it read a part: the client can do nothing about
+// it.
+type partError struct{ err error }
+
+func (e *partError) Error() string { return e.err.Error() }
+func (e *partError) Unwrap() error { return e.err }
+
+// idempotencySource is the header Idempotency-Key, as the IETF's draft and the services before it
+// have it: with quotation marks or without.
+const idempotencySource = "idempotency-key"
+
+// maxIdempotencyKey is what clients are known to send, and more.
+const maxIdempotencyKey = 255
+
+func bindIdempotencyKey(string) (read, error) {
+	return func(_ context.Context, r *http.Request) (string, error) {
+		value := r.Header.Get("Idempotency-Key")
+		if n := len(value); n >= 2 && value[0] == '"' && value[n-1] == '"' {
+			value = value[1 : n-1]
+		}
+		if len(value) > maxIdempotencyKey {
+			return "", errors.New("it is longer than 255 bytes")
+		}
+		return value, nil
+	}, nil
+}

@@ -1,0 +1,184 @@
+package httplock_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// keyOf returns the key of a request, or the reply to one that has none.
+func keyOf(t testing.TB, r *http.Request, k httplock.Key, opts ...httplock.Option) (string, *httptest.ResponseRecorder) {
+	t.Helper()
+	got := ""
+	l := lockerFunc(func(r locker.Rule) error { got = r.Key; return locker.ErrBusy })
+	w := httptest.NewRecorder()
+	shop(httplock.New(l, k, opts...), paid).ServeHTTP(w, r)
+	return got, w
+}
+
+type userKey struct{}
+
+func TestEachPartOfARequestIsRead(t *testing.T) {
+	opts := []httplock.Option{
+		httplock.WithClaims(func(*http.Request) map[string]any { return map[string]any{"sub": "ann"} }),
+		httplock.WithValues(func(r *http.Request, name string) any {
+			if name == "user" {
+				return r.Context().Value(userKey{})
+			}
+			return nil
+		}),
+		httplock.WithPart("shard", func(r *http.Request) (string, error) { return r.PathValue("id")[:1], nil }),
+		httplock.WithClientIP(func(r *http.Request) string { return r.Header.Get("X-Real-Ip") }),
+	}
+	for k, want := range map[httplock.Key]string{
+		httplock.Join("order", httplock.Param("id"), httplock.Query("page")):  "order:42:7",
+		httplock.Join("h", httplock.Header("x-tenant"), httplock.Cookie("s")): "h:acme:3",
+		httplock.Join("u", httplock.Claim("sub"), httplock.Value("user")):     "u:ann:17",
+		httplock.Join("b", httplock.Body("items.0.sku")):                      "b:a",
+		httplock.Join("p", httplock.Part("shard"), httplock.ClientIP()):       "p:4:203.0.113.9",
+		"h:{header.host}":     "h:shop.example",
+		"i:{idempotency-key}": "i:k",
+		httplock.Join("x", httplock.HMAC(httplock.Header("X-Tenant"))) + ":{param.id}": "",
+	} {
+		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), userKey{}, 17), "POST", "/orders/42?page=7", strings.NewReader(`{"items": [{"sku": "a"}]}`))
+		r.Host = "shop.example"
+		for name, value := range map[string]string{"X-Tenant": "acme", "Cookie": "s=3", "X-Real-Ip": "203.0.113.9", "Idempotency-Key": "k"} {
+			r.Header.Set(name, value)
+		}
+		got, w := keyOf(t, r, k, append(opts, httplock.WithSecret([]byte("0123456789abcdef")))...)
+		if want == "" {
+			if !strings.HasPrefix(got, "x:~") || strings.Contains(got, "acme") || !strings.HasSuffix(got, ":42") {
+				t.Errorf("%s is %q", k, got)
+			}
+			continue
+		}
+		if got != want {
+			t.Errorf("%s is %q, want %q; %s", k, got, want, w.Body)
+		}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
+	if got, _ := keyOf(t, r, "ip:{ip}"); got != "ip:192.0.2.1" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAQueryIsReadAsNetURLReadsIt(t *testing.T) {
+	for _, query := range []string{
+		"q=1", "q=1&q=2", "p=1&q=2", "q=", "q", "", "&&q=1", "q=a%3Ab", "q=%zz&q=2", "%71=1", "%7=1&q=2", "q=a+b", "a;q=1&q=2", "q=1;2&q=3", "qq=1", "Q=1", "q=a=b", "+q=1", "q%20=1",
+	} {
+		values, _ := url.ParseQuery(query) // what it understands, it returns beside an error
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
+		r.URL.RawQuery = query
+		got, _ := keyOf(t, r, "x:{query.q}")
+		want := ""
+		if v := values.Get("q"); v != "" {
+			want = "x:" + strings.NewReplacer("%", "%25", ":", "%3A").Replace(v)
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", query, got, want)
+		}
+	}
+}
+
+func FuzzAQueryIsReadAsNetURLReadsIt(f *testing.F) {
+	for _, q := range []string{"q=1&q=2", "q=%zz&q=2", "%71=1", "a;q=1&q=2", "+q=1"} {
+		f.Add(q)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		values, _ := url.ParseQuery(query)
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
+		r.URL.RawQuery = query
+		part := ""
+		got, _ := keyOf(t, r, "x:{query.q}")
+		ask, _ := keyOf(t, r, "x:{part}", httplock.WithPart("part", func(*http.Request) (string, error) { part = values.Get("q"); return part, nil }))
+		if got != ask {
+			t.Errorf("%q: %q, want %q of %q", query, got, ask, part)
+		}
+	})
+}
+
+func TestABodyInWhichTwoReadersCouldFindDifferentValuesIsRefused(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"sku": "a"}`:                      "a",
+		`{"SKU": "a"}`:                      "a", // as encoding/json would bind it
+		` {"x": {"sku": "b"}, "sku": "a"} `: "a",
+		`{"sku": 7}`:                        "7",
+		`{"sku": 7.0}`:                      "7",
+		`{"sku": 70e-1}`:                    "7",
+		`{"sku": true}`:                     "true",
+		`{"sku": "a", "sku": "b"}`:          `400 the member of the body \"sku\" is not usable: it is there more than once`,
+		`{"sku": "a", "SKU": "b"}`:          "400 more than once",
+		`{"\u0073ku": "a", "sku": "b"}`:     "400 more than once",
+		`{"ſku": "a", "sku": "b"}`:          "400 more than once", // a long s, which folds to s
+		`{"sku": "a"} {"sku": "b"}`:         "400 not JSON",
+		`{"sku": "a"`:                       "400 not JSON",
+		`sku=a`:                             "400 not JSON",
+		`{"sku": {"a": 1}}`:                 "400 no text, number or boolean",
+		`{"sku": ["a"]}`:                    "400 no text, number or boolean",
+		`{"sku": 1e400}`:                    "400 a number that large",
+		`{"sku": null}`:                     `400 the request lacks the member of the body \"sku\"`,
+		`{"sku": ""}`:                       "400 lacks",
+		`{}`:                                "400 lacks",
+		`[]`:                                "400 lacks",
+		`"sku"`:                             "400 lacks",
+		``:                                  "400 lacks",
+		`{"sku": "` + strings.Repeat("x", 100) + `"}`: "413 body-too-large",
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", strings.NewReader(body))
+		got, w := keyOf(t, r, "order:{body.sku}", httplock.WithMaxBody(100))
+		code, says, refused := strings.Cut(want, " ")
+		switch {
+		case !refused && got != "order:"+want:
+			t.Errorf("%s: %q, want %q; %s", body, got, want, w.Body)
+		case refused && (got != "" || !strings.HasPrefix(w.Result().Status, code) || !strings.Contains(w.Body.String(), says)):
+			t.Errorf("%s: %q, %d %s, want %s", body, got, w.Code, w.Body, want)
+		}
+	}
+}
+
+func TestABodyThatIsTooLargeIsLeftWhole(t *testing.T) {
+	body := strings.Repeat("x", 200)
+	l := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
+	var left []byte
+	h := shop(httplock.New(l, "order:{body.sku}", httplock.WithMaxBody(100), httplock.WithErrorHandler(
+		func(_ http.ResponseWriter, r *http.Request, _ *httplock.Problem) { left, _ = io.ReadAll(r.Body) })), paid)
+	if w := send(t.Context(), h, "POST", "/orders/42", body); w.Code != 413 || string(left) != body {
+		t.Errorf("%d, %d bytes are left", w.Code, len(left))
+	}
+}
+
+func TestAPartThatTheProgramCannotReadIsNotTheClientsFault(t *testing.T) {
+	for name, opts := range map[string][]httplock.Option{
+		"part":  {httplock.WithPart("plan", func(*http.Request) (string, error) { return "", errors.New("db: secret host") })},
+		"claim": {httplock.WithClaims(func(*http.Request) map[string]any { return map[string]any{"plan": []string{"secret"}} })},
+		"value": {httplock.WithValues(func(*http.Request, string) any { return struct{ secret int }{} })},
+	} {
+		var told []*httplock.Problem
+		k := map[string]httplock.Key{"part": "x:{plan}", "claim": "x:{claim.plan}", "value": "x:{value.plan}"}[name]
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
+		if _, w := keyOf(t, r, k, append(opts, problems(&told))...); w.Code != 500 || strings.Contains(w.Body.String(), "secret") || len(told) != 1 || !told[0].Failure() {
+			t.Errorf("%s: %d %s, told %v", name, w.Code, w.Body, told)
+		}
+	}
+}
+
+func TestAParameterThatThePatternLacksIsTheProgramsMistake(t *testing.T) {
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
+	var told []*httplock.Problem
+	if _, w := keyOf(t, r, "x:{param.number}", problems(&told)); w.Code != 500 || len(told) != 1 || !strings.Contains(told[0].Error(), `the route has no parameter "number"`) {
+		t.Errorf("%d %s, %v", w.Code, w.Body, told)
+	}
+	got, _ := keyOf(t, httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody), "x:{param.number}",
+		httplock.WithParams(func(_ *http.Request, name string) (string, bool) { return "of " + name, true }))
+	if got != "x:of number" {
+		t.Errorf("%q", got)
+	}
+}

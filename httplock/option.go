@@ -1,0 +1,380 @@
+package httplock
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// An Option sets up the middleware that [New] returns.
+type Option func(*config)
+
+// config is what the options set; its defaults stand in newConfig and nowhere else.
+type config struct {
+	wait         time.Duration
+	ttl          time.Duration
+	name         string
+	status       int
+	modeByMethod bool
+	failOpen     bool
+	maxResponse  int // of WithBufferedResponse; 0: not buffered
+
+	delegated  bool
+	delegation []delegate.Option
+
+	keys     []Key // beside the first one
+	streamed bool
+	stall    time.Duration // 0: no bound
+
+	store        idempotency.Store
+	records      idempotency.Store // of Rules with Idempotency
+	finishWithin time.Duration
+	distinct     func(r *http.Request, body []byte) ([]byte, error) // nil: fingerprint's own
+	keep         time.Duration
+	storable     func(status int, h http.Header) bool
+
+	maxBody   int64
+	bodyTypes []string
+	secret    []byte
+	parts     map[string]func(*http.Request) (string, error)
+	claims    func(*http.Request) map[string]any
+	values    func(r *http.Request, name string) any
+	param     func(r *http.Request, name string) (value string, declared bool)
+	ip        func(*http.Request) string
+
+	render    func(http.ResponseWriter, *http.Request, *Problem)
+	observe   []func(*http.Request, *Problem)
+	succeeded func(r *http.Request, out response) bool
+
+	filters []func(*http.Request) bool
+	fixed   []func(*locker.Rule) // of a Rule: the same for every request
+	adjust  []func(*http.Request, *locker.Rule)
+	errs    []error // of options that were refused
+}
+
+func newConfig(opts []Option) (config, error) {
+	c := config{
+		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour, storable: storable,
+		parts: make(map[string]func(*http.Request) (string, error)), param: pathValue, ip: remoteIP,
+		finishWithin: idempotency.DefaultFinishWithin, stall: 30 * time.Second,
+		render: writeProblem, succeeded: func(_ *http.Request, out response) bool {
+			return out.Written() && out.Status() < http.StatusBadRequest
+		},
+	}
+	for _, o := range opts {
+		if o == nil {
+			return c, errors.New("an option is nil; leave it out instead")
+		}
+		o(&c)
+	}
+	return c, c.validate()
+}
+
+func (c *config) validate() error {
+	switch {
+	case len(c.errs) > 0:
+		return c.errs[0]
+	case c.wait == 0:
+		return errors.New("WithWait(0): a wait must have an end, as not every client that is gone is noticed; give locker.NoWait to refuse at once")
+	case c.wait < 0 && c.wait != locker.NoWait:
+		return fmt.Errorf("WithWait(%v): give a positive time, or locker.NoWait to refuse at once", c.wait)
+	case c.wait > 0 && c.wait < time.Millisecond:
+		return fmt.Errorf("WithWait(%v): give at least 1ms, or locker.NoWait to refuse at once", c.wait)
+	case c.ttl != 0 && c.ttl < shortestTTL:
+		return fmt.Errorf("WithTTL(%v): a lease that short ends before its holder knows of it; give at least %v, or leave it out for the Locker's default", c.ttl, shortestTTL)
+	case c.status != http.StatusConflict && c.status != http.StatusLocked && c.status != http.StatusTooManyRequests:
+		return fmt.Errorf("WithStatus(%d): choose 409, 423 or 429; for anything else use WithErrorHandler", c.status)
+	case c.maxBody < 1:
+		return fmt.Errorf("WithMaxBody(%d): give the number of bytes that may be read, at least 1", c.maxBody)
+	case c.maxResponse < 0:
+		return fmt.Errorf("WithBufferedResponse(%d): give the number of bytes that may be held back, at least 1", c.maxResponse)
+	case c.stall < 0:
+		return fmt.Errorf("WithStallTimeout(%v): give a positive time, or 0 for no bound", c.stall)
+	case c.finishWithin < time.Millisecond:
+		return fmt.Errorf("WithFinishWithin(%v): give the time for which a handler may run on, at least 1ms", c.finishWithin)
+	case c.keep < time.Millisecond:
+		return fmt.Errorf("WithLifetime(%v): give the time for which a response is remembered, at least 1ms", c.keep)
+	}
+	return nil
+}
+
+// shortestTTL leaves time for a round trip to the lock server and a renewal.
+const shortestTTL = 20 * time.Millisecond
+
+// refuse remembers an option that makes no sense, and returns whether it does.
+func (c *config) refuse(bad bool, format string, args ...any) bool {
+	if bad {
+		c.errs = append(c.errs, fmt.Errorf(format, args...))
+	}
+	return bad
+}
+
+// buffers says whether a response is held back until the lock's end is confirmed.
+func (c *config) buffers() bool { return c.maxResponse > 0 && c.store == nil }
+
+// WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.
+func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
+
+// WithTTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30
+// s.
+func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
+
+// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the first
+// ':', "lock" when there is none or a part of the request comes before it.
+func WithName(name string) Option { return func(c *config) { c.name = name } }
+
+// WithStatus sets the status of the reply to a request whose lock is busy: 409, 423 or 429.
+// Default: 409 Conflict.
+func WithStatus(code int) Option { return func(c *config) { c.status = code } }
+
+// WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and
+// Exclusive for all others: readers run together, a writer alone. It needs a Locker from
+// locker.NewReadWrite; with others a safe request is answered 500, lock-misconfigured. Default:
+// Exclusive for all.
+func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true } }
+
+// WithFailOpen runs requests without a lock while the lock server cannot be asked. Then nothing
+// excludes two of them: choose it where a double is a nuisance and an outage is worse. The Problem
+// is told to WithObserve all the same. Default: such requests are answered 503.
+func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
+
+// WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed
+// that the lock was held to the handler's end: then no client ever receives the success of a
+// handler that was overtaken. The lock is given up before the response goes out. A longer response
+// is answered 500, response-too-large. Default: the response goes out as it is written, and only
+// one that was not yet begun is replaced when the lock is lost.
+func WithBufferedResponse(most int) Option {
+	return func(c *config) {
+		if !c.refuse(most < 1, "WithBufferedResponse(%d): give the number of bytes that may be held back, at least 1", most) {
+			c.maxResponse = most
+		}
+	}
+}
+
+// WithDelegation lets a request join the lease of its caller, which shows a delegation of it: see
+// package delegate, whose options are those that the caller uses, and whose Transport sends it.
+// Take this for services that only your own services can reach. Of several middlewares around a
+// handler, give it to the outermost as well. Default: a delegation that comes with a request is
+// taken away from its header and has no effect.
+func WithDelegation(opts ...delegate.Option) Option {
+	return func(c *config) { c.delegated, c.delegation = true, opts }
+}
+
+// WithMaxBody sets how many bytes of a request's body are read for its key, {body.NAME}, or its
+// fingerprint. A longer one is answered 413. Default: 1 MiB.
+func WithMaxBody(most int64) Option { return func(c *config) { c.maxBody = most } }
+
+// WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes,
+// the same in all processes. Default: none, such parts are refused.
+func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
+
+// WithPart makes {name} a part of keys, read by value. "" is a part that the request lacks,
+// answered 400; an error is the program's, answered 500, and its text stays in the process.
+func WithPart(name string, value func(r *http.Request) (string, error)) Option {
+	return func(c *config) {
+		if !c.refuse(value == nil, "WithPart(%q, nil): give a function that reads the part", name) {
+			c.parts = maps.Clone(c.parts)
+			c.parts[name] = value
+		}
+	}
+}
+
+// WithClaims makes {claim.NAME} a part of keys: what claims, set by authentication, returns under
+// that name. Default: keys have no claims.
+func WithClaims(claims func(r *http.Request) map[string]any) Option {
+	return func(c *config) {
+		if !c.refuse(claims == nil, "WithClaims(nil): give a function that returns the claims of an authenticated request") {
+			c.claims = claims
+		}
+	}
+}
+
+// WithValues makes {value.NAME} a part of keys: what value finds under that name, mostly in the
+// request's context. Default: keys have no values.
+func WithValues(value func(r *http.Request, name string) any) Option {
+	return func(c *config) {
+		if !c.refuse(value == nil, "WithValues(nil): give a function that finds a value of the request's context") {
+			c.values = value
+		}
+	}
+}
+
+// WithParams sets how {param.NAME} is read, for routers that do not tell http.Request.PathValue.
+// declared is false where the route has no such parameter. Default: PathValue, as ServeMux and chi
+// set it.
+func WithParams(param func(r *http.Request, name string) (value string, declared bool)) Option {
+	return func(c *config) {
+		if !c.refuse(param == nil, "WithParams(nil); leave it out to ask http.Request.PathValue") {
+			c.param = param
+		}
+	}
+}
+
+// WithClientIP sets how {ip} is read, behind proxies that say for whom they ask. Default: the host
+// of http.Request.RemoteAddr.
+func WithClientIP(ip func(r *http.Request) string) Option {
+	return func(c *config) {
+		if !c.refuse(ip == nil, "WithClientIP(nil); leave it out to use the address of the connection") {
+			c.ip = ip
+		}
+	}
+}
+
+// WithFilter guards only requests for which guarded is true; the others run without a lock. Given
+// several times, all must be true. Default: every request is guarded.
+func WithFilter(guarded func(r *http.Request) bool) Option {
+	return func(c *config) {
+		if !c.refuse(guarded == nil, "WithFilter(nil); leave it out to guard every request") {
+			c.filters = append(c.filters, guarded)
+		}
+	}
+}
+
+// WithErrorHandler makes h write the replies. When it is called, the Retry-After header is set; the
+// status is h's to write, and p.Status is written when it wrote nothing. It may reply in any form;
+// p marshals to problem+json's members. Default: problem+json.
+func WithErrorHandler(h func(w http.ResponseWriter, r *http.Request, p *Problem)) Option {
+	return func(c *config) {
+		if !c.refuse(h == nil, "WithErrorHandler(nil); leave it out to get problem+json") {
+			c.render = h
+		}
+	}
+}
+
+// WithObserve calls see with each Problem, before its reply is written, also when none can be
+// written any more. It is for logs: see [Problem.Failure].
+func WithObserve(see func(r *http.Request, p *Problem)) Option {
+	return func(c *config) {
+		if !c.refuse(see == nil, "WithObserve(nil); leave it out instead") {
+			c.observe = append(c.observe, see)
+		}
+	}
+}
+
+// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done.
+// Default: those with a status below 400.
+func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
+	return func(c *config) {
+		if !c.refuse(succeeded == nil, "WithSuccess(nil); leave it out to go by the status") {
+			c.succeeded = func(r *http.Request, out response) bool { return succeeded(r, out.Status()) }
+		}
+	}
+}
+
+// WithRule lets adjust change the Rule of a request: its Mode, or Once, or AtMost. A Wait or Name
+// that it leaves empty becomes the middleware's again. Given several times, they run in order. What
+// adjust puts into Key is not encoded.
+func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
+	return func(c *config) {
+		if !c.refuse(adjust == nil, "WithRule(nil); leave it out instead") {
+			c.adjust = append(c.adjust, adjust)
+		}
+	}
+}
+
+func pathValue(r *http.Request, name string) (value string, declared bool) {
+	value = r.PathValue(name)
+	return value, value != "" || declares(r.Pattern, name)
+}
+
+func remoteIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// grammar is of what keys can be made.
+func (c *config) grammar() key.Grammar[*http.Request] {
+	return key.Grammar[*http.Request]{Sources: c.sources(), Secret: c.secret}
+}
+
+// withFixed is WithRule for what does not depend on the request, so that it is checked when the
+// program starts.
+func withFixed(adjust func(rule *locker.Rule)) Option {
+	return func(c *config) { c.fixed = append(c.fixed, adjust) }
+}
+
+// WithKeys locks more keys, together with the first one: all of them or none, in an order that
+// excludes deadlocks (see locker.RunAll). A key such as "stock:{body.items.*.sku}" stands for
+// several by itself. At most 100 keys can be locked by one request.
+func WithKeys(keys ...Key) Option {
+	return func(c *config) { c.keys = append(slices.Clip(c.keys), keys...) }
+}
+
+// WithStreamedBody leaves the request's body alone until the handler reads it. Default: up to
+// [WithMaxBody] of it is read before the lock is taken, so that a slow client holds nobody's lock.
+// [WithStallTimeout] bounds a read while the lock is held. Keys with {body.NAME} and [Idempotency]
+// read the body in any case.
+func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
+
+// WithStallTimeout sets for how long a handler that holds the lock may be blocked by its client: by
+// one that sends nothing of the body that the handler reads, or takes less than 64 KiB of the
+// response. Then the read or write fails, and the handler's context ends with [ErrStalled]. A
+// request that was not answered by then is answered 408. The time that a handler spends elsewhere
+// does not count, so a quiet stream of events is no stall. 0: no bound. Default: 30 s.
+func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
+
+// WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Take it
+// for handlers that read JSON whatever the type says. Default: application/json, types that end
+// with +json, and requests without a type; others are answered 415.
+func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
+
+// WithStore makes [New] store responses under its key, as [Idempotency] does. It is for requests
+// that are recognized by something else than the header Idempotency-Key, such as
+// "payment:{body.request_id}". Responses to every method are stored.
+func WithStore(store idempotency.Store) Option {
+	return func(c *config) {
+		if !c.refuse(store == nil, "WithStore(nil); leave it out to store nothing") {
+			c.store = store
+		}
+	}
+}
+
+// WithIdempotencyStore sets where the responses of Rules with Idempotency are stored.
+func WithIdempotencyStore(store idempotency.Store) Option {
+	return func(c *config) {
+		if !c.refuse(store == nil, "WithIdempotencyStore(nil); leave it out when no Rule has Idempotency") {
+			c.records = store
+		}
+	}
+}
+
+// WithLifetime sets for how long a response is stored. Default: 24 h.
+func WithLifetime(d time.Duration) Option { return func(c *config) { c.keep = d } }
+
+// WithFinishWithin sets how long a handler under [Idempotency] may run on after its client has
+// left. Default: 1 min.
+func WithFinishWithin(d time.Duration) Option { return func(c *config) { c.finishWithin = d } }
+
+// WithFingerprint sets what distinguishes two requests that come with the same Idempotency-Key.
+// body is the request's whole body. An error is the program's and is answered 500. Default: method,
+// path, query, media type and body. Parameters of the type and the boundary of a form do not count,
+// since clients change them when they send a request again.
+func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)) Option {
+	return func(c *config) {
+		if !c.refuse(distinct == nil, "WithFingerprint(nil); leave it out to compare method, URL, type and body") {
+			c.distinct = distinct
+		}
+	}
+}
+
+// WithStorable says which responses are stored. Default: all but 5xx, 408, 425 and 429, and those
+// with a Retry-After.
+func WithStorable(storable func(status int, h http.Header) bool) Option {
+	return func(c *config) {
+		if !c.refuse(storable == nil, "WithStorable(nil); leave it out to go by the status") {
+			c.storable = storable
+		}
+	}
+}

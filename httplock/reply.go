@@ -1,0 +1,283 @@
+package httplock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+// The values of [Problem.Code].
+const (
+	CodeBusy             = "lock-busy"
+	CodeTooManyWaiters   = "too-many-waiters"
+	CodeDone             = "already-done"
+	CodeInvalidKey       = "invalid-key"
+	CodeBodyTooLarge     = "body-too-large"
+	CodeKeyReused        = "idempotency-key-reused"
+	CodeDelegationBad    = "delegation-invalid"
+	CodeDelegationOver   = "delegation-refused"
+	CodeUnavailable      = "lock-unavailable"
+	CodeClosed           = "lock-closed"
+	CodeLost             = "lock-lost"
+	CodeMisconfigured    = "lock-misconfigured"
+	CodeResponseTooLarge = "response-too-large"
+	CodeClientGone       = "client-gone"
+	CodeClientStalled    = "client-stalled"
+	CodeNotJSON          = "unsupported-media-type"
+)
+
+// StatusClientGone is the status of a request whose client gave up while it waited. Nobody receives
+// it; access logs know it from nginx.
+const StatusClientGone = 499
+
+// typePrefix and a code make the type of a Problem: the page that explains it.
+const typePrefix = "https://pkg.go.dev/github.com/latchkit/latchkit/httplock#"
+
+// soon is when to try again where nobody knows better.
+const soon = time.Second
+
+// A Problem says why a request did not get its lock, or lost it. Its exported fields are the
+// members of application/problem+json (RFC 9457), and hold nothing of the request. As an error its
+// text is fit for logs, without the key; errors.Is and errors.As find the Locker's error in it.
+type Problem struct {
+	Type         string `json:"type"`
+	Title        string `json:"title"`
+	Status       int    `json:"status"`
+	Detail       string `json:"detail,omitempty"`
+	Instance     string `json:"instance,omitempty"` // names this one occurrence, for support and logs
+	Code         string `json:"code"`
+	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
+
+	err     error
+	failure bool
+}
+
+// Error returns for example "lock-unavailable: acquire: the lock server cannot be asked now: EOF".
+func (p *Problem) Error() string {
+	if p.err == nil {
+		return p.Code
+	}
+	if e, ok := errtype.As[*locker.Error](p.err); ok { // whose own text has the key
+		return fmt.Sprintf("%s: %v: %v", p.Code, e.Op, e.Err)
+	}
+	return fmt.Sprintf("%s: %v", p.Code, p.err)
+}
+
+// Unwrap returns the Locker's error.
+func (p *Problem) Unwrap() error { return p.err }
+
+// ErrorType is what OpenTelemetry's instrumentations take for error.type.
+func (p *Problem) ErrorType() string { return p.Code }
+
+// Failure says whether an operator should know: the lock server is away, a lock was lost, something
+// is set up wrongly. A busy lock and a client's mistake are none.
+func (p *Problem) Failure() bool { return p.failure }
+
+// reply is the answer to one kind of error.
+type reply struct {
+	is      error
+	status  int
+	code    string
+	title   string
+	detail  string
+	retry   bool // say when
+	failure bool
+}
+
+// replies are the answers to requests that were not run, by what the error is; the first that fits.
+var replies = []reply{
+	{is: locker.ErrDone, status: http.StatusConflict, code: CodeDone,
+		title: "The work was done already", detail: "An earlier request has done this, and it is not done again."},
+	{is: locker.ErrTooManyWaiters, status: http.StatusTooManyRequests, code: CodeTooManyWaiters, retry: true,
+		title: "Too many requests wait for the lock", detail: "Try again later."},
+	{is: locker.ErrClosed, status: http.StatusServiceUnavailable, code: CodeClosed, retry: true,
+		title: "The service is stopping", detail: "Nothing was done. Try again."},
+	{is: errBodyTooLarge, status: http.StatusRequestEntityTooLarge, code: CodeBodyTooLarge,
+		title: "The body is too large", detail: "Nothing was done."},
+	{is: errSlowBody, status: http.StatusRequestTimeout, code: CodeClientStalled,
+		title: "The body did not arrive in time", detail: "Nothing was done."},
+	{is: errNotJSONType, status: http.StatusUnsupportedMediaType, code: CodeNotJSON,
+		title: "The body is not JSON", detail: "Nothing was done. Send JSON, with a Content-Type of application/json."},
+	{is: idempotency.ErrReused, status: http.StatusUnprocessableEntity, code: CodeKeyReused,
+		title: "The idempotency key belongs to another request", detail: "Nothing was done. Send another request with another key."},
+	{is: locker.ErrInvalidKey, status: http.StatusBadRequest, code: CodeInvalidKey,
+		title: "The request cannot be locked", detail: "What it names is not allowed."},
+	{is: delegate.ErrMalformed, status: http.StatusBadRequest, code: CodeDelegationBad,
+		title: "The delegation cannot be read", detail: "Nothing was done."},
+	{is: delegate.ErrRefused, status: http.StatusPreconditionFailed, code: CodeDelegationOver,
+		title: "The caller's lock cannot be joined", detail: "Nothing was done. The caller's lock is over, or was not delegated for this."},
+	misconfigured(locker.ErrInvalidRule),
+	misconfigured(locker.ErrUnsupported),
+	{is: locker.ErrLost, status: http.StatusServiceUnavailable, code: CodeLost, retry: true, failure: true,
+		title: "The lock was lost", detail: "Nothing was done. Try again."},
+	unavailable,
+	{is: locker.ErrBusy, code: CodeBusy, retry: true, // the status is an option
+		title: "The lock is held by another request", detail: "Nothing was done. Try again later."},
+}
+
+func misconfigured(is error) reply {
+	return reply{is: is, status: http.StatusInternalServerError, code: CodeMisconfigured, failure: true,
+		title: "The lock is set up wrongly", detail: "Nothing was done."}
+}
+
+// unavailable is also the answer to an error that is none of the replies: without the lock nothing
+// runs.
+var unavailable = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, retry: true, failure: true,
+	title: "The lock cannot be asked for", detail: "Nothing was done. Try again later."}
+
+// overtaken is the answer to a request whose lock ended before its handler did.
+var overtaken = reply{status: http.StatusServiceUnavailable, code: CodeLost, failure: true,
+	title: "The lock was lost", detail: "The request was being handled; it may or may not have been completed."}
+
+// unconfirmed is the answer to a request whose response is held back for an answer that does not
+// come.
+var unconfirmed = reply{status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
+	title: "The lock cannot be confirmed", detail: "The request was handled, and nobody can tell whether another one was at the same time."}
+
+// tooLong is the answer to a request whose response cannot be held back.
+var tooLong = reply{status: http.StatusInternalServerError, code: CodeResponseTooLarge, failure: true,
+	title: "The response is too large", detail: "The request was handled; its response is larger than this route allows."}
+
+// stalled is the answer to a request whose client kept the handler waiting while the lock was held.
+var stalled = reply{status: http.StatusRequestTimeout, code: CodeClientStalled,
+	title: "The client made no progress", detail: "The request was ended, because it held a lock."}
+
+// gone is the outcome of a request whose client gave up.
+var gone = reply{status: StatusClientGone, code: CodeClientGone, title: "The client gave up"}
+
+// replyTo finds the reply to an error of a request that was not run.
+func (m *middleware) replyTo(err error) reply {
+	if _, ok := errtype.As[*partError](err); ok {
+		return misconfigured(nil)
+	}
+	for _, r := range replies {
+		if errors.Is(err, r.is) {
+			if r.code == CodeBusy {
+				r.status = m.status
+			}
+			return r
+		}
+	}
+	if e, ok := errtype.As[*key.Error](err); ok { // whose text is fit for the client
+		return reply{status: http.StatusBadRequest, code: CodeInvalidKey, title: "The request cannot be locked", detail: e.Error()}
+	}
+	return unavailable
+}
+
+// refuse answers a request that was not run.
+func (m *middleware) refuse(out response, r *http.Request, err error) {
+	if attempt, ok := idempotency.FromContext(r.Context()); ok {
+		attempt.Discard() // nothing was done: a refusal is no answer to repeat
+	}
+	// A Locker may fail with a context error of its own: only the end of the request's context says
+	// that nobody listens.
+	if errors.Is(err, errLeft) || errors.Is(err, context.Canceled) && errors.Is(r.Context().Err(), context.Canceled) {
+		m.report(r, gone.problem(err))
+		if !begun(out) {
+			out.WriteHeader(StatusClientGone)
+		}
+		return
+	}
+	m.answer(out, r, m.replyTo(err), err)
+}
+
+// spoiled handles what went wrong with the lock of a request that was run.
+func (m *middleware) spoiled(out response, r *http.Request, err error) {
+	switch {
+	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
+		m.answer(out, r, overtaken, err)
+	case errors.Is(err, ErrStalled):
+		m.answer(out, r, stalled, err)
+	case errors.Is(err, errResponseTooLarge):
+		m.answer(out, r, tooLong, err)
+	case m.buffers() || m.store != nil:
+		m.answer(out, r, unconfirmed, err)
+	default:
+		// The work succeeded, and with Rule.Once nobody knows whether that will be remembered: the
+		// reply stands.
+		m.report(r, unavailable.problem(err))
+	}
+}
+
+// answer tells the client, if nothing was written yet, and whoever else should know.
+func (m *middleware) answer(out response, r *http.Request, with reply, err error) {
+	p := with.problem(err)
+	m.report(r, p)
+	if begun(out) {
+		return
+	}
+	h := out.Header()
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} { // of a reply that is not sent
+		h.Del(name)
+	}
+	h.Set("Cache-Control", "no-store")
+	if p.RetryAfterMS > 0 {
+		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
+	}
+	m.render(out, r, p)
+	if !begun(out) {
+		out.WriteHeader(p.Status)
+	}
+}
+
+func (m *middleware) report(r *http.Request, p *Problem) {
+	for _, see := range m.observe {
+		see(r, p)
+	}
+}
+
+// problem makes the Problem of one occurrence.
+func (r reply) problem(err error) *Problem {
+	p := &Problem{
+		Type: typePrefix + r.code, Title: r.title, Status: r.status, Detail: r.detail,
+		Instance: occurrence(), Code: r.code, err: err, failure: r.failure,
+	}
+	if r.retry {
+		after := soon
+		if e, ok := errtype.As[*locker.Error](err); ok && e.RetryAfter > 0 {
+			after = e.RetryAfter
+		}
+		p.RetryAfterMS = int64((after + time.Millisecond - 1) / time.Millisecond)
+	}
+	return p
+}
+
+// Misconfigured returns the Problem lock-misconfigured, for adapters that find a mistake of the
+// program while they serve. The text of err stays in the process.
+func Misconfigured(err error) *Problem { return misconfigured(nil).problem(err) }
+
+// ServeHTTP answers a request with the Problem, as problem+json.
+func (p *Problem) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	writeProblem(w, r, p)
+}
+
+// occurrence is a random UUID as a URN.
+func occurrence() string {
+	var u [16]byte
+	_, _ = rand.Read(u[:]) // never fails
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// writeProblem is the default of WithErrorHandler.
+func writeProblem(w http.ResponseWriter, _ *http.Request, p *Problem) {
+	body, err := json.Marshal(p)
+	if err != nil { // strings and numbers always marshal
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body) // a client that is gone cannot be told
+}

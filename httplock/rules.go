@@ -1,0 +1,279 @@
+package httplock
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Rules say which routes are guarded, and how: all locks of a service on one page. The names are
+// method and path as the router has them, such as "POST /orders/{id}/pay".
+type Rules map[string]Rule
+
+// A Rule guards a route. Its fields are those of locker.Rule and of the options. A field that is
+// empty is set by the options that come with the Rules, and by their defaults.
+type Rule struct {
+	_ struct{} // keyed literals only
+
+	Key          Key           // "order:{param.id}"; a Rule has Key, Keys, Idempotency or NoLock
+	Keys         []Key         // instead of Key, several that are locked together; see WithKeys
+	Name         string        // see WithName
+	Mode         locker.Mode   // Exclusive, unless ModeByMethod says otherwise
+	ModeByMethod bool          // see WithModeByMethod
+	TTL          time.Duration // see WithTTL
+	Wait         time.Duration // see WithWait
+	AtLeast      time.Duration // see locker.Rule
+	AtMost       time.Duration // see locker.Rule
+	Once         time.Duration // see locker.Rule
+	Status       int           // see WithStatus
+	FailOpen     bool          // see WithFailOpen
+
+	// Idempotency is the scope of the route's idempotency keys, such as "{claim.sub}". It needs
+	// WithIdempotencyStore. The stored response is looked up before the lock of Key is taken. See
+	// [Idempotency].
+	Idempotency Key
+	// Lifetime is how long a response is stored; see WithLifetime.
+	Lifetime time.Duration
+
+	BufferedResponse int           // see WithBufferedResponse
+	MaxBody          int64         // see WithMaxBody
+	StreamedBody     bool          // see WithStreamedBody
+	StallTimeout     time.Duration // see WithStallTimeout
+
+	// NoLock says that the route needs no lock: somebody has thought about it. Unguarded does not
+	// list the route.
+	NoLock bool
+}
+
+// Options returns what the Rule says, as options.
+func (r Rule) Options() []Option {
+	opts := r.common()
+	add := func(is bool, o Option) {
+		if is {
+			opts = append(opts, o)
+		}
+	}
+	add(len(r.Keys) > 1, WithKeys(r.Keys[min(1, len(r.Keys)):]...))
+	add(r.Name != "", WithName(r.Name))
+	add(r.ModeByMethod, WithModeByMethod())
+	add(r.BufferedResponse != 0, WithBufferedResponse(r.BufferedResponse))
+	add(r.Mode != 0 || r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0, withFixed(func(rule *locker.Rule) {
+		rule.Mode = max(rule.Mode, r.Mode)
+		rule.AtLeast, rule.AtMost, rule.Once = cmp.Or(r.AtLeast, rule.AtLeast), cmp.Or(r.AtMost, rule.AtMost), cmp.Or(r.Once, rule.Once)
+	}))
+	return opts
+}
+
+// common returns the options that hold for the lock and for idempotency.
+func (r Rule) common() []Option {
+	var opts []Option
+	add := func(is bool, o Option) {
+		if is {
+			opts = append(opts, o)
+		}
+	}
+	add(r.TTL != 0, WithTTL(r.TTL))
+	add(r.Wait != 0, WithWait(r.Wait))
+	add(r.Status != 0, WithStatus(r.Status))
+	add(r.FailOpen, WithFailOpen())
+	add(r.Lifetime != 0, WithLifetime(r.Lifetime))
+	add(r.MaxBody != 0, WithMaxBody(r.MaxBody))
+	add(r.StreamedBody, WithStreamedBody())
+	add(r.StallTimeout != 0, WithStallTimeout(r.StallTimeout))
+	return opts
+}
+
+// keys returns the keys of the lock, none for a Rule with Idempotency or NoLock alone.
+func (r Rule) keys() []Key {
+	if r.Key != "" {
+		return []Key{r.Key}
+	}
+	return r.Keys
+}
+
+// Compile makes the middleware of each Rule. params lists the names of the parameters in a path, as
+// the router writes them. opts hold for all Rules. The error has a line for each Rule that is
+// wrong, with its name.
+func (rs Rules) Compile(l locker.Locker, params func(path string) []string, opts ...Option) (map[string]func(http.Handler) http.Handler, error) {
+	if len(rs) == 0 {
+		return nil, errors.New("there are no rules, so no route would be guarded; is the file empty or the wrong one?")
+	}
+	made := make(map[string]func(http.Handler) http.Handler, len(rs))
+	spelled := make(map[string]string, len(rs))
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(rs)) {
+		bad := func(err error) { errs = append(errs, fmt.Errorf("rule %q: %w", name, err)) }
+		route, err := normal(name)
+		if err != nil {
+			bad(err)
+			continue
+		}
+		if twin, ok := spelled[route]; ok {
+			bad(fmt.Errorf("it is the same route as rule %q; keep one of them", twin))
+			continue
+		}
+		spelled[route] = name
+		middleware, err := rs[name].compile(l, route, params, opts)
+		if err != nil {
+			bad(err)
+			continue
+		}
+		made[route] = middleware
+	}
+	return made, errors.Join(errs...)
+}
+
+func (r Rule) compile(l locker.Locker, route string, params func(path string) []string, opts []Option) (func(http.Handler) http.Handler, error) {
+	keys := r.keys()
+	switch {
+	case r.NoLock && (len(keys) > 0 || r.Idempotency != ""):
+		return nil, errors.New("it has NoLock together with a Key or Idempotency; keep one of them")
+	case r.NoLock:
+		return func(next http.Handler) http.Handler { return next }, nil
+	case r.Key != "" && len(r.Keys) > 0:
+		return nil, errors.New("it has Key and Keys; write all of them into Keys")
+	case len(keys) == 0 && r.Idempotency == "":
+		return nil, errors.New("it has no Key; name what the route changes, such as \"order:{param.id}\"")
+	case r.Mode > locker.Shared:
+		return nil, fmt.Errorf("its Mode %d is neither Exclusive nor Shared", r.Mode)
+	}
+	for field, value := range map[string]time.Duration{"AtLeast": r.AtLeast, "AtMost": r.AtMost, "Once": r.Once} {
+		if value != 0 && value < time.Millisecond {
+			return nil, fmt.Errorf("its %s is %v; the smallest is 1ms, 0 leaves it out", field, value)
+		}
+	}
+	var around []func(http.Handler) http.Handler
+	if r.Idempotency != "" {
+		once, err := r.idempotent(l, route, params, opts)
+		if err != nil {
+			return nil, err
+		}
+		around = append(around, once)
+	}
+	if len(keys) > 0 {
+		m, err := makeMiddleware(l, keys[0], append(slices.Clone(opts), r.Options()...))
+		if err == nil {
+			err = possible(m, route, params)
+		}
+		if err != nil {
+			return nil, err
+		}
+		around = append(around, m.wrap)
+	}
+	return func(next http.Handler) http.Handler {
+		for _, middleware := range slices.Backward(around) {
+			next = middleware(next)
+		}
+		return next
+	}, nil
+}
+
+// idempotent makes the middleware that stands outside of the lock.
+func (r Rule) idempotent(l locker.Locker, route string, params func(path string) []string, opts []Option) (func(http.Handler) http.Handler, error) {
+	opts = append(slices.Clone(opts), r.common()...)
+	cfg, err := newConfig(opts)
+	switch {
+	case err != nil:
+		return nil, err
+	case cfg.records == nil:
+		return nil, errors.New("it has Idempotency, and there is no Store for the responses; give WithIdempotencyStore")
+	}
+	m, err := makeIdempotency(l, cfg.records, r.Idempotency, opts)
+	if err != nil {
+		return nil, fmt.Errorf("Idempotency: %w", err)
+	}
+	return m.wrap, possible(m, route, params)
+}
+
+// possible returns which part of a key no request of the route can have.
+func possible(m *middleware, route string, params func(path string) []string) error {
+	method, path, _ := strings.Cut(route, " ")
+	declared := params(path)
+	for _, t := range m.templates {
+		for _, part := range t.Parts() {
+			switch {
+			case part.Source == "param" && !slices.Contains(declared, part.Name):
+				return fmt.Errorf("its key %q has {param.%s}, and the path has %s", t, part.Name, listed(declared))
+			case part.Source == "body" && (safe(method) || method == http.MethodConnect):
+				return fmt.Errorf("its key %q reads the body, and a %s has none; take {param.NAME}, {query.NAME} or {header.NAME}", t, method)
+			}
+		}
+	}
+	return nil
+}
+
+// Describe returns a table of the rules, for a review: what each route locks, for how long a
+// request waits, the TTL, for how long work counts as done, and whose idempotency keys there are.
+// "-" is what the options say. The table has the rules as they are written, also where they are
+// wrong.
+func (rs Rules) Describe() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "ROUTE\tLOCK\tWAIT\tTTL\tONCE\tIDEMPOTENCY") // a Builder takes everything
+	for _, name := range slices.Sorted(maps.Keys(rs)) {
+		route := name
+		if n, err := normal(name); err == nil {
+			route = n
+		}
+		r := rs[name]
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", route, r.lock(), said(r.Wait), said(r.TTL), said(r.Once), cmp.Or(string(r.Idempotency), "-"))
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+// lock is what a Rule locks, in a word.
+func (r Rule) lock() string {
+	keys := r.keys()
+	if r.NoLock || len(keys) == 0 {
+		return "none"
+	}
+	mode := r.Mode.String()
+	if r.ModeByMethod {
+		mode = "by method"
+	}
+	words := []string{mode}
+	for _, k := range keys {
+		words = append(words, string(k))
+	}
+	return strings.Join(words, " ")
+}
+
+func said(d time.Duration) string {
+	switch d {
+	case 0:
+		return "-"
+	case locker.NoWait:
+		return "none"
+	default:
+		return d.String()
+	}
+}
+
+func listed(params []string) string {
+	switch len(params) {
+	case 0:
+		return "no parameters"
+	case 1:
+		return "only " + params[0]
+	default:
+		return "only " + strings.Join(params, ", ")
+	}
+}
+
+// normal is a route's name with one blank between method and path, and the method in capitals.
+func normal(name string) (string, error) {
+	fields := strings.Fields(name)
+	if len(fields) != 2 || !strings.Contains(fields[1], "/") {
+		return "", errors.New("its name is no route; write method and path, such as \"POST /orders/…\"")
+	}
+	return strings.ToUpper(fields[0]) + " " + fields[1], nil
+}

@@ -1,0 +1,29 @@
+package httplock
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+type waitedKey struct{}
+
+// Waited returns how long the request of ctx has waited for its lock, the innermost one of several.
+// It is for logs and traces.
+func Waited(ctx context.Context) (wait time.Duration, locked bool) {
+	p, ok := ctx.Value(waitedKey{}).(*pace)
+	if !ok {
+		return 0, false
+	}
+	return p.waited, true
+}
+
+// showWait tells the client how long it has waited, if that is worth telling. Browsers and traces
+// show Server-Timing.
+func showWait(wait time.Duration, header http.Header) {
+	if wait >= time.Millisecond {
+		ms := strconv.FormatFloat(float64(wait)/float64(time.Millisecond), 'f', 1, 64)
+		header.Add("Server-Timing", "lock;dur="+ms)
+	}
+}

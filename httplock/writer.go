@@ -1,0 +1,97 @@
+package httplock
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+)
+
+// response is a ResponseWriter that knows how far it has come. Gin's is one.
+type response interface {
+	http.ResponseWriter
+	// Status returns what was, or will be, the status: 200 unless set otherwise.
+	Status() int
+	// Written says that the reply has begun and cannot be replaced.
+	Written() bool
+}
+
+// watch makes w a response.
+func watch(w http.ResponseWriter) response {
+	if r, ok := w.(response); ok {
+		return r
+	}
+	return &watched{ResponseWriter: w}
+}
+
+// begun says whether the reply has begun, also of a writer such as gin-contrib/timeout's, which
+// collects it and says that it has not.
+func begun(out response) bool {
+	if out.Written() {
+		return true
+	}
+	sized, ok := out.(interface{ Size() int })
+	return ok && sized.Size() > 0
+}
+
+// watched is a ResponseWriter of net/http, or of a middleware, that is watched.
+type watched struct {
+	http.ResponseWriter
+	status  int // 0: not written
+	escaped bool
+}
+
+func (w *watched) Status() int {
+	if w.status == 0 {
+		return http.StatusOK
+	}
+	return w.status
+}
+
+func (w *watched) Written() bool { return w.status != 0 || w.escaped }
+
+// WriteHeader passes informational responses on: the reply is still to come.
+func (w *watched) WriteHeader(status int) {
+	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watched) begin() {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *watched) WriteString(s string) (int, error) {
+	w.begin()
+	return io.WriteString(w.ResponseWriter, s)
+}
+
+// ReadFrom lets net/http copy from a file without a buffer.
+func (w *watched) ReadFrom(r io.Reader) (int64, error) {
+	w.begin()
+	return io.Copy(w.ResponseWriter, r)
+}
+
+// Flush, Hijack and Unwrap are for handlers that ask for them, directly or by
+// http.ResponseController.
+func (w *watched) Flush() {
+	w.begin()
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // http.Flusher has no error to return
+}
+
+// Hijack takes the connection: nothing can be replied any more.
+func (w *watched) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.escaped = true
+	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
+
+// Unwrap is what http.ResponseController looks for.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }

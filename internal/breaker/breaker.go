@@ -1,0 +1,90 @@
+// Package breaker lets requests run without a lock during an outage of the lock server, at once:
+// only those that were under way when the outage began wait for an answer that does not come.
+package breaker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+const (
+	// pause is the time between two probes of a server that does not answer.
+	pause = time.Second
+	// patience bounds a probe.
+	patience = 2 * time.Second
+)
+
+// A Breaker is open while the lock server cannot be reached. It is safe for concurrent use. Make
+// one with [New].
+type Breaker struct {
+	locker locker.Locker
+
+	mu      sync.Mutex
+	key     string    // that could not be locked; "": closed
+	next    time.Time // when the server is probed again
+	probing bool
+}
+
+// New returns a closed Breaker for l.
+func New(l locker.Locker) *Breaker { return &Breaker{locker: l} }
+
+// Failed opens b: an acquire of key ended with locker.ErrUnavailable.
+func (b *Breaker) Failed(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.key == "" {
+		b.key, b.next = key, time.Now().Add(pause)
+	}
+}
+
+// Open reports whether requests run without asking the server. It starts a probe when one is due,
+// and does not wait for it.
+func (b *Breaker) Open() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.key == "" {
+		return false
+	}
+	if !b.probing && !time.Now().Before(b.next) {
+		b.probing = true
+		go b.probe(b.key)
+	}
+	return true
+}
+
+// probe closes b when the server answers.
+func (b *Breaker) probe(key string) {
+	answered := false
+	defer func() { // also when the Locker panics
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.probing, b.next = false, time.Now().Add(pause); answered {
+			b.key = ""
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := b.ask(ctx, key)
+	answered = !errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil
+}
+
+// ask asks the server about key. Inspect takes nothing. A Locker without it takes the lock if it is
+// free, and gives it back.
+func (b *Breaker) ask(ctx context.Context, key string) error {
+	if i, ok := b.locker.(interface {
+		Inspect(ctx context.Context, key string) (locker.Info, error)
+	}); ok {
+		if _, err := i.Inspect(ctx, key); !errors.Is(err, locker.ErrUnsupported) {
+			return err
+		}
+	}
+	lease, err := b.locker.Acquire(ctx, locker.Rule{Key: key, Name: "probe", Wait: locker.NoWait})
+	if err != nil {
+		return err
+	}
+	return lease.Release(ctx)
+}

@@ -1,0 +1,124 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Foreign begins the steps of any Store: each on a goroutine of its own, because nobody knows
+// whether the Store can be left.
+type Foreign struct {
+	pool   *Pool
+	chores link.Chores
+	renews atomic.Int32 // calls of Renew under way
+}
+
+var _ Steps = (*Foreign)(nil)
+
+// NewForeign begins the steps of the pool's Store.
+func NewForeign(p *Pool, warn func(error)) *Foreign {
+	return &Foreign{pool: p, chores: link.Chores{Warn: warn}}
+}
+
+// mostHanging bounds the calls to a Store that nobody waits for any more, and its renewals.
+const mostHanging = 64
+
+var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls of the Store hang; the call was not made")}
+
+// BeginAcquire calls Acquire.
+func (f *Foreign) BeginAcquire(ctx context.Context, c store.Claim) Question {
+	return f.pool.Begin(ctx, store.Store.Acquire, c)
+}
+
+// BeginRelease calls Release.
+func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
+	return f.pool.Begin(Until(ctx, time.Now().Add(Timeout)), store.Store.Release, c)
+}
+
+// mostRenewed is how many claims a Store is given at once.
+const mostRenewed = 100
+
+// BeginRenew calls Renew.
+func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+	for from := 0; from < len(cs); from += mostRenewed {
+		to := min(from+mostRenewed, len(cs))
+		places := make([]int, 0, to-from)
+		for i := from; i < to; i++ {
+			places = append(places, i)
+		}
+		grants := make([]store.Grant, len(cs))
+		if f.renews.Add(1) > mostHanging {
+			f.renews.Add(-1)
+			fail(grants, errHanging)
+			told(places, grants)
+			continue
+		}
+		f.pool.Do(func() {
+			defer f.renews.Add(-1)
+			ctx, cancel := context.WithTimeout(ctx, Timeout)
+			defer cancel()
+			answers, err := f.pool.Store.Renew(ctx, cs[from:to])
+			switch {
+			case err != nil:
+				fail(grants, err)
+			case len(answers) != to-from:
+				fail(grants, errors.New("the Store has not answered each of its renewals"))
+			default:
+				copy(grants[from:], answers)
+			}
+			told(places, grants)
+		})
+	}
+}
+
+func fail(grants []store.Grant, err error) {
+	for i := range grants {
+		grants[i] = store.Grant{Err: err}
+	}
+}
+
+// Undo repeats a release until it is confirmed.
+func (f *Foreign) Undo(ch Chore) {
+	f.chores.Add(Attempts(ch, func(c store.Claim, told func(store.Grant, error)) {
+		var once sync.Once
+		answer := func(g store.Grant, err error) { once.Do(func() { told(g, err) }) }
+		overdue := time.AfterFunc(Timeout, func() { answer(store.Grant{}, link.ErrNoAnswer) })
+		f.pool.Do(func() {
+			defer overdue.Stop()
+			ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+			defer cancel()
+			answer(f.pool.Store.Release(ctx, c))
+		})
+	}))
+}
+
+// Close waits until all undos are confirmed, at most until ctx ends.
+func (f *Foreign) Close(ctx context.Context) error { return f.chores.Stop(ctx) }
+
+// Attempts is a chore as link.Chores know it. release begins a release.
+func Attempts(ch Chore, release func(c store.Claim, told func(store.Grant, error))) link.Chore {
+	return link.Chore{Useless: ch.Useless, Try: func(done func(link.Outcome, error)) {
+		release(ch.At(time.Now()), func(_ store.Grant, err error) { done(outcome(err), err) })
+	}}
+}
+
+// outcome says whether an attempt is to be repeated.
+func outcome(err error) link.Outcome {
+	refused, ok := errtype.As[*store.Refusal](err)
+	switch {
+	case err == nil:
+		return link.Answered
+	case !ok:
+		return link.Unanswered
+	case refused.Temporary:
+		return link.NotNow
+	}
+	return link.Never
+}

@@ -1,0 +1,32 @@
+package calls
+
+import (
+	"iter"
+	"math/rand/v2"
+	"time"
+)
+
+// BetweenRepeats are the pauses between repetitions of a release or an extension.
+var BetweenRepeats = Jittered(Doubling(10*time.Millisecond, 500*time.Millisecond))
+
+// Doubling pauses for first, then twice as long each time, up to most.
+func Doubling(first, most time.Duration) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
+		for d := min(first, most); yield(d); d = min(2*d, most) {
+		}
+	}
+}
+
+// Jittered makes each pause a random one between half and all of it.
+func Jittered(pauses iter.Seq[time.Duration]) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
+		for d := range pauses {
+			if d > 1 {
+				d = d/2 + rand.N(d/2+1)
+			}
+			if !yield(d) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package calls
+
+import (
+	"context"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// A Question is a step of a Store that is under way. Whoever has begun it waits until it is
+// answered, and then either takes the answer or abandons the question; after that the question is
+// not theirs.
+//
+//	q := steps.BeginRelease(ctx, claim)
+//	select {
+//	case <-q.Answered():
+//		grant, err := q.Answer()
+//	case <-over:
+//		q.Abandon()
+//	}
+type Question interface {
+	Answered() <-chan struct{} // is signalled once
+	Answer() (store.Grant, error)
+	Abandon() (sent bool) // sent: the server may execute it, or has
+}
+
+// Steps begins the steps of a Store, so that their callers can leave. Of ctx only the values count.
+type Steps interface {
+	BeginAcquire(ctx context.Context, c store.Claim) Question
+	BeginRelease(ctx context.Context, c store.Claim) Question
+
+	// BeginRenew renews leases. told is called for parts of them, once for each lease, as answers
+	// come: places are those of the part in cs, and grants has an answer or an error at these
+	// places. It is called by several goroutines, and must not wait for anything.
+	BeginRenew(ctx context.Context, cs []store.Claim, told func(places []int, grants []store.Grant))
+
+	// Undo repeats a release until it is confirmed or useless.
+	Undo(ch Chore)
+}
+
+// Joins begins the questions of a store.Joiner.
+type Joins interface {
+	// BeginJoin is Join. told is called once, and must not wait for anything.
+	BeginJoin(ctx context.Context, c store.Claim, told func(store.Grant, error))
+}

@@ -1,0 +1,185 @@
+package link
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Outcome is what came of an attempt at a chore.
+type Outcome uint8
+
+// The outcomes of an attempt.
+const (
+	Unanswered Outcome = iota // nobody knows
+	NotNow                    // the node refused, or was not reached: nothing was done
+	Never                     // the node refused for good
+	Answered
+)
+
+// A Chore is a step that nobody waits for: it is repeated until it is answered, or useless.
+type Chore struct {
+	Useless time.Time // from then on there is nothing left to do
+
+	// Try begins an attempt, and calls done once when it has ended, on any goroutine. It does not
+	// wait.
+	Try func(done func(Outcome, error))
+}
+
+// Chores are those of one node. While the node answers, all of them are tried at once. After an
+// attempt without an answer one at a time probes the node, after a pause; the first answer lets all
+// go. The zero value is ready.
+type Chores struct {
+	Warn func(error) // is called with a refusal that ends a chore; nil: nobody cares
+	// One says that the node is one of several that agree. When all is about to close, a node that
+	// cannot be reached is not waited for: it has forgotten, or will find that the lease has run
+	// out.
+	One bool
+
+	work tasks
+
+	mu      sync.Mutex
+	waiting []Chore
+	failing bool // the last attempt was not answered
+	probe   *time.Timer
+	probing bool // the timer runs, or an attempt that it has begun
+	pause   time.Duration
+	closing bool
+	dropped bool // no more attempts
+}
+
+// The pauses between two probes.
+const firstPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
+
+// Add hands over a chore. After Stop it is dropped: what it would free runs out by its TTL.
+func (cs *Chores) Add(ch Chore) {
+	cs.mu.Lock()
+	if cs.closing {
+		cs.mu.Unlock()
+		return
+	}
+	cs.work.enter()
+	if cs.failing {
+		cs.waiting = append(cs.waiting, ch)
+		cs.plan()
+		cs.mu.Unlock()
+		return
+	}
+	cs.mu.Unlock()
+	cs.try(ch, false)
+}
+
+// try makes one attempt. A probe is the one attempt that is made while the node does not answer.
+func (cs *Chores) try(ch Chore, probe bool) {
+	ch.Try(func(o Outcome, err error) { cs.tried(ch, probe, o, err) })
+}
+
+func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
+	cs.mu.Lock()
+	if probe {
+		cs.probing = false
+	}
+	over := cs.dropped || !time.Now().Before(ch.Useless)
+	var freed []Chore
+	switch o {
+	case Answered, Never:
+		over = true
+		cs.failing, cs.pause = false, 0
+		freed, cs.waiting = cs.waiting, nil
+	case NotNow:
+		over = over || cs.closing && cs.One
+		cs.failing = true
+	default:
+		cs.failing = true
+	}
+	if !over {
+		cs.waiting = append(cs.waiting, ch)
+	}
+	cs.plan()
+	cs.mu.Unlock()
+	if o == Never && cs.Warn != nil {
+		cs.Warn(err)
+	}
+	if over {
+		cs.work.leave()
+	}
+	for _, ch := range freed {
+		cs.try(ch, false)
+	}
+}
+
+// plan sees to it that there will be a probe while chores wait; cs.mu is held. When none waits, the
+// next one is tried at once: it may be a long time until then.
+func (cs *Chores) plan() {
+	if cs.probing {
+		return
+	}
+	if len(cs.waiting) == 0 {
+		cs.failing, cs.pause = false, 0
+		return
+	}
+	cs.probing = true
+	if cs.pause = min(max(2*cs.pause, firstPause), longestPause); cs.closing {
+		cs.pause = firstPause
+	}
+	d := cs.pause/2 + rand.N(cs.pause/2+1)
+	if cs.probe == nil {
+		cs.probe = time.AfterFunc(d, cs.next)
+	} else {
+		cs.probe.Reset(d)
+	}
+}
+
+// next drops the chores that are useless by now, and tries one of the others.
+func (cs *Chores) next() {
+	cs.mu.Lock()
+	now, n := time.Now(), 0
+	for _, ch := range cs.waiting {
+		if cs.dropped || !now.Before(ch.Useless) {
+			cs.work.leave()
+			continue
+		}
+		cs.waiting[n] = ch
+		n++
+	}
+	clear(cs.waiting[n:])
+	if cs.waiting = cs.waiting[:n]; n == 0 {
+		cs.probing = false
+		cs.plan()
+		cs.mu.Unlock()
+		return
+	}
+	ch := cs.waiting[0]
+	cs.waiting = slices.Delete(cs.waiting, 0, 1)
+	cs.mu.Unlock()
+	cs.try(ch, true)
+}
+
+func (cs *Chores) idle() bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return len(cs.waiting) == 0 && !cs.probing
+}
+
+// Stop waits until all chores have ended, at most until ctx ends, and then drops the rest.
+func (cs *Chores) Stop(ctx context.Context) error {
+	cs.mu.Lock()
+	cs.closing = true
+	if cs.probe != nil && cs.probe.Stop() { // without a pause
+		cs.probe.Reset(0)
+	}
+	cs.mu.Unlock()
+	err := cs.work.wait(ctx)
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.dropped = true
+	if cs.probe != nil && cs.probe.Stop() { // the last chance to count them
+		for range cs.waiting {
+			cs.work.leave()
+		}
+		cs.waiting, cs.probing = nil, false
+	}
+	return err
+}

@@ -1,0 +1,127 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// attempts is a node as chores see it.
+type attempts struct {
+	outcome, n, now, most atomic.Int64
+}
+
+func node(o Outcome) *attempts {
+	a := &attempts{}
+	a.outcome.Store(int64(o))
+	return a
+}
+
+// chore is one that takes 1 ms to be tried.
+func (a *attempts) chore(useful time.Duration) Chore {
+	return Chore{Useless: time.Now().Add(useful), Try: func(done func(Outcome, error)) {
+		a.n.Add(1)
+		a.most.Store(max(a.most.Load(), a.now.Add(1)))
+		time.AfterFunc(time.Millisecond, func() {
+			a.now.Add(-1)
+			done(Outcome(a.outcome.Load()), errNo) //nolint:gosec // a few
+		})
+	}}
+}
+
+func TestChoresThatAreAnsweredTravelAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, cs := node(Answered), &Chores{}
+		for range 100 {
+			cs.Add(a.chore(time.Minute))
+		}
+		if err := cs.Stop(t.Context()); err != nil || a.n.Load() != 100 || a.most.Load() != 100 {
+			t.Errorf("%d attempts, %d at once, %v", a.n.Load(), a.most.Load(), err)
+		}
+	})
+}
+
+func TestOneChoreAtATimeProbesANodeThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, cs := node(Unanswered), &Chores{}
+		cs.Add(a.chore(time.Hour))
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // in a bubble
+		for range 1000 {
+			cs.Add(a.chore(time.Hour))
+		}
+		time.Sleep(10 * time.Second) //nolint:forbidigo // in a bubble
+		if a.most.Load() != 1 || a.n.Load() < 20 || a.n.Load() > 60 {
+			t.Errorf("%d attempts in 10 s, %d at once", a.n.Load(), a.most.Load())
+		}
+		a.outcome.Store(int64(Answered))
+		a.n.Store(0)
+		if err := cs.Stop(t.Context()); err != nil || a.n.Load() != 1001 || a.most.Load() < 1000 {
+			t.Errorf("once the node answers: %d attempts, %d at once, %v", a.n.Load(), a.most.Load(), err)
+		}
+	})
+}
+
+func TestARefusalForGoodEndsItsChoreOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var warned []error
+		bad, good := node(Never), node(Answered)
+		cs := &Chores{Warn: func(err error) { warned = append(warned, err) }}
+		cs.Add(bad.chore(time.Hour))
+		cs.Add(good.chore(time.Hour))
+		if err := cs.Stop(t.Context()); err != nil || bad.n.Load() != 1 || good.n.Load() != 1 {
+			t.Errorf("%d and %d attempts, %v", bad.n.Load(), good.n.Load(), err)
+		}
+		if len(warned) != 1 || !errors.Is(warned[0], errNo) {
+			t.Errorf("the warnings are %v", warned)
+		}
+	})
+}
+
+func TestAChoreEndsWhenItIsUseless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, cs := node(Unanswered), &Chores{}
+		cs.Add(a.chore(3 * time.Second))
+		began := time.Now()
+		if err := cs.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < 3*time.Second || took > 4*time.Second {
+			t.Errorf("it ended after %v", took)
+		}
+	})
+}
+
+func TestCloseWaitsForChoresUntilItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, cs := node(Unanswered), &Chores{}
+		cs.Add(a.chore(time.Hour))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := cs.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Stop: %v", err)
+		}
+		n := a.n.Load()
+		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		if a.n.Load() > n+1 {
+			t.Errorf("%d attempts after Stop", a.n.Load()-n)
+		}
+		cs.Add(a.chore(time.Hour))
+		if synctest.Wait(); a.n.Load() > n+1 {
+			t.Error("a chore that was added after Stop is tried")
+		}
+	})
+}
+
+func TestCloseDoesNotWaitForOneOfSeveralNodesThatCannotBeReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, cs := node(NotNow), &Chores{One: true}
+		cs.Add(a.chore(time.Hour))
+		began := time.Now()
+		if err := cs.Stop(t.Context()); err != nil || time.Since(began) > 100*time.Millisecond {
+			t.Errorf("Stop: %v after %v", err, time.Since(began))
+		}
+	})
+}

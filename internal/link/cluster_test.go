@@ -1,0 +1,144 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// at is a key of a slot of one master, with a name.
+func at(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master int, name string) (key string, slot int) {
+	t.Helper()
+	for i := range 10000 {
+		key := fmt.Sprintf("{%d}%s", i, name)
+		slot := int(c.ClusterKeySlot(t.Context(), key).Val())
+		if _, owner := cluster.Owner(slot); owner == master {
+			return key, slot
+		}
+	}
+	t.Fatal("there is no such key")
+	return "", 0
+}
+
+// A node that hangs costs nobody who calls another one.
+func TestANodeOfAClusterThatHangsDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	client := cluster.Client(t, func(o *redis.ClusterOptions) { o.ReadTimeout = -1 })
+	hung, _ := at(t, client, cluster, 0, "hung")
+	well, _ := at(t, client, cluster, 1, "well")
+	ls := made(t, client, Options{})
+	for _, key := range []string{hung, well} {
+		if _, err := ls.Do(t.Context(), counting(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cluster.Masters[0].Pause()
+	for range 50 {
+		ls.Put(t.Context(), counting(hung))
+		c := counting(well)
+		began := time.Now()
+		ls.Put(t.Context(), c)
+		<-c.Done()
+		if _, err := c.Answer(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > busy {
+			t.Errorf("a call to a sound node took %v", took)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := ls.Do(ctx, counting(hung)); err == nil {
+		t.Error("a node that stands still has answered")
+	}
+	if took := time.Since(began); took > 50*time.Millisecond+busy {
+		t.Errorf("the caller is back after %v", took)
+	}
+	cluster.Masters[0].Resume()
+}
+
+// While a slot moves, and after it has moved, each call is executed once.
+func TestCallsFollowTheirSlot(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	ls := made(t, client, Options{})
+	key, slot := at(t, client, cluster, 0, "k")
+	count := func(key string) {
+		t.Helper()
+		if _, err := ls.Do(t.Context(), counting(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count(key)
+	move := cluster.Migrate(t, slot, cluster.Masters[0], cluster.Masters[1])
+	count(key)       // is there still
+	count(key + "2") // is not there, so it belongs to the other node: ASK
+	move.Carry()
+	count(key) // ASK
+	move.Finish()
+	for range 20 {
+		count(key) // MOVED
+	}
+	if failed := among(t, ls, 20, func(int) string { return key }); failed != nil {
+		t.Error(failed)
+	}
+	if n, _ := client.Get(t.Context(), key).Int(); n != 43 {
+		t.Errorf("43 calls were executed %d times", n)
+	}
+	if n, _ := client.Get(t.Context(), key+"2").Int(); n != 1 {
+		t.Errorf("1 call was executed %d times", n)
+	}
+}
+
+// After a failover calls go to the new master, though the old one never says so.
+func TestCallsFollowAFailover(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	ls := made(t, client, Options{})
+	key, _ := at(t, client, cluster, 0, "k")
+	if _, err := ls.Do(t.Context(), counting(key)); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Failover(t, cluster.Replicas[0])
+	cluster.Masters[0].Kill()
+	await(t, "the new master answers", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := ls.Do(ctx, counting(key))
+		return err == nil
+	})
+}
+
+// A cluster that cannot be reached refuses calls, and keeps nobody.
+func TestACallIsRefusedWhileTheStateOfTheClusterIsUnknown(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--cluster-enabled", "yes")
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}, ReadTimeout: 3 * time.Second})
+	t.Cleanup(func() { _ = client.Close() })
+	server.Pause()
+	ls := made(t, client, Options{})
+	c := counting("k")
+	began := time.Now()
+	ls.Send(t.Context(), c)
+	if took := time.Since(began); took > busy {
+		t.Errorf("Send took %v", took)
+	}
+	<-c.Done()
+	if _, err := c.Answer(); !errors.Is(err, ErrNoState) {
+		t.Errorf("the call ended with %v", err)
+	}
+	if took := time.Since(began); took > flightFor+busy {
+		t.Errorf("it ended after %v", took)
+	}
+	server.Resume()
+}

@@ -1,0 +1,158 @@
+package link
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// crew is the goroutines of a Links. They are kept for the next flights, because a new goroutine
+// would grow its stack again and again. The zero value is ready.
+type crew struct {
+	live tasks // goroutines, idle or not
+
+	mu      sync.Mutex
+	idle    []*worker // a stack: the last one worked last, and its memory is the warmest
+	spare   int       // the fewest that were idle at any time since trim: nobody needed these
+	trimmer *time.Timer
+	armed   bool
+	closed  bool
+}
+
+// idleFor is how long a goroutine may be idle before it ends, give or take as much again.
+const idleFor = 30 * time.Second
+
+// job is what a goroutine does.
+type job interface{ run() }
+
+// do is a job that is a function.
+type do func()
+
+func (f do) run() { f() }
+
+// worker is one goroutine. A job starts it; when the channel is closed, it ends.
+type worker struct{ jobs chan job }
+
+// start runs a job on a goroutine of its own. It is never refused: what is sent after the end of
+// its Locker is still sent.
+func (c *crew) start(j job) {
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 {
+		w := c.idle[n-1]
+		c.idle[n-1] = nil
+		c.idle = c.idle[:n-1]
+		c.spare = min(c.spare, n-1)
+		c.mu.Unlock()
+		w.jobs <- j
+		return
+	}
+	c.mu.Unlock()
+	w := &worker{make(chan job, 1)}
+	c.live.enter()
+	w.jobs <- j
+	go c.run(w)
+}
+
+func (c *crew) run(w *worker) {
+	defer c.live.leave()
+	for j := range w.jobs {
+		j.run()
+		if !c.park(w) {
+			return
+		}
+	}
+}
+
+// park keeps a goroutine for the next job.
+func (c *crew) park(w *worker) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.idle = append(c.idle, w)
+	if !c.armed {
+		c.armed, c.spare = true, 0
+		if c.trimmer == nil {
+			c.trimmer = time.AfterFunc(idleFor, c.trim)
+		} else {
+			c.trimmer.Reset(idleFor)
+		}
+	}
+	return true
+}
+
+// trim ends the goroutines that nobody has needed since it last looked.
+func (c *crew) trim() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(c.spare)
+	if c.armed = len(c.idle) > 0; c.armed {
+		c.trimmer.Reset(idleFor)
+	}
+}
+
+// end ends the n that are idle for longest; c.mu is held.
+func (c *crew) end(n int) {
+	for _, w := range c.idle[:n] {
+		close(w.jobs)
+	}
+	c.idle = slices.Delete(c.idle, 0, n)
+	c.spare = len(c.idle)
+}
+
+// stop waits until no goroutine is left, at most until ctx ends.
+func (c *crew) stop(ctx context.Context) error {
+	c.mu.Lock()
+	c.closed = true
+	c.end(len(c.idle))
+	if c.trimmer != nil {
+		c.trimmer.Stop()
+	}
+	c.mu.Unlock()
+	return c.live.wait(ctx)
+}
+
+// tasks counts what is under way, so that somebody can wait for its end. Unlike a sync.WaitGroup it
+// may grow meanwhile. The zero value is ready.
+type tasks struct {
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // closed when n reaches 0; nil while nobody waits
+}
+
+func (t *tasks) enter() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n++
+}
+
+func (t *tasks) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n--; t.n == 0 && t.idle != nil {
+		close(t.idle)
+		t.idle = nil
+	}
+}
+
+// wait returns nil once nothing is under way, or ctx's error.
+func (t *tasks) wait(ctx context.Context) error {
+	t.mu.Lock()
+	if t.n == 0 {
+		t.mu.Unlock()
+		return nil
+	}
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+	}
+	idle := t.idle
+	t.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

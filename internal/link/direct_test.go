@@ -1,0 +1,100 @@
+package link
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// prompted makes a link prompt: it has answered a flight.
+func prompted(t *testing.T, ls *Links) {
+	t.Helper()
+	c := named("prompt", Step)
+	ls.Send(t.Context(), c)
+	takes(t, c, time.Second)
+	synctest.Wait()
+}
+
+func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
+		prompted(t, ls)
+		for i := range 3 {
+			c := named(fmt.Sprint(i), Step)
+			if ls.Send(t.Context(), c); len(c.done) != 1 {
+				t.Error("the answer is not there when Send returns")
+			}
+			takes(t, c, time.Microsecond)
+		}
+	})
+}
+
+func TestACallGoesByFlight(t *testing.T) {
+	for name, change := range map[string]func(ls *Links, c *Call){
+		"when the client does not bound it":  func(ls *Links, _ *Call) { ls.single.bounded = false },
+		"when it is an undo":                 func(_ *Links, c *Call) { c.Class = Undo },
+		"when another direct call runs":      func(ls *Links, _ *Call) { ls.single.direct = true },
+		"when the last answer came late":     func(ls *Links, _ *Call) { ls.single.prompt = false },
+		"when a flight is under way already": func(ls *Links, _ *Call) { ls.single.plain.flying = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
+				prompted(t, ls)
+				c := named("x", Step)
+				change(ls, c)
+				if c.hand(t.Context(), time.Now()); ls.single.tryDirect(c) {
+					t.Error("it was made directly")
+				}
+				ls.single.direct, ls.single.plain.flying = false, 0
+			})
+		})
+	}
+}
+
+func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+		prompted(t, ls)
+		f.slow(promptWithin)
+		slow := named("slow", Step)
+		ls.Send(t.Context(), slow)
+		takes(t, slow, time.Microsecond)
+		f.slow(0)
+		byFlight := named("by flight", Step)
+		if ls.Send(t.Context(), byFlight); len(byFlight.done) != 0 {
+			t.Error("the next call was made directly too")
+		}
+		takes(t, byFlight, time.Second)
+		synctest.Wait()
+		again := named("again", Step)
+		if ls.Send(t.Context(), again); len(again.done) != 1 {
+			t.Error("a flight that was answered soon does not open the way")
+		}
+	})
+}
+
+func TestACallThatFailsClosesTheWay(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+		prompted(t, ls)
+		f.fail(errNo)
+		c := named("x", Step)
+		ls.Send(t.Context(), c)
+		fails(t, c, errNo, time.Microsecond)
+		if look(ls, func(l *link) bool { return l.prompt }) {
+			t.Error("the link counts as prompt")
+		}
+	})
+}
+
+func TestAHookThatPanicsLeavesTheWayFree(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+		prompted(t, ls)
+		func() {
+			defer func() { _ = recover() }()
+			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Step}) // the fake takes strings only
+		}()
+		f.mu.Unlock() // which the panic has left
+		if look(ls, func(l *link) bool { return l.direct }) {
+			t.Error("a direct call counts as under way for ever")
+		}
+	})
+}

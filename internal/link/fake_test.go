@@ -1,0 +1,182 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// errNo is what a broken fake client returns.
+var errNo = errors.New("the connection broke")
+
+// fake is a client in a synctest bubble. It answers each command with its second word, after delay.
+// While it is stopped, it answers nothing, and does not obey its context, as a client without
+// time-outs.
+type fake struct {
+	mu      sync.Mutex
+	delay   time.Duration
+	stopped chan struct{} // closed when it goes on; nil: it runs
+	err     error
+	flights [][]string // what was sent together
+	most    int        // commands or pipelines under way at once
+	now     int
+}
+
+func (f *fake) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopped = make(chan struct{})
+}
+
+func (f *fake) resume() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.stopped)
+	f.stopped = nil
+}
+
+func (f *fake) sent() [][]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([][]string(nil), f.flights...)
+}
+
+func (f *fake) send(cmds []redis.Cmder) error {
+	f.mu.Lock()
+	var words []string
+	for _, cmd := range cmds {
+		words = append(words, cmd.Args()[1].(string)) //nolint:forcetypeassert // that is how they are made here
+	}
+	f.flights = append(f.flights, words)
+	f.now++
+	f.most = max(f.most, f.now)
+	stopped, delay, err := f.stopped, f.delay, f.err
+	f.mu.Unlock()
+	if delay > 0 {
+		time.Sleep(delay) //nolint:forbidigo // in a bubble
+	}
+	if stopped != nil {
+		<-stopped
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now--
+	for i, cmd := range cmds {
+		if err != nil {
+			cmd.SetErr(err)
+		} else {
+			cmd.(once).SetVal(words[i]) //nolint:forcetypeassert // as above
+		}
+	}
+	return err
+}
+
+// Process is what makes it a Client.
+func (f *fake) Process(_ context.Context, cmd redis.Cmder) error { return f.send([]redis.Cmder{cmd}) }
+
+// piped is a fake that pipelines.
+type piped struct{ *fake }
+
+func (p piped) Pipeline() redis.Pipeliner { return &pipe{fake: p.fake} }
+
+type pipe struct {
+	redis.Pipeliner
+	fake *fake
+	cmds []redis.Cmder
+}
+
+func (p *pipe) Process(_ context.Context, cmd redis.Cmder) error {
+	p.cmds = append(p.cmds, cmd)
+	return nil
+}
+
+func (p *pipe) Exec(context.Context) ([]redis.Cmder, error) { return p.cmds, p.fake.send(p.cmds) }
+
+// slow makes each answer take so long.
+func (f *fake) slow(delay time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.delay = delay
+}
+
+// fail makes each call fail.
+func (f *fake) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// atOnce is how many commands or pipelines were under way at once.
+func (f *fake) atOnce() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most
+}
+
+// goroutines are those of a Links, idle or not.
+func goroutines(ls *Links) int {
+	ls.crew.live.mu.Lock()
+	defer ls.crew.live.mu.Unlock()
+	return ls.crew.live.n
+}
+
+// look reads the state of the link.
+func look[T any](ls *Links, what func(l *link) T) T {
+	ls.single.mu.Lock()
+	defer ls.single.mu.Unlock()
+	return what(ls.single)
+}
+
+// named is a call that is answered with its name.
+func named(name string, class Class) *Call {
+	return &Call{Words: []any{"echo", name}, Class: class, Key: name}
+}
+
+// bubble runs a test with a fake node. With pipes the link treats the client as one of go-redis'.
+func bubble(t *testing.T, pipes, direct bool, test func(t *testing.T, f *fake, ls *Links)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		ls := New(f, Options{})
+		if pipes {
+			ls.single.pipe, ls.single.plain.pipe, ls.single.plain.usual = piped{f}, piped{f}, 1
+			ls.single.bounded = direct
+		}
+		test(t, f, ls)
+		synctest.Wait()
+		if err := ls.Close(context.Background()); err != nil || goroutines(ls) != 0 {
+			t.Errorf("Close: %v, %d goroutines are left", err, goroutines(ls))
+		}
+	})
+}
+
+// takes expects the answer of a call within some time.
+func takes(t *testing.T, c *Call, within time.Duration) {
+	t.Helper()
+	select {
+	case <-c.Done():
+		if text, err := c.Answer(); err != nil || text != c.Words[1] {
+			t.Errorf("the answer to %v is %q, %v", c.Words[1], text, err)
+		}
+	case <-time.After(within):
+		t.Errorf("%v has no answer after %v", c.Words[1], within)
+	}
+}
+
+// fails expects that a call ends with an error at a certain time.
+func fails(t *testing.T, c *Call, want error, after time.Duration) {
+	t.Helper()
+	began := time.Now()
+	<-c.Done()
+	if _, err := c.Answer(); !errors.Is(err, want) {
+		t.Errorf("%v ended with %v, not with %v", c.Words[1], err, want)
+	}
+	if took := time.Since(began); took > after {
+		t.Errorf("%v ended after %v, not within %v", c.Words[1], took, after)
+	}
+}

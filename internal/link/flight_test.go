@@ -1,0 +1,261 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestCallsThatMeetTravelTogether(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.slow(time.Millisecond)
+		var calls []*Call
+		for i := range 5 {
+			c := named(fmt.Sprint(i), Step)
+			ls.Send(t.Context(), c)
+			calls = append(calls, c)
+		}
+		for _, c := range calls {
+			takes(t, c, 2*time.Millisecond)
+		}
+		if sent := f.sent(); len(sent) != 2 || len(sent[0]) != 1 || len(sent[1]) != 4 {
+			t.Errorf("the flights are %v", sent)
+		}
+	})
+}
+
+func TestAFlightTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.stop()
+		ls.Put(t.Context(), named("first", Step))
+		synctest.Wait()
+		for class, n := range []int{Renewal: 20, Release: 20, Step: 200, Undo: 40} {
+			for i := range n {
+				ls.Put(t.Context(), named(fmt.Sprint(class, i), Class(class)))
+			}
+		}
+		f.resume()
+		synctest.Wait()
+		second := f.sent()[1]
+		count := func(class Class) (n int) {
+			for _, name := range second {
+				if name[0] == byte('0'+class) {
+					n++
+				}
+			}
+			return n
+		}
+		if len(second) != mostCalls || count(Renewal) != 20 || count(Release) != 20 || count(Undo) != undoCalls {
+			t.Errorf("of %d calls %d are renewals, %d releases, %d undos", len(second), count(Renewal), count(Release), count(Undo))
+		}
+		if !slices.IsSortedFunc(second, func(a, b string) int { return int(a[0]) - int(b[0]) }) {
+			t.Errorf("urgent calls stand behind others: %v", second)
+		}
+	})
+}
+
+func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.slow(time.Millisecond)
+		ls.Put(t.Context(), named("first", Step))
+		long := named("long", Step)
+		long.Words = append(long.Words, string(make([]byte, mostBytes)))
+		last := named("last", Step)
+		ls.Put(t.Context(), long)
+		ls.Put(t.Context(), last)
+		takes(t, last, time.Second)
+		if sent := f.sent(); len(sent) != 3 {
+			t.Errorf("the flights are %v", sent)
+		}
+	})
+}
+
+func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.stop()
+		hangs := named("hangs", Step)
+		ls.Put(t.Context(), hangs)
+		synctest.Wait()
+		began := time.Now()
+		f.mu.Lock()
+		held := f.stopped
+		f.stopped = nil
+		f.mu.Unlock()
+		goesRound := named("goes round", Step)
+		ls.Put(t.Context(), goesRound)
+		takes(t, goesRound, promptWithin+time.Millisecond)
+		fails(t, hangs, ErrNoAnswer, flightFor+every-time.Since(began))
+		after := named("after", Step) // the lane is free, though the goroutine still hangs
+		ls.Put(t.Context(), after)
+		takes(t, after, time.Microsecond)
+		close(held)
+	})
+}
+
+func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.stop()
+		for i := range 200 { // for less than a second
+			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
+			time.Sleep(4 * time.Millisecond) //nolint:forbidigo // in a bubble
+		}
+		if f.atOnce() > 16 || f.atOnce() < 10 {
+			t.Errorf("%d flights were under way at once", f.atOnce())
+		}
+		f.resume()
+	})
+}
+
+// Ten minutes in front of a black hole, with a client that has no time-out.
+func TestFlightsThatHangAreBounded(t *testing.T) {
+	for name, pipes := range map[string]bool{"pipelines": true, "a wrapper": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, pipes, false, func(t *testing.T, f *fake, ls *Links) {
+				f.stop()
+				refused := 0
+				for range 10 * 60 * 10 {
+					c := named("x", Step)
+					ls.Put(t.Context(), c)
+					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a bubble
+					select {
+					case <-c.Done():
+						if _, err := c.Answer(); errors.Is(err, ErrHangs) {
+							refused++
+						}
+					default:
+						c.Leave()
+					}
+				}
+				if f.atOnce() > mostHung+16 {
+					t.Errorf("%d flights were under way at once", f.atOnce())
+				}
+				if refused < 5000 {
+					t.Errorf("only %d of 6000 calls were refused", refused)
+				}
+				f.resume()
+				synctest.Wait()
+				c := named("well again", Step)
+				ls.Put(t.Context(), c)
+				takes(t, c, time.Microsecond)
+			})
+		})
+	}
+}
+
+func TestACallThatIsListedCanBeTakenBack(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.stop()
+		first, second := named("first", Step), named("second", Step)
+		ls.Put(t.Context(), first)
+		synctest.Wait()
+		ls.Put(t.Context(), second)
+		if second.Leave() {
+			t.Error("a call that is listed counts as sent")
+		}
+		if !first.Leave() {
+			t.Error("a call that is under way counts as not sent")
+		}
+		f.resume()
+		synctest.Wait()
+		if sent := f.sent(); len(sent) != 1 {
+			t.Errorf("what was sent is %v", sent)
+		}
+	})
+}
+
+func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		var work sync.WaitGroup
+		for g := range 10 {
+			work.Go(func() {
+				for i := range 10000 {
+					c := named(fmt.Sprint(g, i), Step)
+					ls.Put(context.Background(), c)
+					if i%2 == 0 { // in the instant of the answer
+						c.Leave()
+						continue
+					}
+					<-c.Done()
+					if text, err := c.Answer(); err != nil || text != c.Words[1] {
+						t.Errorf("the answer to %v is %q, %v", c.Words[1], text, err)
+					}
+				}
+			})
+		}
+		work.Wait()
+	})
+}
+
+func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.slow(900 * time.Millisecond)
+		ls.Put(t.Context(), named("first", Step))
+		synctest.Wait()
+		began := time.Now()
+		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // nothing goes round
+		c := named("second", Renewal)
+		ls.Put(t.Context(), c)
+		takes(t, c, 2*time.Second)
+		if !c.Sent().Equal(began) {
+			t.Errorf("the call counts from %v after it was listed", c.Sent().Sub(began))
+		}
+	})
+}
+
+func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
+	for trip, want := range map[time.Duration]int{50 * time.Microsecond: 1, 450 * time.Microsecond: 4, time.Second / 100: 8} {
+		bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+			f.slow(trip)
+			first := named("first", Step)
+			ls.Put(t.Context(), first)
+			takes(t, first, time.Second)
+			for i := range 20 {
+				ls.Put(t.Context(), named(fmt.Sprint(i), Step))
+			}
+			synctest.Wait()
+			if n := look(ls, func(l *link) int { return l.plain.flying }); n != want {
+				t.Errorf("at a round trip of %v, %d flights begin at once, not %d", trip, n, want)
+			}
+		})
+	}
+}
+
+func TestIdleGoroutinesEnd(t *testing.T) {
+	bubble(t, false, false, func(t *testing.T, f *fake, ls *Links) {
+		f.slow(time.Millisecond)
+		for i := range 20 {
+			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
+		}
+		synctest.Wait()
+		if n := goroutines(ls); n != 20 {
+			t.Errorf("%d goroutines make 20 calls", n)
+		}
+		time.Sleep(3 * idleFor) //nolint:forbidigo // in a bubble
+		if synctest.Wait(); goroutines(ls) != 0 {
+			t.Errorf("%d goroutines are left", goroutines(ls))
+		}
+	})
+}
+
+func TestTheRightValuesReachTheClient(t *testing.T) {
+	type key struct{}
+	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
+		mine := context.WithValue(t.Context(), key{}, "mine")
+		s := ls.single.directs.at(time.Now())
+		ctx := s.with(mine)
+		if ctx.Value(key{}) != "mine" {
+			t.Error("the caller's values are lost")
+		}
+		child, cancel := context.WithCancel(ctx)
+		defer cancel()
+		time.Sleep(directFor) //nolint:forbidigo // in a bubble
+		if synctest.Wait(); child.Err() == nil {
+			t.Error("a context that was derived does not end with its slot")
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package link
+
+import "time"
+
+const (
+	mostCalls = 128      // of a flight
+	mostBytes = 32 << 10 // of a flight, about
+	undoCalls = 16       // that every flight has room for
+)
+
+// lane is a list and the flights that empty it. All is guarded by the link's mutex.
+type lane struct {
+	link  *link
+	pipe  pipeliner // nil: flights of one call each
+	acked bool      // each flight ends with a WAIT
+	slots slots
+
+	queues [classes][]*Call
+	n      int // in all queues
+	flying int // flights under way, without those that hang
+	usual  int // so many flights begin at once
+	most   int // so many go round those that take long
+
+	timer *time.Timer // for the next flight that goes round
+	armed bool
+}
+
+// begin starts one flight with what is listed, if anything is.
+func (l *lane) begin(now time.Time) {
+	f := &flight{lane: l}
+	if f.fill(now) {
+		l.link.owner.crew.start(f)
+	}
+}
+
+// goRound makes one more flight begin at that time, if calls are still listed then: the flights
+// that are under way take long.
+func (l *lane) goRound(at time.Time) {
+	if l.armed || l.n == 0 || l.pipe == nil {
+		return
+	}
+	l.armed = true
+	if d := time.Until(at); l.timer == nil {
+		l.timer = time.AfterFunc(d, l.round)
+	} else {
+		l.timer.Reset(d)
+	}
+}
+
+func (l *lane) round() {
+	k := l.link
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.armed = false
+	if l.n == 0 {
+		return
+	}
+	now := time.Now()
+	next := l.oldest().Add(promptWithin)
+	if !now.Before(next) {
+		if l.flying < l.most {
+			l.begin(now)
+		}
+		next = now.Add(promptWithin)
+	}
+	l.goRound(next)
+}
+
+// oldest is when the call was listed that has waited for longest.
+func (l *lane) oldest() time.Time {
+	var first time.Time
+	for _, q := range l.queues {
+		if len(q) > 0 && (first.IsZero() || q[0].sent.Before(first)) {
+			first = q[0].sent
+		}
+	}
+	return first
+}
+
+// batch takes the calls of the next flight: the most urgent first, and of each class the oldest.
+func (l *lane) batch(into []*Call) []*Call {
+	most, room := mostCalls, mostBytes
+	if l.pipe == nil {
+		most = 1
+	}
+	reserved := min(undoCalls, len(l.queues[Undo]), most-1)
+	for class := range l.queues {
+		if class == int(Undo) {
+			reserved = 0
+		}
+		q, n := l.queues[class], 0
+		for n < len(q) && len(into) < most-reserved && (room > 0 || len(into) == 0) {
+			c := q[n]
+			n++
+			if c.take() { // otherwise its caller has left
+				into = append(into, c)
+				room -= bytes(c.Words)
+			}
+		}
+		l.n -= n
+		rest := copy(q, q[n:])
+		clear(q[rest:])
+		l.queues[class] = q[:rest]
+	}
+	return into
+}
+
+// giveUp goes on without the flights of a slot that has ended. Their goroutines stay with them
+// until the client lets go.
+func (l *lane) giveUp(s *slot) {
+	k := l.link
+	k.mu.Lock()
+	lost := s.flights
+	s.flights = nil
+	calls := make([][]*Call, len(lost))
+	for i, f := range lost {
+		f.lost, calls[i] = true, f.calls
+	}
+	l.flying -= len(lost)
+	k.hung += len(lost)
+	if len(lost) > 0 {
+		k.prompt = false
+	}
+	refused := k.goOn()
+	k.mu.Unlock()
+	if len(lost) > 0 {
+		k.owner.doubt()
+	}
+	for _, cs := range calls {
+		for _, c := range cs {
+			c.answer("", ErrNoAnswer)
+		}
+	}
+	for _, c := range refused {
+		c.refuse(ErrHangs)
+	}
+}
+
+// goOn begins the flights that may begin now. It returns the calls that cannot be sent, because too
+// many flights hang.
+func (l *link) goOn() (refused []*Call) {
+	now := time.Now()
+	for _, lane := range []*lane{&l.plain, &l.acked} {
+		if l.hung >= l.most {
+			for class, q := range lane.queues {
+				refused = append(refused, q...)
+				lane.queues[class] = nil
+			}
+			lane.n = 0
+		}
+		for lane.n > 0 && lane.flying < lane.usual {
+			lane.begin(now)
+		}
+	}
+	return refused
+}
+
+func (l *lane) idle() bool { return l.n == 0 && l.flying == 0 }
+
+func (l *lane) end() {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.slots.leave()
+}

@@ -1,0 +1,28 @@
+package link
+
+import (
+	"context"
+	"time"
+)
+
+// Sender makes calls and waits for their answers: a [Links] is one.
+type Sender interface {
+	Do(ctx context.Context, c *Call) (string, error)
+}
+
+var _, _ Sender = (*Links)(nil), Plain{}
+
+// Plain makes each call on the goroutine of its caller, for as long as the client takes.
+type Plain struct{ Client Client }
+
+// Do makes the call. The end of ctx ends it if the client says so.
+func (p Plain) Do(ctx context.Context, c *Call) (string, error) {
+	c.sent = time.Now()
+	cmd := c.command(ctx, false)
+	text, err := result(cmd, p.Client.Process(ctx, cmd))
+	if c.unknown(err) {
+		cmd = c.command(ctx, true)
+		text, err = result(cmd, p.Client.Process(ctx, cmd))
+	}
+	return text, err
+}

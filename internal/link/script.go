@@ -1,0 +1,98 @@
+package link
+
+import (
+	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
+	"encoding/hex"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// once is a command that go-redis sends at most once. A retry by go-redis would turn a lost reply
+// into a wrong answer: the second execution of a release finds nothing to release.
+type once struct{ *redis.StringCmd }
+
+// NoRetry is asked by go-redis before it sends a command again.
+func (once) NoRetry() bool { return true }
+
+// A Script is a Lua program.
+type Script struct {
+	text string
+	sha  any // a string; boxed once, not for every call
+}
+
+// NewScript returns a script.
+func NewScript(text string) *Script {
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
+	return &Script{text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+// Text is the program.
+func (s *Script) Text() string { return s.text }
+
+// Words are what runs the script by its name. args are strings and int64s.
+//
+// go-redis writes a *string or an *int64 as the value it points to. So a command is one piece of
+// memory instead of one for each word, and hooks, which see the pointers, cannot show tokens. Only
+// the first key, by which commands are routed and told apart, stands there as it is. args must not
+// escape from here: its callers would have to allocate each argument.
+func (s *Script) Words(keys []string, args ...any) []any {
+	words, texts, numbers := room(3 + len(keys) + len(args))
+	words = append(words, "evalsha", s.sha, len(keys))
+	for i, key := range keys {
+		if i == 0 {
+			words = append(words, key)
+			continue
+		}
+		texts = append(texts, key)
+		words = append(words, &texts[len(texts)-1])
+	}
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			texts = append(texts, arg)
+			words = append(words, &texts[len(texts)-1])
+		case int64:
+			numbers = append(numbers, arg)
+			words = append(words, &numbers[len(numbers)-1])
+		default:
+			panic("latchkit: a script is given strings and int64s")
+		}
+	}
+	return words
+}
+
+// room is one piece of memory for a command of so many words, if they are few.
+func room(most int) ([]any, []string, []int64) {
+	if most > 16 {
+		return make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
+	}
+	var all struct {
+		words   [16]any
+		texts   [8]string
+		numbers [4]int64
+	}
+	return all.words[:0], all.texts[:0], all.numbers[:0]
+}
+
+// inFull is a call by the script's text. A hook may still look at the words of the first attempt.
+func (s *Script) inFull(words []any) []any {
+	words = slices.Clone(words)
+	words[0], words[1] = "eval", s.text
+	return words
+}
+
+// bytes is about how much a command takes on the wire.
+func bytes(words []any) int {
+	n := 0
+	for _, w := range words {
+		n += 8
+		switch w := w.(type) {
+		case string:
+			n += len(w)
+		case *string:
+			n += len(*w)
+		}
+	}
+	return n
+}

@@ -1,0 +1,238 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// seen is what one node shows of a key.
+type seen struct {
+	store.Info
+	id     string // tells holders apart; "" when the node's vote is free
+	block  int
+	minted uint64 // the fence that this node has minted for that holder
+}
+
+// view reads L as a quorum writes it.
+func (n *node) view(ctx context.Context, key string) (seen, error) {
+	look := n.Read
+	if n.quorum.readers {
+		look = n.ReadReaders
+	}
+	info, text, err := look(ctx, key)
+	if err != nil || !info.Held {
+		return seen{Info: info}, err
+	}
+	h, minted, ours := parseVote(text)
+	redisstore.Describe(&info, h, ours)
+	if ours && !info.Kept {
+		text = h.Token
+	}
+	if info.Kept {
+		minted = h.Fence
+	} else if ours {
+		info.Left = n.quorum.left(info.Left)
+	}
+	return seen{info, text, h.Block, minted}, nil
+}
+
+// Inspect says who holds a quorum of the votes, or may, where some nodes do not answer.
+func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
+	holder, _, err := q.inspect(lasting(ctx), key)
+	return holder.Info, err
+}
+
+// inspect is Inspect, with what each node shows; nil where it did not answer.
+func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error) {
+	f := fanOut(q, q.all(), nil, func(n *node) (seen, error) { return n.view(ctx, key) })
+	defer f.done()
+	views := make([]*seen, len(q.nodes))
+	var errs []error
+	answers := 0
+	for {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		if a.err != nil {
+			errs = append(errs, q.nodes[a.node].error(a.err))
+			continue
+		}
+		views[a.node] = &a.value
+		answers++
+	}
+	for n := range q.each(f.open) {
+		errs = append(errs, n.error(errSilent))
+	}
+	if answers < q.need {
+		return seen{}, nil, &quorumError{what: fmt.Sprintf("%d of %d nodes answered, %d must", answers, len(q.nodes), q.need), nodes: errs}
+	}
+	count := func(id string) (n int) {
+		for _, v := range views {
+			if v != nil && v.id == id {
+				n++
+			}
+		}
+		return n
+	}
+	holder, most, waiters := "", 0, 0
+	for _, v := range views {
+		if v == nil {
+			continue
+		}
+		waiters = max(waiters, v.Waiters)
+		if n := count(v.id); v.id != "" && n > most {
+			holder, most = v.id, n
+		}
+	}
+	if most == 0 || most+len(q.nodes)-answers < q.need {
+		return seen{Info: store.Info{Waiters: waiters}}, views, nil // what lies on a minority is no holder
+	}
+	s := q.describe(views, holder)
+	s.Waiters = waiters
+	return s, views, nil
+}
+
+// describe puts together what the nodes show of a holder: the fence that most of them show, and the
+// time after which its votes are no quorum.
+func (q *quorum) describe(views []*seen, holder string) (s seen) {
+	fences := make(map[uint64]int)
+	var lefts []time.Duration
+	for _, v := range views {
+		if v == nil || v.id != holder {
+			continue
+		}
+		lefts = append(lefts, v.Left)
+		if fences[v.Fence]++; !s.Held || fences[v.Fence] > fences[s.Fence] {
+			s = *v
+		}
+	}
+	for _, v := range views {
+		if v != nil && v.id == holder {
+			s.Readers = max(s.Readers, v.Readers)
+		}
+	}
+	s.Left = runsOut(lefts, len(lefts)-q.need+1)
+	return s
+}
+
+// Revoke takes the votes back from the holder of a fence, on all nodes, with a note that says why.
+// Each node takes back the vote that it has shown, and no other: a phase of readers, or a key that
+// is kept, that begins meanwhile is not hit.
+func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
+	ctx = lasting(ctx)
+	holder, views, err := q.inspect(ctx, key)
+	switch {
+	case err != nil:
+		return store.Grant{}, err
+	case holder.Foreign:
+		return store.Grant{}, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", store.ErrUnsupported)}
+	case !holder.Held || fence < holder.Fence || fence-holder.Fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is one holder
+		return store.Grant{State: store.NotOurs}, nil
+	}
+	c := store.Claim{Key: key, Owner: holder.id, TTL: holder.Left, TombstoneTTL: max(holder.Left, time.Minute)}
+	if holder.Kept {
+		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // nobody is left to read a note
+	}
+	if holder.Mode == store.Shared {
+		c.Owner, c.Fence = redisstore.SharedToken, holder.Fence
+	}
+	f := fanOut(q, q.all(), nil, func(n *node) (store.Grant, error) {
+		how := taking{tombstone: "revoked:" + reason, vote: noVote}
+		if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
+			how.vote = v.minted
+		}
+		return n.take(ctx, c, how)
+	})
+	defer f.done()
+	t := count{quorum: q}
+	for t.released+t.gone <= len(q.nodes)-q.need || t.released == 0 {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		t.hear(q.nodes[a.node], a.value, a.err)
+	}
+	switch {
+	case t.released+t.gone > len(q.nodes)-q.need && t.released > 0: // what is left to the holder is no quorum
+		return store.Grant{State: store.Released}, nil
+	case t.gone > len(q.nodes)-q.need:
+		return store.Grant{State: store.NotOurs}, nil
+	}
+	return t.result(f.open)
+}
+
+// noVote is a vote that no node has ever given: for nodes that have shown none.
+const noVote = 1
+
+// RaiseFence raises the counters of a quorum, so that every quorum has one of them in it.
+func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
+	ctx = lasting(ctx)
+	f := fanOut(q, q.all(), nil, func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) })
+	defer f.done()
+	raised, refused := 0, 0
+	var errs []error
+	for raised < q.need {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		if a.err == nil {
+			raised++
+			continue
+		}
+		errs = append(errs, q.nodes[a.node].error(a.err))
+		if isRefusal(a.err) {
+			refused++
+		}
+	}
+	if raised >= q.need {
+		return nil
+	}
+	for n := range q.each(f.open) {
+		errs = append(errs, n.error(errSilent))
+	}
+	err := error(&quorumError{what: fmt.Sprintf("%d of %d nodes raised it, %d must", raised, len(q.nodes), q.need), nodes: errs})
+	if refused == len(q.nodes) {
+		return &store.Refusal{Err: err}
+	}
+	return err
+}
+
+// CheckServer looks at every node.
+func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
+	f := fanOut(q, q.all(), nil, func(n *node) ([]store.Warning, error) { return n.examine(ctx), nil })
+	defer f.done()
+	for {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		for _, w := range a.value {
+			w.Text = "node " + strconv.Itoa(a.node) + ": " + w.Text
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// Explain says what is known of nodes that have not answered, or answered with an error.
+func (q *quorum) Explain() error {
+	var errs []error
+	for _, n := range q.nodes {
+		if n.underWay.Load() > 0 {
+			errs = append(errs, n.error(errSilent))
+		} else if err := n.last.Load(); err != nil {
+			errs = append(errs, n.error(*err))
+		}
+	}
+	if len(q.nodes)-len(errs) >= q.need {
+		return nil
+	}
+	return &quorumError{what: fmt.Sprintf("%d of %d nodes answer, %d must agree", len(q.nodes)-len(errs), len(q.nodes), q.need), nodes: errs}
+}

@@ -1,0 +1,137 @@
+package quorum
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// ballotOfThree is a token's ballot on three nodes.
+func ballotOfThree() (*quorum, *ballot) {
+	q := &quorum{need: 2, clocks: newClocks(3)}
+	for i := range 3 {
+		q.nodes = append(q.nodes, &node{index: i})
+	}
+	return q, q.ballots.open(store.Claim{Key: "k", Owner: "o", TTL: time.Second})
+}
+
+// asks begins a round that must ask these nodes.
+func (b *ballot) asks(t *testing.T, q *quorum, want nodes) {
+	t.Helper()
+	if ask, _, _, ok := b.begin(q); !ok || ask != want {
+		t.Errorf("a round asks %03b, %v, want %03b", ask, ok, want)
+	}
+}
+
+// hears takes what node i says to an acquire, and says what must become of it.
+func (b *ballot) hears(t *testing.T, i int, p poll, err error, want afterwards) {
+	t.Helper()
+	if fate := b.heard(i, p, err); fate != want {
+		t.Errorf("node %d: %v, %v: the fate of the vote is %d, want %d", i, p.State, err, fate, want)
+	}
+}
+
+// ends is a round's end, which must give these votes back.
+func (b *ballot) ends(t *testing.T, won, keeps bool, want nodes) {
+	t.Helper()
+	if back := b.end(won, keeps, 2); back != want {
+		t.Errorf("the end of a round gives %03b back, want %03b", back, want)
+	}
+}
+
+var (
+	yes       = poll{Grant: store.Grant{State: store.Granted}, vote: 1}
+	taken     = poll{Grant: store.Grant{State: store.Busy}, holder: "x"}
+	errCutOff = errors.New("reset")
+)
+
+// An acquire that was abandoned waits for a node that hangs, beside its repetition. When it is
+// lost, the repetition may be counting the same votes.
+func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
+	q, b := ballotOfThree()
+	b.asks(t, q, 0b111)
+	b.hears(t, 0, yes, nil, leaveIt)
+	b.hears(t, 1, taken, nil, leaveIt)
+	b.asks(t, q, 0b011) // node 2 has not answered the first
+	b.hears(t, 0, yes, nil, leaveIt)
+	b.ends(t, false, false, 0)
+	b.hears(t, 1, yes, nil, leaveIt)
+	b.ends(t, true, false, 0)
+	b.hears(t, 2, yes, nil, leaveIt) // it is won
+}
+
+// What was won stays only as long as a quorum may hold it, or a lost vote would lie there until the
+// release.
+func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
+	q, b := ballotOfThree()
+	b.asks(t, q, 0b111)
+	b.hears(t, 0, yes, nil, leaveIt)
+	b.hears(t, 1, yes, nil, leaveIt)
+	b.ends(t, true, false, 0)
+	b.hears(t, 2, taken, nil, leaveIt)
+	b.asks(t, q, 0b111) // a repetition, late
+	b.hears(t, 0, taken, nil, leaveIt)
+	b.hears(t, 1, taken, nil, leaveIt)
+	b.hears(t, 2, yes, nil, leaveIt)
+	b.ends(t, false, false, 0b100)
+}
+
+func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
+	q, b := ballotOfThree()
+	b.asks(t, q, 0b111)
+	b.hears(t, 0, yes, nil, leaveIt)
+	b.hears(t, 1, taken, nil, leaveIt)
+	b.ends(t, false, false, 0b001)
+	b.hears(t, 2, yes, nil, giveItBack) // late
+	b.asks(t, q, 0b010)
+	b.given(0)
+	b.asks(t, q, 0b001)
+	if tell, _, later := b.leave(false); tell&0b100 != 0 || later != 0b011 {
+		t.Errorf("a release is told to %03b, and later to %03b", tell, later)
+	}
+}
+
+// With a node whose answer is unclear the votes may be a quorum: nothing is given back, nor what
+// comes late.
+func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
+	q, b := ballotOfThree()
+	b.asks(t, q, 0b111)
+	b.hears(t, 0, yes, nil, leaveIt)
+	b.hears(t, 1, poll{}, errCutOff, leaveIt)
+	b.ends(t, false, true, 0)
+	b.hears(t, 2, yes, nil, leaveIt)
+}
+
+// A release may not overtake an acquire, so the node is told when it has answered; where the answer
+// was unclear, the acquire may run later still, and must find a tombstone.
+func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
+	q, b := ballotOfThree()
+	b.asks(t, q, 0b111)
+	b.hears(t, 0, yes, nil, leaveIt)
+	b.hears(t, 1, poll{}, errCutOff, leaveIt)
+	b.ends(t, false, true, 0)
+	b.asks(t, q, 0b011)
+	b.hears(t, 0, yes, nil, leaveIt)
+	no := &store.Refusal{Temporary: true, Err: errCutOff}
+	b.hears(t, 1, poll{}, no, leaveIt) // says nothing about the first
+	b.ends(t, false, true, 0)
+	b.asks(t, q, 0b011)
+	b.hears(t, 1, poll{}, no, leaveIt)
+	tell, tombstones, later := b.leave(false)
+	if tell != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and is being asked again
+		t.Errorf("told %03b, with tombstones %03b, later %03b", tell, tombstones, later)
+	}
+	b.hears(t, 0, yes, nil, releaseIt)
+	b.hears(t, 2, poll{}, errCutOff, releaseIt)
+	if c := b.farewell(2); c.TombstoneTTL == 0 {
+		t.Error("its release leaves no tombstone, and the acquire may still run")
+	}
+	if tell, tombstones, _ := b.leave(true); tell != 0b111 || tombstones != 0b111 {
+		t.Errorf("an undo is told to %03b, with tombstones %03b", tell, tombstones)
+	}
+	if _, _, _, ok := b.begin(q); ok {
+		t.Error("a round begins after the release")
+	}
+}

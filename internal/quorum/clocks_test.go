@@ -1,0 +1,55 @@
+package quorum
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestOfClocksTheMedianIsBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocks(3)
+		start := time.Now()
+		shows := func(i int, by time.Duration) { c.note(i, time.Now().Add(by), time.Now()) }
+		if d := c.now().Sub(start); d != 0 {
+			t.Errorf("%v off while none is known", d)
+		}
+		shows(0, time.Hour)
+		if d := c.off(0); d != 0 {
+			t.Errorf("the only one is %v off", d)
+		}
+		shows(1, 0)
+		if a, b := c.off(0), c.off(1); a != 30*time.Minute || b != 30*time.Minute {
+			t.Errorf("of two that disagree one is believed: %v, %v", a, b)
+		}
+		shows(2, 10*time.Millisecond)
+		if a, b := c.off(0), c.off(1); a != time.Hour-10*time.Millisecond || b != 10*time.Millisecond {
+			t.Errorf("%v, %v off the median", a, b)
+		}
+		if d := c.now().Sub(start); d != 10*time.Millisecond {
+			t.Errorf("now is %v off, want the median", d)
+		}
+		<-time.After(time.Minute)
+		if d := time.Until(c.now()); d != 10*time.Millisecond {
+			t.Errorf("a minute later now is %v off", d)
+		}
+		sent := time.Now()
+		<-time.After(time.Second) // the answer took so long: the clock may be half of that off
+		c.note(1, time.Now(), sent)
+		if d := c.off(1); d != 0 {
+			t.Errorf("%v off, although its time is not known better", d)
+		}
+
+		for i := range 3 {
+			shows(i, 0)
+		}
+		sent = time.Now()
+		<-time.After(4 * time.Second)
+		for i := range 2 {
+			c.note(i, sent, sent) // at any time since, so their clocks seem to be 2 s behind
+		}
+		if d := c.off(2); d != 0 {
+			t.Errorf("%v off, because the answers of the others came late", d)
+		}
+	})
+}

@@ -1,0 +1,104 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Enroll declares that the servers are new and hold no leases. Servers of which some are in use are
+// treated as a Locker treats them, and the error is that of the Locker.
+func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
+	_, err := once(ctx, cs, cfg, wish{enroll: true})
+	return err
+}
+
+// Replace gives the seat that none of the servers has to the one server that has none. It returns
+// how long that one does not vote; whichever process has the same list ends that.
+func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Duration, error) {
+	r, err := once(ctx, cs, cfg, wish{replace: true})
+	if r == nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left, vote := time.Duration(0), 0
+	for i := range r.members {
+		switch m := &r.members[i]; m.state {
+		case store.NodeVotes:
+			vote++
+		case store.NodeJoins:
+			left = max(left, m.left)
+		default:
+			return 0, err
+		}
+	}
+	if vote < r.quorum.need {
+		return 0, err
+	}
+	return left, nil
+}
+
+// once tends all nodes of a list, for an operator, and says whether all of them vote. The roster is
+// the one that took longest.
+func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
+	q := newQuorum(cs, cfg)
+	defer func() { _ = q.Close(ctx) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !q.slotted {
+		return q.whole, q.whole.settle(ctx, w)
+	}
+	type result struct {
+		*roster
+		err error
+	}
+	var all sync.WaitGroup
+	var failed atomic.Pointer[result]
+	next := atomic.Int32{}
+	for range redisstore.MostAtOnce {
+		all.Go(func() {
+			for failed.Load() == nil {
+				i := next.Add(1) - 1
+				if i >= redisstore.SlotCount {
+					return
+				}
+				r := newRoster(q, ":"+redisstore.TagOfSlot(uint16(i)))
+				if err := r.settle(ctx, w); err != nil {
+					failed.Store(&result{r, err})
+				}
+				r.end()
+			}
+		})
+	}
+	all.Wait()
+	if f := failed.Load(); f != nil {
+		return f.roster, f.err
+	}
+	return nil, nil
+}
+
+// settle tends the nodes, and is nil when all of them vote.
+func (r *roster) settle(ctx context.Context, w wish) error {
+	r.tend(ctx, w)
+	if ctx.Err() != nil {
+		return &quorumError{what: "it is not known how the nodes stand", nodes: []error{ctx.Err()}}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for i, n := range r.quorum.nodes {
+		if m := &r.members[i]; m.state != store.NodeVotes {
+			errs = append(errs, n.error(m.why))
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return &quorumError{what: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
+}

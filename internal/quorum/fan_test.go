@@ -1,0 +1,181 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Whoever waits for a quorum is not woken by each answer; so every answer that may decide something
+// must wake it. In a bubble, one that does not is a wait until the nodes' time is over.
+func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
+	no := errors.New("no")
+	for _, c := range []struct {
+		name   string
+		late   nodes   // with an earlier call
+		to     nodes   // who is asked
+		says   []error // what they answer, a millisecond apart, in the order of the nodes; the others hang
+		quiet  bool
+		want   int           // answers that come at once
+		within time.Duration // that is when
+	}{
+		{name: "three of five agree", to: 31, says: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
+		{name: "what three say does not decide", to: 31, says: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
+		{name: "one objects", to: 31, says: []error{nil, no}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "one objects first", to: 31, says: []error{no, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "only two are asked", to: 3, says: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "of those that are asked two are late", late: 24, to: 30, says: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "all that are asked are late", late: 31, to: 31, says: []error{nil}, quiet: true, want: 1, within: time.Millisecond},
+		{name: "no answer is quiet", to: 31, says: []error{nil}, want: 1, within: time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := &quorum{need: 3, patience: time.Second}
+				for i := range 5 {
+					n := &node{index: i}
+					if c.late.has(i) {
+						n.late.Store(1)
+					}
+					q.nodes = append(q.nodes, n)
+				}
+				hangs := make(chan struct{})
+				turns := make(map[int]int)
+				for n := range q.each(c.to) {
+					turns[n.index] = len(turns)
+				}
+				quiet := func(_ int, err error) bool { return err == nil }
+				if !c.quiet {
+					quiet = nil
+				}
+				began := time.Now()
+				f := fanOut(q, c.to, quiet, func(n *node) (int, error) {
+					turn := turns[n.index]
+					if turn >= len(c.says) {
+						<-hangs
+						return 0, no
+					}
+					time.Sleep(time.Duration(turn+1) * time.Millisecond) //nolint:forbidigo // costs nothing in a bubble
+					return turn, c.says[turn]
+				})
+				for i := range c.want {
+					if a, ok := f.next(); !ok || a.value != i {
+						t.Errorf("answer %d of %d: %+v, %v", i, c.want, a, ok)
+					}
+				}
+				if waited := time.Since(began); waited != c.within {
+					t.Errorf("%d answers were heard after %v, and are there after %v", c.want, waited, c.within)
+				}
+				f.done()
+				close(hangs)
+				if err := q.calls.Stop(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A node that lets a call pass its time, or fails a few in a row, costs that time once, as long as
+// the others are a quorum. When it answers again it is waited for again.
+func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quorum{need: 2, patience: time.Second}
+		for i := range 3 {
+			q.nodes = append(q.nodes, &node{index: i})
+		}
+		// waits is how long a step waits for all three, when the last of them answers like that.
+		waits := func(last func() error) time.Duration {
+			began := time.Now()
+			f := fanOut(q, q.all(), nil, func(n *node) (int, error) {
+				if n.index == 2 {
+					return 0, last()
+				}
+				return 0, nil
+			})
+			defer f.done()
+			for range q.nodes {
+				if _, ok := f.next(); !ok {
+					break
+				}
+			}
+			return time.Since(began)
+		}
+		hangs, no := make(chan struct{}), errors.New("no")
+		slow := func(err error) func() error {
+			return func() error {
+				<-time.After(10 * time.Millisecond)
+				return err
+			}
+		}
+		for i, step := range []struct {
+			last func() error
+			want time.Duration
+			then func()
+		}{
+			{last: slow(nil), want: 10 * time.Millisecond},
+			{last: func() error { <-hangs; return nil }, want: time.Second},
+			{last: slow(nil), want: 0, then: func() { close(hangs) }},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(nil), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(no), want: 10 * time.Millisecond},
+			{last: slow(nil), want: 0},
+			{last: slow(nil), want: 10 * time.Millisecond},
+		} {
+			if got := waits(step.last); got != step.want {
+				t.Errorf("step %d waited for %v, want %v", i, got, step.want)
+			}
+			if step.then != nil {
+				step.then()
+			}
+			<-time.After(20 * time.Millisecond) // what was not waited for comes
+		}
+		if n := q.nodes[2]; n.late.Load() != 0 || n.failed.Load() != 0 || n.underWay.Load() != 0 {
+			t.Errorf("%d calls are late, %d failed, %d under way", n.late.Load(), n.failed.Load(), n.underWay.Load())
+		}
+		if err := q.calls.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// unused is a client that nothing is sent by.
+type unused struct{}
+
+func (unused) Process(context.Context, redis.Cmder) error { return errors.New("unused") }
+
+// The texts of what nodes are asked are made once for all that are asked the same; but each has
+// words of its own, which its client's hooks may change.
+func TestNodesAreSentTheSameTexts(t *testing.T) {
+	q := &quorum{need: 2, clocks: newClocks(3)}
+	for i := range 3 {
+		q.nodes = append(q.nodes, newNode(unused{}, i, q))
+	}
+	q.whole = newRoster(q, "")
+	a := q.appeal(store.Claim{Key: "k", Owner: "o", TTL: time.Second, FenceCount: 64}, 1000, 1)
+	texts := []string{"a", "b", "c"}
+	first := a.to(q.nodes[0], &texts[0]).Words
+	for i, n := range q.nodes {
+		words := a.to(n, &texts[i]).Words
+		if &words[0] == &a.call.Words[0] || &words[0] == &first[0] {
+			t.Errorf("node %d is sent the words of another one", i)
+		}
+		if words[9] != first[9] {
+			t.Errorf("node %d is sent texts of its own", i)
+		}
+		if got := *words[textAt].(*string); got != texts[i] {
+			t.Errorf("node %d is asked under %q, not %q", i, got, texts[i])
+		}
+		if got := *words[textAt+4].(*string); got != "1063" {
+			t.Errorf("the proposal's block of 64 from 1000 ends with %s", got)
+		}
+	}
+}

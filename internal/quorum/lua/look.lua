@@ -1,0 +1,17 @@
+-- look.lua: read what a node says of itself and of its set.
+--
+-- KEYS: marker N of the node · begun B
+-- ARGV: none
+-- returns: server-µs identity evicts N, and for each wait that has begun its name and server-µs; as one string with spaces
+--          between. identity is "-" when the server does not give it, N is "-" when it is not there, and evicts is "1" when
+--          the server may evict keys, else "0".
+-- idempotent: it writes nothing.
+--
+-- The identity of the server's data is its replication ID: it changes when a server starts and when a replica is promoted.
+local clock = redis.call('TIME')
+local memory = redis.call('INFO', 'memory')
+local limit, policy = string.match(memory, 'maxmemory:(%d+)'), string.match(memory, 'maxmemory_policy:([%w-]+)')
+local id = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or '-'
+local evicts = (limit or '0') ~= '0' and policy ~= 'noeviction' and '1' or '0'
+return clock[1] .. string.sub('00000' .. clock[2], -6) .. ' ' .. id .. ' ' .. evicts .. ' ' ..
+  (redis.call('GET', KEYS[1]) or '-') .. ' ' .. table.concat(redis.call('HGETALL', KEYS[2]), ' ')

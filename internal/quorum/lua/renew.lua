@@ -1,0 +1,42 @@
+-- renew.lua: make votes, and readers' parts, last longer where they are still their owners'.
+--
+-- KEYS: for each lease: lease L · readers R · intent I of a writer; then marker N of the node
+-- ARGV: for each lease: token · how long the node keeps the lease, in ms · the token's entry in R · the fence of the
+--       quorum's grant; then text of N that the client has read
+-- returns: "changed" server-µs when N is not the text that the client has read, or not this server's; otherwise server-µs
+--          and, after a space, for each lease in order "1" it is the owner's, "2" it is, and a writer waits, or "0" it is
+--          not; as one string
+-- idempotent: it sets expiries to at least the given time from now. It never shortens one, and never creates a key or an
+--   entry. A phase that began here after the quorum's grant has a larger fence, and is not the reader's.
+-- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false 0. Not for data that
+--   is no string: the error would end the renewal of all others.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])
+if redis.call('GET', KEYS[#KEYS]) ~= ARGV[#ARGV] or
+  not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[#ARGV], 1, 40), 1, true) then
+  return 'changed ' .. stamp
+end
+local answer = {}
+for i = 1, (#KEYS - 1) / 3 do
+  local k, a = 3 * i - 2, 4 * i - 3
+  local owner, ttl = ARGV[a] .. ':', tonumber(ARGV[a + 1])
+  local kind = redis.call('TYPE', KEYS[k])['ok']
+  local lease = (kind == 'string' or kind == 'none') and redis.call('GETEX', KEYS[k]) or ''
+  local phase = tonumber(string.match(lease, '^shared:%d+:%d+:(%d+):') or '')
+  answer[i] = '0'
+  if string.sub(lease, 1, #owner) == owner then
+    answer[i] = '1'
+  elseif phase and phase <= tonumber(ARGV[a + 3]) and redis.call('TYPE', KEYS[k + 1])['ok'] == 'zset' then
+    local ends = tonumber(redis.call('ZSCORE', KEYS[k + 1], ARGV[a + 2]) or '0')
+    if ends > now then
+      redis.call('ZADD', KEYS[k + 1], string.format('%.0f', math.max(ends, now + ttl)), ARGV[a + 2])
+      redis.call('PEXPIRE', KEYS[k + 1], math.max(redis.call('PTTL', KEYS[k + 1]), ttl))
+      answer[i] = redis.call('EXISTS', KEYS[k + 2]) == 1 and '2' or '1'
+    end
+  end
+  if answer[i] ~= '0' then
+    redis.call('PEXPIRE', KEYS[k], math.max(redis.call('PTTL', KEYS[k]), ttl))
+  end
+end
+return stamp .. ' ' .. table.concat(answer)

@@ -1,0 +1,76 @@
+-- rouse.lua: notify the waiters at one node whose turn it is: all readers, or the writer that has waited longest.
+--
+-- fragment: hearing(inbox) · say(inbox, message) · rouse(turn)
+-- KEYS: lease L · queue Q · wake mark W
+-- returns: hearing: how many processes listen, 1 when it cannot be found out · say, rouse: nothing
+-- idempotent: a second rouse notifies the same waiters again, which ask and find out.
+-- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has written something that
+--   memory cannot refuse, so they pass.
+--
+-- An entry of Q is token|inbox|once|mode, its score the ticket that the waiter brought: the same on all nodes, so that all
+-- notify the same one. For 50 ms W keeps the node for the writer that was notified, or, as 'readers', lets readers in although
+-- a writer waits: after a writer (turn is 'readers') it is theirs. The writer is asked then to come when their turn is over,
+-- which nobody may have used. Nothing else keeps the node, so nodes that disagree delay nobody.
+-- A writer that is notified loses its place until it asks, which gives the place back: a process that stands still is
+-- notified first once in 10 s, and nothing is kept for it after the first time.
+-- An inbox is a channel: on a Redis Cluster a sharded one, whose name says so.
+local function hearing(inbox)
+  local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
+  return found[2] or 1
+end
+
+local function say(inbox, message)
+  if string.sub(inbox, 1, 11) == 'latchkit:s:' then
+    redis.pcall('SPUBLISH', inbox, message)
+  else
+    redis.pcall('PUBLISH', inbox, message)
+  end
+end
+
+local function rouse(turn)
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000000 + clock[2]
+  local from, writer, next, readers, listens = 0, nil, nil, {}, {}
+  repeat
+    local page = redis.call('ZRANGE', KEYS[2], from, from + 15, 'WITHSCORES')
+    from = from + 16
+    for i = 1, #page, 2 do
+      local token, inbox, mode = string.match(page[i], '^([^|]+)|([^|]+)|[^|]*|([01])$')
+      local known = inbox and listens[inbox]
+      if inbox and known == nil then
+        listens[inbox] = hearing(inbox) > 0
+      end
+      if not inbox or not listens[inbox] then
+        redis.call('ZREM', KEYS[2], page[i])
+        from = from - 1
+      elseif mode == '0' and not writer then
+        writer = {token = token, inbox = inbox, entry = page[i], ticket = tonumber(page[i + 1])}
+      elseif mode == '1' and not readers[inbox] then
+        readers[inbox] = true
+        readers[#readers + 1] = inbox
+      end
+      if writer and not next and inbox ~= writer.inbox and listens[inbox] and tonumber(page[i + 1]) < now - 500000 then
+        next = {token = token, inbox = inbox}
+      end
+    end
+  until #page < 32 or writer and turn ~= 'readers'
+  if writer and (turn ~= 'readers' or not readers[1]) then
+    redis.call('ZADD', KEYS[2], 'XX', string.format('%.0f', now + 10000000), writer.entry)
+    say(writer.inbox, 'free ' .. KEYS[1])
+    if next then -- if the first does not react, another one must
+      say(next.inbox, 'head 50 ' .. next.token .. ' ' .. KEYS[1])
+    end
+    if writer.ticket < now + 5000000 then -- it had a place to lose
+      redis.call('SET', KEYS[3], writer.token, 'PX', '50')
+      return
+    end
+  elseif writer then
+    say(writer.inbox, 'head 50 ' .. writer.token .. ' ' .. KEYS[1])
+  end
+  if readers[1] then
+    redis.call('SET', KEYS[3], 'readers', 'PX', '50')
+    for _, inbox in ipairs(readers) do
+      say(inbox, 'free ' .. KEYS[1])
+    end
+  end
+end

@@ -1,0 +1,150 @@
+-- vote.lua: give one node's vote for a lease to a writer, or let a reader in; or say who holds the lease, and queue.
+--
+-- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · done mark D · marker N of the node
+--       · readers R · intent I of a writer
+-- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms · fence that the client
+--       proposes · last fence of the block if the proposal is taken · fences to reserve · largest clock skew in µs
+--       · metadata, may be "" · ["1" when the done mark counts, else "0"; this and the rest is not there for a writer that
+--       does not queue] · inbox where the caller waits, "" when it does not · ticket · entry in R, for a reader, "" for a
+--       writer · "1" when a writer that is refused leaves its intent, else "0"
+-- returns: "changed" server-µs when N is not the text that the client has read, or not this server's · "granted" server-µs
+--          PTTL L · "entered" server-µs PTTL writers L, for a reader, where writers is "1" when one waits · "busy" server-µs
+--          PTTL place listeners holder, where listeners is "-" for a caller that does not wait, and holder is L, or
+--          token:0:0 of the one for whom the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
+--          server-µs; as one string
+-- idempotent: a second execution finds the token in L or in R, answers with the same L and at most lengthens it; or it
+--   finds the token in Q, where it keeps its ticket; after an undo it finds X.
+-- first write: SET C for a free L, ZADD of a reader that enters, which a full server refuses, and then nothing has
+--   happened; otherwise GETEX, DEL or PEXPIRE, which no full server refuses, and every replica.
+--
+-- L is token:fence:block:minted:metadata, of readers shared:fence:1:minted:metadata. I keeps new readers out while a writer
+-- waits, for 3 s after the writer has last asked; no order follows from I.
+local clock = redis.call('TIME')
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6) -- in µs; to format a number costs as much as a command
+local at = ' ' .. stamp .. ' '
+
+-- One MGET, not six GETs. It reads data of another type as missing.
+local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[7], KEYS[9])
+local lease, woken, counter, tombstone, intent = found[1], found[2], found[3], found[4], found[6]
+if found[5] ~= ARGV[1] or
+  not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[1], 1, 40), 1, true) then
+  return 'changed' .. at
+end
+if tombstone then
+  if string.sub(tombstone, 1, 8) == 'revoked:' then
+    return 'revoked' .. at .. string.sub(tombstone, 9)
+  end
+  return 'undone' .. at
+end
+if ARGV[9] == '1' and redis.call('GET', KEYS[6]) then
+  return 'done' .. at
+end
+
+local owner, inbox, part = ARGV[2] .. ':', ARGV[10] or '', ARGV[12] or ''
+local reader = part ~= ''
+if lease and string.sub(lease, 1, #owner) == owner then
+  redis.call('GETEX', KEYS[1])
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+  end
+  return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
+end
+
+local open = not lease and (not woken or woken == ARGV[2])
+local entry = inbox ~= '' and ARGV[2] .. '|' .. inbox .. '|' .. ARGV[9] .. '|' .. (reader and '1' or '0')
+local now, writers, enters = tonumber(stamp), '0', nil
+if reader or not open then
+-- fragments
+  local phase = lease and string.sub(lease, 1, 7) == 'shared:'
+  local intends, where = string.match(intent or '', '^([^|]*)|(.*)$')
+  if reader and intends and where ~= '' and hearing(where) == 0 then
+    redis.call('DEL', KEYS[9]) -- the writer's process is gone
+    intends = nil
+  end
+  if reader then
+    writers = intends and '1' or '0'
+    if phase then
+      open = not intends or woken == 'readers' or tonumber(redis.call('ZSCORE', KEYS[8], part) or '0') > now / 1000
+    else
+      open = not lease and (woken == 'readers' or not intends and not woken)
+    end
+  end
+  if not open then
+    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy", and lets what
+    -- follows pass on a full server.
+    redis.call('GETEX', KEYS[1])
+    if not reader and ARGV[13] == '1' and (not intends or intends == ARGV[2]) then
+      intends = ARGV[2]
+      redis.call('SET', KEYS[9], ARGV[2] .. '|' .. inbox, 'PX', '3000')
+      for _, r in ipairs(phase and redis.call('ZRANGE', KEYS[8], '0', '-1') or {}) do
+        local token, channel = string.match(r, '^([^|]+)|([^|]+)$')
+        if token and channel ~= '-' then
+          say(channel, 'writer ' .. token .. ' ' .. KEYS[1])
+        end
+      end
+    end
+    local place, listening = nil, '-'
+    if entry then
+      redis.call('ZADD', KEYS[2], ARGV[11], entry)
+      redis.call('PEXPIRE', KEYS[2], '60000')
+      place, listening = redis.call('ZRANK', KEYS[2], entry) + 1, hearing(inbox)
+    else
+      place = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
+    end
+    if intends == ARGV[2] then
+      place = 1 -- so the writer asks often, and its intent lasts
+    end
+    local left, holder = redis.call('PTTL', KEYS[1]), lease
+    if not lease and woken then
+      left, holder = redis.call('PTTL', KEYS[3]), (woken == 'readers' and 'shared' or woken) .. ':0:0'
+    elseif not lease then
+      left, holder = redis.call('PTTL', KEYS[9]), intends .. ':0:0'
+    end
+    return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. holder
+  end
+  enters = phase
+end
+
+if not enters then
+  -- The fence: larger than every one before, mostly the one that is proposed, which other nodes will take as well. A client
+  -- whose clock is ahead cannot drive the counter further than the skew; one that is behind gets the server's clock.
+  local skew, hint = tonumber(ARGV[7]), tonumber(ARGV[4])
+  local last = counter and tonumber(counter) or 0
+  local fence, block, ends = ARGV[4], ARGV[6], ARGV[5]
+  if hint <= last or math.abs(now - hint) > skew or tonumber(ends) > now + 100000 then
+    hint = math.min(hint, now + skew)
+    local first, n = math.max(last + 1, hint), tonumber(block)
+    if now > hint + skew then
+      first = math.max(first, now)
+    end
+    if first + n - 1 > now + 100000 then
+      n = 1
+    end
+    fence, block, ends = string.format('%.0f', first), string.format('%.0f', n), string.format('%.0f', first + n - 1)
+  end
+  if reader then
+    redis.call('ZCARD', KEYS[8]) -- WRONGTYPE before the first write
+  end
+  lease = (reader and 'shared:' or owner) .. fence .. ':' .. block .. ':' .. fence .. ':' .. ARGV[8]
+  redis.call('SET', KEYS[4], ends, 'GET') -- GET: what is no counter is refused, and MGET says nothing of it
+  if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
+    redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
+  end
+  redis.call('DEL', KEYS[8]) -- readers of a phase before, whose L was taken away
+  if not reader then
+    if entry then
+      redis.call('ZREM', KEYS[2], entry)
+    end
+    if woken then
+      redis.call('DEL', KEYS[3])
+    end
+    return 'granted' .. at .. ARGV[3] .. ' ' .. lease
+  end
+end
+redis.call('ZADD', KEYS[8], 'GT', string.format('%.0f', math.floor(now / 1000) + ARGV[3]), part)
+redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[3]))
+redis.call('PEXPIRE', KEYS[8], math.max(redis.call('PTTL', KEYS[8]), ARGV[3]))
+if entry then
+  redis.call('ZREM', KEYS[2], entry)
+end
+return 'entered' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. writers .. ' ' .. lease

@@ -1,0 +1,102 @@
+package quorum
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// marker is what a node's N says: of which set the server is a node, and what it knows of the set's
+// other seats. Its text is
+//
+//	identity/set/state/seat/longest TTL in ms/generation@label,generation@label,…
+//
+// A set has as many seats as it has nodes. Each server that takes a seat brings a new generation.
+// The generations and the longest TTL only grow, so clients that disagree about them join what they
+// have read, and nobody has to be asked which is right. A vote, a renewal and a confirmation carry
+// the whole text that the client has read, and the node compares it with its own: votes are counted
+// together only if they were given under the same generations.
+type marker struct {
+	id      string // identity of the server's data when this was written
+	set     string
+	state   string // votes, joins or forms
+	seat    int
+	longest time.Duration // that a lease may be
+	seats   []seat
+}
+
+// seat is one place of a set: the generation of the server that has it, and the address by which it
+// was called then.
+type seat struct{ generation, label string }
+
+const (
+	votes = "v" // a member of its set
+	joins = "j" // takes a seat, and waits until all that its seat has granted is over
+	forms = "f" // one of the servers that become a set
+)
+
+func (m marker) String() string {
+	var b strings.Builder
+	b.WriteString(m.id + "/" + m.set + "/" + m.state + "/" + strconv.Itoa(m.seat) + "/" + strconv.FormatInt(int64(m.longest/time.Millisecond), 10) + "/")
+	b.WriteString(generations(m.seats))
+	return b.String()
+}
+
+// generations is the part of a marker's text that says who has which seat.
+func generations(seats []seat) string {
+	parts := make([]string, len(seats))
+	for i, s := range seats {
+		parts[i] = s.generation + "@" + s.label
+	}
+	return strings.Join(parts, ",")
+}
+
+// under is the part of a marker's text by which votes are counted together: the set and its
+// generations.
+func under(text string) string {
+	parts := strings.SplitN(text, "/", 6)
+	if len(parts) != 6 {
+		return ""
+	}
+	return parts[1] + "/" + parts[5]
+}
+
+func parseMarker(text string) (m marker, ok bool) {
+	parts := strings.SplitN(text, "/", 6)
+	if len(parts) != 6 {
+		return m, false
+	}
+	m = marker{id: parts[0], set: parts[1], state: parts[2]}
+	longest, err := strconv.ParseInt(parts[4], 10, 64)
+	m.longest = time.Duration(longest) * time.Millisecond
+	if err == nil {
+		m.seat, err = strconv.Atoi(parts[3])
+	}
+	for part := range strings.SplitSeq(parts[5], ",") {
+		generation, label, _ := strings.Cut(part, "@")
+		m.seats = append(m.seats, seat{generation, label})
+	}
+	return m, err == nil && m.seat >= 0 && m.seat < len(m.seats) && len(m.seats) <= mostNodes
+}
+
+// join is what two markers of one set know together.
+func join(a, b []seat) []seat {
+	joined := make([]seat, len(a))
+	for i := range a {
+		joined[i] = a[i]
+		if i < len(b) && (b[i].generation > a[i].generation || b[i].generation == a[i].generation && b[i].label > a[i].label) {
+			joined[i] = b[i]
+		}
+	}
+	return joined
+}
+
+// labelled is an address as a marker can hold it.
+func labelled(addr string) string {
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || strings.ContainsRune("/,@", r) {
+			return '_'
+		}
+		return r
+	}, addr)
+}

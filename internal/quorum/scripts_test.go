@@ -1,0 +1,172 @@
+package quorum
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// bench is one node on which scripts are run by themselves.
+type bench struct {
+	t    *testing.T
+	c    *redis.Client
+	text string // of its marker
+}
+
+func newBench(t *testing.T, c *redis.Client) *bench {
+	t.Helper()
+	_, id, _ := strings.Cut(c.Info(t.Context(), "replication").Val(), "master_replid:")
+	b := &bench{t: t, c: c, text: marker{id[:40], "set", votes, 0, time.Minute, []seat{{"1", "a"}, {"1", "b"}, {"1", "c"}}}.String()}
+	if err := c.Set(t.Context(), redisstore.NodeKey, b.text, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// keys of the scripts.
+const (
+	keyL, keyQ, keyW, keyC, keyX, keyD, keyR, keyI = "L", "Q", "W", "C", "X", "D", "R", "I"
+)
+
+func (b *bench) vote(words ...any) (string, error) {
+	return b.c.Eval(b.t.Context(), voteScript.Text,
+		[]string{keyL, keyQ, keyW, keyC, keyX, keyD, redisstore.NodeKey, keyR, keyI}, append([]any{b.text}, words...)...).Text()
+}
+
+func (b *bench) now() int64 { return b.c.Time(b.t.Context()).Val().UnixMicro() }
+
+// writer is what a lone writer sends that proposes a fence.
+func writer(fence int64) []any { return []any{"o", 60_000, fence, fence, 1, 500_000, ""} }
+
+// reader is what a reader sends.
+func reader(fence int64, part string) []any {
+	return append(writer(fence), "0", "", "0", part, "0")
+}
+
+// What a script finds on a replica may be old: no answer of a replica may count, neither a yes nor a no.
+func TestAReplicaAnswersNothing(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	copied := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(master.Port()), "--repl-diskless-sync-delay", "0").Client(t)
+	of := newBench(t, master.Client(t))
+	of.c.Set(t.Context(), keyL, "another:5:1:5:", time.Minute)
+	for try := 0; copied.Exists(t.Context(), keyL, redisstore.NodeKey).Val() < 2; try++ {
+		if try == 200 {
+			t.Fatal("nothing is copied")
+		}
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // until the condition above
+	}
+	b := &bench{t, copied, of.text}
+	run := func(s redisstore.Script, keys []string, args ...any) error {
+		return copied.Eval(t.Context(), s.Text, keys, args...).Err()
+	}
+	_, busy := b.vote(writer(b.now())...)
+	again := writer(b.now())
+	again[0], again[1] = "another", 10 // nothing has to be lengthened
+	_, ours := b.vote(again...)
+	for what, err := range map[string]error{
+		"a vote for a key that is held": busy,
+		"a vote that was given already": ours,
+		"a confirmation":                run(confirmScript, []string{keyL, keyC, keyR, redisstore.NodeKey}, b.text, "o", 5, 6, 6, ""),
+		"a release":                     run(releaseScript, []string{keyL, keyQ, keyW, keyX, keyD, keyR, keyI, keyX, redisstore.NodeKey}, "o", "", "", ""),
+		"a renewal":                     run(renewScript, []string{keyL, keyR, keyI, redisstore.NodeKey}, "o", 60_000, "", 0, b.text),
+		"a downgrade":                   run(downgradeScript, []string{keyL, keyQ, keyW, keyR, keyI, redisstore.NodeKey}, b.text, "o", 60_000, "p", 5),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), "READONLY") {
+			t.Errorf("%s: %v, want READONLY", what, err)
+		}
+	}
+}
+
+// A client whose clock is ahead cannot drive a node's counter further than the skew, and one whose clock is behind gets the
+// node's clock.
+func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Start(t).Client(t))
+	for _, kind := range []string{"writer", "reader"} {
+		for name, by := range map[string]int64{"an hour ahead": 3600e6, "an hour behind": -3600e6} {
+			b.c.Del(t.Context(), keyL, keyC, keyR)
+			before := b.now()
+			words := writer(before + by)
+			if kind == "reader" {
+				words = reader(before+by, "p|-")
+			}
+			if _, err := b.vote(words...); err != nil {
+				t.Fatal(err)
+			}
+			after := b.now()
+			got, err := b.c.Get(t.Context(), keyC).Int64()
+			if err != nil || got < before || got > after+500_000 {
+				t.Errorf("%s, %s: the counter is %d µs after the node's clock, %v", kind, name, got-before, err)
+			}
+		}
+	}
+}
+
+// Readers whose phase is over do not come back with the next phase: another's lease ends their parts.
+func TestANewPhaseForgetsTheReadersOfTheLast(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Start(t).Client(t))
+	for _, kind := range []string{"writer", "reader"} {
+		b.c.Del(t.Context(), keyL)
+		b.c.ZAdd(t.Context(), keyR, redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "old|-"})
+		words := writer(b.now())
+		if kind == "reader" {
+			words = reader(b.now(), "new|-")
+		}
+		if _, err := b.vote(words...); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.c.ZScore(t.Context(), keyR, "old|-").Err(); err != redis.Nil {
+			t.Errorf("a %s: a reader of the last phase is still there: %v", kind, err)
+		}
+	}
+}
+
+// A writer whose process is gone keeps no reader out.
+func TestTheIntentOfADeadWriterKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Start(t).Client(t))
+	b.c.Set(t.Context(), keyI, "w|latchkit:i:gone", time.Minute)
+	answer, err := b.vote(reader(b.now(), "p|-")...)
+	if err != nil || !strings.HasPrefix(answer, "entered ") {
+		t.Errorf("%q, %v", answer, err)
+	}
+}
+
+// The wait of a node that forgot covers its fences, too: a counter may be ahead of the clock by several times the skew.
+func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
+	q := &quorum{skew: time.Second}
+	if d := q.gate(500 * time.Millisecond); d < 4*time.Second {
+		t.Errorf("%v", d)
+	}
+	if d := q.gate(time.Minute); d < time.Minute+time.Minute/100 {
+		t.Errorf("%v for leases of a minute", d)
+	}
+}
+
+// A marker is read as it was written, and nothing else is taken for one.
+func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
+	m := marker{strings.Repeat("ab", 20), "s-1", joins, 2, 90 * time.Second, []seat{{"1-a", "10.0.0.1:6379"}, {"2-b", ""}, {"3-c", "#2"}}}
+	got, ok := parseMarker(m.String())
+	if !ok || fmt.Sprint(got) != fmt.Sprint(m) {
+		t.Errorf("%+v, %v", got, ok)
+	}
+	for _, text := range []string{"", "a/b", "a/b/v/x/1/1@a", "a/b/v/3/1/1@a,2@b", "a/b/v/-1/1/1@a", "a/b/v/0/x/1@a", "abab:60000"} {
+		if got, ok := parseMarker(text); ok {
+			t.Errorf("%q is read as %+v", text, got)
+		}
+	}
+	if got := labelled("a b/c,d@e"); got != "a_b_c_d_e" {
+		t.Error(got)
+	}
+}

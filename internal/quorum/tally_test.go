@@ -1,0 +1,201 @@
+package quorum
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// answers of nodes in a word each: g5 has granted fence 5, x and y are other holders, u undone, r
+// revoked, d done, ! an unclear error, - a refusal, = a refusal for good; what is not there has not
+// answered.
+func tallyOf(answers ...string) *tally {
+	q := &quorum{need: len(answers)/2 + 1, skew: time.Second, clocks: newClocks(len(answers))}
+	for i := range answers {
+		q.nodes = append(q.nodes, &node{index: i})
+	}
+	t := newTally(q)
+	for i, a := range answers {
+		switch {
+		case a == "":
+		case a[0] == 'g':
+			t.hear(i, poll{Grant: store.Grant{State: store.Granted, Fence: uint64(a[1] - '0'), FenceCount: 10 - i}}, nil)
+		case a == "x" || a == "y":
+			t.hear(i, poll{Grant: store.Grant{State: store.Busy, Place: i + 1, Holder: store.Holder{Fence: 7, Left: time.Duration(i+1) * time.Second}}, holder: a}, nil)
+		case a == "!":
+			t.hear(i, poll{}, errors.New("reset"))
+		case a == "-" || a == "=":
+			t.hear(i, poll{}, &store.Refusal{Temporary: a == "-", Err: errors.New("refused")})
+		default:
+			t.hear(i, poll{Grant: store.Grant{State: map[string]store.State{"u": store.Undone, "r": store.Revoked, "d": store.Done}[a]}}, nil)
+		}
+	}
+	return t
+}
+
+func TestWhatAnswersComeTo(t *testing.T) {
+	for _, c := range []struct {
+		answers []string
+		result  store.State // 0: ErrQuorum
+		split   bool
+		keeps   bool // the votes, which may be a grant with those that are unclear
+	}{
+		{answers: []string{"g5", "g5", "g5"}, result: store.Granted},
+		{answers: []string{"g5", "g6", "g5"}, result: store.Granted},
+		{answers: []string{"d", "g5", "g5"}, result: store.Granted}, // a quorum was not told that the work is done, so it is not
+		{answers: []string{"g1", "g1", "g1", "x", "x"}, result: store.Granted},
+		{answers: []string{"x", "x", "g5"}, result: store.Busy},
+		{answers: []string{"x", "g5", "-"}, result: store.Busy}, // the third may be x's
+		{answers: []string{"x", "x", "!"}, result: store.Busy},
+		{answers: []string{"x", "y", "g5"}, result: store.Busy, split: true},
+		{answers: []string{"x", "x", "y", "y", "g5"}, result: store.Busy, split: true},
+		{answers: []string{"x", "x", "y", "-", "g5"}, result: store.Busy},
+		{answers: []string{"x", "-", "-"}},
+		{answers: []string{"x", "!", "!"}, keeps: true},
+		{answers: []string{"g5", "!", "-"}, keeps: true},
+		{answers: []string{"g5", "-", "-"}},
+		{answers: []string{"u", "u", "g5"}, result: store.Undone},
+		{answers: []string{"r", "x", "x"}, result: store.Revoked},
+		{answers: []string{"u", "r", "g5"}, result: store.Revoked},
+		{answers: []string{"d", "g5", "x"}, result: store.Busy, split: true}, // the mark of a Complete that was refused
+		{answers: []string{"d", "d", "x"}, result: store.Done},
+		{answers: []string{"d", "x", "-"}}, // the third may have the mark as well
+		{answers: []string{"d", "x", "!"}},
+		{answers: []string{"d", "d", "g5", "g5", "-"}},
+		{answers: []string{"d", "g5", "g5", "x", "x"}, result: store.Busy, split: true},
+	} {
+		tally := tallyOf(c.answers...)
+		g, err := tally.result()
+		if g.State != c.result || errors.Is(err, store.ErrQuorum) != (c.result == 0) {
+			t.Errorf("%q: %v, %v, want %v", c.answers, g.State, err, c.result)
+		}
+		if split := tally.split() && g.State == store.Busy; split != c.split {
+			t.Errorf("%q: split is %v", c.answers, split)
+		}
+		if keeps := tally.uncertain(); keeps != c.keeps {
+			t.Errorf("%q: uncertain is %v", c.answers, keeps)
+		}
+	}
+}
+
+func TestWhenAnswersDecide(t *testing.T) {
+	for _, c := range []struct {
+		decided bool
+		answers []string
+	}{
+		{true, []string{"g5", "g5", ""}},
+		{true, []string{"g5", "g6", ""}}, // they must agree, but enough have voted
+		{true, []string{"x", "x", ""}},
+		{true, []string{"x", "u", ""}},
+		{false, []string{"g5", "", ""}},
+		{false, []string{"g5", "x", ""}},
+		{false, []string{"x", "y", ""}}, // the third says whose it is
+		{false, []string{"g5", "u", ""}},
+		{false, []string{"-", "-", ""}}, // the third tells a refusal from an unclear end
+	} {
+		if got := tallyOf(c.answers...).decided(); got != c.decided {
+			t.Errorf("%q: decided is %v", c.answers, got)
+		}
+	}
+}
+
+// The shortest block of those that count; the time when the others are no quorum any more; a
+// refusal only where nothing can have been granted.
+func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
+	if g, _ := tallyOf("g5", "g6", "g5").result(); g.Fence != 5 || g.FenceCount != 8 {
+		t.Errorf("fence %d block %d", g.Fence, g.FenceCount)
+	}
+	if fence, block := tallyOf("g5", "g6", "").proposal(); fence != 6 || block != 9 {
+		t.Errorf("proposal %d, block %d", fence, block)
+	}
+	if g, _ := tallyOf("x", "x", "x").result(); g.Holder.Left != 2*time.Second || g.Place != 1 || g.Holder.Fence != 7 {
+		t.Errorf("busy %+v: when two of three have run out the key is free", g)
+	}
+	if g, _ := tallyOf("g5", "x", "x").result(); g.Holder.Left != 2*time.Second {
+		t.Errorf("left %v: one vote was had, so one more must run out", g.Holder.Left)
+	}
+	if g, _ := tallyOf("x", "g5", "-").result(); g.Place != 0 || g.Holder.Left != time.Second {
+		t.Errorf("%+v: x may have no more than we have, so nobody is sure to call us", g)
+	}
+	if g, _ := tallyOf("x", "x", "-").result(); g.Place != 1 {
+		t.Errorf("%+v: x has it, and will call", g)
+	}
+	if d := runsOut([]time.Duration{-1, 3, 2}, 3); d != -1 {
+		t.Errorf("a lease without end ends after %v", d)
+	}
+	var no *store.Refusal
+	if _, err := tallyOf("g5", "-", "-").result(); !errors.As(err, &no) || !no.Temporary || !errors.Is(err, store.ErrQuorum) {
+		t.Errorf("%v, want a refusal for now", err)
+	}
+	if _, err := tallyOf("g5", "=", "=").result(); !errors.As(err, &no) || no.Temporary {
+		t.Errorf("%v, want a refusal for good", err)
+	}
+	if _, err := tallyOf("g5", "!", "-").result(); !errors.Is(err, store.ErrQuorum) || errors.As(err, &no) {
+		t.Errorf("%v, want one that leaves it open whether the key was granted, although a node has refused", err)
+	}
+}
+
+// Answers to other steps move what is known of the clocks while a round is counted.
+func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
+	round := tallyOf("g5", "g5", "")
+	clocks, now := round.quorum.clocks, time.Now()
+	clocks.note(0, now, now)
+	clocks.note(2, now, now)
+	clocks.note(1, now.Add(time.Minute), now)
+	if g, err := round.result(); !round.enough() || !round.won() || err != nil || g.State != store.Granted {
+		t.Errorf("votes that counted do not any more: enough %v, won %v, %v, %v", round.enough(), round.won(), g.State, err)
+	}
+	round.hear(2, poll{Grant: store.Grant{State: store.Busy}, holder: "x"}, nil)
+	if g, err := round.result(); round.won() || err == nil && g.State == store.Granted {
+		t.Errorf("the vote of a node counts whose clock is a minute off: won %v, %v, %v", round.won(), g.State, err)
+	}
+}
+
+// Answers to a release or a renewal: r has done it, n says that it is not the owner's, v that it
+// was revoked, d that it has the done mark, ! has not said.
+func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
+	for _, c := range []struct {
+		answers string
+		decided bool
+		result  store.State // 0: ErrQuorum
+	}{
+		{"", false, 0},
+		{"r", false, 0},
+		{"rr", true, store.Released},
+		{"rn", false, 0},
+		{"rnr", true, store.Released},
+		{"n", false, 0}, // the other two may do it
+		{"nn", true, store.NotOurs},
+		{"rnn", true, store.NotOurs},
+		{"r!", false, 0},
+		{"rn!", false, 0},
+		{"n!", false, 0},
+		{"r!!", false, 0},
+		{"vn", true, store.Revoked},
+		{"v", false, 0},
+		{"dn", false, 0}, // the third may have the mark as well
+		{"dnn", true, store.NotOurs},
+		{"dd", true, store.Done},
+		{"rdn", true, store.Done},
+		{"dn!", true, store.NotOurs},
+	} {
+		q := tallyOf("", "", "").quorum
+		n := count{quorum: q}
+		for i, a := range c.answers {
+			switch a {
+			case '!':
+				n.hear(q.nodes[i], store.Grant{}, errors.New("reset"))
+			default:
+				n.hear(q.nodes[i], store.Grant{State: map[rune]store.State{'r': store.Released, 'n': store.NotOurs, 'v': store.Revoked, 'd': store.Done}[a]}, nil)
+			}
+		}
+		if got := n.decided(); got != c.decided {
+			t.Errorf("%q: decided is %v", c.answers, got)
+		}
+		if g, err := n.result(0); g.State != c.result || errors.Is(err, store.ErrQuorum) != (c.result == 0) {
+			t.Errorf("%q: %v, %v, want %v", c.answers, g.State, err, c.result)
+		}
+	}
+}

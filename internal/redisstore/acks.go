@@ -1,0 +1,59 @@
+package redisstore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Acks are the acknowledgements that a lease needs. The zero value needs none.
+type Acks struct {
+	Replicas int
+	Within   time.Duration
+}
+
+func (a Acks) asked() bool { return a.Replicas > 0 }
+
+// NeedsConfirmation reports whether replicas must acknowledge a lease: a message is acknowledged by nobody.
+func (s Single) NeedsConfirmation() bool { return s.acks.asked() }
+
+// suit says whether a client can wait for acknowledgements.
+func (a Acks) suit(c Client) error {
+	if !a.asked() {
+		return nil
+	}
+	if _, ok := c.(pipeliner); !ok {
+		return fmt.Errorf("latchkit: WithReplicaAck: a %T has no Pipeline; give a *redis.Client or a *redis.ClusterClient", c)
+	}
+	timeout := time.Duration(0)
+	switch c := c.(type) {
+	case interface{ Options() *redis.Options }:
+		timeout = c.Options().ReadTimeout
+	case *redis.ClusterClient:
+		timeout = c.Options().ReadTimeout
+	}
+	if timeout > 0 && a.Within >= timeout {
+		return fmt.Errorf("latchkit: WithReplicaAck: the client gives up reading after %v, before %v are over; raise its ReadTimeout or wait for less", timeout, a.Within)
+	}
+	return nil
+}
+
+// pipeliner is a Client that can send several commands at once, on one connection to each server.
+type pipeliner interface {
+	Pipeline() redis.Pipeliner
+}
+
+// short says why a lease does not count that n replicas have acknowledged. err is why nobody has
+// counted them, as when a failover ends a WAIT.
+func (a Acks) short(n int, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: whether replicas have acknowledged the lease is not known: %w", store.ErrUnavailable, err)
+	case n < a.Replicas:
+		return fmt.Errorf("%w: %w: %d of %d within %v; look at the server's replicas", store.ErrUnavailable, store.ErrNotReplicated, n, a.Replicas, a.Within)
+	}
+	return nil
+}

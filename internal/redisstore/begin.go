@@ -1,0 +1,192 @@
+package redisstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// question is a step that is one call.
+type question struct {
+	link.Call
+	read  func(q *question, text string) (store.Grant, error)
+	acks  Acks
+	block int // of an acquire
+}
+
+// Answered is signalled once the answer is there.
+func (q *question) Answered() <-chan struct{} { return q.Done() }
+
+// Answer is what the server said.
+func (q *question) Answer() (store.Grant, error) { return q.grant(q.Call.Answer()) }
+
+// Abandon leaves the call alone.
+func (q *question) Abandon() (sent bool) { return q.Leave() }
+
+// grant reads an answer. One that replicas should have acknowledged, and have not, does not count.
+func (q *question) grant(text string, err error) (store.Grant, error) {
+	if err != nil {
+		return store.Grant{}, Refused(err)
+	}
+	g, err := q.read(q, text)
+	if err == nil && q.Acked && g.State == store.Granted {
+		if short := q.acks.short(q.Acks()); short != nil {
+			return store.Grant{}, short
+		}
+	}
+	return g, err
+}
+
+// ask makes the call and waits for its answer.
+func (q *question) ask(ctx context.Context, to link.Sender) (store.Grant, error) {
+	return q.grant(to.Do(ctx, &q.Call))
+}
+
+// begin makes the call; the answer may be there at once.
+func (s Single) begin(ctx context.Context, q *question) calls.Question {
+	s.links.Send(ctx, &q.Call)
+	return q
+}
+
+// BeginAcquire is Acquire, which can be left.
+func (s Single) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
+	return s.begin(ctx, s.acquire(c))
+}
+
+// BeginRelease is Release, which can be left.
+func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
+	return s.begin(ctx, s.release(c))
+}
+
+// BeginRenew is Renew: each call is answered by itself.
+func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+	grants := make([]store.Grant, len(cs))
+	for _, b := range inParts(Batches(cs, anywhere)) {
+		s.beginRenewal(ctx, b, grants, told, func() { s.lookUp(ctx, b, grants) })
+	}
+}
+
+// Undo repeats a release until it is confirmed.
+func (s Single) Undo(ch calls.Chore) {
+	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) { s.tell(s.release(c), told) })
+}
+
+func (s Single) undo(ch calls.Chore, release func(store.Claim, func(store.Grant, error))) {
+	s.links.Chore(ch.Claim.Key, calls.Attempts(ch, release))
+}
+
+// tell makes the call of an undo. told is called with the answer.
+func (s Single) tell(q *question, told func(store.Grant, error)) {
+	q.Class = link.Undo
+	q.Told = func(*link.Call) { told(q.Answer()) }
+	s.links.Put(context.Background(), &q.Call)
+}
+
+// mostInPart is how many leases one call renews. A longer script would keep others from the server.
+const mostInPart = 32
+
+// inParts divides batches that are too long for one call.
+func inParts(all []*Batch) []*Batch {
+	var parts []*Batch
+	for _, b := range all {
+		for len(b.Places) > mostInPart {
+			part := *b
+			part.Places, b.Places = b.Places[:mostInPart], b.Places[mostInPart:]
+			parts = append(parts, &part)
+		}
+		parts = append(parts, b)
+	}
+	return parts
+}
+
+// beginRenewal sends one batch. Answers that say that leases are not ours, or cannot be found where
+// they were, are completed by further calls, on a goroutine of their own; all others count at once.
+func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, told func([]int, []store.Grant), complete func()) {
+	call := b.call().link()
+	call.Acked = s.acks.asked()
+	call.Told = func(call *link.Call) {
+		text, err := call.Answer()
+		b.answered(call, text, err, s.acks, grants)
+		if !b.incomplete(grants) {
+			told(b.Places, grants)
+			return
+		}
+		s.renewals.Go(func() {
+			complete()
+			told(b.Places, grants)
+		})
+	}
+	s.renewals.Put(ctx, call)
+}
+
+// answered fills in what the call of a batch came to.
+func (b *Batch) answered(call *link.Call, text string, err error, acks Acks, grants []store.Grant) {
+	if err != nil {
+		b.Fail(grants, Refused(err))
+		return
+	}
+	var short error
+	if call.Acked {
+		short = acks.short(call.Acks())
+	}
+	b.Fill(grants, text, short)
+}
+
+// incomplete says whether more is to be found out.
+func (b *Batch) incomplete(grants []store.Grant) bool {
+	for _, i := range b.Places {
+		if grants[i].State == store.NotOurs || movesSlots(grants[i].Err) {
+			return true
+		}
+	}
+	return false
+}
+
+// Close waits until what was left unclear is undone, and no call is under way, at most until ctx
+// ends.
+func (s Single) Close(ctx context.Context) error {
+	if s.links == nil {
+		return nil
+	}
+	err := s.links.Close(ctx)
+	if s.renewals == s.links {
+		return err
+	}
+	if closed := s.renewals.Close(ctx); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// steps is a question whose answer takes several calls.
+type steps struct {
+	first *link.Call
+	done  chan struct{}
+	grant store.Grant
+	err   error
+}
+
+func newSteps() *steps { return &steps{done: make(chan struct{}, 1)} }
+
+// told is the answer.
+func (s *steps) told(g store.Grant, err error) {
+	s.grant, s.err = g, err
+	s.done <- struct{}{}
+}
+
+// Answered is signalled once the answer is there.
+func (s *steps) Answered() <-chan struct{} { return s.done }
+
+// Answer is what came of it.
+func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
+
+// Abandon leaves the calls alone.
+func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
+
+// soon bounds the calls that complete an answer.
+func soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+}

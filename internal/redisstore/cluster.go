@@ -1,0 +1,181 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// ClusterClient is a client of a Redis Cluster: a *redis.ClusterClient is one.
+type ClusterClient interface {
+	link.Cluster
+	pipeliner
+}
+
+var _ ClusterClient = (*redis.ClusterClient)(nil)
+
+// movesSlots says whether a script was refused because its slot is on the move: some of its keys may
+// be here and some there.
+func movesSlots(err error) bool { return err != nil && redis.IsTryAgainError(err) }
+
+// Cluster is the Store of a Redis Cluster: that of one server, for each of its slots. All keys of a lock lie in one slot, so
+// its scripts run at the node that serves it; a ClusterClient finds the node by the first key, and follows the slot when it
+// moves. What differs is said here.
+//
+// While a slot moves, its keys are here or there, and a script that names several is refused as long as one of them is
+// missing, or is on the other side: TRYAGAIN. A new lease must wait for the end of that. One that is held is renewed and
+// released by steps that touch one key each, and so find it wherever it is.
+type Cluster struct {
+	Single
+	cluster ClusterClient
+}
+
+// NewCluster is the Store of a cluster, which does not subscribe.
+func NewCluster(s Single, c ClusterClient) *Cluster { return &Cluster{s, c} }
+
+// Renew sends one script for each slot.
+func (s Cluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	grants := make([]store.Grant, len(cs))
+	all := Batches(cs, SlotOf)
+	s.Each(all, func(b *Batch) {
+		s.renew(ctx, b, grants)
+		s.complete(ctx, b, grants)
+	})
+	return answers(grants)
+}
+
+// BeginRenew is Renew: each node's answers count when they come.
+func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+	grants := make([]store.Grant, len(cs))
+	for _, b := range inParts(Batches(cs, SlotOf)) {
+		s.beginRenewal(ctx, b, grants, told, func() { s.complete(ctx, b, grants) })
+	}
+}
+
+// complete renews those leases by themselves whose slot moves, and looks up those that are not ours.
+func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
+	for _, one := range b.alone(grants) {
+		s.renewAlone(ctx, one, grants)
+	}
+	s.lookUp(ctx, b, grants)
+}
+
+// MostAtOnce bounds the calls of one renewal that are under way at the same time.
+const MostAtOnce = 8
+
+// Each does a step for all batches, a few at a time.
+func (s Cluster) Each(all []*Batch, step func(*Batch)) {
+	var work sync.WaitGroup
+	free := make(chan struct{}, MostAtOnce)
+	for _, b := range all {
+		free <- struct{}{}
+		work.Go(func() {
+			step(b)
+			<-free
+		})
+	}
+	work.Wait()
+}
+
+// alone makes a batch of its own for each claim that was refused together with others because its
+// slot moves.
+func (b *Batch) alone(grants []store.Grant) (all []*Batch) {
+	for _, i := range b.Places {
+		if movesSlots(grants[i].Err) {
+			all = append(all, &Batch{handed: b.all[i].ByHandoff, all: b.all, Places: []int{i}})
+		}
+	}
+	return all
+}
+
+// renewAlone renews one lease, and touches nothing else with the same script. If it was handed over, its entry in the queue goes
+// out by itself: while the lease is ours, no other can have been handed.
+func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
+	plain := *b
+	plain.handed = false
+	s.renew(ctx, &plain, grants)
+	if b.handed && grants[b.Places[0]].State == store.Granted {
+		if _, err := do(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.first().Key), "-inf", "(0"); err != nil {
+			b.Fail(grants, Refused(err)) // not confirmed: again
+		}
+	}
+}
+
+// Release is that of one server unless the slot moves. Then the key is freed by itself, and who waits for it finds out by
+// asking again. A lease whose release also sets the done mark is released when the slot has moved: both or nothing.
+func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	g, err := s.Single.Release(ctx, c)
+	if !movesSlots(err) || c.Complete && c.Once > 0 {
+		return g, err
+	}
+	return s.releaseAlone(ctx, c)
+}
+
+// BeginRelease is Release, which can be left.
+func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
+	q, all := s.release(c), newSteps()
+	all.first = &q.Call
+	q.Told = func(*link.Call) { s.goOn(ctx, q, c, all.told) }
+	s.links.Send(ctx, &q.Call)
+	return all
+}
+
+// Undo repeats a release until it is confirmed.
+func (s Cluster) Undo(ch calls.Chore) {
+	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) {
+		q := s.release(c)
+		q.Class = link.Undo
+		q.Told = func(*link.Call) { s.goOn(context.Background(), q, c, told) }
+		s.links.Put(context.Background(), &q.Call)
+	})
+}
+
+// goOn deals with the answer to the first call of a release.
+func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, told func(store.Grant, error)) {
+	g, err := q.Answer()
+	if !movesSlots(err) || c.Complete && c.Once > 0 {
+		told(g, err)
+		return
+	}
+	s.links.Go(func() {
+		ctx, cancel := soon(ctx)
+		defer cancel()
+		told(s.releaseAlone(ctx, c))
+	})
+}
+
+// releaseAlone is a release in steps of one key each. Each is harmless without the next, and repeating all of them is, too: the
+// tombstone comes first, so that no late acquire takes what is freed after it.
+func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
+	tombstone := TombstoneKey(c.Key, c.Owner)
+	if c.TombstoneTTL > 0 {
+		if _, err := do(ctx, s.Steps, link.Release, "set", tombstone, "undone", "px", Millis(c.TombstoneTTL), "nx"); err != nil && !errors.Is(err, redis.Nil) {
+			return store.Grant{}, Refused(err)
+		}
+	}
+	if c.Queue {
+		if _, err := do(ctx, s.Steps, link.Release, "zrem", QueueKey(c.Key), QueueEntry(c)); err != nil {
+			return store.Grant{}, Refused(err)
+		}
+	}
+	freed, err := freeScript.Run(ctx, s.Steps, []string{c.Key}, c.Owner, Millis(c.KeepFor))
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if freed == "1" {
+		return store.Grant{State: store.Released}, nil
+	}
+	if note, err := do(ctx, s.Steps, link.Release, "getex", tombstone); err == nil {
+		if reason, ok := strings.CutPrefix(note, "revoked:"); ok {
+			return store.Grant{State: store.Revoked, Reason: reason}, nil
+		}
+	}
+	return store.Grant{State: store.NotOurs}, nil
+}

@@ -1,0 +1,75 @@
+package redisstore
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// CheckServer looks at what the server does when its memory is full, and at whether it is a part of a cluster that the client does
+// not know. A server that does not say (a proxy, a substitute, an ACL) is taken as it is.
+func (s Single) CheckServer(ctx context.Context) []store.Warning {
+	says, err := look(ctx, s.Client)
+	if err != nil {
+		return nil
+	}
+	found := unsafe(says)
+	if says["cluster_enabled"] == "1" {
+		found = append(found, store.Warning{
+			Code: "cluster-node",
+			Text: "the server is one node of a Redis Cluster, and refuses keys of the others; give a redis.ClusterClient",
+		})
+	}
+	return found
+}
+
+// CheckServer looks at every master; what is wrong with several is said once.
+func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
+	var mu sync.Mutex
+	found := make(map[string]store.Warning)
+	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+		says, err := look(ctx, link.Plain{Client: master})
+		if err != nil {
+			return nil // as it is
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, w := range unsafe(says) {
+			found[w.Code] = w
+		}
+		return nil
+	})
+	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
+}
+
+// look asks a server about itself.
+func look(ctx context.Context, to link.Sender) (says map[string]string, err error) {
+	text, err := do(ctx, to, link.Step, "info")
+	if err != nil {
+		return nil, err
+	}
+	says = make(map[string]string)
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		says[name] = value
+	}
+	return says, nil
+}
+
+func unsafe(says map[string]string) (found []store.Warning) {
+	limit, policy := says["maxmemory"], says["maxmemory_policy"]
+	if limit != "" && limit != "0" && policy != "" && policy != "noeviction" {
+		found = append(found, store.Warning{
+			Code: "eviction-policy",
+			Text: "the server may drop locks when its memory is full (maxmemory-policy " + policy + "); give locks a server with noeviction",
+		})
+	}
+	return found
+}

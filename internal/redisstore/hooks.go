@@ -1,0 +1,51 @@
+package redisstore
+
+import (
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// ScriptTexts are the scripts as servers are sent them, by name.
+var ScriptTexts = map[string]string{
+	"acquire": acquireScript.Text, "renew": renewScript.Text, "confirm": confirmScript.Text, "release": releaseScript.Text,
+	"break": breakScript.Text, "inspect": inspectScript.Text, "raise_fence": raiseFenceScript.Text,
+
+	"rw_acquire": rwAcquireScript.Text, "rw_renew": rwRenewScript.Text, "rw_release": rwReleaseScript.Text,
+	"rw_break": rwBreakScript.Text, "rw_inspect": rwInspectScript.Text, "rw_downgrade": rwDowngradeScript.Text,
+	"rw_part":  rwPartScript.Text,
+	"delegate": delegateScript.Text, "join": joinScript.Text, "leave": leaveScript.Text,
+}
+
+// Silence makes a Store of New or NewReadWrite deaf, as if its process had ended, and returns where it listened.
+func Silence(s store.Store) (channels []string) {
+	switch s := s.(type) {
+	case listening:
+		return s.end()
+	case listeningReadWrite:
+		return s.end()
+	case listeningCluster:
+		return s.end()
+	case listeningReadWriteCluster:
+		return s.end()
+	}
+	return nil
+}
+
+func (b *Subscription) end() (channels []string) {
+	b.stop()
+	return []string{b.channel}
+}
+
+func (s *ShardSubscriptions) end() (channels []string) {
+	s.mu.Lock()
+	for _, sh := range s.slots {
+		channels = append(channels, sh.name)
+	}
+	s.mu.Unlock()
+	s.stop()
+	return channels
+}
+
+// DelayLeaving makes a Store on a cluster leave channels that nobody has used for that long. Call it before the first wait.
+func DelayLeaving(s store.Store, d time.Duration) { s.(listeningCluster).leaves = d }

@@ -1,0 +1,97 @@
+package redisstore
+
+import (
+	"strconv"
+	"sync"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Every key and channel that a lock uses on Redis is named here and nowhere else. L, the lease, is exactly prefix+key, where other
+// libraries see it; its siblings carry L's hash tag, so that they lie in L's slot of a cluster.
+const (
+	queuePrefix     = store.ReservedPrefix + "q:{"   // latchkit:q:{tag}:L, a sorted set of who waits
+	readersPrefix   = store.ReservedPrefix + "r:{"   // latchkit:r:{tag}:L, a sorted set of who reads
+	tombstonePrefix = store.ReservedPrefix + "x:{"   // latchkit:x:{tag}:token, "undone" or "revoked:reason"
+	donePrefix      = store.ReservedPrefix + "d:{"   // latchkit:d:{tag}:L, there while Rule.Once holds
+	joinsPrefix     = store.ReservedPrefix + "j:{"   // latchkit:j:{tag}:L, a hash of who may join a lease, and who has
+	counterPrefix   = store.ReservedPrefix + "f:{"   // latchkit:f:{tag of the slot}, the fence counter, for ever
+	wakePrefix      = store.ReservedPrefix + "w:{"   // latchkit:w:{tag}:L, for whom a node of a quorum keeps its vote
+	intentPrefix    = store.ReservedPrefix + "t:{"   // latchkit:t:{tag}:L, which writer waits at a node of a quorum that has readers
+	NodeKey         = store.ReservedPrefix + "node"  // the marker of a quorum's node, for ever
+	BegunKey        = store.ReservedPrefix + "begun" // a hash of when such nodes have begun to wait, by a server's clock
+	inboxPrefix     = store.ReservedPrefix + "i:"    // latchkit:i:random, no key but a channel: where an Engine is told of its turn
+	shardPrefix     = store.ReservedPrefix + "s:"    // latchkit:s:{tag of the slot}:random, the same on a cluster: a sharded channel
+)
+
+// QueueKey is the key of the queue for the lease l.
+func QueueKey(l string) string { return queuePrefix + store.HashTag(l) + "}:" + l }
+
+// ReadersKey is the key of the readers for the lease l.
+func ReadersKey(l string) string { return readersPrefix + store.HashTag(l) + "}:" + l }
+
+// TombstoneKey is the key of a token's tombstone for the lease l.
+func TombstoneKey(l, token string) string { return tombstonePrefix + store.HashTag(l) + "}:" + token }
+
+// IntentKey is the key that says which writer waits at a node of a quorum for the lease l.
+func IntentKey(l string) string { return intentPrefix + store.HashTag(l) + "}:" + l }
+
+// WakeKey is the key that says for whom a node of a quorum keeps its vote for the lease l.
+func WakeKey(l string) string { return wakePrefix + store.HashTag(l) + "}:" + l }
+
+// DoneKey is the key of the done mark for the lease l.
+func DoneKey(l string) string { return donePrefix + store.HashTag(l) + "}:" + l }
+
+// JoinsKey is the key of the joins for the lease l.
+func JoinsKey(l string) string { return joinsPrefix + store.HashTag(l) + "}:" + l }
+
+// CounterKey is the key of the fence counter for the lease l.
+func CounterKey(l string) string { return counters()[SlotOf(l)] }
+
+// TagOfSlot is a hash tag of a slot, in braces.
+func TagOfSlot(s uint16) string { return counters()[s][len(counterPrefix)-1:] }
+
+// SlotCount is the number of slots of a Redis Cluster.
+const SlotCount = 16384
+
+// counters names the fence counter of each slot after the smallest decimal number that hashes into the slot, so that any
+// client in any language finds it. Made once, on first use.
+var counters = sync.OnceValue(func() *[SlotCount]string {
+	var names [SlotCount]string
+	for n, found := 0, 0; found < SlotCount; n++ {
+		tag := strconv.Itoa(n)
+		if s := slot(tag); names[s] == "" {
+			names[s] = counterPrefix + tag + "}"
+			found++
+		}
+	}
+	return &names
+})
+
+// SlotOf is the slot of a key.
+func SlotOf(l string) uint16 { return slot(store.HashTag(l)) }
+
+// slot is the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the Redis Cluster specification
+// defines it.
+func slot(tag string) uint16 {
+	var crc uint16
+	for i := range len(tag) {
+		crc = crc<<8 ^ crc16[byte(crc>>8)^tag[i]]
+	}
+	return crc % SlotCount
+}
+
+var crc16 = func() (table [256]uint16) {
+	for i := range table {
+		crc := uint16(i) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+		table[i] = crc
+	}
+	return table
+}()

@@ -1,0 +1,79 @@
+-- acquire_all.lua: take a lease for each of several tokens, or none.
+--
+-- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token · done mark D
+-- ARGV: for each lease: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata, may be ""
+-- returns: for each lease an answer, with its length in bytes and a space before it, as one string: "granted" server-µs PTTL L
+--          for all of them · when one is in the way, "busy" server-µs PTTL place "-" L, where L may be free and somebody wait,
+--          "undone" server-µs, "revoked" server-µs reason or "done" server-µs for that, "not-ours" server-µs for those that
+--          could have been granted, and "granted" only for what the token held before
+-- idempotent: a second execution finds the tokens in their leases, answers with them and at most lengthens them; after an
+--   undo of one of the tokens it finds X, and takes none.
+-- first write: SET C, which a full server refuses, and then nothing has happened; PEXPIRE when all are held already; GETEX
+--   when one is in the way: it changes nothing, but a replica answers READONLY instead of a false "busy".
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local at = ' ' .. string.format('%.0f', now)
+local count = #KEYS / 5
+
+-- Everything is read before anything is written: data of another type refuses here, and nothing was done.
+local answers, leases, whole = {}, {}, true
+for i = 1, count do
+  local token, lease = ARGV[5 * i - 4] .. ':', redis.call('GET', KEYS[5 * i - 4])
+  local tombstone = redis.call('GET', KEYS[5 * i - 1])
+  if (tonumber(redis.call('GET', KEYS[5 * i - 2]) or '0') or 0) >= 9007199254740991 then
+    return redis.error_reply('ERR latchkit: the fence counter of a key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use')
+  end
+  if tombstone then
+    local reason = string.match(tombstone, '^revoked:(.*)$')
+    answers[i] = reason and 'revoked' .. at .. ' ' .. reason or 'undone' .. at
+  elseif ARGV[5 * i - 1] == '1' and redis.call('GET', KEYS[5 * i]) then
+    answers[i] = 'done' .. at
+  elseif lease and string.sub(lease, 1, #token) == token then
+    leases[i] = lease
+  else
+    local waiting = redis.call('ZCOUNT', KEYS[5 * i - 3], '-inf', '+inf')
+    if lease or waiting > 0 then
+      local left = lease and redis.call('PTTL', KEYS[5 * i - 4]) or 0
+      answers[i] = 'busy' .. at .. ' ' .. left .. ' ' .. waiting + 1 .. ' - ' .. (lease or '')
+    end
+  end
+  whole = whole and not answers[i]
+end
+
+for i = 1, count do
+  if leases[i] then
+    if redis.call('PTTL', KEYS[5 * i - 4]) < tonumber(ARGV[5 * i - 3]) then
+      redis.call('PEXPIRE', KEYS[5 * i - 4], ARGV[5 * i - 3])
+    end
+    answers[i] = 'granted' .. at .. ' ' .. redis.call('PTTL', KEYS[5 * i - 4]) .. ' ' .. leases[i]
+  elseif not whole then
+    if answers[i] then
+      redis.call('GETEX', KEYS[5 * i - 4])
+    else
+      answers[i] = 'not-ours' .. at
+    end
+  else
+    -- The fence is made as in grant.lua. The counter may be that of the lease before, so it is read again.
+    local fence, block = now, tonumber(ARGV[5 * i - 2])
+    local last = tonumber(redis.call('GET', KEYS[5 * i - 2]) or '0') or 0
+    if last >= now then
+      fence = last + 1
+    end
+    if fence + block - 1 > now + 100000 then
+      block = 1
+    end
+    local lease = ARGV[5 * i - 4] .. ':' .. string.format('%.0f:%.0f', fence, block)
+    if ARGV[5 * i] ~= '' then
+      lease = lease .. ':' .. ARGV[5 * i]
+    end
+    redis.call('SET', KEYS[5 * i - 2], string.format('%.0f', fence + block - 1))
+    redis.call('SET', KEYS[5 * i - 4], lease, 'PX', ARGV[5 * i - 3])
+    answers[i] = 'granted' .. at .. ' ' .. ARGV[5 * i - 3] .. ' ' .. lease
+  end
+end
+
+local reply = ''
+for i = 1, count do
+  reply = reply .. #answers[i] .. ' ' .. answers[i]
+end
+return reply

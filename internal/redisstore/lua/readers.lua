@@ -1,0 +1,141 @@
+-- readers.lua: phases. While readers hold, L is shared:fence:1[:metadata], and R has an entry for each of them, token|inbox
+-- with the time in ms at which it runs out. L runs out with the last of them, so whether somebody reads, L says alone.
+--
+-- fragment: enter(now, member, ms) · remember(now) · blocked() · admit(now, stamp, lease, own) · announce() · serve(now, stamp, counter, own, turn)
+-- KEYS: lease L · queue Q · fence counter C · readers R
+-- returns: blocked: whether a writer that lives waits · serve: what lies in L now and for how many ms, or nil when L stays
+--          free, because nobody is left in Q, or own is a writer whose turn it is, and has left Q then · the others: nothing
+-- idempotent: enter only lengthens, remember finds R; the others are for scripts that a second execution does not bring here. What can be of
+--   another type was looked at: nothing here must fail half-way.
+-- first write: ZADD in enter and remember, which a full server refuses, and then nothing has happened; the callers of the others have written
+--   something that memory cannot refuse.
+--
+-- Phases are fair: after a writer (turn is 'readers') all readers who wait enter together, after the readers one writer. So
+-- while L is shared the first in Q is a writer; readers who wait then, wait behind one.
+local function enter(now, member, ms)
+  redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms)) -- always: a WAIT speaks of writes only
+  redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), ms))
+end
+
+-- remember is called before somebody enters a phase that is on. If R is gone (eviction), those who read are not known any more, but
+-- they read: who comes now would count as the only one, and free L with its release. Somebody nameless stays for them.
+local function remember(now)
+  local left = redis.call('EXISTS', KEYS[4]) == 0 and redis.call('PTTL', KEYS[1])
+  if left and left > 0 then
+    enter(now, 'forgotten|-', left)
+  end
+end
+
+-- queued reads Q: the first waiter, all readers, the first writer. Waiters that do not live, by the rules of hand, leave Q.
+-- A writer behind another writer is not looked at before its turn. A mode that this version does not know counts as a writer.
+local function queued(own)
+  local first, readers, writer = nil, {}, nil
+  local alive, gone = {}, {}
+  local page = redis.call('ZRANGE', KEYS[2], '0', '-1', 'WITHSCORES')
+  for i = 1, #page, 2 do
+    local token, inbox, ms, mode, block, metadata =
+      string.match(page[i], '^([^|]+)|([^|]+)|([1-9]%d*)|([^|]*)|([1-9]%d*)|[^|]*|(.*)$')
+    local w = {
+      entry = page[i], ticket = tonumber(page[i + 1]), token = token, inbox = inbox, ms = ms, mode = mode, block = block,
+      metadata = metadata,
+    }
+    if not token or alive[inbox] == false then
+      gone[#gone + 1] = w.entry -- not written by us, or its process is gone
+    elseif mode == '1' or not writer then
+      local lives = token == own or w.ticket >= 0 -- otherwise it was handed the key, and let it lapse
+      if lives and token ~= own and inbox ~= '-' then
+        if alive[inbox] == nil then
+          alive[inbox] = listeners(inbox) > 0
+        end
+        lives = alive[inbox]
+      end
+      if lives then
+        if mode == '1' then
+          readers[#readers + 1] = w
+        else
+          writer = w
+        end
+        first = first or w
+      else
+        gone[#gone + 1] = w.entry
+        if inbox ~= '-' then
+          alive[inbox] = false
+        end
+      end
+    end
+  end
+  remove(gone)
+  return first, readers, writer
+end
+
+local function blocked()
+  local _, _, writer = queued(nil)
+  return writer ~= nil
+end
+
+-- let_in tells all but own, whose answer says it.
+local function let_in(now, stamp, fence, readers, writer, own)
+  for _, w in ipairs(readers) do
+    redis.call('ZREM', KEYS[2], w.entry)
+    enter(now, w.token .. '|' .. w.inbox, w.ms)
+    if w.inbox ~= '-' and w.token ~= own then
+      publish(w.inbox, string.format('admitted %s %s %s %s %s %s',
+        stamp, fence, writer and '1' or '0', w.ms, w.token, KEYS[1]))
+    end
+  end
+end
+
+-- admit lets all readers who wait into the phase in L, because no writer stands before them any more.
+local function admit(now, stamp, lease, own)
+  local _, readers, writer = queued(own)
+  if readers[1] then
+    remember(now)
+  end
+  let_in(now, stamp, string.match(lease, '^[^:]*:(%d+)'), readers, writer, own)
+end
+
+-- announce tells the readers that a writer waits, so that their processes let nobody else in.
+local function announce()
+  for _, member in ipairs(redis.call('ZRANGE', KEYS[4], '0', '-1')) do
+    local token, inbox = string.match(member, '^([^|]+)|([^|]+)$')
+    if token and inbox ~= '-' then
+      publish(inbox, 'writer ' .. token .. ' ' .. KEYS[1])
+    end
+  end
+end
+
+local function serve(now, stamp, counter, own, turn)
+  if exhausted(counter) then
+    return nil -- see hand
+  end
+  local first, readers, writer = queued(own)
+  if not first then
+    return nil
+  end
+  if readers[1] and (turn == 'readers' or first.mode == '1') then
+    local ms = 0
+    for _, w in ipairs(readers) do
+      ms = math.max(ms, tonumber(w.ms))
+    end
+    redis.call('DEL', KEYS[4])
+    ms = string.format('%.0f', ms)
+    local lease, fence = grant(now, stamp, counter, 'shared', ms, '1', readers[1].metadata)
+    let_in(now, stamp, fence, readers, writer, own)
+    tell(now, nil, 500000, ms)
+    return lease, ms
+  end
+  if writer.token == own then
+    redis.call('ZREM', KEYS[2], writer.entry)
+    return nil
+  end
+  redis.call('DEL', KEYS[4])
+  redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(writer.ticket, 1)), writer.entry)
+  local lease, fence, reserved = grant(now, stamp, counter, writer.token, writer.ms, writer.block, writer.metadata)
+  if writer.inbox ~= '-' then
+    publish(writer.inbox, string.format('granted %s %s %s %s %s %s',
+      stamp, fence, reserved, writer.ms, writer.token, KEYS[1]))
+  end
+  tell(now, writer.inbox, 500000, writer.ms)
+  return lease, writer.ms
+end

@@ -1,0 +1,122 @@
+-- release.lua: give a lease up, keep it without an owner, leave the queue, or make sure that a late acquire takes nothing;
+-- and hand the key to whoever waits.
+--
+-- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D · tombstone of the next token]
+-- ARGV: token · [the token's entry in Q, "" when it is not there · keep L this long, in ms, 0: not · tombstone for this long,
+--       in ms, 0: none · done mark for this long, in ms, 0: none · the next token's entry in Q, which is for who acquires in
+--       the same step, "" when nobody does · that one's ttl in ms]
+-- returns: "released", or "released" server-µs and after it the next token's answer, as of acquire.lua: "granted" …,
+--          "busy" …, "undone" … or "done" … · "not-ours" server-µs · "revoked" server-µs reason; as one string
+--          "done" server-µs when it is not ours, but a done mark was asked for and is there
+-- idempotent: a second execution finds L without the token and changes nothing but the tombstone's expiry. The next token
+--   comes in only with the first: who did not hear the answer asks with acquire.lua, and is found in its place.
+-- first write: DEL or PEXPIRE when L is the token's, otherwise GETEX of X, which changes nothing: a full server refuses none
+--   of them, nor what comes after; a replica answers READONLY instead of a false "not ours".
+local owner = ARGV[1] .. ':'
+local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it is not offended by data that is no lock
+local ours = lease and string.sub(lease, 1, #owner) == owner
+if ours and not ARGV[3] and redis.call('ZCARD', KEYS[2]) == 0 then
+  redis.call('DEL', KEYS[1]) -- mostly: nobody waits, and there is nothing else to do
+  return 'released'
+end
+
+-- fragments
+
+local clock = redis.call('TIME')
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local now = tonumber(stamp)
+local at = ' ' .. stamp .. ' '
+local entry, next_entry = ARGV[2] or '', ARGV[6] or ''
+local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
+if not ours then
+  local tombstone = redis.call('GETEX', KEYS[4])
+  local revoked = tombstone and string.sub(tombstone, 1, 8) == 'revoked:'
+  if undo > 0 and not revoked then
+    redis.call('SET', KEYS[4], 'undone', 'PX', undo)
+  end
+  if entry ~= '' then
+    local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+    local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that was handed the key
+    redis.call('ZREM', KEYS[2], entry)
+    if lease and head == entry then -- the next waiter is the head now, and nobody else may notify it
+      tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
+    end
+  end
+  if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
+    -- L has run out, and who goes away now may be the one who would have found that out.
+    redis.call('GETEX', KEYS[1])
+    hand(now, stamp, redis.call('GET', KEYS[3]), nil)
+  end
+  if revoked then
+    return 'revoked' .. at .. string.sub(tombstone, 9)
+  end
+  if done > 0 and redis.call('GET', KEYS[5]) then
+    return 'done' .. at
+  end
+  return 'not-ours' .. at
+end
+
+-- What holds data of another type must refuse before the first write: what is half done would be told as not done.
+local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
+if first[1] or next_entry ~= '' then
+  counter = redis.call('GET', KEYS[3])
+end
+if undo > 0 then
+  redis.call('GET', KEYS[4])
+end
+if done > 0 then
+  redis.call('GET', KEYS[5])
+end
+local undone = next_entry ~= '' and redis.call('GET', KEYS[6])
+
+if keep > 0 then
+  redis.call('PEXPIRE', KEYS[1], keep)
+else
+  redis.call('DEL', KEYS[1])
+end
+if undo > 0 then
+  redis.call('SET', KEYS[4], 'undone', 'PX', undo)
+end
+if first[1] and tonumber(first[2]) < 0 then
+  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- it was handed over, and is over now
+    first = {first[3], first[4], first[5], first[6]}
+  else
+    first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+  end
+end
+if done > 0 then
+  redis.call('SET', KEYS[5], '1', 'PX', done)
+  if first[1] then
+    finished()
+  end
+end
+if keep > 0 then
+  redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
+  tell(now, nil, -math.huge, keep)
+  return 'released' .. at
+end
+
+local left
+lease = nil
+if first[1] then
+  lease, left = hand(now, stamp, counter, nil, done == 0 and first)
+end
+if next_entry == '' then
+  return 'released' .. at
+end
+local token, inbox, block, once, metadata = string.match(next_entry, '^([^|]*)|([^|]*)|[^|]*|[^|]*|([^|]*)|([^|]*)|(.*)$')
+if undone then
+  return 'released' .. at .. 'undone' .. at
+elseif once == '1' and redis.call('GET', KEYS[5]) then
+  return 'released' .. at .. 'done' .. at
+elseif not lease then
+  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
+end
+if string.sub(lease, 1, #token + 1) == token .. ':' then
+  -- It was in Q already, because it has asked by itself before this late release came, and has just been served.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
+  redis.call('PEXPIRE', KEYS[1], ARGV[7])
+  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease
+end
+local place, listening = queue(now, next_entry, inbox)
+return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

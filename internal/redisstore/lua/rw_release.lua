@@ -1,0 +1,152 @@
+-- rw_release.lua: give a lease up, or leave its readers, keep it without an owner, leave the queue, or make sure that a late
+-- acquire takes nothing; and hand the key to whoever's turn it is.
+--
+-- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D · tombstone of the next token · tombstone
+--       of the phase, or again X
+-- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done mark for this long, in
+--       ms, 0: none · the token's entry in Q, "" when it is not there · the next token's entry in Q, which is for a writer who
+--       acquires in the same step, "" when nobody does · that one's ttl in ms · the token's entry in R
+-- returns: as release.lua
+-- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but the tombstone's expiry. The
+--   next token comes in only with the first.
+-- first write: DEL or PEXPIRE when L is the token's, ZREM when it reads, otherwise GETEX of X, which changes nothing: a full
+--   server refuses none of them, nor what comes after; a replica answers READONLY instead of a false "not ours".
+local owner = ARGV[1] .. ':'
+local found = redis.call('MGET', KEYS[1], KEYS[3])
+local lease, counter = found[1], found[2]
+local ours = lease and string.sub(lease, 1, #owner) == owner
+local first = ours and redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
+if ours and not first[1] and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' then
+  redis.call('DEL', KEYS[1])
+  return 'released'
+end
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp .. ' '
+local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local phase = lease and string.sub(lease, 1, 7) == 'shared:'
+local ends = phase and redis.call('ZSCORE', KEYS[4], ARGV[8])
+local reads = ends and tonumber(ends) > now / 1000
+if not ours and not reads then
+  local revoked = string.match(redis.call('GETEX', KEYS[5]) or '', '^revoked:(.*)$')
+  if undo > 0 and not revoked then -- the phase's note refuses no late acquire
+    redis.call('SET', KEYS[5], 'undone', 'PX', undo)
+  end
+  revoked = revoked or string.match(redis.call('GET', KEYS[8]) or '', '^revoked:(.*)$')
+  local left, head = 0, nil
+  if ARGV[5] ~= '' then
+    local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+    head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that was handed the key
+    left = redis.call('ZREM', KEYS[2], ARGV[5])
+  end
+  if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
+    -- L has run out, and who goes away now may be the one who would have found that out.
+    redis.call('GETEX', KEYS[1])
+    redis.call('ZCARD', KEYS[4])
+    serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)
+  elseif phase and left == 1 and redis.call('EXISTS', KEYS[2]) == 1 and not blocked() then
+    admit(now, stamp, lease, nil) -- they stood behind a writer, who has left
+  elseif lease and left == 1 and head == ARGV[5] then -- the next waiter is the head now, and nobody else may notify it
+    tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
+  end
+  if revoked then
+    return 'revoked' .. at .. revoked
+  end
+  if done > 0 and redis.call('GET', KEYS[6]) then
+    return 'done' .. at
+  end
+  return 'not-ours' .. at
+end
+
+-- What holds data of another type must refuse before the first write: what is half done would be told as not done.
+local waiting = redis.call('ZCARD', KEYS[2]) > 0
+redis.call('ZCARD', KEYS[4])
+if not counter and (waiting or ARGV[6] ~= '') then
+  redis.call('GET', KEYS[3])
+end
+if undo > 0 then
+  redis.call('GET', KEYS[5])
+end
+if done > 0 then
+  redis.call('GET', KEYS[6])
+end
+local undone = ARGV[6] ~= '' and redis.call('GET', KEYS[7])
+
+if reads then
+  redis.call('ZREM', KEYS[4], ARGV[8])
+  if ARGV[5] ~= '' then
+    redis.call('ZREM', KEYS[2], ARGV[5])
+  end
+  if keep > 0 then
+    redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[8])
+    redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), keep))
+  end
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now / 1000))
+elseif keep > 0 then
+  redis.call('PEXPIRE', KEYS[1], keep)
+else
+  redis.call('DEL', KEYS[1])
+end
+if undo > 0 then
+  redis.call('SET', KEYS[5], 'undone', 'PX', undo)
+end
+if ours and first[1] then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, that is over now
+end
+if done > 0 then
+  redis.call('SET', KEYS[6], '1', 'PX', done)
+  if waiting then
+    finished()
+  end
+end
+if reads then
+  local last = redis.call('ZRANGE', KEYS[4], '-1', '-1', 'WITHSCORES')
+  if last[1] then -- L runs out with the last of those who still read
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last[2] - math.floor(now / 1000)))
+    if done > 0 and not blocked() then
+      admit(now, stamp, lease, nil) -- whoever stood before them has left, because the work is done
+    end
+  else
+    redis.call('DEL', KEYS[1])
+    if waiting then
+      serve(now, stamp, counter, nil, nil)
+    end
+  end
+  return 'released' .. at
+end
+if keep > 0 then
+  redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
+  tell(now, nil, -math.huge, keep)
+  return 'released' .. at
+end
+
+local left
+lease = nil
+if waiting then
+  lease, left = serve(now, stamp, counter, nil, 'readers')
+end
+if ARGV[6] == '' then
+  return 'released' .. at
+end
+local token, inbox, block, once, metadata = string.match(ARGV[6], '^([^|]*)|([^|]*)|[^|]*|[^|]*|([^|]*)|([^|]*)|(.*)$')
+if undone then
+  return 'released' .. at .. 'undone' .. at
+elseif once == '1' and redis.call('GET', KEYS[6]) then
+  return 'released' .. at .. 'done' .. at
+elseif not lease then
+  redis.call('DEL', KEYS[4])
+  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
+end
+if string.sub(lease, 1, #token + 1) == token .. ':' then
+  -- It was in Q already, because it has asked by itself before this late release came, and has just been served.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
+  redis.call('PEXPIRE', KEYS[1], ARGV[7])
+  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease
+end
+local place, listening = queue(now, ARGV[6], inbox)
+if place == 1 and string.sub(lease, 1, 7) == 'shared:' then
+  announce() -- to the readers who have just entered
+end
+return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

@@ -1,0 +1,338 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// readWrite is the Store of one server, or of a cluster, with readers. A writer's lease lies in L as that of single does. While
+// readers hold, L says so, with the fence of their phase, and the sorted set R beside it has an entry with an expiry for each.
+//
+// While a slot of a cluster moves, its steps are refused, because they name several keys, and the Engine repeats them. Only renewals
+// go on, in steps of one key each.
+type readWrite struct {
+	Single
+	cluster ClusterClient // nil: one server
+}
+
+var _ interface {
+	store.Store
+	store.Inspector
+	store.Revoker
+	store.Fencer
+	store.ServerChecker
+	store.Downgrader
+} = readWrite{}
+
+// A readWrite whose client can subscribe is a Notifier too.
+type (
+	listeningReadWrite struct {
+		readWrite
+		*Subscription
+	}
+	listeningReadWriteCluster struct {
+		readWrite
+		*ShardSubscriptions
+	}
+)
+
+var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
+
+// Acquire is that of the Store; who waits goes on using the channel.
+func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.readWrite.Acquire(ctx, c)
+}
+
+// BeginAcquire is that of the Store; who waits goes on using the channel.
+func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.readWrite.BeginAcquire(ctx, c)
+}
+
+// BeginRenew is that of the Store; who reads goes on using the channel, to hear of writers.
+func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+	for _, c := range cs {
+		if c.Mode == store.Shared && c.Inbox != "" {
+			l.use(c.Key)
+		}
+	}
+	l.readWrite.BeginRenew(ctx, cs, told)
+}
+
+// Renew is that of the Store; who reads goes on using the channel, to hear of writers.
+func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	for _, c := range cs {
+		if c.Mode == store.Shared && c.Inbox != "" {
+			l.use(c.Key)
+		}
+	}
+	return l.readWrite.Renew(ctx, cs)
+}
+
+// NewReadWrite is New, with readers.
+func NewReadWrite(c Client, cfg Settings) (store.Store, error) {
+	s, err := New(c, cfg)
+	switch s := s.(type) {
+	case Single:
+		return readWrite{Single: s}, nil
+	case listening:
+		return listeningReadWrite{readWrite{Single: s.Single}, s.Subscription}, nil
+	case listeningCluster:
+		return listeningReadWriteCluster{readWrite{s.Single, s.Cluster.cluster}, s.ShardSubscriptions}, nil
+	}
+	return nil, err
+}
+
+// ReaderEntry is a claim's entry in R. It must not change while the token lives.
+func ReaderEntry(c store.Claim) string { return c.Owner + "|" + cmp.Or(c.Inbox, "-") }
+
+// PhaseNoteKey names the note that a break leaves for all readers of a phase.
+func PhaseNoteKey(key string, fence uint64) string {
+	return TombstoneKey(key, strconv.FormatUint(fence, 10))
+}
+
+// Acquire runs rw_acquire.lua.
+func (s readWrite) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return s.acquire(c).ask(ctx, s.Steps)
+}
+
+func (s readWrite) acquire(c store.Claim) *question {
+	waits, reader := "", "0"
+	if c.Queue {
+		waits = waitsAs(c)
+	}
+	if c.Mode == store.Shared {
+		reader = "1"
+	}
+	words := rwAcquireScript.Words(
+		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key), TombstoneKey(c.Key, c.Owner), DoneKey(c.Key)},
+		c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata, waits, ReaderEntry(c), reader)
+	return s.question(rwAcquireScript, words, entered, 0)
+}
+
+// entered reads the answer to an acquire.
+func entered(_ *question, text string) (store.Grant, error) {
+	g, ok := phaseGrantOf(text)
+	if !ok {
+		return store.Grant{}, Unreadable("acquire")
+	}
+	return g, nil
+}
+
+// BeginAcquire is Acquire, which can be left.
+func (s readWrite) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
+	return s.begin(ctx, s.acquire(c))
+}
+
+// phaseGrantOf reads the answer to an acquire.
+func phaseGrantOf(text string) (store.Grant, bool) {
+	entered, ok := strings.CutPrefix(text, "entered ")
+	if !ok {
+		return grantOf(text)
+	}
+	r := Reply{entered}
+	g := store.Grant{State: store.Granted, At: r.Time()}
+	_ = r.Word() // its PTTL: what is left is counted on our clock
+	g.Writer = r.Word() == "1"
+	h, ok := ParseLease(r.Rest)
+	g.Fence, g.FenceCount = h.Fence, h.Block
+	return g, ok
+}
+
+// Renew runs rw_renew.lua, on a cluster once for each slot.
+func (s readWrite) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	grants := make([]store.Grant, len(cs))
+	renew := func(b *Batch) {
+		b.readers = true
+		s.renew(ctx, b, grants)
+		s.complete(ctx, b, grants)
+	}
+	if s.cluster != nil {
+		Cluster(s).Each(Batches(cs, SlotOf), renew)
+	} else {
+		for _, b := range Batches(cs, anywhere) {
+			renew(b)
+		}
+	}
+	return answers(grants)
+}
+
+// BeginRenew is Renew: each node's answers count when they come.
+func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+	group := anywhere
+	if s.cluster != nil {
+		group = SlotOf
+	}
+	grants := make([]store.Grant, len(cs))
+	for _, b := range inParts(Batches(cs, group)) {
+		b.readers = true
+		s.beginRenewal(ctx, b, grants, told, func() { s.complete(ctx, b, grants) })
+	}
+}
+
+// complete renews those leases by themselves whose slot moves, and looks up those that are not ours.
+func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant) {
+	for _, one := range b.alone(grants) {
+		s.renewAlone(ctx, one, grants)
+	}
+	s.lookUp(ctx, b, grants)
+}
+
+// readersCall is rw_renew.lua, for writers too: after a downgrade that was not answered, nobody knows who is one.
+func (b *Batch) readersCall() *Call {
+	keys := make([]string, 0, 3*len(b.Places))
+	args := make([]any, 0, 4*len(b.Places))
+	for c := range b.Claims() {
+		keys = append(keys, c.Key, QueueKey(c.Key), ReadersKey(c.Key))
+		args = append(args, c.Owner, Millis(c.TTL), ReaderEntry(*c), strconv.FormatUint(c.Fence, 10))
+	}
+	return rwRenewScript.Call(keys, args...)
+}
+
+// renewAlone renews one lease while its slot moves. A reader's part goes first: as long as that lasts no other reader's release
+// makes L end sooner, and while L says the same phase nobody has taken the part away.
+func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
+	c, i := *b.first(), b.Places[0]
+	part := "0"
+	if c.Fence != 0 {
+		var err error
+		if part, err = rwPartScript.Run(ctx, s.Renewals, []string{ReadersKey(c.Key)}, ReaderEntry(c), Millis(c.TTL)); err != nil {
+			b.Fail(grants, err)
+			return
+		}
+	}
+	if part == "0" { // a writer, also one whose downgrade is not answered
+		Cluster(s).renewAlone(ctx, b, grants)
+		return
+	}
+	c.Owner = fmt.Sprintf("%s:%d", SharedToken, c.Fence)
+	s.renew(ctx, &Batch{all: []store.Claim{c}, Places: []int{0}}, grants[i:i+1])
+	if g := &grants[i]; g.State == store.Granted {
+		queued, err := do(ctx, s.Renewals, link.Renewal, "exists", QueueKey(c.Key))
+		g.Writer = err == nil && queued == "1"
+	}
+}
+
+// Release runs rw_release.lua. Next is left out when the key is kept: nobody gets it before that is over.
+func (s readWrite) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return s.release(c).ask(ctx, s.Steps)
+}
+
+func (s readWrite) release(c store.Claim) *question {
+	r := releaseOf(c)
+	phase := r.tombstone
+	if c.Fence != 0 {
+		phase = PhaseNoteKey(c.Key, c.Fence)
+	}
+	words := rwReleaseScript.Words(
+		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key), r.tombstone, DoneKey(c.Key), r.nextTombstone, phase},
+		c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.entry, r.next, r.nextTTL, ReaderEntry(c))
+	return releasing(rwReleaseScript, words)
+}
+
+// BeginRelease is Release, which can be left.
+func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
+	return s.begin(ctx, s.release(c))
+}
+
+// Undo repeats a release until it is confirmed.
+func (s readWrite) Undo(ch calls.Chore) {
+	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) { s.tell(s.release(c), told) })
+}
+
+// Downgrade runs rw_downgrade.lua.
+func (s readWrite) Downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
+	words := rwDowngradeScript.Words(
+		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key)},
+		c.Owner, Millis(c.TTL), ReaderEntry(c), strconv.FormatUint(c.Fence, 10))
+	g, err := s.question(rwDowngradeScript, words, downgraded, 0).ask(ctx, s.Steps)
+	switch g.State {
+	case store.Granted:
+		g.Fence, g.FenceCount = c.Fence, 1
+	case store.NotOurs:
+		if reason, ok := s.Revoked(ctx, c); ok {
+			g.State, g.Reason = store.Revoked, reason
+		}
+	default:
+	}
+	return g, err
+}
+
+// downgraded reads the answer to a downgrade.
+func downgraded(_ *question, text string) (store.Grant, error) {
+	r := Reply{text}
+	switch ours, at := r.Word(), r.Time(); ours {
+	case "1":
+		return store.Grant{State: store.Granted, At: at, Writer: r.Rest == "1"}, nil
+	case "0":
+		return store.Grant{State: store.NotOurs, At: at}, nil
+	}
+	return store.Grant{}, Unreadable("downgrade")
+}
+
+// Inspect runs rw_inspect.lua.
+func (s readWrite) Inspect(ctx context.Context, key string) (store.Info, error) {
+	info, _, err := s.look(ctx, key)
+	return info, err
+}
+
+func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText, error) {
+	info, text, err := s.ReadReaders(ctx, key)
+	if err != nil || !info.Held {
+		return info, LeaseText{}, err
+	}
+	h, ours := ParseLease(text)
+	Describe(&info, h, ours)
+	return info, h, nil
+}
+
+// ReadReaders is read, which counts readers too.
+func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string, error) {
+	v, err := rwInspectScript.Run(ctx, s.Client, []string{key, QueueKey(key), ReadersKey(key)})
+	if err != nil {
+		return store.Info{}, "", err
+	}
+	r := Reply{v}
+	now, left, waiters, readers := r.Time(), r.Duration(), int(r.Integer()), int(r.Integer())
+	info, text, err := infoOf(now, left, waiters, r.Rest)
+	info.Readers = readers
+	return info, text, err
+}
+
+// Revoke looks the holder up, and throws it out if it has that fence, as single does; readers are thrown out together, because
+// the fence is theirs together. They find a note that is named after it.
+func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
+	info, holder, err := s.look(ctx, key)
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if there, err := breakable(info, holder, fence); !there {
+		return store.Grant{State: store.NotOurs}, err
+	}
+	note := TombstoneKey(key, holder.Token)
+	if info.Mode == store.Shared {
+		note = PhaseNoteKey(key, holder.Fence)
+	}
+	v, err := rwBreakScript.Run(ctx, s.Client,
+		[]string{key, QueueKey(key), CounterKey(key), ReadersKey(key), note},
+		holder.begins(), "revoked:"+reason, Millis(noteFor(info)))
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if v != "1" {
+		return store.Grant{State: store.NotOurs}, nil
+	}
+	return store.Grant{State: store.Released}, nil
+}

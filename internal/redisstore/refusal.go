@@ -1,0 +1,85 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the script granted and freed
+// nothing: it is refused before it runs, or aborted by its first write of consequence. So do a failed dial and a full pool. All else (EOF,
+// time-out, reset, a context that ended inside go-redis) is unclear, and returned as it is.
+func Refused(err error) error {
+	var reply redis.Error
+	var network *net.OpError
+	switch {
+	case errors.As(err, &reply):
+		return refusedBy(code(reply.Error()), err)
+	case errors.As(err, &network) && network.Op == "dial",
+		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted),
+		errors.Is(err, link.ErrHangs), errors.Is(err, link.ErrNoState), errors.Is(err, link.ErrLeft):
+		return &store.Refusal{Temporary: true, Err: err}
+	case errors.Is(err, redis.ErrClosed):
+		return &store.Refusal{Err: fmt.Errorf("%w; the Locker's client was closed before the Locker", err)}
+	}
+	return err
+}
+
+// refusedBy says what an error reply means and, where it needs somebody to act, what to do.
+func refusedBy(code string, err error) error {
+	switch code {
+	case "TRYAGAIN": // a slot moves
+		return &store.Refusal{Temporary: true, Err: moving{err}}
+	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MOVED", "ASK":
+		return &store.Refusal{Temporary: true, Err: err}
+	case "WRONGTYPE":
+		return &store.Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; it was left alone, choose another key (%w)", store.ErrInvalidKey, err)}
+	case "OOM":
+		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free some (%w)", err)}
+	case "NOPERM":
+		return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need (%w)", err)}
+	case "MISCONF":
+		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
+	case "NOREPLICAS":
+		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it has too few replicas (%w)", err)}
+	}
+	switch {
+	case redis.IsMaxClientsError(err):
+		return &store.Refusal{Temporary: true, Err: err}
+	case redis.IsAuthError(err):
+		return &store.Refusal{Err: fmt.Errorf("the server wants another user or password; check the client's options (%w)", err)}
+	case code == "ERR":
+		return &store.Refusal{Err: err}
+	}
+	return err // not a word of Redis's: something in between that may have passed the call on
+}
+
+// code is the first word of an error reply. Redis before 7.0, and substitutes for it, put the error of a command inside a
+// script behind "ERR Error running script (call to f_…): @user_script:12: " or the like, sometimes with a '-' in front.
+func code(reply string) string {
+	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
+		for part := range strings.SplitSeq(rest, ": ") {
+			word, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(part), "-"), " ")
+			if len(word) > 1 && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" {
+				return word
+			}
+		}
+	}
+	word, _, _ := strings.Cut(reply, " ")
+	return word
+}
+
+// moving is an error reply that a script gets while its slot moves.
+type moving struct{ error }
+
+// Is is for errors.Is with ErrMoving.
+func (moving) Is(target error) bool { return target == store.ErrMoving }
+
+// Unwrap returns the reply.
+func (m moving) Unwrap() error { return m.error }

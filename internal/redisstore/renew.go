@@ -1,0 +1,184 @@
+package redisstore
+
+import (
+	"context"
+	"iter"
+	"strings"
+	"sync"
+
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Batch is those claims of a renewal that go out in one script.
+type Batch struct {
+	handed  bool // they were handed over, and this confirms them
+	readers bool // the Store has readers
+	all     []store.Claim
+	Places  []int // of those in the batch
+}
+
+// Claims are those of the batch, in order.
+func (b *Batch) Claims() iter.Seq[*store.Claim] {
+	return func(yield func(*store.Claim) bool) {
+		for _, i := range b.Places {
+			if !yield(&b.all[i]) {
+				return
+			}
+		}
+	}
+}
+
+// first is one of them.
+func (b *Batch) first() *store.Claim { return &b.all[b.Places[0]] }
+
+// Batches sorts claims by what they have in common: whether they were handed over, and their group.
+func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
+	type kind struct {
+		handed bool
+		group  uint16
+	}
+	var all []*Batch
+	known := make(map[kind]*Batch)
+	for i := range cs {
+		k := kind{cs[i].ByHandoff, group(cs[i].Key)}
+		b := known[k]
+		if b == nil {
+			b = &Batch{handed: k.handed, all: cs}
+			known[k], all = b, append(all, b)
+		}
+		b.Places = append(b.Places, i)
+	}
+	return all
+}
+
+// call is the script that renews the batch: renew.lua, or confirm.lua for those that were handed over.
+func (b *Batch) call() *Call {
+	if b.readers {
+		return b.readersCall()
+	}
+	if b.handed {
+		return b.confirmation()
+	}
+	keys := make([]string, 0, len(b.Places))
+	args := make([]any, 0, 2*len(b.Places))
+	for c := range b.Claims() {
+		keys = append(keys, c.Key)
+		args = append(args, c.Owner, Millis(c.TTL))
+	}
+	return renewScript.Call(keys, args...)
+}
+
+func (b *Batch) confirmation() *Call {
+	keys := make([]string, 0, 2*len(b.Places))
+	args := make([]any, 0, 2*len(b.Places))
+	for c := range b.Claims() {
+		keys = append(keys, c.Key, QueueKey(c.Key))
+		args = append(args, c.Owner, Millis(c.TTL))
+	}
+	return confirmScript.Call(keys, args...)
+}
+
+// Fill puts an answer into the grants of the batch. short is why it does not count for those that are still ours, if so.
+func (b *Batch) Fill(grants []store.Grant, text string, short error) {
+	r := Reply{text}
+	at := r.Time()
+	for n, i := range b.Places {
+		switch {
+		case len(r.Rest) != len(b.Places):
+			grants[i] = store.Grant{Err: Unreadable("renew")}
+		case r.Rest[n] == '0':
+			grants[i] = store.Grant{State: store.NotOurs, At: at}
+		case short != nil:
+			grants[i] = store.Grant{Err: short}
+		default:
+			grants[i] = store.Grant{State: store.Granted, At: at, Writer: r.Rest[n] == '2'}
+		}
+	}
+}
+
+// Fail says of all of the batch why there is no answer.
+func (b *Batch) Fail(grants []store.Grant, err error) {
+	for _, i := range b.Places {
+		grants[i] = store.Grant{Err: err}
+	}
+}
+
+// anywhere is the group of all keys of one server.
+func anywhere(string) uint16 { return 0 }
+
+// Renew runs renew.lua for all claims in one call, and confirm.lua in another one for those that were handed over, if
+// there are any.
+func (s Single) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	grants := make([]store.Grant, len(cs))
+	for _, b := range Batches(cs, anywhere) {
+		s.renew(ctx, b, grants)
+	}
+	return s.Renewed(ctx, cs, grants)
+}
+
+// renew sends one batch.
+func (s Single) renew(ctx context.Context, b *Batch, grants []store.Grant) {
+	call := b.call().link()
+	call.Acked = s.acks.asked()
+	text, err := s.Renewals.Do(ctx, call)
+	b.answered(call, text, err, s.acks, grants)
+}
+
+// Renewed completes the answers: whoever is not ours is looked up once, for it may have been revoked.
+func (s Single) Renewed(ctx context.Context, cs []store.Claim, grants []store.Grant) ([]store.Grant, error) {
+	all := &Batch{all: cs}
+	for i := range cs {
+		all.Places = append(all.Places, i)
+	}
+	s.lookUp(ctx, all, grants)
+	return answers(grants)
+}
+
+// answers are the grants; when there is no answer at all, the reason is the answer.
+func answers(grants []store.Grant) ([]store.Grant, error) {
+	for _, g := range grants {
+		if g.Err == nil {
+			return grants, nil
+		}
+	}
+	if len(grants) == 0 {
+		return grants, nil
+	}
+	return nil, grants[0].Err
+}
+
+// lookUp finds out whether leases that are not ours were revoked. After a restart without data these
+// are all leases of a process, so their notes are read together.
+func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
+	var work sync.WaitGroup
+	for _, i := range b.Places {
+		if grants[i].State != store.NotOurs {
+			continue
+		}
+		work.Go(func() {
+			if reason, ok := s.Revoked(ctx, b.all[i]); ok {
+				grants[i].State, grants[i].Reason = store.Revoked, reason
+			}
+		})
+	}
+	work.Wait()
+}
+
+// Revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same. GETEX, because a
+// client may send what only reads to a replica, which may lag.
+func (s Single) Revoked(ctx context.Context, c store.Claim) (reason string, ok bool) {
+	reason, ok = s.noted(ctx, TombstoneKey(c.Key, c.Owner))
+	if !ok && c.Fence != 0 {
+		return s.noted(ctx, PhaseNoteKey(c.Key, c.Fence))
+	}
+	return reason, ok
+}
+
+func (s Single) noted(ctx context.Context, note string) (reason string, ok bool) {
+	v, err := do(ctx, s.Renewals, link.Renewal, "getex", note)
+	if err != nil {
+		return "", false
+	}
+	return strings.CutPrefix(v, "revoked:")
+}

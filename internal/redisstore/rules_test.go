@@ -1,0 +1,106 @@
+package redisstore
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// Rules that a script must keep whatever calls it. The tests send the files as they are.
+
+// scriptText is a script with its fragments before it.
+func scriptText(t *testing.T, names ...string) string {
+	t.Helper()
+	var all strings.Builder
+	for _, name := range names {
+		text, err := os.ReadFile(filepath.Join("lua", name+".lua"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// A replica that lags behind has not got the lease. It must not answer that there is none: the
+// answer would end a lease that is held. It refuses as READONLY, because each script writes before
+// it says no.
+func TestALaggingReplicaNeverSaysNo(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := server.Client(t)
+	if err := c.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	token := strings.Repeat("T", tokenBytes)
+	for name, call := range map[string]struct {
+		text string
+		keys []string
+		args []any
+	}{
+		"join":     {scriptText(t, "join"), []string{"L", "J"}, []any{token, "secret", 1000, 0, 0, 0}},
+		"leave":    {scriptText(t, "leave"), []string{"L", "J"}, []any{token}},
+		"delegate": {scriptText(t, "delegate"), []string{"L", "J"}, []any{token, "secret", 1, 1, 1000}},
+		"break":    {scriptText(t, "grant", "hand", "break"), []string{"L", "Q", "C", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"rw_break": {scriptText(t, "grant", "hand", "readers", "rw_break"), []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"free":     {scriptText(t, "free"), []string{"L"}, []any{token, 0}},
+	} {
+		answer, err := c.Eval(t.Context(), call.text, call.keys, call.args...).Result()
+		if err == nil || !strings.Contains(err.Error(), "READONLY") {
+			t.Errorf("%s: a replica answers %v, %v", name, answer, err)
+		}
+	}
+}
+
+// The counter keeps 16 digits when a block of fences crosses the end of a second: with 17 it would
+// be read as a number above 2^53, where fences repeat.
+func TestTheCounterKeepsItsDigitsAtTheEndOfASecond(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	const block = 99999 // in µs: a tenth of all calls cross the end of a second
+	for i := range 300 {
+		fence, counter := acquired(t, c, fmt.Sprint(i), block)
+		if len(counter) != 16 || counter < fence {
+			t.Fatalf("call %d: fence %s, counter %s", i, fence, counter)
+		}
+	}
+}
+
+// A counter that is ahead of the clock by more than 100 ms gives one fence at a time, so that it
+// falls back behind the clock.
+func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	for _, ahead := range []time.Duration{time.Second, 5 * time.Second} {
+		now := c.Time(t.Context()).Val()
+		start := now.Add(ahead).UnixMicro()
+		name := ahead.String()
+		if err := c.Set(t.Context(), "C"+name, start, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if fence, counter := acquired(t, c, name, 64); fence != counter || fence != fmt.Sprint(start+1) {
+			t.Errorf("%v ahead: fence %s, counter %s, want both %d", ahead, fence, counter, start+1)
+		}
+	}
+}
+
+// acquired acquires a free key by acquire.lua, and returns the first fence of its block and what is
+// in the counter.
+func acquired(t *testing.T, c *redis.Client, name string, block int) (fence, counter string) {
+	t.Helper()
+	text := strings.Replace(scriptText(t, "acquire"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue"), 1)
+	token := strings.Repeat("T", tokenBytes)
+	keys := []string{"L" + name, "Q" + name, "C" + name, "X" + name}
+	if err := c.Eval(t.Context(), text, keys, token, 60000, block).Err(); err != nil {
+		t.Fatal(err)
+	}
+	lease := c.Get(t.Context(), keys[0]).Val()
+	return strings.Split(lease, ":")[1], c.Get(t.Context(), keys[2]).Val()
+}

@@ -1,0 +1,174 @@
+package redisstore
+
+import (
+	"context"
+	_ "embed"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/link"
+)
+
+// Client is the least that a Store on Redis asks of a client: a *redis.Client is one.
+type Client interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// do sends a command, once, whose answer is one string. Its second word is a key, unless it is alone.
+func do(ctx context.Context, to link.Sender, class link.Class, words ...any) (string, error) {
+	key := ""
+	if len(words) > 1 {
+		key, _ = words[1].(string)
+	}
+	return to.Do(ctx, &link.Call{Words: words, Key: key, Class: class})
+}
+
+// Script is a Lua file; its header says what it is given, what it returns, and why it is idempotent.
+// Fragments, which several scripts share, stand in it.
+type Script struct {
+	*link.Script
+	Text  string
+	class link.Class
+}
+
+// NewScript puts fragments before a script, or where it has a line for them: behind what should not
+// pay for them, as Lua makes every function anew in each run.
+func NewScript(text string, fragments ...string) Script {
+	before, after, found := strings.Cut(text, "\n-- fragments\n")
+	if !found {
+		before, after = "", text
+	}
+	text = before + strings.Join(fragments, "") + after
+	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
+}
+
+// as makes calls of the script urgent in another way.
+func (s Script) as(class link.Class) Script {
+	s.class = class
+	return s
+}
+
+// Run executes the script once, and waits for its answer. args are strings and int64s.
+func (s Script) Run(ctx context.Context, to link.Sender, keys []string, args ...any) (string, error) {
+	call := Call{script: s, Words: s.Words(keys, args...)}
+	return call.Run(ctx, to)
+}
+
+// Call is a script that is about to be run.
+type Call struct {
+	script Script
+	Words  []any
+}
+
+// Call is what runs the script later.
+func (s Script) Call(keys []string, args ...any) *Call {
+	return &Call{script: s, Words: s.Words(keys, args...)}
+}
+
+// Again is the same call to another server. Its words are its own, because a hook of that client may
+// change them, as one that puts a prefix before all keys does; what they point to is shared.
+func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
+
+// Run executes the call once, and waits for its answer.
+func (c *Call) Run(ctx context.Context, to link.Sender) (string, error) {
+	v, err := to.Do(ctx, c.link())
+	if err != nil {
+		return "", Refused(err)
+	}
+	return v, nil
+}
+
+// link is the call as links know it. A script's first key stands in its words as it is.
+func (c *Call) link() *link.Call {
+	key, _ := c.Words[3].(string)
+	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
+}
+
+// short are the words of a script that takes "" and 0 for whatever is missing at the end of its keys
+// and arguments, because each of them costs the server as much as a line of Lua.
+func (s Script) short(keys []string, args ...any) []any {
+	for keys[len(keys)-1] == "" {
+		keys = keys[:len(keys)-1]
+	}
+	for args[len(args)-1] == "" || args[len(args)-1] == int64(0) {
+		args = args[:len(args)-1]
+	}
+	return s.Words(keys, args...)
+}
+
+var (
+	//go:embed lua/grant.lua
+	grantLua string
+	//go:embed lua/hand.lua
+	handLua string
+	//go:embed lua/queue.lua
+	queueLua string
+	//go:embed lua/once.lua
+	onceLua string
+	//go:embed lua/readers.lua
+	readersLua string
+
+	//go:embed lua/acquire.lua
+	acquireLua string
+	//go:embed lua/acquire_all.lua
+	acquireAllLua string
+	//go:embed lua/renew.lua
+	renewLua string
+	//go:embed lua/confirm.lua
+	confirmLua string
+	//go:embed lua/free.lua
+	freeLua string
+	//go:embed lua/release.lua
+	releaseLua string
+	//go:embed lua/break.lua
+	breakLua string
+	//go:embed lua/inspect.lua
+	inspectLua string
+	//go:embed lua/raise_fence.lua
+	raiseFenceLua string
+
+	//go:embed lua/rw_acquire.lua
+	rwAcquireLua string
+	//go:embed lua/rw_renew.lua
+	rwRenewLua string
+	//go:embed lua/rw_part.lua
+	rwPartLua string
+	//go:embed lua/rw_release.lua
+	rwReleaseLua string
+	//go:embed lua/rw_downgrade.lua
+	rwDowngradeLua string
+	//go:embed lua/rw_break.lua
+	rwBreakLua string
+	//go:embed lua/rw_inspect.lua
+	rwInspectLua string
+
+	//go:embed lua/delegate.lua
+	delegateLua string
+	//go:embed lua/join.lua
+	joinLua string
+	//go:embed lua/leave.lua
+	leaveLua string
+
+	acquireScript    = NewScript(acquireLua, grantLua, handLua, queueLua)
+	acquireAllScript = NewScript(acquireAllLua)
+	renewScript      = NewScript(renewLua).as(link.Renewal)
+	confirmScript    = NewScript(confirmLua).as(link.Renewal)
+	releaseScript    = NewScript(releaseLua, grantLua, handLua, queueLua, onceLua).as(link.Release)
+	freeScript       = NewScript(freeLua).as(link.Release)
+	breakScript      = NewScript(breakLua, grantLua, handLua)
+	inspectScript    = NewScript(inspectLua)
+	raiseFenceScript = NewScript(raiseFenceLua)
+	delegateScript   = NewScript(delegateLua)
+	joinScript       = NewScript(joinLua).as(link.Renewal)
+	leaveScript      = NewScript(leaveLua).as(link.Release)
+
+	rwAcquireScript   = NewScript(rwAcquireLua, grantLua, handLua, queueLua, readersLua)
+	rwRenewScript     = NewScript(rwRenewLua).as(link.Renewal)
+	rwPartScript      = NewScript(rwPartLua).as(link.Renewal)
+	rwReleaseScript   = NewScript(rwReleaseLua, grantLua, handLua, queueLua, onceLua, readersLua).as(link.Release)
+	rwDowngradeScript = NewScript(rwDowngradeLua, grantLua, handLua, readersLua)
+	rwBreakScript     = NewScript(rwBreakLua, grantLua, handLua, readersLua)
+	rwInspectScript   = NewScript(rwInspectLua)
+)

@@ -1,0 +1,226 @@
+package redisstore
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// line is one connection to a node of a cluster, and the goroutine that reads it, for all channels that lie there. It ends, for
+// good, when anything is wrong with it.
+type line struct {
+	of   *ShardSubscriptions
+	addr string
+
+	mu      sync.Mutex // also: what is written and what is pending have the same order
+	pubsub  *redis.PubSub
+	pending []pending // subscriptions without an answer, the oldest first
+	closed  bool
+
+	// Of the goroutine that reads:
+	live  map[string]*shard // by channel
+	swept time.Time         // when unused channels were last looked for
+}
+
+// pending is a subscription without an answer.
+type pending struct {
+	shard  *shard
+	name   string
+	since  time.Time
+	answer chan error
+}
+
+var errLineLost = errors.New("the connection that tells of turns was lost")
+
+func newLine(s *ShardSubscriptions, addr string, node *redis.Client) *line {
+	return &line{of: s, addr: addr, pubsub: node.Subscribe(s.ctx), live: make(map[string]*shard), swept: time.Now()}
+}
+
+// subscribe sends the subscription; the answer comes from the goroutine that reads.
+func (l *line) subscribe(sh *shard, name string) <-chan error {
+	p := pending{sh, name, time.Now(), make(chan error, 1)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		p.answer <- errLineLost
+		return p.answer
+	}
+	l.pending = append(l.pending, p)
+	var err error
+	if isSharded(name) {
+		err = l.pubsub.SSubscribe(l.of.ctx, name)
+	} else {
+		err = l.pubsub.Subscribe(l.of.ctx, name)
+	}
+	if err != nil {
+		l.hangUp(err)
+	}
+	return p.answer
+}
+
+func isSharded(name string) bool { return strings.HasPrefix(name, shardPrefix) }
+
+// run reads until the line is lost, and then finds another way for its channels.
+func (l *line) run() {
+	l.read()
+	l.close()
+	l.of.mu.Lock()
+	delete(l.of.lines, l.addr)
+	l.of.mu.Unlock()
+	if len(l.live) > 0 {
+		l.of.lost(slices.Collect(maps.Values(l.live)))
+	}
+}
+
+// read passes on what the node says.
+func (l *line) read() {
+	asked := false
+	for {
+		said, err := l.pubsub.ReceiveTimeout(l.of.ctx, silentFor)
+		switch {
+		case err == nil:
+			asked = false
+			switch said := said.(type) {
+			case *redis.Message:
+				if e, ok := ParseEvent(said.Payload); ok {
+					l.of.say(e)
+				}
+			case *redis.Subscription:
+				if !l.changed(said) {
+					return
+				}
+			}
+		case timedOut(err) && !asked && !l.overdue():
+			asked = true
+			if l.pubsub.Ping(l.of.ctx) != nil {
+				return
+			}
+		case isReply(err):
+			if !l.refused(err) {
+				return
+			}
+		default:
+			l.fail(err)
+			return
+		}
+		l.sweep()
+	}
+}
+
+func isReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}
+
+// changed sees a subscription begin or end. It is false when go-redis has connected again by itself: something may be lost.
+func (l *line) changed(s *redis.Subscription) bool {
+	if s.Kind == "ssubscribe" || s.Kind == "subscribe" {
+		p, ok := l.next(s.Channel)
+		if !ok {
+			return false
+		}
+		l.of.mu.Lock()
+		p.shard.line, p.shard.since = l, time.Now()
+		l.of.mu.Unlock()
+		l.live[p.name] = p.shard
+		p.answer <- nil
+		return true
+	}
+	sh := l.live[s.Channel]
+	delete(l.live, s.Channel)
+	if sh != nil { // not by us: its slot has moved
+		l.of.cluster.ReloadState(l.of.ctx)
+		l.of.work.Go(func() { l.of.lost([]*shard{sh}) })
+	}
+	return true
+}
+
+// next takes the oldest subscription without an answer, if it is that of the channel; "": whatever it is.
+func (l *line) next(channel string) (pending, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.pending) == 0 || channel != "" && l.pending[0].name != channel {
+		return pending{}, false
+	}
+	p := l.pending[0]
+	l.pending = l.pending[1:]
+	return p, true
+}
+
+// refused gives the oldest subscription its answer. It is false when there is none: then the error concerns the line.
+func (l *line) refused(err error) bool {
+	p, ok := l.next("")
+	if ok {
+		p.answer <- err
+	}
+	return ok
+}
+
+// overdue says whether a subscription should have been answered long ago.
+func (l *line) overdue() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending) > 0 && time.Since(l.pending[0].since) >= silentFor
+}
+
+// sweep leaves channels that nobody uses any more.
+func (l *line) sweep() {
+	if time.Since(l.swept) < l.of.leaves/2 {
+		return
+	}
+	l.swept = time.Now()
+	var names []string
+	l.of.mu.Lock()
+	for name, sh := range l.live {
+		if time.Since(sh.used) >= l.of.leaves {
+			sh.line = nil
+			delete(l.of.slots, sh.slot)
+			names = append(names, name)
+		}
+	}
+	l.of.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range names {
+		if l.closed {
+			return
+		}
+		delete(l.live, name)
+		var err error
+		if isSharded(name) {
+			err = l.pubsub.SUnsubscribe(l.of.ctx, name)
+		} else {
+			err = l.pubsub.Unsubscribe(l.of.ctx, name)
+		}
+		if err != nil {
+			l.hangUp(err)
+		}
+	}
+}
+
+// close ends the line: its goroutine does the rest.
+func (l *line) close() { l.fail(errLineLost) }
+
+func (l *line) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hangUp(err)
+}
+
+// hangUp closes the connection, and fails what is pending; l.mu is held.
+func (l *line) hangUp(err error) {
+	if l.closed {
+		return
+	}
+	l.closed = true
+	l.pubsub.Close()
+	for _, p := range l.pending {
+		p.answer <- err
+	}
+	l.pending = nil
+}

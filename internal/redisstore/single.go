@@ -1,0 +1,410 @@
+// Package redisstore holds the Stores on one Redis server, on one that Sentinel picks, and on a Redis
+// Cluster. Each step is a script in folder lua, sent once.
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// New is the Store of one server or of a cluster, and a Notifier too when the client can subscribe.
+func New(c Client, cfg Settings) (store.Store, error) {
+	clients := []Client{c}
+	if cfg.RenewClient != nil {
+		clients = append(clients, cfg.RenewClient)
+	}
+	cluster, isCluster := c.(ClusterClient)
+	for _, other := range clients {
+		if _, ok := other.(ClusterClient); ok != isCluster {
+			return nil, fmt.Errorf("latchkit: WithRenewClient: a %T beside a %T leads elsewhere; give two clients of one server, or two of one cluster", other, c)
+		}
+		if err := cfg.Acks.suit(other); err != nil {
+			return nil, err
+		}
+	}
+	s := linked(clients, cfg)
+	if isCluster {
+		return listeningCluster{*NewCluster(s, cluster), NewShardSubscriptions(cluster)}, nil
+	}
+	if sub, ok := c.(Subscriber); ok {
+		return listening{s, NewSubscription(sub, NewChannel())}, nil
+	}
+	return s, nil
+}
+
+// Settings are what a Store on Redis can be told.
+type Settings struct {
+	RenewClient Client      // for renewals; nil: the client
+	Acks        Acks        // that each lease needs
+	Warn        func(error) // is called with the refusal that ends an undo; nil: nobody cares
+}
+
+// NewSingle is the Store of one server, which does not subscribe. Each call is made on the goroutine
+// of its caller.
+func NewSingle(c Client) Single {
+	to := link.Plain{Client: c}
+	return Single{Client: to, Steps: to, Renewals: to, server: c}
+}
+
+// linked is the Store whose calls go by links: renewals by those of the last client.
+func linked(clients []Client, cfg Settings) Single {
+	options := link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}
+	s := Single{server: clients[0], acks: cfg.Acks, links: link.New(clients[0], options)}
+	s.renewals = s.links
+	if len(clients) > 1 {
+		s.renewals = link.New(clients[1], options)
+	}
+	s.Client, s.Steps, s.Renewals = s.links, s.links, s.renewals
+	return s
+}
+
+// Single is the Store of one server: each step a script, sent once. Its clients lead to the same
+// server.
+type Single struct {
+	Client   link.Sender // of administrative calls
+	Steps    link.Sender // of acquires and releases
+	Renewals link.Sender // of renewals: another pool with WithRenewClient
+	server   Client
+	acks     Acks // that leases need
+
+	links, renewals *link.Links // the same ways; nil: there are none
+}
+
+var _ interface {
+	store.Store
+	store.Inspector
+	store.Revoker
+	store.Fencer
+	store.ServerChecker
+	store.Closer
+	calls.Steps
+} = Single{}
+
+// Acquire runs acquire.lua.
+func (s Single) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return s.acquire(c).ask(ctx, s.Steps)
+}
+
+func (s Single) acquire(c store.Claim) *question {
+	waits, done, once := "", "", ""
+	if c.Queue {
+		waits = waitsAs(c)
+	}
+	if c.Once > 0 {
+		done, once = DoneKey(c.Key), "1"
+	}
+	block := max(c.FenceCount, 1)
+	words := acquireScript.short(
+		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), TombstoneKey(c.Key, c.Owner), done},
+		c.Owner, Millis(c.TTL), int64(block), waits, c.Metadata, once)
+	return s.question(acquireScript, words, fromAcquire, block)
+}
+
+// question is a call that grants a lease: replicas must acknowledge it, if that is asked for.
+func (s Single) question(script Script, words []any, read func(*question, string) (store.Grant, error), block int) *question {
+	q := &question{read: read, acks: s.acks, block: block}
+	q.Script, q.Words, q.Class, q.Acked = script.Script, words, script.class, s.acks.asked()
+	q.Key, _ = words[3].(string)
+	return q
+}
+
+// fromAcquire reads the answer to an acquire.
+func fromAcquire(q *question, text string) (store.Grant, error) {
+	g, ok := freshGrantOf(text, q.block)
+	if !ok {
+		g, ok = grantOf(text)
+	}
+	if !ok {
+		return store.Grant{}, Unreadable("acquire")
+	}
+	return g, nil
+}
+
+// acquireAll runs acquire_all.lua. It is the step of a BatchAcquirer: not of every Store that is made of a single.
+func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	keys := make([]string, 0, 5*len(cs))
+	args := make([]any, 0, 5*len(cs))
+	for _, c := range cs {
+		keys = append(keys, c.Key, QueueKey(c.Key), CounterKey(c.Key), TombstoneKey(c.Key, c.Owner), DoneKey(c.Key))
+		args = append(args, c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata)
+	}
+	q := s.question(acquireAllScript, acquireAllScript.Words(keys, args...), nil, 0)
+	v, err := s.Steps.Do(ctx, &q.Call)
+	if err != nil {
+		return nil, Refused(err)
+	}
+	var short error
+	if q.Acked {
+		short = s.acks.short(q.Acks())
+	}
+	r := Reply{v}
+	grants := make([]store.Grant, len(cs))
+	for i := range grants {
+		text, ok := r.counted()
+		if !ok {
+			return nil, Unreadable("acquire_all")
+		}
+		if grants[i], ok = grantOf(text); !ok {
+			return nil, Unreadable("acquire_all")
+		}
+		if short != nil && grants[i].State == store.Granted {
+			return nil, short
+		}
+	}
+	return grants, nil
+}
+
+// waitsAs says how a claim waits; with the token before it and the metadata behind, it is the claim's entry in the queue.
+func waitsAs(c store.Claim) string {
+	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + strconv.Itoa(int(c.Mode)) +
+		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
+}
+
+// QueueEntry is a claim in the queue: token|inbox|hand-ms|mode|block|once|metadata. It must not change while the token lives.
+func QueueEntry(c store.Claim) string { return c.Owner + "|" + waitsAs(c) + "|" + c.Metadata }
+
+// AsksOnce is "1" when a claim asks whether the work is done already, "0" otherwise.
+func AsksOnce(c store.Claim) string {
+	if c.Once > 0 {
+		return "1"
+	}
+	return "0"
+}
+
+// freshGrantOf reads the answer to an acquire that has found the key free, and has all the fences that it asked for.
+func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
+	at, text, _ := strings.Cut(text, " ")
+	micros, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return g, false
+	}
+	fence, err := strconv.ParseUint(text, 10, 64)
+	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: block}, err == nil
+}
+
+// grantOf reads the answer to an acquire, also to one that came with a release.
+func grantOf(text string) (g store.Grant, ok bool) {
+	r := Reply{text}
+	state := r.Word()
+	g.At = r.Time()
+	switch state {
+	case "granted":
+		_ = r.Word() // its PTTL: what is left is counted on our clock
+		h, ok := ParseLease(r.Rest)
+		g.State, g.Fence, g.FenceCount = store.Granted, h.Fence, h.Block
+		return g, ok
+	case "busy":
+		left := r.Duration()
+		g.State, g.Place, g.NotListening = store.Busy, int(r.Integer()), r.Word() == "0"
+		g.Holder = holderOf(r.Rest, left)
+	case "undone":
+		g.State = store.Undone
+	case "revoked":
+		g.State, g.Reason = store.Revoked, r.Rest
+	case "done":
+		g.State = store.Done
+	case "not-ours":
+		g.State = store.NotOurs
+	}
+	return g, g.State != 0
+}
+
+// Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
+func (s Single) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return s.release(c).ask(ctx, s.Steps)
+}
+
+func (s Single) release(c store.Claim) *question {
+	r := releaseOf(c)
+	done, nextTombstone := "", ""
+	if r.done > 0 || r.next != "" {
+		done = DoneKey(c.Key)
+	}
+	if r.next != "" {
+		nextTombstone = r.nextTombstone
+	}
+	words := releaseScript.short(
+		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), r.tombstone, done, nextTombstone},
+		c.Owner, r.entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.next, r.nextTTL)
+	return releasing(releaseScript, words)
+}
+
+// releasing is a call that frees a lease: nobody acknowledges it.
+func releasing(script Script, words []any) *question {
+	q := &question{read: released}
+	q.Script, q.Words, q.Class = script.Script, words, script.class
+	q.Key, _ = words[3].(string)
+	return q
+}
+
+func released(_ *question, text string) (store.Grant, error) { return releasedOf(text) }
+
+// releaseCall is what a release is told besides the claim's own times.
+type releaseCall struct {
+	done                     time.Duration
+	entry, next              string
+	tombstone, nextTombstone string
+	nextTTL                  int64
+}
+
+func releaseOf(c store.Claim) releaseCall {
+	r := releaseCall{tombstone: TombstoneKey(c.Key, c.Owner)}
+	r.nextTombstone = r.tombstone
+	if c.Complete {
+		r.done = c.Once
+	}
+	if c.Queue {
+		r.entry = QueueEntry(c)
+	}
+	if c.Next != nil {
+		r.next, r.nextTombstone, r.nextTTL = QueueEntry(*c.Next), TombstoneKey(c.Key, c.Next.Owner), Millis(c.Next.TTL)
+	}
+	return r
+}
+
+// releasedOf reads the answer to a release.
+func releasedOf(text string) (g store.Grant, err error) {
+	r := Reply{text}
+	state := r.Word()
+	if r.Rest != "" {
+		g.At = r.Time()
+	}
+	switch state {
+	case "released":
+		g.State = store.Released
+		if r.Rest != "" {
+			answer, ok := grantOf(r.Rest)
+			if !ok {
+				return store.Grant{}, Unreadable("release")
+			}
+			g.Next = &answer
+		}
+	case "not-ours":
+		g.State = store.NotOurs
+	case "done":
+		g.State = store.Done
+	case "revoked":
+		g.State, g.Reason = store.Revoked, r.Rest
+	default:
+		return store.Grant{}, Unreadable("release")
+	}
+	return g, nil
+}
+
+// Inspect runs inspect.lua. Since is read from the fence, which is the server's clock in µs at the grant unless the
+// counter was ahead of it.
+func (s Single) Inspect(ctx context.Context, key string) (store.Info, error) {
+	info, _, err := s.look(ctx, key)
+	return info, err
+}
+
+func (s Single) look(ctx context.Context, key string) (info store.Info, holder LeaseText, err error) {
+	info, text, err := s.Read(ctx, key)
+	if err != nil || !info.Held {
+		return info, LeaseText{}, err
+	}
+	h, ours := ParseLease(text)
+	Describe(&info, h, ours)
+	return info, h, nil
+}
+
+// Read runs inspect.lua: what lies in the key, and until when. Since is the server's clock until it is known better.
+func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
+	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
+	if err != nil {
+		return store.Info{}, "", err
+	}
+	r := Reply{v}
+	now, left, waiters := r.Time(), r.Duration(), int(r.Integer())
+	return infoOf(now, left, waiters, r.Rest)
+}
+
+// infoOf says what lies in L, as far as that needs no reading.
+func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store.Info, string, error) {
+	if now.Equal(time.UnixMicro(0)) {
+		return store.Info{}, "", Unreadable("inspect")
+	}
+	if left == noKey {
+		return store.Info{Waiters: waiters}, "", nil
+	}
+	return store.Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
+}
+
+// Describe fills in what the lease says.
+func Describe(i *store.Info, h LeaseText, ours bool) {
+	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.Fence, h.Metadata, h.Token == KeptToken
+	if h.Token == SharedToken {
+		i.Mode = store.Shared
+	}
+	now := i.Since
+	i.Since = time.Time{}
+	if at := time.UnixMicro(int64(h.Fence)); ours && !at.After(now) {
+		i.Since = at
+	}
+}
+
+// Revoke looks the holder up, and throws it out if it has that fence. Two steps, because the name of the
+// note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
+func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
+	info, holder, err := s.look(ctx, key)
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if there, err := breakable(info, holder, fence); !there {
+		return store.Grant{State: store.NotOurs}, err
+	}
+	note := noteFor(info)
+	if info.Mode == store.Shared {
+		note = 0 // readers look for another one
+	}
+	v, err := breakScript.Run(ctx, s.Client,
+		[]string{key, QueueKey(key), CounterKey(key), TombstoneKey(key, holder.Token)},
+		holder.begins(), "revoked:"+reason, Millis(note))
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if v != "1" {
+		return store.Grant{State: store.NotOurs}, nil
+	}
+	return store.Grant{State: store.Released}, nil
+}
+
+// begins is what the lease begins with. All kept keys have one token, and so have all phases of readers: the fence tells them
+// apart.
+func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
+
+// breakable says whether the holder with that fence is there.
+func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
+	if info.Foreign {
+		return false, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", store.ErrUnsupported)}
+	}
+	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is one holder
+}
+
+// noteFor is how long a note must stand for a holder that is thrown out.
+func noteFor(info store.Info) time.Duration {
+	if info.Kept {
+		return 0 // nobody is left to read it
+	}
+	return max(info.Left, time.Minute)
+}
+
+// largestFence leaves room below 2^53, where Lua's numbers stop being exact: until the year 2255 as a clock in µs.
+const largestFence = 1<<53 - 1<<32
+
+// RaiseFence runs raise_fence.lua.
+func (s Single) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
+	if atLeast > largestFence {
+		return &store.Refusal{Err: fmt.Errorf("%w: fences end at %d", store.ErrUnsupported, uint64(largestFence))}
+	}
+	_, err := raiseFenceScript.Run(ctx, s.Client, []string{CounterKey(key)}, strconv.FormatUint(atLeast, 10))
+	return err
+}

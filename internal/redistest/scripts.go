@@ -1,0 +1,179 @@
+package redistest
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Count is how many KEYS or ARGV the header of a Lua script lists.
+type Count struct {
+	Min, Max int
+	Each     bool // so many for each lease: the caller decides how many leases
+	After    int  // and so many behind those of all leases
+}
+
+var (
+	headerStart = regexp.MustCompile(`(?m)^-- \w+\.lua: `)
+	headerPart  = regexp.MustCompile(`(?m)^-- (KEYS|ARGV|fragment): (.*(?:\n--  +.*)*)`)
+	forEach     = regexp.MustCompile(`^for each [^:]*: `)
+	lineBreak   = regexp.MustCompile(`\n--  +`)
+)
+
+// Counts reads the header of a script:
+//
+//	-- KEYS: lease L · done mark D           two
+//	-- KEYS: lease L · [done mark D]         one or two
+//	-- ARGV: for each lease: token · ttl     two for each lease; "leases L1 … Ln" is one for each
+//	-- ARGV: for each lease: token; then id  one for each lease, and one behind all of them
+//
+// Text in front of the script's own header, such as fragments with headers of their own, is
+// skipped. ok is false when the text has no header of a whole script.
+func Counts(text string) (keys, argv Count, ok bool) {
+	starts := headerStart.FindAllStringIndex(text, -1)
+	for i, start := range starts {
+		end := len(text)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		parts := map[string]string{}
+		for _, m := range headerPart.FindAllStringSubmatch(text[start[0]:end], -1) {
+			parts[m[1]] = lineBreak.ReplaceAllString(m[2], " ")
+		}
+		if _, fragment := parts["fragment"]; !fragment && parts["KEYS"] != "" {
+			return countOf(parts["KEYS"]), countOf(parts["ARGV"]), true
+		}
+	}
+	return Count{}, Count{}, false
+}
+
+func countOf(list string) Count {
+	if list == "none" || list == "" {
+		return Count{}
+	}
+	list, then, _ := strings.Cut(list, "; then ")
+	items := strings.Split(list, " · ")
+	c := Count{Min: len(items), Max: len(items)}
+	for i, item := range items {
+		if strings.HasPrefix(item, "[") {
+			c.Min = i
+			break
+		}
+	}
+	if then != "" {
+		c.After = len(strings.Split(then, " · "))
+	}
+	c.Each = forEach.MatchString(list) || len(items) == 1 && strings.Contains(list, " … ")
+	return c
+}
+
+// allows reports whether a caller may pass n keys or arguments.
+func (c Count) allows(n, leases int) bool {
+	if c.Each {
+		return n == leases*c.Max+c.After
+	}
+	return c.Min <= n && n <= c.Max
+}
+
+func (c Count) String() string {
+	switch {
+	case c.Each:
+		if c.After > 0 {
+			return fmt.Sprintf("%d for each lease and %d", c.Max, c.After)
+		}
+		return fmt.Sprintf("%d for each lease", c.Max)
+	case c.Min < c.Max:
+		return fmt.Sprintf("%d to %d", c.Min, c.Max)
+	}
+	return strconv.Itoa(c.Max)
+}
+
+// scriptCheck is a hook that fails the test when a script gets another number of KEYS or ARGV than
+// its header lists. Every script has its header in the text that is sent by EVAL. The hook
+// remembers the header for the calls by EVALSHA that follow.
+type scriptCheck struct{ t testing.TB }
+
+// headers maps the SHA-1 of a script to its header, for all clients of the test binary. A header is
+// parsed once: tests send a script thousands of times.
+var headers sync.Map
+
+// header is what a script's header lists.
+type header struct {
+	keys, argv Count
+	ok         bool
+	text       string // of the whole script
+}
+
+func (s scriptCheck) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s scriptCheck) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.check(cmd.Args())
+		return next(ctx, cmd)
+	}
+}
+
+func (s scriptCheck) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			s.check(cmd.Args())
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (s scriptCheck) check(words []any) {
+	if problem := badCall(words); problem != "" {
+		s.t.Error(problem)
+	}
+}
+
+// badCall returns what is wrong with a command, or "".
+func badCall(words []any) string {
+	if len(words) < 3 {
+		return ""
+	}
+	name, _ := words[0].(string)
+	text, _ := words[1].(string)
+	switch strings.ToLower(name) {
+	case "eval":
+		sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
+		sha := hex.EncodeToString(sum[:])
+		if _, known := headers.Load(sha); !known {
+			h := header{text: text}
+			h.keys, h.argv, h.ok = Counts(text)
+			headers.Store(sha, h)
+		}
+		text = sha
+	case "evalsha":
+	default:
+		return ""
+	}
+	known, ok := headers.Load(text)
+	if !ok {
+		return ""
+	}
+	h := known.(header) //nolint:forcetypeassert // it holds nothing else
+	keys, argv := h.keys, h.argv
+	nKeys, isInt := words[2].(int)
+	if !h.ok || !isInt { // a script of somebody else
+		return ""
+	}
+	nArgv, leases := len(words)-3-nKeys, 1
+	if keys.Each {
+		leases = (nKeys - keys.After) / keys.Max
+	}
+	if keys.allows(nKeys, leases) && argv.allows(nArgv, leases) {
+		return ""
+	}
+	return fmt.Sprintf("a script was called with %d KEYS and %d ARGV, but its header lists %v and %v:\n%.200s",
+		nKeys, nArgv, keys, argv, h.text[headerStart.FindStringIndex(h.text)[0]:])
+}

@@ -1,0 +1,207 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// hot is a worker in a process of its own. Its tasks have one key, and note in Redis when they
+// begin and end.
+var hot = proc.Register("asynq worker with a hot key", func(args []string) {
+	addr, queue, each := args[0], args[1], args[2]
+	work, err := time.ParseDuration(each)
+	if err != nil {
+		panic(err)
+	}
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	l, err := locker.NewSingle(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
+	if err != nil {
+		panic(err)
+	}
+	g, err := asynqlock.New(l, asynqlock.WithWaking(c), asynqlock.WithKeyPrefix(queue+":"),
+		asynqlock.On("report", asynqlock.Template("account:{payload.account}")))
+	if err != nil {
+		panic(err)
+	}
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
+		note := func(what string) error {
+			return c.RPush(ctx, queue+":notes", what+" "+string(t.Payload())+" "+strconv.Itoa(pid)).Err()
+		}
+		if err := note("begin"); err != nil {
+			return err
+		}
+		time.Sleep(work) // the work
+		return note("end")
+	})
+	server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
+		Concurrency: 4, Queues: map[string]int{queue: 1, queue + "-low": 1}, Logger: silent{},
+	}))
+	if err := server.Start(mux); err != nil {
+		panic(err)
+	}
+	fmt.Println("ready", pid)
+	select {}
+})
+
+// notes are what workers noted, as "begin", the number of a task, and the process.
+func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
+	t.Helper()
+	lines, err := c.LRange(t.Context(), queue+":notes", 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range lines {
+		var what, process string
+		var n int
+		if _, err := fmt.Sscanf(line, `%s {"account":42,"n":%d} %s`, &what, &n, &process); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, [3]string{what, strconv.Itoa(n), process})
+	}
+	return all
+}
+
+// awaitEnds returns once so many tasks have ended.
+func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.Duration) [][3]string {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		all, ended := notes(t, c, queue), 0
+		for _, note := range all {
+			if note[0] == "end" {
+				ended++
+			}
+		}
+		if ended >= n {
+			return all
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d tasks have ended within %v", ended, n, within)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// enqueueHot enqueues a task of the hot key, and waits until it is put off, unless it is the first.
+func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
+	t.Helper()
+	if n%2 == 1 {
+		queue += "-low"
+	}
+	info, err := asynq.NewClientFromRedisClient(c).EnqueueContext(t.Context(),
+		asynq.NewTask("report", fmt.Appendf(nil, `{"account":42,"n":%d}`, n)), asynq.Queue(queue))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, deadline := asynq.NewInspectorFromRedisClient(c), time.Now().Add(time.Minute)
+	for {
+		now, err := i.GetTaskInfo(queue, info.ID)
+		if errors.Is(err, asynq.ErrTaskNotFound) || err == nil && (now.State == asynq.TaskStateRetry || n == 0 && now.State == asynq.TaskStateActive) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("task %d is not put off: %+v, %v", n, now, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Tasks of one key come over two queues to three processes. They run one at a time, in the order in
+// which they came.
+func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
+	c := redistest.Shared(t).Client(t)
+	queue := fmt.Sprint("hot", runs.Add(1))
+	for range 3 {
+		hot.Start(t, redistest.Shared(t).Addr(), queue, "300ms").Expect(t, "ready")
+	}
+	const all = 20
+	began := time.Now()
+	for n := range all {
+		enqueueHot(t, c, queue, n)
+	}
+	processes := make(map[string]bool)
+	for i, note := range awaitEnds(t, c, queue, all, 2*time.Minute) {
+		processes[note[2]] = true
+		if want := [2]string{[]string{"begin", "end"}[i%2], strconv.Itoa(i / 2)}; note[0] != want[0] || note[1] != want[1] {
+			t.Fatalf("note %d is %v, want %v", i, note, want)
+		}
+	}
+	if len(processes) < 2 {
+		t.Errorf("%d processes had tasks", len(processes))
+	}
+	t.Logf("%d tasks of 300 ms in %d processes took %v", all, len(processes), time.Since(began))
+}
+
+// The process that has the key is killed. The others go on when its lease is over; its task comes
+// back by asynq.
+func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
+	c := redistest.Shared(t).Client(t)
+	queue := fmt.Sprint("hot", runs.Add(1))
+	workers := make(map[string]*proc.Child)
+	for range 3 {
+		child := hot.Start(t, redistest.Shared(t).Addr(), queue, "500ms")
+		workers[strings.TrimSpace(strings.TrimPrefix(child.Expect(t, "ready"), "ready"))] = child
+	}
+	const all = 8
+	for n := range all {
+		enqueueHot(t, c, queue, n)
+	}
+	var killed string
+	for deadline := time.Now().Add(time.Minute); killed == ""; {
+		if log := notes(t, c, queue); len(log)%2 == 1 { // it runs
+			killed = log[len(log)-1][2]
+			workers[killed].Kill()
+		} else if time.Now().After(deadline) {
+			t.Fatal("no task runs")
+		}
+	}
+	at := time.Now()
+	awaitEnds(t, c, queue, all-1, time.Minute)
+	t.Logf("the tasks left after the kill took %v", time.Since(at))
+}
+
+// asynq's Redis is cut off while tasks are put off, and comes back. Nothing is lost, and nothing
+// runs twice at a time.
+func TestAHotKeyOutlivesACutToRedis(t *testing.T) {
+	server := redistest.Shared(t)
+	c := server.Client(t)
+	queue := fmt.Sprint("hot", runs.Add(1))
+	proxy := chaos.NewProxy(t, server.Addr())
+	hot.Start(t, proxy.Addr(), queue, "200ms").Expect(t, "ready")
+	const all = 10
+	for n := range all {
+		enqueueHot(t, c, queue, n)
+	}
+	awaitEnds(t, c, queue, 2, time.Minute)
+	fault := proxy.BlackHole()
+	if proxy.Cut() == 0 {
+		t.Fatal("there was no connection to be cut")
+	}
+	time.Sleep(3 * time.Second) // longer than the TTL of the lease
+	fault.Lift()
+	seen := make(map[string]bool)
+	for _, note := range awaitEnds(t, c, queue, all, 4*time.Minute) {
+		if note[0] == "end" {
+			seen[note[1]] = true
+		}
+	}
+	if len(seen) != all {
+		t.Errorf("%d of %d tasks have ended", len(seen), all)
+	}
+}

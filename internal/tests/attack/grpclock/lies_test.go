@@ -1,0 +1,154 @@
+package grpclock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+)
+
+// naming is a service that answers with the key it runs under, and counts the calls under each key.
+type naming struct {
+	shop.UnimplementedShopServer
+	mu   sync.Mutex
+	keys map[string]string // to the request that made it
+}
+
+func (n *naming) Place(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
+	lease, ok := locker.FromContext(ctx)
+	if !ok {
+		return nil, status.Error(codes.Internal, "there is no lock")
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	if len(md[delegate.MetadataKey]) > 0 {
+		return nil, status.Error(codes.Internal, "a delegation reached the handler")
+	}
+	who := fmt.Sprintf("%q %q", md.Get("x-tenant"), o.GetOrderId())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.keys == nil {
+		n.keys = make(map[string]string)
+	}
+	if other, taken := n.keys[lease.Key()]; taken && other != who {
+		return nil, status.Errorf(codes.Internal, "%s and %s have one key", who, other)
+	}
+	n.keys[lease.Key()] = who
+	return &shop.Receipt{Key: lease.Key()}, nil
+}
+
+var tenantRule = grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{meta.x-tenant}:{req.order_id}"}}
+
+// No two requests that differ have one key, whatever they hold.
+func TestNoValueReachesTheKeyOfAnother(t *testing.T) {
+	n := &naming{}
+	c := shop.NewShopClient(serve(t, n, grpclock.FromMap(tenantRule)).dial(t))
+	values := []string{"a", "a:b", ":", "a:", ":a", "{}", "}", "%3A", "~", "~x", " a", strings.Repeat("x", 65)}
+	orders := append([]string{
+		"b", "::", "{a}", "{", "%", "%253A", "a%00", "a~", "\x7f", "..", "*", "a b", "latchkit:x", "A", strings.Repeat("x", 64),
+		strings.Repeat("x", 5<<10), "\x00", "a\r\nb", "a\nb", "\u00e9", "e\u0301", strings.Repeat("y", 5<<20),
+	}, values...)
+	for _, tenant := range values {
+		for _, order := range orders {
+			if len(order) > 1<<20 && tenant != "a" {
+				continue
+			}
+			_, err := c.Place(metadata.NewOutgoingContext(t.Context(), metadata.Pairs("x-tenant", tenant)), &shop.Order{OrderId: order})
+			if err != nil {
+				t.Errorf("%.40q %.40q: %v", tenant, order, err)
+			}
+		}
+	}
+}
+
+func TestOddMetadataIsRefusedOrRead(t *testing.T) {
+	c := shop.NewShopClient(serve(t, &naming{}, grpclock.FromMap(tenantRule)).dial(t))
+	order := &shop.Order{OrderId: "42"}
+	for name, tc := range map[string]struct {
+		md  metadata.MD
+		key string // "": refused
+	}{
+		"none":          {metadata.MD{}, ""},
+		"empty":         {metadata.Pairs("x-tenant", ""), ""},
+		"doubled":       {metadata.Pairs("x-tenant", "first", "x-tenant", "second"), "order:first:42"},
+		"empty, then a": {metadata.Pairs("x-tenant", "", "x-tenant", "a"), ""},
+		"binary":        {metadata.Pairs("x-tenant-bin", "\x00\xff"), ""},
+		"8 kB":          {metadata.Pairs("x-tenant", strings.Repeat("x", 8<<10)), "order:~"},
+	} {
+		r, err := c.Place(metadata.NewOutgoingContext(t.Context(), tc.md), order)
+		if tc.key == "" {
+			want(t, name, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
+		} else if err != nil || !strings.HasPrefix(r.GetKey(), tc.key) {
+			t.Errorf("%s: locked %q, %v", name, r.GetKey(), err)
+		}
+	}
+}
+
+func TestForgedDelegationsLetNobodyIn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts   []grpclock.Option
+		values []string
+		code   codes.Code
+		reason string
+	}{
+		"ignored":          {nil, []string{"forged"}, codes.OK, ""},
+		"ignored and long": {nil, []string{strings.Repeat("x", 100<<10)}, codes.OK, ""},
+		"forged":           {[]grpclock.Option{grpclock.WithDelegation()}, []string{"forged"}, codes.InvalidArgument, grpclock.ReasonDelegationInvalid},
+		"empty":            {[]grpclock.Option{grpclock.WithDelegation()}, []string{""}, codes.InvalidArgument, grpclock.ReasonDelegationInvalid},
+		"doubled":          {[]grpclock.Option{grpclock.WithDelegation()}, []string{"a", "b"}, codes.InvalidArgument, grpclock.ReasonDelegationInvalid},
+		"of a hundred kB":  {[]grpclock.Option{grpclock.WithDelegation()}, []string{strings.Repeat("x", 100<<10)}, codes.InvalidArgument, grpclock.ReasonDelegationInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := shop.NewShopClient(serve(t, &naming{}, grpclock.FromMap(tenantRule), tc.opts...).dial(t))
+			md := metadata.Pairs("x-tenant", "acme")
+			md[delegate.MetadataKey] = tc.values
+			_, err := c.Place(metadata.NewOutgoingContext(t.Context(), md), &shop.Order{OrderId: "42"})
+			want(t, name, err, tc.code, tc.reason)
+			if err != nil && (strings.Contains(err.Error(), "acme") || strings.Contains(err.Error(), "forged")) {
+				t.Errorf("the status shows the key or the token: %v", err)
+			}
+		})
+	}
+}
+
+func TestOtherServicesAndUnknownOnesAreLeftAlone(t *testing.T) {
+	g := serve(t, &naming{}, grpclock.FromMap(tenantRule))
+	conn := g.dial(t)
+	if r, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("health: %v, %v", r, err)
+	}
+	s, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	if err == nil {
+		err = s.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+	}
+	if err == nil {
+		_, err = s.Recv()
+	}
+	if err != nil {
+		t.Errorf("reflection: %v", err)
+	}
+	for _, method := range []string{"/latchkit.shop.v1.Shop/Nope", "/no.Such/Method", "/x/"} {
+		err := conn.Invoke(t.Context(), method, &shop.Order{}, &shop.Receipt{})
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	if keys := g.keys(t); len(keys) > 0 {
+		t.Errorf("locked: %q", keys)
+	}
+	if _, err := shop.NewShopClient(conn).Read(t.Context(), &shop.Order{}, grpc.WaitForReady(true)); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a method without a handler: %v", err)
+	}
+}

@@ -1,0 +1,485 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// A waiter behind a holder of its own process, whose Release hangs, leaves when its context or its
+// wait ends. Without a subscription its acquire cannot go out with that release.
+func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
+	t.Parallel()
+	const patience = 500 * time.Millisecond
+	for name, wait := range map[string]bool{"ctx": false, "Wait": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			e := newEngine(t, user(t, server, "locks", "resetchannels"))
+			first := acquire(t, e, locker.Rule{Key: "k", TTL: 30 * time.Second})
+			left := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			began := time.Now()
+			rule := locker.Rule{Key: "k", TTL: 30 * time.Second}
+			if wait {
+				rule.Wait = patience
+			} else {
+				time.AfterFunc(patience, cancel)
+			}
+			go func() {
+				_, err := e.Acquire(ctx, rule)
+				left <- err
+			}()
+			time.Sleep(patience / 2) // the waiter is in the process' own line by now; nothing shows that from outside
+			server.Pause()
+			t.Cleanup(server.Resume)
+			go func() { _ = first.Release(context.Background()) }()
+			err := <-left
+			if over := time.Since(began) - patience; over > promised {
+				t.Errorf("the waiter came back %v too late: %v", over, err)
+			}
+			if err == nil {
+				t.Error("the waiter got the lock of a server that stands still")
+			}
+		})
+	}
+}
+
+// When the head of the queue gives up behind a holder that notifies nobody, the next waiter becomes
+// the head at once, and asks once a second.
+func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			c := server.Client(t)
+			if err := c.SetNX(t.Context(), "k", "another program", time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
+			head, next := open(t, server.Client(t)), open(t, server.Client(t))
+			ctx, giveUp := context.WithCancel(t.Context())
+			gone := make(chan error, 1)
+			go func() {
+				_, err := head.Acquire(ctx, locker.Rule{Key: "k"})
+				gone <- err
+			}()
+			waiters(t, next, "k", 1)
+			got := make(chan time.Time, 1)
+			go func() {
+				if l, err := next.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+					got <- time.Now()
+					_ = l.Release(context.Background())
+				}
+			}()
+			waiters(t, next, "k", 2)
+			time.Sleep(1500 * time.Millisecond) // its first question, after about a second, is over
+			giveUp()
+			if err := <-gone; err == nil {
+				t.Error("the head got a key that is held")
+			}
+			waiters(t, next, "k", 1)
+			time.Sleep(100 * time.Millisecond) // the message
+			if err := c.Del(t.Context(), "k").Err(); err != nil {
+				t.Fatal(err)
+			}
+			freed := time.Now()
+			if late := (<-got).Sub(freed); late > 1500*time.Millisecond {
+				t.Errorf("the only waiter came %v after the key was free; the head asks once a second", late)
+			}
+		})
+	}
+}
+
+func lockers() map[string]func(*testing.T, locker.Client) *locker.Engine {
+	return map[string]func(*testing.T, locker.Client) *locker.Engine{
+		"single": func(t *testing.T, c locker.Client) *locker.Engine { return newEngine(t, c) },
+		"readers": func(t *testing.T, c locker.Client) *locker.Engine {
+			e, err := locker.NewReadWrite([]locker.Client{c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = e.Close(context.Background()) })
+			return e
+		},
+	}
+}
+
+// A process that has lost its subscription, and cannot have another one, polls.
+func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	holder, ahead := newEngine(t, server.Client(t)), newEngine(t, server.Client(t))
+	waiter := newEngine(t, user(t, server, "u", "&*"))
+	lease := acquire(t, holder, locker.Rule{Key: "k"})
+	go func() {
+		if l, err := ahead.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+			_ = l.Release(context.Background())
+		}
+	}()
+	waiters(t, holder, "k", 1)
+	got := make(chan time.Time, 1)
+	go func() {
+		if l, err := waiter.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+			got <- time.Now()
+			_ = l.Release(context.Background())
+		}
+	}()
+	waiters(t, holder, "k", 2)
+	time.Sleep(1500 * time.Millisecond) // its first question is over, the next one is due much later
+	setUser(t, server, "u", "resetchannels")
+	admin := server.Client(t)
+	await(t, "the subscription ends", func() bool {
+		channels, err := admin.PubSubChannels(t.Context(), "latchkit:i:*").Result()
+		return err == nil && len(channels) == 1
+	})
+	time.Sleep(300 * time.Millisecond) // it tries to subscribe again, and is refused
+	release(t, lease)
+	freed := time.Now()
+	if late := (<-got).Sub(freed); late > time.Second {
+		t.Errorf("the waiter came %v after the key was free, although its process knew that it receives nothing", late)
+	}
+}
+
+// A fleet of waiters that has died does not block the server: the time to pass over it grows with
+// its size, not with the square of that.
+func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			c := server.Client(t)
+			const n = 4000
+			now := time.Now().UnixMicro()
+			pipe := c.Pipeline()
+			for i := range n {
+				token := fmt.Sprintf("DEADDEADDEADDEADDEAD%06d", i)
+				pipe.ZAdd(t.Context(), "latchkit:q:{k}:k", redis.Z{
+					Score: float64(now - int64(n-i)), Member: token + "|latchkit:i:" + token + "|2000|0|64|0|",
+				})
+			}
+			if _, err := pipe.Exec(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			e := open(t, c)
+			release(t, acquire(t, e, locker.Rule{Key: "k"}))
+			stats, err := c.Info(t.Context(), "commandstats").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.SplitSeq(stats, "\r\n") {
+				name, rest, _ := strings.Cut(line, ":")
+				if name != "cmdstat_zrange" && name != "cmdstat_zrem" {
+					continue
+				}
+				var calls int
+				if _, err := fmt.Sscanf(rest, "calls=%d", &calls); err != nil || calls > 20 {
+					t.Errorf("%s: %d calls for %d dead processes", name, calls, n)
+				}
+			}
+			if left := c.Exists(t.Context(), "latchkit:q:{k}:k").Val(); left != 0 {
+				t.Error("the dead are still in the queue")
+			}
+		})
+	}
+}
+
+// The bound of a streak counts from when its process received the grant, so there are streaks over
+// a slow network.
+func TestEngineD8StreaksOverASlowLink(t *testing.T) {
+	t.Parallel()
+	const callers, each = 16, 10
+	synctest.Test(t, func(t *testing.T) {
+		store := slow{Store: lockertest.NewMemory().NewProcess(), by: 15 * time.Millisecond}
+		e, err := locker.New(&store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = e.Close(context.Background()) }()
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				for range each {
+					l, err := e.Acquire(t.Context(), locker.Rule{Key: "k"})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_ = l.Release(context.Background())
+				}
+			})
+		}
+		all.Wait()
+		if n := store.calls.Load(); n > callers*each/10 {
+			t.Errorf("%d calls to the server for %d locks: no streaks", n, callers*each)
+		}
+	})
+}
+
+// slow is a Store on the other side of a slow network.
+type slow struct {
+	locker.Store
+	by    time.Duration
+	calls atomic.Int64
+}
+
+func (s *slow) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	s.calls.Add(1)
+	time.Sleep(s.by)
+	return s.Store.Acquire(ctx, c)
+}
+
+func (s *slow) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	s.calls.Add(1)
+	time.Sleep(s.by)
+	return s.Store.Release(ctx, c)
+}
+
+// A grant by message is noticed while a question hangs, also when another message came first.
+func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	through := redis.NewClient(&redis.Options{Addr: proxy.Addr(), PoolSize: 4})
+	t.Cleanup(func() { _ = through.Close() })
+	holder := newEngine(t, server.Client(t))
+	waiter := newEngine(t, split{through, server.Client(t)})
+	lease := acquire(t, holder, locker.Rule{Key: "k", TTL: 20 * time.Second})
+	got := make(chan time.Time, 1)
+	go func() {
+		if l, err := waiter.Acquire(t.Context(), locker.Rule{Key: "k", TTL: 20 * time.Second}); err == nil {
+			got <- time.Now()
+			_ = l.Release(context.Background())
+		}
+	}()
+	waiters(t, holder, "k", 1)
+	time.Sleep(300 * time.Millisecond)
+	held := proxy.HoldRequests(100, chaos.Command("evalsha"))
+	t.Cleanup(held.Lift)
+	held.Await(t, 1) // a question is under way
+	admin := server.Client(t)
+	entries := admin.ZRange(t.Context(), "latchkit:q:{k}:k", 0, -1).Val()
+	if len(entries) != 1 {
+		t.Fatal("nobody waits", entries)
+	}
+	token, rest, _ := strings.Cut(entries[0], "|")
+	inbox, _, _ := strings.Cut(rest, "|")
+	if n := admin.Publish(t.Context(), inbox, "head 5000 "+token+" k").Val(); n != 1 {
+		t.Fatal("nobody receives", n)
+	}
+	time.Sleep(100 * time.Millisecond)
+	release(t, lease)
+	freed := time.Now()
+	if late := (<-got).Sub(freed); late > 500*time.Millisecond {
+		t.Errorf("the grant was noticed after %v; its claim is over after 2 s", late)
+	}
+}
+
+// split sends commands with one client and subscribes with another one.
+type split struct{ commands, messages *redis.Client }
+
+func (s split) Process(ctx context.Context, cmd redis.Cmder) error {
+	return s.commands.Process(ctx, cmd)
+}
+
+func (s split) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
+	return s.messages.Subscribe(ctx, channels...)
+}
+
+// Revoke hits nobody but the holder with the fence that it names, also among kept keys, which have
+// no owner.
+func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			e := open(t, server.Client(t))
+			keep := func(atLeast time.Duration) uint64 {
+				l := acquire(t, e, locker.Rule{Key: "k", TTL: time.Second, AtLeast: atLeast, Wait: 5 * time.Second})
+				release(t, l)
+				return l.Fence()
+			}
+			old := keep(300 * time.Millisecond)
+			if _, err := e.Inspect(t.Context(), "k"); err != nil { // the server knows the script
+				t.Fatal(err)
+			}
+			var next uint64
+			between := &between{Client: server.Client(t), at: 2, do: func() { next = keep(time.Minute) }}
+			operator := open(t, between)
+			err := operator.Revoke(t.Context(), "k", old, "stuck")
+			info, lookErr := e.Inspect(t.Context(), "k")
+			if lookErr != nil || !info.Held || info.Fence != next {
+				t.Errorf("Revoke of fence %d answered %v, and the key that fence %d keeps is now %+v %v", old, err, next, info, lookErr)
+			}
+			if err := e.Revoke(t.Context(), "k", next, "stuck"); err != nil {
+				t.Error("a kept key cannot be broken:", err)
+			}
+		})
+	}
+}
+
+// between does something before its n-th command.
+type between struct {
+	*redis.Client
+	n, at int
+	do    func()
+}
+
+func (b *between) Process(ctx context.Context, cmd redis.Cmder) error {
+	if b.n++; b.n == b.at {
+		b.do()
+	}
+	return b.Client.Process(ctx, cmd)
+}
+
+// A counter that somebody has spoilt gives an error, and not the same fence for ever.
+func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			c := server.Client(t)
+			e := open(t, c)
+			first := acquire(t, e, locker.Rule{Key: "k"})
+			counter := counterOf(t, c)
+			for _, spoilt := range []string{"9223372036854775807", "9007199254740992", "1e300"} {
+				if err := c.Set(t.Context(), counter, spoilt, 0).Err(); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				waiter := make(chan error, 1)
+				go func() {
+					_, err := open(t, server.Client(t)).Acquire(ctx, locker.Rule{Key: "k"})
+					waiter <- err
+				}()
+				if first != nil {
+					waiters(t, e, "k", 1)
+					release(t, first) // which must succeed, although the next fence cannot be made
+					first = nil
+				}
+				_, err := e.Acquire(t.Context(), locker.Rule{Key: "k", Wait: time.Second})
+				if err == nil || !strings.Contains(err.Error(), "2^53") {
+					t.Errorf("counter %s: %v", spoilt, err)
+				}
+				both := []locker.Rule{{Key: "k", Wait: time.Second}, {Key: "l", Wait: time.Second}}
+				err = locker.RunAll(t.Context(), e, both, func(context.Context) error { return nil })
+				if err == nil || !strings.Contains(err.Error(), "2^53") {
+					t.Errorf("counter %s, several keys: %v", spoilt, err)
+				}
+				if err := <-waiter; err == nil {
+					t.Errorf("counter %s: a waiter got a fence", spoilt)
+				}
+				cancel()
+			}
+			if err := c.Set(t.Context(), counter, time.Now().UnixMicro()+1000000, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			release(t, acquire(t, e, locker.Rule{Key: "k"})) // the repair that the error names
+		})
+	}
+}
+
+func counterOf(t *testing.T, c *redis.Client) string {
+	t.Helper()
+	keys, err := c.Keys(t.Context(), "latchkit:f:*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatal(keys, err)
+	}
+	return keys[0]
+}
+
+// ahead is a context whose Err says that it has ended before its Done does: the instant of a
+// cancel, made long.
+type ahead struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (a *ahead) Err() error {
+	if a.ended.Load() {
+		return context.Canceled
+	}
+	return a.Context.Err()
+}
+
+// A grant by message that comes together with the caller's cancel goes to the next waiter at once,
+// in its process or in another one.
+func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		for _, elsewhere := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/elsewhere=%v", name, elsewhere), func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Start(t)
+				holder, e := open(t, server.Client(t)), open(t, server.Client(t))
+				lease := acquire(t, holder, locker.Rule{Key: "k"})
+				ctx := &ahead{Context: t.Context()}
+				cancelled := make(chan error, 1)
+				go func() {
+					_, err := e.Acquire(ctx, locker.Rule{Key: "k"})
+					cancelled <- err
+				}()
+				waiters(t, holder, "k", 1)
+				second := e
+				if elsewhere {
+					second = open(t, server.Client(t))
+				}
+				got := make(chan time.Time, 1)
+				go func() {
+					if l, err := second.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+						got <- time.Now()
+						_ = l.Release(context.Background())
+					}
+				}()
+				if elsewhere {
+					waiters(t, holder, "k", 2)
+				} else {
+					time.Sleep(200 * time.Millisecond) // it waits in the process, which nothing shows from outside
+				}
+				ctx.ended.Store(true)
+				release(t, lease)
+				freed := time.Now()
+				if err := <-cancelled; !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				if late := (<-got).Sub(freed); late > 500*time.Millisecond {
+					t.Errorf("the key stood still for %v", late)
+				}
+			})
+		}
+	}
+}
+
+// Metadata is never cut within a character.
+func TestWaitingW3MetadataIsCutBetweenCharacters(t *testing.T) {
+	t.Parallel()
+	for n := 250; n < 260; n++ {
+		long := strings.Repeat("x", n) + strings.Repeat("€", 3)
+		e := newEngine(t, redistest.Shared(t).Client(t), locker.WithMetadata(func(context.Context) string { return long }))
+		key := fmt.Sprint("metadata:", n)
+		acquire(t, e, locker.Rule{Key: key})
+		info, err := e.Inspect(t.Context(), key)
+		if err != nil || !utf8.ValidString(info.Metadata) || !strings.HasPrefix(long, info.Metadata) || len(info.Metadata) < 253 || len(info.Metadata) > 256 {
+			t.Errorf("%d bytes: %q %v", len(long), info.Metadata, err)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// busy is how late a goroutine may be on a machine that runs other tests.
+const busy = 500 * time.Millisecond
+
+// sites are a cluster that keeps its masters, and keys of them.
+type sites struct {
+	*redistest.Cluster
+	client *redis.ClusterClient
+}
+
+func newSites(t *testing.T) sites {
+	t.Helper()
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	return sites{c, c.Client(t)}
+}
+
+// keys are n keys of one master.
+func (s sites) keys(t *testing.T, master, n int) (keys []string) {
+	t.Helper()
+	for i := 0; len(keys) < n; i++ {
+		key := fmt.Sprint("k", i)
+		slot, err := s.client.ClusterKeySlot(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, owner := s.Owner(int(slot)); owner == master {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func TestEngineD2AMasterThatHangsEndsNoLeasesElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	e := newEngine(t, s.client)
+	for _, key := range s.keys(t, 0, 10) {
+		acquire(t, e, locker.Rule{Key: key, TTL: 3 * time.Second})
+	}
+	var elsewhere []*locker.Lease
+	for _, master := range []int{1, 2} {
+		for _, key := range s.keys(t, master, 10) {
+			elsewhere = append(elsewhere, acquire(t, e, locker.Rule{Key: key, TTL: 3 * time.Second}))
+		}
+	}
+	s.Masters[0].Pause()
+	time.Sleep(5 * time.Second)
+	s.Masters[0].Resume()
+	for _, l := range elsewhere {
+		if err := l.Context().Err(); err != nil {
+			t.Errorf("%v at a sound master has ended: %v", l, context.Cause(l.Context()))
+			continue
+		}
+		release(t, l)
+	}
+}
+
+func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
+	t.Parallel()
+	for name, deadlines := range map[string]bool{"no time-out": false, "no time-out, deadlines": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			proxy := chaos.NewProxy(t, s.Addr())
+			e := newEngine(t, s.Client(t, func(o *redis.Options) {
+				o.Addr, o.PoolSize = proxy.Addr(), 64
+				o.ReadTimeout, o.ContextTimeoutEnabled = -1, deadlines
+			}))
+			// The renewals of two leases take dead connections until the leases are lost.
+			for _, key := range []string{"bait:1", "bait:2"} {
+				acquire(t, e, locker.Rule{Key: key, TTL: 2 * time.Second})
+			}
+			dead := proxy.SwallowReplies(chaos.Every, chaos.Containing("bait"))
+			await(t, "renewals hang", func() bool { return dead.Hits() >= 8 })
+			var sound *locker.Lease
+			await(t, "a lock over a sound connection", func() (ok bool) { // which no dead call has taken
+				l, err := e.Acquire(t.Context(), locker.Rule{Key: "sound", TTL: 2 * time.Second})
+				sound = l
+				return err == nil
+			})
+			time.Sleep(4 * time.Second)
+			if sound.Context().Err() != nil {
+				t.Errorf("a lease over sound connections has ended: %v", context.Cause(sound.Context()))
+			}
+			dead.Lift()
+			proxy.Cut()
+		})
+	}
+}
+
+func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
+	t.Parallel()
+	s := newSites(t)
+	e, other := newEngine(t, s.client), newEngine(t, s.Client(t))
+	hung, sound := s.keys(t, 0, 21), s.keys(t, 1, 1)[0]
+	acquire(t, e, locker.Rule{Key: hung[20]})
+	acquire(t, other, locker.Rule{Key: sound})
+	ctx, leave := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() { _, _ = e.Acquire(ctx, locker.Rule{Key: sound}) })
+	waiters(t, other, sound, 1)
+	s.Masters[0].Pause()
+	defer s.Masters[0].Resume()
+	for _, key := range hung[:20] { // each leaves an undo
+		work.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := e.Acquire(ctx, locker.Rule{Key: key}); err == nil {
+				t.Error("a node that stands still has granted a lock")
+			}
+		})
+	}
+	time.Sleep(300 * time.Millisecond)
+	leave()
+	work.Wait()
+	began := time.Now()
+	waiters(t, other, sound, 0)
+	if took := time.Since(began); took > time.Second+busy {
+		t.Errorf("the waiter has left the queue of a sound node after %v", took)
+	}
+}
+
+// far is a node that is far away: each round trip takes so long.
+type far struct{ trip time.Duration }
+
+func (f far) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (f far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		time.Sleep(f.trip)
+		return next(ctx, cmd)
+	}
+}
+func (f far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		time.Sleep(f.trip)
+		return next(ctx, cmds)
+	}
+}
+
+func TestEngineD9JoinsAreAskedAboutTogether(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	holder := newEngine(t, s.Client(t))
+	lease := acquire(t, holder, locker.Rule{Key: "joined", TTL: time.Minute})
+	pass, err := lease.Delegate(t.Context(), [32]byte{}, time.Minute, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := s.Client(t)
+	e := newEngine(t, client)
+	var joined []*locker.Lease
+	for range 400 {
+		l, err := e.Join(t.Context(), locker.Rule{Key: "joined"}, pass)
+		if err != nil {
+			t.Fatal(err)
+		}
+		joined = append(joined, l)
+	}
+	client.AddHook(far{50 * time.Millisecond})
+	time.Sleep(6 * time.Second)
+	lost := 0
+	for _, l := range joined {
+		if l.Context().Err() != nil {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of 400 joins have ended although the lease is held", lost)
+	}
+}
+
+func TestEngineD12AFirstAcquireThatHangsEndsAfterASecond(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	e := newEngine(t, s.Client(t, func(o *redis.Options) { o.ReadTimeout = -1 }))
+	release(t, acquire(t, e, locker.Rule{Key: "warm"}))
+	s.Pause()
+	defer s.Resume()
+	began := time.Now()
+	_, err := e.Acquire(t.Context(), locker.Rule{Key: "k"})
+	if took := time.Since(began); !errors.Is(err, locker.ErrUnavailable) || took > time.Second+promised+busy {
+		t.Errorf("the acquire ended with %v after %v", err, took)
+	}
+}
+
+func TestWaitingW2WhatWasNeverSentIsNotUndone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	client := s.Client(t, func(o *redis.Options) { o.DialerRetries = 1 })
+	e, err := locker.NewSingle(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	for i := range 50 {
+		if _, err := e.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("k", i), Wait: locker.NoWait}); !errors.Is(err, locker.ErrUnavailable) {
+			t.Fatalf("a dead server answered %v", err)
+		}
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := e.Close(ctx); err != nil || time.Since(began) > 300*time.Millisecond+busy {
+		t.Errorf("Close took %v, with nothing to undo: %v", time.Since(began), err)
+	}
+}
+
+// One node hangs for seconds. Whatever a caller does there, it is back in time; whatever it does at
+// another node succeeds.
+func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
+	t.Parallel()
+	for name, deadlines := range map[string]bool{"by flight": false, "direct": true} {
+		t.Run("one server, "+name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			e := newEngine(t, s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = deadlines }))
+			standstill(t, e, "a", "b", s, nil)
+		})
+		t.Run("Cluster, "+name, func(t *testing.T) {
+			t.Parallel()
+			s := newSites(t)
+			client := s.Client(t, func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = deadlines })
+			hung, sound := s.keys(t, 0, 2), s.keys(t, 1, 5)
+			e := newEngine(t, client)
+			standstill(t, e, hung[0], hung[1], s.Masters[0], func() {
+				for _, key := range sound {
+					began := time.Now()
+					release(t, acquire(t, e, locker.Rule{Key: key}))
+					if took := time.Since(began); took > busy {
+						t.Errorf("a lock at a sound node took %v", took)
+					}
+				}
+			})
+		})
+	}
+}
+
+// standstill pauses the server of two keys, and calls it. elsewhere is done meanwhile.
+func standstill(t *testing.T, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
+	t.Helper()
+	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})
+	second := acquire(t, e, locker.Rule{Key: free, TTL: 30 * time.Second})
+	pass, err := lease.Delegate(t.Context(), [32]byte{}, time.Minute, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Pause()
+	const patience = 100 * time.Millisecond
+	for name, call := range map[string]struct {
+		do    func(ctx context.Context) error
+		bound time.Duration // the time that the call itself promises
+	}{
+		"Acquire": {func(ctx context.Context) error {
+			_, err := e.Acquire(ctx, locker.Rule{Key: free + "{" + free + "}"})
+			return err
+		}, patience},
+		"Wait": {func(context.Context) error {
+			_, err := e.Acquire(context.Background(), locker.Rule{Key: free + "2{" + free + "}", Wait: patience})
+			return err
+		}, patience},
+		"Extend":  {func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) }, patience},
+		"Inspect": {func(ctx context.Context) error { _, err := e.Inspect(ctx, held); return err }, patience},
+		"Join":    {func(ctx context.Context) error { _, err := e.Join(ctx, locker.Rule{Key: held}, pass); return err }, patience},
+		"Release": {second.Release, 2 * time.Second},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		began := time.Now()
+		if err := call.do(ctx); err == nil {
+			t.Errorf("%s: a node that stands still has answered", name)
+		}
+		if took := time.Since(began); took > call.bound+promised+busy {
+			t.Errorf("%s is back after %v", name, took)
+		}
+		cancel()
+	}
+	if elsewhere != nil {
+		elsewhere()
+	}
+	s.Resume()
+	release(t, lease)
+	await(t, "nothing is left", func() bool {
+		for _, key := range []string{held, free, free + "{" + free + "}", free + "2{" + free + "}"} {
+			if info, err := e.Inspect(t.Context(), key); err != nil || info.Held || info.Waiters > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,84 @@
+// Package engine tests that nothing waits for somebody else's trouble: the Engine over a real
+// server, with faults.
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// promised is what a caller may overstay its context or its wait by.
+const promised = 250 * time.Millisecond
+
+// newEngine is a Locker of its own process, as far as the server can see.
+func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
+	t.Helper()
+	e, err := locker.NewSingle(c, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = e.Close(ctx) // a fault may have left something
+	})
+	return e
+}
+
+func acquire(t *testing.T, e *locker.Engine, r locker.Rule) *locker.Lease {
+	t.Helper()
+	lease, err := e.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+func release(t *testing.T, l *locker.Lease) {
+	t.Helper()
+	if err := l.Release(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits until the condition is true.
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after 15 s", what)
+		}
+	}
+}
+
+// waiters awaits that so many wait for key at the server.
+func waiters(t *testing.T, e *locker.Engine, key string, n int) {
+	t.Helper()
+	await(t, "waiters at the server", func() bool {
+		info, err := e.Inspect(t.Context(), key)
+		return err == nil && info.Waiters == n
+	})
+}
+
+// user makes a user with that rest of rules, and a client for it.
+func user(t *testing.T, s *redistest.Server, name string, rules ...any) *redis.Client {
+	t.Helper()
+	setUser(t, s, name, rules...)
+	return s.Client(t, func(o *redis.Options) { o.Username, o.Password = name, "secret" })
+}
+
+func setUser(t *testing.T, s *redistest.Server, name string, rules ...any) {
+	t.Helper()
+	words := append([]any{"ACL", "SETUSER", name, "on", ">secret", "~*", "+@all"}, rules...)
+	if err := s.Client(t).Do(t.Context(), words...).Err(); err != nil {
+		t.Fatal(err)
+	}
+}

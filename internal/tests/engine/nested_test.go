@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// Who asks again for a key that the own context holds would wait for itself, and is told so at
+// once.
+func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, err := locker.New(lockertest.NewMemory().NewProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = e.Close(context.Background()) }()
+		rule := locker.Rule{Key: "k"}
+		ask := map[string]func(ctx context.Context) error{
+			"Run": func(ctx context.Context) error { return locker.Run(ctx, e, rule, nothing) },
+			"RunAll": func(ctx context.Context) error {
+				return locker.RunAll(ctx, e, []locker.Rule{{Key: "a"}, rule}, nothing)
+			},
+			"Acquire": func(ctx context.Context) error {
+				_, err := e.Acquire(ctx, rule)
+				return err
+			},
+		}
+		for name, again := range ask {
+			began := time.Now()
+			err := locker.Run(t.Context(), e, rule, func(ctx context.Context) error {
+				if name == "Acquire" {
+					lease, _ := locker.FromContext(ctx)
+					ctx = lease.Context() // the other context that has the lease
+				}
+				return again(ctx)
+			})
+			if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "NewReentrant") || errors.Is(err, locker.ErrBusy) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if waited := time.Since(began); waited != 0 {
+				t.Errorf("%s waited %v for itself", name, waited)
+			}
+		}
+	})
+}
+
+// A goroutine with a detached context is a stranger: it waits until its parent has released, and
+// outlives it.
+func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, err := locker.New(lockertest.NewMemory().NewProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = e.Close(context.Background()) }()
+		type name struct{}
+		rule := locker.Rule{Key: "k"}
+		later := make(chan error, 1)
+		began := time.Now()
+		err = locker.Run(context.WithValue(t.Context(), name{}, "value"), e, rule, func(ctx context.Context) error {
+			ctx = locker.Detach(ctx)
+			if leases := locker.LeasesFromContext(ctx); len(leases) != 0 || ctx.Value(name{}) != "value" {
+				t.Error(leases, ctx.Value(name{}))
+			}
+			go func() {
+				later <- locker.Run(ctx, e, rule, func(ctx context.Context) error {
+					if time.Since(began) != time.Second {
+						t.Error("it got the key after", time.Since(began))
+					}
+					return ctx.Err()
+				})
+			}()
+			time.Sleep(time.Second)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := <-later; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A context whose lease has ended is no holder.
+func TestAContextWhoseLeaseHasEndedIsNoHolder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, err := locker.New(lockertest.NewMemory().NewProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = e.Close(context.Background()) }()
+		lease := acquire(t, e, locker.Rule{Key: "k"})
+		ctx := context.WithoutCancel(lease.Context())
+		release(t, lease)
+		if err := locker.Run(ctx, e, locker.Rule{Key: "k"}, nothing); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func nothing(context.Context) error { return nil }

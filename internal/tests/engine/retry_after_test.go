@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A hundred clients that have never held the lock, each in a process of its own, come back when
+// RetryAfter says so. Together they wait no longer than twice as long as clients that stand in the
+// queue.
+func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T) {
+	t.Parallel()
+	for _, held := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
+		queued := simulate(t, held, locker.Rule{Key: "k", Name: "k"})
+		obeying := simulate(t, held, locker.Rule{Key: "k", Name: "k", Wait: locker.NoWait})
+		t.Logf("holds of %v: the queue takes %v in all, RetryAfter %v: %.2f times", held, queued, obeying, float64(obeying)/float64(queued))
+		if obeying > 2*queued {
+			t.Errorf("holds of %v: %v instead of %v", held, obeying, queued)
+		}
+		if queued < 99*49*held { // positive control: the clients do exclude each other
+			t.Errorf("the queue took %v only", queued)
+		}
+	}
+}
+
+// simulate is how long a hundred clients wait together.
+func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Duration) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := lockertest.NewMemory()
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for range 100 {
+			e, err := locker.New(memory.NewProcess())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				defer func() { _ = e.Close(context.Background()) }()
+				time.Sleep(rand.N(10 * time.Millisecond))
+				began := time.Now()
+				lease, err := e.Acquire(t.Context(), rule)
+				for busy := (*locker.Error)(nil); errors.As(err, &busy) && errors.Is(err, locker.ErrBusy); {
+					time.Sleep(busy.RetryAfter)
+					lease, err = e.Acquire(t.Context(), rule)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				waited := time.Since(began)
+				time.Sleep(held)
+				release(t, lease)
+				mu.Lock()
+				defer mu.Unlock()
+				total += waited
+			})
+		}
+		all.Wait()
+	})
+	return total
+}
+
+// RetryAfter of a client that has never held the lock follows how long the holder has held it, up
+// to the bound, and not what the holder's lease has left.
+func TestRetryAfterFollowsTheHold(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			holder, cold := open(t, server.Client(t)), open(t, server.Client(t))
+			rule := locker.Rule{Key: "follows:" + name, TTL: 30 * time.Second, Wait: locker.NoWait}
+			lease := acquire(t, holder, rule)
+			for _, held := range []time.Duration{0, 400 * time.Millisecond} {
+				time.Sleep(held)
+				after := refused(t, cold, rule)
+				if since := time.Since(lease.Expires().Add(-30 * time.Second)); after > since*3/2+200*time.Millisecond || after < held {
+					t.Errorf("held for %v: retry after %v", since, after)
+				}
+			}
+		})
+	}
+}
+
+// What AtLeast keeps is certain: neither bounded nor shortened.
+func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, server.Client(t))
+			rule := locker.Rule{Key: "kept:" + name, AtLeast: time.Minute, Wait: locker.NoWait}
+			release(t, acquire(t, e, rule))
+			if after := refused(t, open(t, server.Client(t)), rule); after < 55*time.Second || after > time.Minute {
+				t.Errorf("retry after %v", after)
+			}
+		})
+	}
+}
+
+func refused(t *testing.T, e *locker.Engine, rule locker.Rule) time.Duration {
+	t.Helper()
+	_, err := e.Acquire(t.Context(), rule)
+	var busy *locker.Error
+	if !errors.As(err, &busy) || !errors.Is(err, locker.ErrBusy) {
+		t.Fatal(err)
+	}
+	return busy.RetryAfter
+}
+
+// With WithEarlyRefusal a caller whose wait would be over before its turn is refused at once;
+// without it, or with a wait that suffices, it waits.
+func TestEarlyRefusal(t *testing.T) {
+	t.Parallel()
+	for _, early := range []bool{false, true} {
+		t.Run(fmt.Sprint(early), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var opts []locker.Option
+				if early {
+					opts = append(opts, locker.WithEarlyRefusal())
+				}
+				memory := lockertest.NewMemory()
+				e, err := locker.New(memory.NewProcess(), opts...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				other, err := locker.New(memory.NewProcess())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _, _ = e.Close(context.Background()), other.Close(context.Background()) }()
+				for range 10 {
+					lease := acquire(t, e, locker.Rule{Key: "k"})
+					time.Sleep(4 * time.Second)
+					release(t, lease)
+				}
+				lease := acquire(t, other, locker.Rule{Key: "k"})
+				began := time.Now()
+				_, err = e.Acquire(t.Context(), locker.Rule{Key: "k", Wait: time.Second})
+				if !errors.Is(err, locker.ErrBusy) {
+					t.Error(err)
+				}
+				if waited := time.Since(began); early != (waited == 0) {
+					t.Errorf("refused after %v", waited)
+				}
+				time.AfterFunc(4*time.Second, func() { release(t, lease) })
+				release(t, acquire(t, e, locker.Rule{Key: "k", Wait: 10 * time.Second}))
+			})
+		})
+	}
+}

@@ -1,0 +1,117 @@
+// Package light shows what an import of latchkit does to the dependencies of a program.
+package light
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/moves.txt")
+
+const (
+	goMod = `module example.com/service
+
+go 1.25.0
+
+require (
+	github.com/gin-gonic/gin v1.10.0
+	github.com/redis/go-redis/v9 v9.12.0
+	go.opentelemetry.io/otel v1.37.0
+	google.golang.org/grpc v1.75.0
+)
+`
+	imports = `package main
+
+import (
+	_ "github.com/gin-gonic/gin"
+	_ "github.com/redis/go-redis/v9"
+	_ "go.opentelemetry.io/otel"
+	_ "google.golang.org/grpc"
+`
+	latchkit = "github.com/latchkit/latchkit"
+)
+
+// TestAnImportMovesNoVersionThatItDoesNotNeed builds a service with older dependencies, adds an
+// import of locker, and compares the versions. Each line of testdata/moves.txt is a version that
+// moves; CHANGELOG.md says why.
+func TestAnImportMovesNoVersionThatItDoesNotNeed(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil { // the test's cache depends on it
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write(t, dir, "go.mod", goMod)
+	write(t, dir, "main.go", imports+")\n\nfunc main() {}\n")
+	before := versions(t, dir)
+
+	run(t, dir, "go", "mod", "edit", "-require="+latchkit+"@v0.0.0", "-replace="+latchkit+"="+root)
+	write(t, dir, "main.go", imports+"\t_ \""+latchkit+"/locker\"\n)\n\nfunc main() {}\n")
+	after := versions(t, dir)
+
+	var moves strings.Builder
+	for _, module := range slices.Sorted(maps.Keys(before)) {
+		if was, is := before[module], after[module]; was != is {
+			fmt.Fprintf(&moves, "%s %s => %s\n", module, was, is)
+		}
+	}
+	golden := filepath.Join("testdata", "moves.txt")
+	if *update {
+		write(t, ".", golden, moves.String())
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moves.String() != string(want) {
+		t.Errorf("an import of locker moves these versions:\n%s\nand %s expects:\n%s\n"+
+			"Lower the requirement in the root's go.mod; or run this test with -update, and say in CHANGELOG.md why it moves.",
+			moves.String(), golden, want)
+	}
+}
+
+// versions builds the service and returns the version of each module that is linked into it.
+func versions(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	binary := filepath.Join(dir, "service")
+	run(t, dir, "go", "build", "-mod=mod", "-o", binary, ".")
+	all := map[string]string{}
+	for line := range strings.Lines(run(t, dir, "go", "version", "-m", binary)) {
+		if f := strings.Fields(line); len(f) >= 3 && f[0] == "dep" && f[1] != latchkit {
+			all[f[1]] = f[2]
+		}
+	}
+	if all["google.golang.org/grpc"] == "" {
+		t.Fatalf("the service has no versions: %v", all)
+	}
+	return all
+}
+
+func run(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

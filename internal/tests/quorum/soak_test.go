@@ -1,0 +1,279 @@
+package quorum
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+var soakFor = flag.Duration("soak", 20*time.Second, "how long each soak test runs")
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// Five processes with two callers each lock on real servers, while a minority of the servers at a
+// time is paused, emptied, restarted, cut off, answers late, loses answers, or executes late. No
+// two hold a key at once, no fence goes back, and when it is over all nodes vote.
+func TestSoak(t *testing.T) {
+	for _, c := range []struct {
+		nodes   int
+		readers bool
+	}{{3, false}, {5, false}, {3, true}} {
+		t.Run(fmt.Sprintf("%d nodes, readers %v", c.nodes, c.readers), func(t *testing.T) {
+			t.Parallel()
+			soak(t, c.nodes, c.readers)
+		})
+	}
+}
+
+// soakOptions make a server that forgot vote again after 0.6 s.
+var soakOptions = []locker.QuorumOption{
+	locker.WithTTL(400 * time.Millisecond), locker.WithMaxTTL(400 * time.Millisecond),
+	locker.WithMaxSkew(50 * time.Millisecond), locker.WithNodeTimeout(100 * time.Millisecond),
+}
+
+const soakWait = 700 * time.Millisecond
+
+// What can be wrong with the way from one process to one server.
+const (
+	fine int32 = iota
+	cutOff
+	losesAnswers
+	slow
+	executesLate
+)
+
+// way is a client whose calls meet trouble.
+type way struct {
+	*redis.Client
+	trouble atomic.Int32
+}
+
+func (w *way) Process(ctx context.Context, cmd redis.Cmder) error {
+	pause := func(most int) { time.Sleep(time.Duration(rand.IntN(most)) * time.Millisecond) }
+	lost := func() error {
+		cmd.SetErr(io.ErrUnexpectedEOF)
+		return io.ErrUnexpectedEOF
+	}
+	switch w.trouble.Load() {
+	case cutOff:
+		pause(30)
+		return lost()
+	case losesAnswers:
+		if rand.IntN(3) == 0 {
+			_ = w.Client.Process(ctx, cmd)
+			return lost()
+		}
+	case slow:
+		pause(200)
+	case executesLate:
+		if rand.IntN(2) == 0 {
+			args := cmd.Args()
+			go func() {
+				pause(600)
+				ctx := context.Background()
+				_ = w.Client.Process(ctx, redis.NewCmd(ctx, args...))
+			}()
+			return lost()
+		}
+	}
+	return w.Client.Process(ctx, cmd)
+}
+
+// board is what all processes know together of who holds what.
+type board struct {
+	mu      sync.Mutex
+	holders map[string][]*locker.Lease
+	writer  map[string]uint64 // the largest fence of a writer
+	any     map[string]uint64
+	grants  int
+}
+
+func (b *board) granted(t *testing.T, l *locker.Lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	holds := func(l *locker.Lease) bool { return l.Context().Err() == nil && time.Now().Before(l.Expires()) }
+	if !holds(l) {
+		return
+	}
+	key, exclusive := l.Key(), l.Mode() == locker.Exclusive
+	holders := []*locker.Lease{l}
+	for _, h := range b.holders[key] {
+		if !holds(h) {
+			continue
+		}
+		holders = append(holders, h)
+		if exclusive || h.Mode() == locker.Exclusive {
+			t.Errorf("two hold %s: fence %d, with %v left, and fence %d", key, h.Fence(), time.Until(h.Expires()), l.Fence())
+		}
+	}
+	if exclusive && l.Fence() <= b.any[key] || l.Fence() < b.writer[key] {
+		t.Errorf("fence %d of %s after %d", l.Fence(), key, b.any[key])
+	}
+	if b.any[key] = max(b.any[key], l.Fence()); exclusive {
+		b.writer[key] = l.Fence()
+	}
+	b.holders[key] = holders
+	b.grants++
+}
+
+// over is called before a holder lets go.
+func (b *board) over(l *locker.Lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, h := range b.holders[l.Key()] {
+		if h == l {
+			b.holders[l.Key()] = append(b.holders[l.Key()][:i:i], b.holders[l.Key()][i+1:]...)
+			return
+		}
+	}
+}
+
+func soak(t *testing.T, n int, readers bool) {
+	var servers []*redistest.Server
+	var all []locker.Client
+	for range n {
+		s := redistest.Start(t)
+		servers, all = append(servers, s), append(all, s.Client(t))
+	}
+	if err := locker.EnrollRedlock(t.Context(), all, soakOptions...); err != nil {
+		t.Fatal(err)
+	}
+	var ways [][]*way
+	var engines []*locker.Engine
+	for range 5 {
+		var mine []*way
+		var cs []locker.Client
+		for _, s := range servers {
+			w := &way{Client: s.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })}
+			mine, cs = append(mine, w), append(cs, w)
+		}
+		l, err := open(cs, readers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close(context.Background()) })
+		ways, engines = append(ways, mine), append(engines, l)
+	}
+	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
+	end := time.Now().Add(*soakFor)
+	var working sync.WaitGroup
+	for _, l := range engines {
+		for range 2 {
+			working.Go(func() {
+				for time.Now().Before(end) {
+					work(t, l, b, readers)
+				}
+			})
+		}
+	}
+	for time.Now().Before(end) {
+		heal := harm(servers, ways)
+		time.Sleep(time.Duration(50+rand.IntN(700)) * time.Millisecond)
+		heal()
+		time.Sleep(soakWait + 500*time.Millisecond)
+	}
+	working.Wait()
+	t.Logf("%d grants", b.grants)
+	if b.grants < int(*soakFor/time.Second) {
+		t.Errorf("%d grants in %v: the test shows little", b.grants, *soakFor)
+	}
+	for i := range engines {
+		votes := false
+		for try := 0; try < 200 && !votes; try++ {
+			nodes, err := engines[i].Nodes(t.Context())
+			votes = err == nil
+			for _, node := range nodes {
+				votes = votes && node.State == locker.NodeVotes
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if !votes {
+			t.Errorf("process %d: not all nodes vote", i)
+		}
+	}
+}
+
+func open(cs []locker.Client, readers bool) (*locker.Engine, error) {
+	if !readers {
+		return locker.NewRedlock(cs, soakOptions...)
+	}
+	var options []locker.ReadWriteOption
+	for _, o := range soakOptions {
+		options = append(options, o)
+	}
+	return locker.NewReadWrite(cs, options...)
+}
+
+// harm does something to a minority of the servers, and returns what ends it.
+func harm(servers []*redistest.Server, ways [][]*way) (heal func()) {
+	var heals []func()
+	trouble := rand.Int32N(7)
+	for _, i := range rand.Perm(len(servers))[:len(servers)/2] {
+		s := servers[i]
+		switch trouble {
+		case 0:
+			s.Pause()
+			heals = append(heals, s.Resume)
+		case 5:
+			c := redis.NewClient(&redis.Options{Addr: s.Addr()})
+			_ = c.FlushAll(context.Background()).Err()
+			_ = c.Close()
+		case 6:
+			s.Restart()
+		default:
+			for _, mine := range ways {
+				if rand.IntN(2) == 0 {
+					mine[i].trouble.Store(trouble)
+				}
+				heals = append(heals, func() { mine[i].trouble.Store(fine) })
+			}
+		}
+	}
+	return func() {
+		for _, heal := range heals {
+			heal()
+		}
+	}
+}
+
+// work takes a key once, in one of the ways in which callers do.
+func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
+	rule := locker.Rule{Key: fmt.Sprint("k", rand.IntN(2)), Wait: 5 * time.Second}
+	if readers && rand.IntN(3) > 0 {
+		rule.Mode = locker.Shared
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if rand.IntN(10) == 0 {
+		time.AfterFunc(time.Duration(rand.IntN(50))*time.Millisecond, cancel)
+	}
+	lease, err := l.Acquire(ctx, rule)
+	if err != nil {
+		time.Sleep(time.Millisecond)
+		return
+	}
+	b.granted(t, lease)
+	time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
+	if rand.IntN(20) == 0 {
+		time.Sleep(400 * time.Millisecond)
+	}
+	if readers && rule.Mode == locker.Exclusive && rand.IntN(4) == 0 {
+		b.mu.Lock() // the mode changes while the call is under way
+		_ = lease.Downgrade(ctx)
+		b.mu.Unlock()
+		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+	}
+	b.over(lease)
+	_ = lease.Release(context.Background())
+}

@@ -1,0 +1,151 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Transactions that are idle for longer than a lease lasts without renewals.
+
+// brief is renewed all the time, and is over soon when it is not.
+var brief = locker.Rule{Key: "brief", TTL: time.Second}
+
+// idleFor lets time pass in a transaction.
+func idleFor(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		t.Run(strategyName(strategy), func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, _ := memory(t)
+				calls := 0
+				err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
+					calls++
+					balance, err := read(ctx, tx, 1) // whose Row is read: the connection is free
+					if err != nil {
+						return err
+					}
+					if err := idleFor(ctx, 3500*time.Millisecond); err != nil {
+						return err
+					}
+					return write(ctx, tx, 1, balance+10)
+				}, sqllock.WithStrategy(strategy))
+				if err != nil || calls != 1 {
+					t.Errorf("%v after %d calls", err, calls)
+				}
+				db.holds(t, 110)
+			}, postgres, maria)
+		})
+	}
+}
+
+func strategyName(s sqllock.Strategy) string {
+	if s == sqllock.VerifyLast {
+		return "VerifyLast"
+	}
+	return "ClaimFirst"
+}
+
+// Work outside of the database, such as a payment, must not be done again because a server has lost
+// patience.
+func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
+	for name, work := range map[string]func(ctx context.Context, tx *sqllock.Tx) error{
+		"and the function goes on": func(ctx context.Context, tx *sqllock.Tx) error { return deposit(10)(ctx, tx) },
+		"and the function returns": func(context.Context, *sqllock.Tx) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				l, _ := memory(t)
+				calls := 0
+				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					calls++
+					if err := idleFor(ctx, 2500*time.Millisecond); err != nil {
+						return err
+					}
+					return work(ctx, tx)
+				}, sqllock.WithIdleLimit(time.Second))
+				if !errors.Is(err, sqllock.ErrIdle) || !strings.Contains(err.Error(), "WithIdleLimit") || calls != 1 {
+					t.Errorf("%v after %d calls", err, calls)
+				}
+				db.holds(t, 100)
+			}, postgres, maria)
+		})
+	}
+}
+
+// A connection that breaks for another reason is no idleness: that is done again.
+func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		calls := 0
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if calls++; calls == 1 {
+				id, kill := "SELECT pg_backend_pid()", "SELECT pg_terminate_backend($1)"
+				if db.dialect == maria {
+					id, kill = "SELECT connection_id()", "KILL ?"
+				}
+				var n int64
+				if err := tx.QueryRowContext(ctx, id).Scan(&n); err != nil {
+					return err
+				}
+				db.exec(t, strings.NewReplacer("$1", itoa(n), "?", itoa(n)).Replace(kill))
+			}
+			return deposit(10)(ctx, tx)
+		})
+		if err != nil || calls != 2 {
+			t.Errorf("%v after %d calls", err, calls)
+		}
+		db.holds(t, 110)
+	}, postgres, maria)
+}
+
+// The rows that the function reads are on the connection that a ping would use.
+func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		db.exec(t, "INSERT INTO accounts (id, balance) VALUES (3, 100), (4, 100), (5, 100)")
+		l, _ := memory(t)
+		seen := 0
+		err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
+			rows, err := tx.QueryContext(ctx, "SELECT id FROM accounts ORDER BY id")
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rows.Close() }()
+			for rows.Next() {
+				seen++
+				if err := idleFor(ctx, 150*time.Millisecond); err != nil {
+					return err
+				}
+			}
+			if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+				return err
+			}
+			row := tx.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE id = 1") // open until Scan
+			if err := idleFor(ctx, 800*time.Millisecond); err != nil {
+				return err
+			}
+			var balance int64
+			if err := row.Scan(&balance); err != nil {
+				return err
+			}
+			return write(ctx, tx, 1, balance+10)
+		})
+		if err != nil || seen != 5 {
+			t.Errorf("%v after %d rows", err, seen)
+		}
+		db.holds(t, 110)
+	}, postgres, maria)
+}

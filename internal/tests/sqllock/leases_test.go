@@ -1,0 +1,298 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Which leases a call claims, and which it refuses to wait for.
+
+// under runs fn inside of a Run for each key, the first outermost.
+func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx context.Context) error) error {
+	if len(keys) == 0 {
+		return fn(ctx)
+	}
+	return locker.Run(ctx, l, locker.Rule{Key: keys[0], TTL: account.TTL}, func(ctx context.Context) error {
+		return under(ctx, l, keys[1:], fn)
+	})
+}
+
+// A failover loses the lease of the outer key, and a newer holder of that key commits. The inner
+// key's claim says nothing about that.
+func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		newer, err := locker.New(store.NewProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = newer.Close(context.Background()) }()
+		overtaken := func(ctx context.Context) error {
+			balance, err := read(ctx, db, 1)
+			if err != nil {
+				return err
+			}
+			store.Free("tenant")
+			if err := sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(400)); err != nil {
+				return err
+			}
+			return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, balance-10) })
+		}
+		for name, do := range map[string]func() error{
+			"nested Runs": func() error { return under(t.Context(), l, []string{"tenant", "order"}, overtaken) },
+			"RunAll": func() error {
+				return locker.RunAll(t.Context(), l, []locker.Rule{{Key: "order"}, {Key: "tenant"}}, overtaken)
+			},
+		} {
+			before := db.balance(t)
+			err := do()
+			if e, ok := errors.AsType[*sqllock.Error](err); !ok || !errors.Is(err, sqllock.ErrStaleFence) || e.Resource != "tenant" {
+				t.Errorf("%s: %v, want ErrStaleFence about tenant", name, err)
+			}
+			db.holds(t, before+400)
+		}
+	})
+}
+
+func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		err := under(t.Context(), l, []string{"a", "b", "c"}, func(ctx context.Context) error {
+			if err := sqllock.WithinAll(ctx, db, []string{"d"}, deposit(1)); !errors.Is(err, locker.ErrUnguarded) || !strings.Contains(err.Error(), `"d"`) {
+				t.Errorf("a key that is not held: %v", err)
+			}
+			if err := sqllock.WithinAll(ctx, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
+				t.Errorf("no keys: %v", err)
+			}
+			return sqllock.WithinAll(ctx, db, []string{"c", "a"}, deposit(1))
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource IN ('a', 'c')"); n != 2 {
+			t.Errorf("%d claims of a and c", n)
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != 2 {
+			t.Errorf("%d claims", n)
+		}
+		db.holds(t, 101)
+	})
+}
+
+// A Shared lease beside an Exclusive one: the work reads under the one and writes under the other.
+func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		newer, err := locker.New(store.NewProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = newer.Close(context.Background()) }()
+		rules := []locker.Rule{{Key: "tenant", Mode: locker.Shared, TTL: account.TTL}, {Key: "order", TTL: account.TTL}}
+
+		db.claimed(t, "tenant", 1<<61, "a writer")
+		err = sqllock.DoAll(t.Context(), sharing{l}, db, rules, deposit(1))
+		if e, ok := errors.AsType[*sqllock.Error](err); !ok || e.Resource != "tenant" {
+			t.Errorf("a newer writer of the Shared resource has claimed: %v", err)
+		}
+		db.holds(t, 100)
+		for _, before := range []func(){ // the row of the resource is new, or it is there
+			func() { db.exec(t, "DELETE FROM latchkit_fence") },
+			func() { db.claimed(t, "tenant", 1, "an old writer") },
+		} {
+			before()
+			was := db.balance(t)
+			written := make(chan error, 1)
+			err = sqllock.DoAll(t.Context(), sharing{l}, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+				store.Free("tenant")
+				go func() {
+					written <- sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(50), sqllock.WithRetries(1000))
+				}()
+				select {
+				case err := <-written:
+					t.Errorf("a newer writer did not wait for the transaction that reads: %v", err)
+					written <- err
+				case <-time.After(200 * time.Millisecond): // it has had time enough
+				}
+				return deposit(10)(ctx, tx)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			if err := <-written; err != nil {
+				t.Error(err)
+			}
+			db.holds(t, was+60)
+		}
+	})
+}
+
+// Two that share a resource do not wait for each other's transactions.
+func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close(context.Background()) }()
+		m := newMeeting()
+		for i, err := range together(2, func(i int) error {
+			rules := []locker.Rule{{Key: t.Name() + ":tenant", Mode: locker.Shared}, {Key: t.Name() + string(rune('a'+i))}}
+			return sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+				m.wait()
+				return write(ctx, tx, 1+i, 0)
+			}, sqllock.WithRetries(10))
+		}) {
+			if err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+	}, postgres, maria)
+}
+
+// The lock server has not gone back: the holder was overtaken. Repair would be the wrong advice.
+func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		engine, store := memory(t)
+		overtake := func() {
+			store.Steal(account.Key)
+			db.claimed(t, account.Key, 1<<61, "the next one")
+		}
+		late := beginner{db, overtake}
+		kind := sqllock.WithDialect(db.dialect)
+		for name, do := range map[string]func() error{
+			"Within": func() error {
+				return locker.Run(t.Context(), engine, account, func(ctx context.Context) error {
+					return sqllock.Within(ctx, late, deposit(10), kind)
+				})
+			},
+			"NewReentrant": func() error {
+				return sqllock.Do(t.Context(), locker.NewReentrant(engine), late, account, deposit(10), kind)
+			},
+		} {
+			store.Free(account.Key)
+			if err := do(); !errors.Is(err, sqllock.ErrStaleFence) {
+				t.Errorf("%s: %v, want ErrStaleFence", name, err)
+			}
+		}
+		db.holds(t, 100)
+	})
+}
+
+func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		for name, outer := range map[string]func(fn func(ctx context.Context) error) error{
+			"Run": func(fn func(ctx context.Context) error) error { return locker.Run(t.Context(), l, account, fn) },
+			"Do": func(fn func(ctx context.Context) error) error {
+				return sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error { return fn(ctx) })
+			},
+		} {
+			err := outer(func(ctx context.Context) error {
+				ctx, cancel := context.WithTimeout(ctx, patience)
+				defer cancel()
+				err := sqllock.Do(ctx, l, db, account, deposit(1))
+				if ctx.Err() != nil {
+					t.Errorf("%s: Do waited for itself", name)
+				}
+				return err
+			})
+			if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "Within") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+func TestTransactionsInsideEachOtherMayUseTwoDatabasesOrTwoPrefixes(t *testing.T) {
+	db, other := newDatabase(t, postgres), newDatabase(t, maria)
+	if err := sqllock.Migrate(t.Context(), db, sqllock.WithTablePrefix("my_")); err != nil {
+		t.Fatal(err)
+	}
+	l, _ := memory(t)
+	err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		if err := sqllock.Within(ctx, db, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("the control: %v", err)
+		}
+		return errors.Join(
+			sqllock.Within(ctx, other, deposit(1)),
+			sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 2, 1) }, sqllock.WithTablePrefix("my_")),
+			deposit(1)(ctx, tx))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	db.holds(t, 101)
+	other.holds(t, 101)
+}
+
+func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		db.SetMaxOpenConns(1)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			return sqllock.Do(ctx, l, db, locker.Rule{Key: "another"}, deposit(1))
+		})
+		if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "connections of the pool") {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// somewhere is a Locker of another server: the same key there is another lock.
+func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
+	db := newDatabase(t, postgres)
+	here, _ := memory(t)
+	there := lockertest.NewLocker(t, lockertest.NewMemory())
+	err := locker.Run(t.Context(), there, account, func(ctx context.Context) error {
+		return sqllock.Do(ctx, here, db, account, deposit(1))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	db.holds(t, 101)
+}
+
+// A lease that is Shared indeed, of a Locker with readers: a newer writer cannot claim while the
+// transaction that has read is open.
+func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close(context.Background()) }()
+		tenant := t.Name() + ":tenant"
+		db.claimed(t, tenant, 1, "an old writer")
+		claim := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			_, err := db.ExecContext(ctx, "UPDATE latchkit_fence SET owner = 'next' WHERE resource = '"+tenant+"'")
+			return err
+		}
+		rules := []locker.Rule{{Key: tenant, Mode: locker.Shared}, {Key: t.Name() + ":order"}}
+		err = sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+			if claim() == nil {
+				t.Error("a writer has claimed the resource")
+			}
+			return deposit(10)(ctx, tx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := claim(); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+		db.holds(t, 110)
+	}, postgres, maria)
+}

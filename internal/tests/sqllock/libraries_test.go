@@ -1,0 +1,167 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jmoiron/sqlx"
+	gormmysql "gorm.io/driver/mysql"
+	gormpostgres "gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
+	"github.com/latchkit/latchkit/contrib/gormlock"
+	"github.com/latchkit/latchkit/contrib/pgxlock"
+	"github.com/latchkit/latchkit/contrib/sqlxlock"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+var (
+	libraryProcesses  = flag.Int("library-processes", 4, "processes that count with each library; the whole size is 16")
+	libraryIncrements = flag.Int("library-increments", 250, "increments of each of them; the whole size is 1000")
+)
+
+// increment adds 1 to the account with one library, under a lock.
+type increment func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error
+
+// counters open a database with each library.
+var counters = map[string]func(driver, dsn string) increment{
+	"database/sql": func(driver, dsn string) increment {
+		db := sqlx.MustOpen(driver, dsn).DB
+		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
+			return sqllock.Do(ctx, l, db, rule, deposit(1), opts...)
+		}
+	},
+	"pgx": func(_, dsn string) increment {
+		pool, err := pgxpool.New(context.Background(), dsn)
+		must(err)
+		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
+			return pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error {
+				balance := 0
+				if err := tx.QueryRow(ctx, "SELECT balance FROM accounts WHERE id = 1").Scan(&balance); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, "UPDATE accounts SET balance = $1 WHERE id = 1", balance+1)
+				return err
+			}, opts...)
+		}
+	},
+	"gorm": func(driver, dsn string) increment {
+		dialector := gormpostgres.Open(dsn)
+		if driver == "mysql" {
+			dialector = gormmysql.Open(dsn)
+		}
+		db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+		must(err)
+		type account struct{ ID, Balance int }
+		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
+			return gormlock.Do(ctx, l, db, rule, func(_ context.Context, tx *gorm.DB) error {
+				var a account
+				tx.Table("accounts").Where("id = ?", 1).Take(&a) // the habit of dropping errors
+				return tx.Table("accounts").Where("id = ?", 1).Update("balance", a.Balance+1).Error
+			}, opts...)
+		}
+	},
+	"sqlx": func(driver, dsn string) increment {
+		db := sqlx.MustOpen(driver, dsn)
+		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
+			return sqlxlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqlxlock.Tx) error {
+				var a struct{ Balance int }
+				if err := tx.GetContext(ctx, &a, "SELECT balance FROM accounts WHERE id = 1"); err != nil {
+					return err
+				}
+				a.Balance++
+				_, err := tx.NamedExecContext(ctx, "UPDATE accounts SET balance = :balance WHERE id = 1", a)
+				return err
+			}, opts...)
+		}
+	},
+}
+
+// libraryCounter increments the account until it has succeeded as often as it was asked to.
+var libraryCounter = proc.Register("library counter", func(args []string) {
+	w := newWorker(args)
+	add := counters[args[5]](args[0], args[1])
+	rule := locker.Rule{Key: args[3], TTL: countTTL}
+	left, err := strconv.Atoi(args[4])
+	must(err)
+	fmt.Println("ready")
+	proc.Listen()
+	refused := 0
+	for left > 0 {
+		err := add(context.Background(), w.l, rule, sqllock.WithRetries(5))
+		if e, ok := errors.AsType[*sqllock.Error](err); ok && e.Op != "" {
+			committed, unknown := sqllock.Resolve(context.Background(), w.db, e.Op)
+			must(unknown)
+			if committed {
+				err = nil
+			}
+		}
+		if err != nil {
+			refused++
+			continue
+		}
+		left--
+	}
+	fmt.Println("refused", refused)
+	proc.Listen()
+})
+
+// No update is lost and none is there twice, whichever process the kernel has paused, and wherever.
+// The whole size takes half an hour: -library-processes 16 -library-increments 1000 -timeout 60m.
+func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
+	for _, tc := range []struct {
+		library string
+		d       sqllock.Dialect
+	}{
+		{"database/sql", postgres}, {"database/sql", maria}, {"pgx", postgres},
+		{"gorm", postgres}, {"gorm", maria}, {"sqlx", postgres}, {"sqlx", maria},
+	} {
+		t.Run(fmt.Sprintf("%s on %v", tc.library, tc.d), func(t *testing.T) {
+			db := newDatabase(t, tc.d)
+			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 1")
+			var all []*proc.Child
+			for range *libraryProcesses {
+				all = append(all, db.start(t, libraryCounter, t.Name(), strconv.Itoa(*libraryIncrements), tc.library))
+			}
+			for _, child := range all {
+				child.Expect(t, "ready")
+				child.Send("go")
+			}
+			over, paused := make(chan struct{}), make(chan int)
+			l := onRedis(t)
+			go func() { paused <- pauseHolders(t, l, all, t.Name(), countTTL, over) }()
+			want := int64(*libraryProcesses * *libraryIncrements)
+			for db.balance(t) < want { // a child may count for longer than a child is waited for
+				select {
+				case <-time.After(50 * time.Millisecond):
+				case <-t.Context().Done():
+					t.Fatal(t.Context().Err())
+				}
+			}
+			refused := 0
+			close(over)
+			pauses := <-paused
+			for _, child := range all {
+				n, err := strconv.Atoi(child.Expect(t, "refused"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				refused += n
+			}
+			t.Logf("%d increments, %d pauses, %d transactions refused", want, pauses, refused)
+			if pauses == 0 {
+				t.Error("the control: nobody was paused")
+			}
+			db.holds(t, want)
+		})
+	}
+}

@@ -1,0 +1,404 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Transactions that are not what they seem: ended by the text of a statement, or begun by others.
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// Scripts and migrations have a COMMIT or ROLLBACK of their own.
+func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
+			for name, next := range map[string]string{"": "", ", and another one begun": "BEGIN"} {
+				t.Run(strategyName(strategy)+" "+text+name, func(t *testing.T) {
+					each(t, func(t *testing.T, db *database) {
+						l, _ := memory(t)
+						err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+							if err := deposit(10)(ctx, tx); err != nil {
+								return err
+							}
+							if _, err := tx.ExecContext(ctx, text); err != nil {
+								return err
+							}
+							if next != "" {
+								_, err := tx.ExecContext(ctx, next)
+								return err
+							}
+							return nil
+						}, sqllock.WithStrategy(strategy))
+						e, ok := errors.AsType[*sqllock.Error](err)
+						if !ok || !errors.Is(err, sqllock.ErrEnded) {
+							t.Fatalf("err = %v", err)
+						}
+						db.holds(t, left)
+						committed, err := sqllock.Resolve(t.Context(), db, e.Op)
+						if want := left == 110 && (db.dialect != sqlite || strategy == sqllock.ClaimFirst); err != nil || committed != want {
+							t.Errorf("Resolve: %v, %v, want %v", committed, err, want)
+						}
+						if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
+							t.Errorf("the next Do: %v", err)
+						}
+						db.holds(t, left+1)
+					})
+				})
+			}
+		}
+	}
+}
+
+// On MySQL, DDL commits.
+func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, _ := memory(t)
+	err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		_, err := tx.ExecContext(ctx, "CREATE TABLE made (id INTEGER)")
+		return errors.Join(err, deposit(10)(ctx, tx))
+	})
+	if !errors.Is(err, sqllock.ErrEnded) {
+		t.Errorf("err = %v", err)
+	}
+	db.holds(t, 100) // the deposit came after the claim was committed, and was rolled back
+}
+
+func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		run := func(statement string) {
+			t.Helper()
+			if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run("BEGIN")
+		run("UPDATE accounts SET balance = 0")
+		if err := sqllock.Do(t.Context(), l, conn, account, deposit(10)); err == nil || db.dialect != sqlite && !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("inside of BEGIN: %v", err)
+		}
+		run("ROLLBACK")
+		db.holds(t, 100)
+		if err := sqllock.Do(t.Context(), l, conn, account, deposit(10)); err != nil {
+			t.Errorf("outside: %v", err)
+		}
+		db.holds(t, 110)
+	})
+}
+
+// plain is the least that a library can be: its transactions end with their context, its
+// connections go back to a pool, and the function sees nothing of sqllock.
+func plain(db *database) sqllock.Database[*sql.Tx] {
+	return sqllock.Database[*sql.Tx]{
+		Dialect: db.dialect,
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
+			tx, err := db.BeginTx(ctx, opts)
+			return tx, &silent{Tx: tx, of: &silent{begun: 2}}, err
+		},
+	}
+}
+
+// With any library: what follows a deadlock whose error is dropped must not be committed by itself.
+func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, _ := memory(t)
+	m := newMeeting()
+	errs := together(2, func(i int) error {
+		rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i), TTL: account.TTL}
+		return sqllock.DoWith(t.Context(), l, plain(db), rule, func(ctx context.Context, tx *sql.Tx) error {
+			for n, id := range []int{1 + i, 2 - i} {
+				_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance - 10 WHERE id = %d", id))
+				if n == 0 {
+					m.wait()
+				}
+			}
+			_, _ = tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO accounts (id, balance) VALUES (%d, 20)", 10+i))
+			return nil
+		}, sqllock.WithRetries(0))
+	})
+	if (errs[0] == nil) == (errs[1] == nil) {
+		t.Fatalf("want one deadlock, got %v", errs)
+	}
+	if sum := db.number(t, "SELECT sum(balance) FROM accounts"); sum != 200 {
+		t.Errorf("the sum is %d, want 200: money was made", sum)
+	}
+}
+
+// The pool's connections are as they were, whatever has ended the transaction.
+func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
+	db := newDatabase(t, maria)
+	db.SetMaxOpenConns(1)
+	l, _ := memory(t)
+	for name, work := range map[string]func(ctx context.Context, cancel func()) error{
+		"committed":   func(context.Context, func()) error { return nil },
+		"rolled back": func(context.Context, func()) error { return errOnPurpose },
+		"given up":    func(ctx context.Context, cancel func()) error { cancel(); <-ctx.Done(); return ctx.Err() },
+		"stale":       func(context.Context, func()) error { db2(t, db).claimed(t, account.Key, 1<<61, "next"); return nil },
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		strategy := sqllock.ClaimFirst
+		if name == "stale" {
+			strategy = sqllock.VerifyLast
+		}
+		_ = sqllock.DoWith(ctx, l, plain(db), account, func(ctx context.Context, tx *sql.Tx) error {
+			return work(ctx, cancel)
+		}, sqllock.WithStrategy(strategy))
+		cancel()
+		if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
+			t.Errorf("%s: autocommit is off", name)
+		}
+		if n := db.number(t, "SELECT @@SESSION.wait_timeout"); n < 1000 {
+			t.Errorf("%s: wait_timeout is %d", name, n)
+		}
+		db.exec(t, "DELETE FROM latchkit_fence")
+	}
+}
+
+// db2 is another pool of the same database.
+func db2(t testing.TB, db *database) *database {
+	t.Helper()
+	other := *db
+	other.DB = open(t, db.driver, db.dsn)
+	return &other
+}
+
+// mysql8 is a transaction of a server that knows no blocks, as MySQL's does.
+type mysql8 struct {
+	silent
+	blocks *int
+}
+
+func (m *mysql8) Exec(ctx context.Context, query string, args ...any) error {
+	if err := m.refused(query); err != nil {
+		return err
+	}
+	return m.silent.Exec(ctx, query, args...)
+}
+
+func (m *mysql8) Row(ctx context.Context, query string, args []any, dest ...any) error {
+	if err := m.refused(query); err != nil {
+		return err
+	}
+	return m.silent.Row(ctx, query, args, dest...)
+}
+
+func (m *mysql8) refused(query string) error {
+	if len(query) > 16 && query[:16] == "BEGIN NOT ATOMIC" {
+		*m.blocks++
+		return &mysql.MySQLError{Number: 1064, Message: "You have an error in your SQL syntax"}
+	}
+	return nil
+}
+
+// MySQL takes one statement at a time.
+func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, store := memory(t)
+	blocks := 0
+	with := sqllock.Database[*sql.Tx]{
+		Dialect: maria, Pool: db,
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
+			tx, err := db.BeginTx(ctx, opts)
+			return tx, &mysql8{silent{Tx: tx, of: &silent{begun: 2}}, &blocks}, err
+		},
+	}
+	work := func(ctx context.Context, tx *sql.Tx) error {
+		balance, err := read(ctx, tx, 1)
+		return errors.Join(err, write(ctx, tx, 1, balance+10))
+	}
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		rules := []locker.Rule{account, {Key: "another"}}
+		if err := sqllock.DoAllWith(t.Context(), l, with, rules, work, sqllock.WithStrategy(strategy)); err != nil {
+			t.Errorf("%s: %v", strategyName(strategy), err)
+		}
+	}
+	db.holds(t, 120)
+	if blocks != 1 {
+		t.Errorf("%d blocks were tried, want one: the pool remembers", blocks)
+	}
+	db.claimed(t, account.Key, 1<<61, "next")
+	store.Free(account.Key)
+	if err := sqllock.DoWith(t.Context(), l, with, account, work); !errors.Is(err, sqllock.ErrFenceRegressed) {
+		t.Errorf("a newer fence: %v", err)
+	}
+	err := sqllock.DoWith(t.Context(), l, with, locker.Rule{Key: "c"}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "ROLLBACK")
+		return err
+	})
+	if !errors.Is(err, sqllock.ErrEnded) {
+		t.Errorf("ended by its text: %v", err)
+	}
+	db.holds(t, 120)
+}
+
+// A role that may use the tables, and may not create any.
+func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
+	db := newDatabase(t, postgres)
+	role := "reader_" + db.schema
+	for _, statement := range []string{
+		"CREATE ROLE " + role + " LOGIN",
+		"GRANT USAGE ON SCHEMA " + db.schema + " TO " + role,
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA " + db.schema + " TO " + role,
+	} {
+		db.exec(t, statement)
+	}
+	far := *db
+	far.DB = open(t, db.driver, sqltest.Postgres.DSNOf(role, db.addr, "postgres")+"&search_path="+db.schema)
+	if _, err := far.ExecContext(t.Context(), "CREATE TABLE mine (id integer)"); err == nil {
+		t.Fatal("the control: the role may create tables")
+	}
+	if err := sqllock.Migrate(t.Context(), far.DB); err != nil {
+		t.Error(err)
+	}
+	l, _ := memory(t)
+	if err := sqllock.Do(t.Context(), l, far, account, deposit(10)); err != nil {
+		t.Error(err)
+	}
+	db.holds(t, 110)
+	if err := sqllock.Migrate(t.Context(), far.DB, sqllock.WithTablePrefix("other_")); err == nil {
+		t.Error("tables were made without the right to")
+	}
+}
+
+// code is an error like those of connect-go: NotFound has the code 5, which SQLite calls BUSY.
+type code int
+
+func (c code) Error() string { return "not found" }
+func (c code) Code() int     { return int(c) }
+
+func TestACodeOfAnotherPackagesErrorIsNotTheDatabases(t *testing.T) {
+	db := newDatabase(t, sqlite)
+	l, _ := memory(t)
+	for _, want := range []error{code(5), code(6), code(1029), struct{ codeField }{codeField{Code: 5}}} {
+		calls := 0
+		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { calls++; return want })
+		if err != want || calls != 1 {
+			t.Errorf("%v after %d calls, want %v after one", err, calls, want)
+		}
+	}
+}
+
+type codeField struct{ Code int }
+
+func (codeField) Error() string { return "a field" }
+
+// A role with a lock_timeout, which docs ask for.
+func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
+	db := newDatabase(t, postgres)
+	db.DB = open(t, db.driver, db.dsn+"&lock_timeout=200")
+	db.claimed(t, account.Key, 1, "old")
+	blocker := db.begin(t, sql.LevelReadCommitted)
+	if err := claimFence(t.Context(), blocker, 2); err != nil {
+		t.Fatal(err)
+	}
+	l, _ := memory(t)
+	done := make(chan error, 1)
+	go func() { done <- sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(50)) }()
+	await(t, "the claim has timed out and is done again", func() bool {
+		return db.number(t, "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()") > 0
+	})
+	_ = blocker.Rollback()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	db.holds(t, 110)
+}
+
+func TestSpentRetriesNameTheirNumber(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
+			return tooClose(db.dialect, errOnPurpose)
+		}, sqllock.WithRetries(2))
+		if e, ok := errors.AsType[*sqllock.RetriesError](err); !ok || e.Attempts != 3 || !errors.Is(err, errOnPurpose) {
+			t.Errorf("err = %v", err)
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return errOnPurpose }); err != errOnPurpose {
+			t.Errorf("an error of the function: %v", err)
+		}
+	})
+}
+
+// A column that was added later, without a default.
+func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		db.exec(t, "ALTER TABLE accounts ADD COLUMN later BIGINT")
+		for _, fence := range []int{7, 8} {
+			if err := sqllock.FencedUpdate(t.Context(), db, fmt.Sprintf(
+				"UPDATE accounts SET balance = %d, later = %d WHERE id = 1 AND COALESCE(later, 0) <= %d", fence, fence, fence)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := sqllock.FencedUpdate(t.Context(), db, "UPDATE accounts SET balance = 0, later = 1 WHERE id = 1 AND COALESCE(later, 0) <= 1"); !errors.Is(err, sqllock.ErrStaleFence) {
+			t.Error(err)
+		}
+		db.holds(t, 8)
+	})
+}
+
+func TestAnOperationHappensOnce(t *testing.T) {
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		t.Run(strategyName(strategy), func(t *testing.T) {
+			each(t, func(t *testing.T, db *database) {
+				calls := 0
+				pay := func(l locker.Locker, fails error) error {
+					return sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+						calls++
+						return errors.Join(deposit(10)(ctx, tx), fails)
+					}, sqllock.WithOperation("invoice:4711"), sqllock.WithStrategy(strategy))
+				}
+				l, _ := memory(t)
+				if err := pay(l, errOnPurpose); !errors.Is(err, errOnPurpose) {
+					t.Error(err)
+				}
+				if err := pay(l, nil); err != nil {
+					t.Error(err)
+				}
+				db.exec(t, "DELETE FROM latchkit_fence") // a server whose fences are as small as they were
+				lost, _ := memory(t)
+				for _, l := range []locker.Locker{l, lost} {
+					if err := pay(l, nil); !errors.Is(err, locker.ErrDone) {
+						t.Errorf("again: %v", err)
+					}
+				}
+				if calls != 2 {
+					t.Errorf("%d calls, want 2: of the failure and of the success", calls)
+				}
+				db.holds(t, 110)
+			})
+		})
+	}
+}
+
+// The lock server has lost everything, so two holders do the same at the same time.
+func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		m := newMeeting()
+		errs := together(2, func(i int) error {
+			l, _ := memory(t)
+			m.wait()
+			rule := locker.Rule{Key: fmt.Sprintf("order:%d", i)} // not even the same resource
+			return sqllock.Do(t.Context(), l, db, rule, deposit(10), sqllock.WithOperation("invoice:4711"), sqllock.WithRetries(100))
+		})
+		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), locker.ErrDone) {
+			t.Errorf("errors %v, want one ErrDone", errs)
+		}
+		db.holds(t, 110)
+	})
+}

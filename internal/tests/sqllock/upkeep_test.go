@@ -1,0 +1,218 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/idempotency/storetest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// before is a time in SQL.
+func (db *database) before(d time.Duration) string {
+	return fmt.Sprintf(map[sqllock.Dialect]string{
+		postgres: "now() - interval '%d seconds'", maria: "CURRENT_TIMESTAMP(3) - INTERVAL %d SECOND", sqlite: "datetime('now', '-%d seconds')",
+	}[db.dialect], int64(d/time.Second))
+}
+
+const day = 24 * time.Hour
+
+func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
+	const base = uint64(1) << 60 // ahead of any clock in µs
+	each(t, func(t *testing.T, db *database) {
+		for i := range 2500 {
+			db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('order:%04d', %d, 'old', %s)", i, base+1000+uint64(i), db.before(3*day)))
+		}
+		db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('fresh', %d, 'new', %s)", base+5000, db.before(time.Hour)))
+		db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('outlier', %d, 'old', %s)", int64(1)<<61, db.before(3*day)))
+		purge := func(want int64) {
+			t.Helper()
+			if n, err := sqllock.PurgeFences(t.Context(), db, 2*day); err != nil || n != want {
+				t.Errorf("removed %d, %v; want %d", n, err, want)
+			}
+		}
+		purge(0) // raises the floor
+		purge(0) // the floor is too young
+		db.exec(t, "UPDATE latchkit_fence SET claimed_at = "+db.before(2*time.Hour)+" WHERE resource = ''")
+		purge(2500)
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != 3 {
+			t.Errorf("%d rows are left, want the fresh one, the outlier and the floor", n)
+		}
+		if n := db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = ''"); n != int64(base)+4999 {
+			t.Errorf("the floor is %d, want one less than the smallest fresh fence", n)
+		}
+		for fence, want := range map[uint64]error{3000: sqllock.ErrStaleFence, 4999: sqllock.ErrStaleFence, 5001: nil} {
+			for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+				l, store := memory(t)
+				if err := l.RaiseFence(t.Context(), "order:0001", base+fence-1); err != nil {
+					t.Fatal(err)
+				}
+				rule := locker.Rule{Key: "order:0001", TTL: account.TTL}
+				var err error
+				_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
+					store.Steal(rule.Key)
+					err = sqllock.Within(ctx, db, deposit(0), sqllock.WithStrategy(strategy))
+					return nil
+				})
+				db.exec(t, "DELETE FROM latchkit_fence WHERE resource = 'order:0001'")
+				if !errors.Is(err, want) {
+					t.Errorf("%s with fence %d: %v, want %v", strategyName(strategy), fence, err, want)
+				}
+			}
+		}
+		if _, err := sqllock.PurgeFences(t.Context(), db, time.Hour); !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("an age of 1h: %v", err)
+		}
+	})
+}
+
+func TestOldOperationsAreForgotten(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		pay := func() error {
+			return sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithOperation("invoice:4711"))
+		}
+		if err := pay(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := sqllock.PurgeOperations(t.Context(), db, day); n != 0 || err != nil {
+			t.Errorf("removed %d, %v", n, err)
+		}
+		db.exec(t, "UPDATE latchkit_operation SET done_at = "+db.before(2*day))
+		if err := pay(); !errors.Is(err, locker.ErrDone) {
+			t.Errorf("before: %v", err)
+		}
+		if n, err := sqllock.PurgeOperations(t.Context(), db, day); n != 1 || err != nil {
+			t.Errorf("removed %d, %v", n, err)
+		}
+		if err := pay(); err != nil {
+			t.Errorf("after: %v", err)
+		}
+		db.holds(t, 120)
+	})
+}
+
+// A Redis that comes back from an old snapshot grants fences that it has granted before, unless its
+// clock has gone on: the clock is set back as well, by a counter that is ahead of it.
+func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		server := redistest.Start(t)
+		l := redisLocker(t, server)
+		client := server.Client(t)
+		keys := []string{"account:1", "account:2", "account:3"}
+		do := func() (errs []error) {
+			for _, key := range keys {
+				errs = append(errs, sqllock.Do(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)))
+			}
+			return errs
+		}
+		old := uint64(1) << 52 // ahead of any clock in µs: what follows counts from here, as with a clock set back
+		for _, key := range keys {
+			if err := l.RaiseFence(t.Context(), key, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(do()...); err != nil {
+			t.Fatal(err)
+		}
+		snapshot := make(map[string]string)
+		all, err := client.Keys(t.Context(), "*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range all {
+			snapshot[key] = client.Dump(t.Context(), key).Val()
+		}
+		for range 3 {
+			if err := errors.Join(do()...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := client.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for key, value := range snapshot {
+			if err := client.Restore(t.Context(), key, 0, value).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := db.balance(t)
+		for i, err := range do() {
+			if !errors.Is(err, sqllock.ErrFenceRegressed) {
+				t.Errorf("%s after the snapshot: %v", keys[i], err)
+			}
+		}
+		db.holds(t, before)
+		if n, err := sqllock.RepairAll(t.Context(), l, db); n != len(keys) || err != nil {
+			t.Errorf("repaired %d, %v", n, err)
+		}
+		if err := errors.Join(do()...); err != nil {
+			t.Errorf("after RepairAll: %v", err)
+		}
+		db.holds(t, before+3)
+	})
+}
+
+func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
+	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
+		t.Run(d.String(), func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) idempotency.Store {
+				answers, err := sqllock.NewAnswers(newDatabase(t, d))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return answers
+			})
+		})
+	}
+}
+
+// The lock server loses everything between two requests with the same key, and between the work and
+// its answer.
+func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		answers, err := sqllock.NewAnswers(db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		request := func(l locker.Locker) (idempotency.Answer, error) {
+			keeper := idempotency.Keeper{Locker: l, Store: answers}
+			return keeper.Do(t.Context(), idempotency.Request{Rule: locker.Rule{Key: "payment:1"}, Fingerprint: [32]byte{1}},
+				func(ctx context.Context) idempotency.Outcome {
+					calls++
+					tx, ok := sqllock.TxFromContext(ctx)
+					if !ok {
+						t.Error("the work has no transaction")
+						return idempotency.Outcome{Failed: true}
+					}
+					if err := deposit(10)(ctx, tx); err != nil {
+						t.Error(err)
+						return idempotency.Outcome{Failed: true}
+					}
+					return idempotency.Outcome{Keep: true, Response: idempotency.Response{Status: 201, Body: []byte("paid")}}
+				})
+		}
+		for range 3 {
+			l, _ := memory(t) // another server each time
+			answer, err := request(l)
+			if err != nil || string(answer.Response.Body) != "paid" {
+				t.Errorf("%+v, %v", answer, err)
+			}
+		}
+		if calls != 1 {
+			t.Errorf("the work ran %d times", calls)
+		}
+		db.holds(t, 110)
+		db.exec(t, "UPDATE latchkit_answer SET expires = 1")
+		if n, err := answers.Purge(t.Context()); n != 1 || err != nil {
+			t.Errorf("purged %d, %v", n, err)
+		}
+	})
+}

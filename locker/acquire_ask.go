@@ -1,0 +1,204 @@
+package locker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// lead asks the Store until it has a lease or a reason to stop; q is a question that is under way already.
+func (a *acquisition) lead(q calls.Question) (*Lease, error) {
+	if q != nil {
+		return a.goOn(a.await(q))
+	}
+	return a.goOn(a.ask())
+}
+
+func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
+	for lease == nil && err == nil {
+		lease, err = a.wait()
+	}
+	return lease, err
+}
+
+// ask asks the Store once. Neither a lease nor an error means: again.
+func (a *acquisition) ask() (*Lease, error) {
+	a.calls++
+	a.sent = a.began
+	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // it has waited, or may have subscribed
+		a.sent = time.Now()
+	}
+	if a.fresh = !a.known; a.fresh {
+		a.known, a.first = true, a.sent
+	}
+	return a.await(a.engine.steps.BeginAcquire(a.ctx, a.claim))
+}
+
+func (a *acquisition) await(q calls.Question) (*Lease, error) {
+	wasCurrent := a.current
+	a.current = false
+	var reason error
+	bell, late, rung := a.box.bell, (<-chan time.Time)(nil), false
+	defer func() {
+		if rung {
+			a.box.ring() // what the mailbox holds is still to be read
+		}
+	}()
+	for reason == nil {
+		select {
+		case <-q.Answered():
+			g, err := q.Answer()
+			if err == errNotQueued {
+				return a.ask()
+			}
+			if err != nil {
+				return nil, a.handleError(err)
+			}
+			return a.answered(g)
+		case <-bell: // A grant may come before the answer. The answer is mostly on its way, and costs less than an unanswered call.
+			rung = true
+			if _, granted := a.engine.post.granted(&a.box); granted {
+				timer := a.engine.timers.Start(freshGrant / 2)
+				defer a.engine.timers.Stop(timer)
+				late, bell = timer.C, nil
+			}
+		case <-late:
+			if e, granted := a.engine.post.granted(&a.box); granted && a.certain(e) {
+				q.Abandon()
+				a.unclear = true
+				return a.handed(e)
+			}
+		case <-a.caller.Done():
+			reason = a.caller.Err()
+		case <-a.expiry:
+			reason = errWaitOver
+		case <-a.engine.closing:
+			reason = ErrClosed
+		}
+	}
+	if q.Abandon() {
+		a.unclear = true
+	} else {
+		a.notSent()
+	}
+	if time.Since(a.sent) > freshGrant {
+		a.failure = errNoAnswer
+	} else {
+		a.current = wasCurrent // what was answered last is still worth telling
+	}
+	return nil, a.giveUp(reason)
+}
+
+// notSent is called when the last question did not reach the server, or was refused there: nothing was
+// done. A token that no other question has named is unknown, so there is nothing to undo.
+func (a *acquisition) notSent() {
+	if a.fresh && !a.unclear {
+		a.known = false
+	}
+}
+
+func (a *acquisition) answered(g store.Grant) (*Lease, error) {
+	a.rounds += g.Rounds
+	if a.polled {
+		a.polled = false
+		a.engine.times.polled(a.rule.Name, g.State == store.Granted)
+	}
+	if g.State != store.Granted {
+		a.known = a.unclear || g.State == store.Busy && (a.claim.Queue || g.Unsettled)
+	}
+	switch g.State {
+	case store.Granted:
+		return a.newLease(g, a.sent, 0)
+	case store.Busy:
+		a.busy(g)
+		if a.rule.Wait == NoWait {
+			return nil, a.giveUp(errWaitOver)
+		}
+		return nil, nil
+	case store.Done:
+		return nil, a.fail(ErrDone, 0)
+	case store.Revoked: // between a grant whose answer was lost and this repetition
+		return nil, a.fail(revokedBecause(g.Reason), 0)
+	default: // Undone is only answered to tokens that were given up
+		return nil, a.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0)
+	}
+}
+
+// busy remembers what the answer says of the holder and of the queue.
+func (a *acquisition) busy(g store.Grant) {
+	a.holder, a.place, a.deaf, a.current = g.Holder, g.Place, g.NotListening, true
+	a.clock = anchor{local: a.sent, server: g.At}
+	a.heldSince = holdsSince(g.Holder, g.At, a.sent)
+	if a.busySince.IsZero() {
+		a.busySince = a.sent
+		if d, ok := a.engine.times.estimate(a.rule.Name); ok {
+			a.expects = d * time.Duration(max(a.place, 1))
+		}
+	}
+	if a.cohort != nil {
+		a.engine.cohorts.busy(a)
+	}
+	if a.deaf {
+		a.engine.post.deaf(a.claim.Inbox)
+	}
+}
+
+// newLease makes the lease, counting its deadline from since: no later than the grant. handed is how long the server keeps it
+// when the grant was told by message, 0 when it was the answer. Grant and the end of the caller may come together: then
+// the lock is given back.
+func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
+	e := a.engine
+	ttl := a.rule.lease()
+	life := ttl
+	if handed > 0 {
+		life = handed
+	}
+	each := ttl
+	if g.Left > 0 {
+		life = min(life, g.Left)
+		each = life
+	}
+	deadline := since.Add(life - e.cfg.drift(life))
+	if gone := a.caller.Err(); gone != nil {
+		return nil, a.fail(gone, 0)
+	}
+	now := time.Now()
+	if !now.Before(deadline) {
+		a.renewTicket()
+		return nil, a.unanswered(fmt.Errorf("the answer took longer than the lease of %v lives; raise the TTL", ttl))
+	}
+	f := new(first)
+	f.hold = hold{
+		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: since, taken: now, //nolint:gosec // at most WithHandoffs
+
+		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
+		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},
+	}
+	if a.rule.AtMost != 0 {
+		f.hold.until = instantOf(since).plus(a.rule.AtMost)
+	}
+	if a.rule.AtLeast != 0 {
+		f.hold.keep = now.Add(a.rule.AtLeast)
+	}
+	if a.rule.Mode == Shared {
+		f.hold.claim.Fence = g.Fence
+	}
+	f.lease.init(a, &f.hold, g.Fence)
+	if a.cohort != nil {
+		e.cohorts.granted(&f.hold) // before the keeper can find it lost, and tell the cohort so
+	}
+	writer := g.Writer
+	if a.expected {
+		writer = e.post.ignore(a.claim.Owner) || writer
+	}
+	if !e.keeper.add(&f.hold, &f.lease) {
+		f.lease.tell(ErrClosed)
+		return nil, a.fail(ErrClosed, 0)
+	}
+	if a.rule.Mode == Shared {
+		e.cohorts.letIn(&f.hold, writer)
+	}
+	return &f.lease, nil
+}

@@ -1,0 +1,145 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// unansweredFor bounds how long a first acquire is repeated when the server gives no answer about the lock.
+const unansweredFor = time.Second
+
+// errWaitOver ends a wait whose Rule.Wait has passed. giveUp turns it into an error for the caller.
+var errWaitOver = errors.New("the wait is over")
+
+// handleError handles an error of the Store.
+func (a *acquisition) handleError(err error) error {
+	var no *store.Refusal
+	switch {
+	case errors.Is(err, store.ErrNotReplicated): // written, so it must be undone
+		a.unclear, a.known = true, true
+		return a.fail(err, 0)
+	case !errors.As(err, &no):
+		a.unclear, a.known = true, true
+	case !no.Temporary:
+		a.notSent()
+		return a.fail(unavailable(err), 0)
+	default:
+		a.notSent()
+	}
+	return a.unanswered(err)
+}
+
+// unanswered lets a waiter that has seen a holder go on, and bounds the repetitions of one that has not.
+func (a *acquisition) unanswered(err error) error {
+	a.failure = err
+	if a.cohort != nil {
+		a.engine.cohorts.noteFailure(a)
+	}
+	if a.busySince.IsZero() && a.overdue() && !errors.Is(err, store.ErrMoving) || a.rule.Wait == NoWait {
+		return a.fail(unavailable(err), 0)
+	}
+	return nil
+}
+
+// overdue reports whether the caller has waited too long for the first answer.
+func (a *acquisition) overdue() bool {
+	bound := unansweredFor
+	if a.rule.Wait != 0 {
+		bound = min(bound, max(a.rule.Wait, 0))
+	}
+	return time.Since(a.began) >= bound
+}
+
+// unheard reports whether the acquire failed before the server gave its first answer.
+func (a *acquisition) unheard(err error) bool {
+	return a.busySince.IsZero() && errors.Is(err, ErrUnavailable)
+}
+
+// giveUp ends the wait for reason. Its error has the reason, and also ErrBusy if a holder was seen, or
+// ErrUnavailable if the server gave no answer.
+func (a *acquisition) giveUp(reason error) error {
+	seen := !a.busySince.IsZero()
+	switch {
+	case reason == ErrClosed:
+		return a.fail(ErrClosed, 0)
+	case seen && reason == errWaitOver && !a.current && a.failure != nil: // what the holder does now, nobody knows
+		return a.fail(unavailable(a.failure), 0)
+	case seen && reason == errWaitOver && a.behind != "":
+		return a.fail(fmt.Errorf("%w; not waiting, because this caller already holds %s, which sorts behind it, and two such callers could deadlock: acquire all keys in one RunAll", ErrBusy, a.behind), a.retryAfter())
+	case seen && reason == errWaitOver && a.inside:
+		return a.fail(fmt.Errorf("%w; not waiting, because this caller already reads under the key, and a waiting writer waits for this caller: leave AtLeast, AtMost and Once to the outer lease", ErrBusy), a.retryAfter())
+	case seen && reason == errWaitOver:
+		return a.fail(ErrBusy, a.retryAfter())
+	case seen:
+		return a.fail(fmt.Errorf("%w: %w", reason, ErrBusy), a.retryAfter())
+	case reason == errWaitOver && a.failure != nil:
+		return a.fail(unavailable(a.explained()), 0)
+	case reason == errWaitOver && a.explained() != nil:
+		return a.fail(unavailable(a.explained()), 0)
+	case reason == errWaitOver:
+		return a.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, a.rule.Wait), 0)
+	case errors.Is(reason, context.DeadlineExceeded) && a.calls > 0:
+		return a.fail(fmt.Errorf("%w: %w: no answer in time", reason, ErrUnavailable), 0)
+	}
+	return a.fail(reason, 0)
+}
+
+// explained is the failure of the last call. Of a call that has no answer yet the Store may know more than that.
+func (a *acquisition) explained() error {
+	if x, ok := a.engine.store.(store.Explainer); ok && (a.failure == nil || a.failure == errNoAnswer) {
+		if err := x.Explain(); err != nil {
+			return err
+		}
+	}
+	return a.failure
+}
+
+func (a *acquisition) fail(err error, retryAfter time.Duration) error {
+	e := &Error{Op: OpAcquire, Key: a.rule.Key, RetryAfter: retryAfter, Err: err}
+	var later interface{ RetryAfter() time.Duration }
+	if retryAfter > 0 {
+		e.HolderMetadata = a.holder.Metadata
+	} else if errors.As(err, &later) {
+		e.RetryAfter = later.RetryAfter()
+	}
+	return e
+}
+
+// outcome is how the acquire ended, for the Observer.
+func (a *acquisition) outcome(l *Lease, err error) Outcome {
+	o := Outcome{
+		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: a.holder.Metadata,
+		TTL: a.rule.lease(), Expected: a.expects,
+	}
+	if l != nil {
+		o.Fence = l.fence
+	}
+	if !a.busySince.IsZero() {
+		o.Waited = time.Since(a.busySince)
+	}
+	if o.Result == ResultBusy && a.rule.Wait != NoWait {
+		o.Result = ResultTimeout
+	}
+	return o
+}
+
+// unavailable adds ErrUnavailable to an error of a Store, unless the error has a more precise sentinel.
+func unavailable(err error) error {
+	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported, ErrRefused} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+func revokedBecause(reason string) error {
+	if reason == "" {
+		return ErrRevoked
+	}
+	return fmt.Errorf("%w: %s", ErrRevoked, reason)
+}

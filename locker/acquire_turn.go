@@ -1,0 +1,138 @@
+package locker
+
+import (
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// turn ends a wait in a cohort: with a hold, or as its leader.
+type turn struct {
+	hold   *hold
+	fence  uint64
+	follow *follow // leader: its acquire has gone out with the release of the one before
+	ticket *ticket // leader: that of the leader before, in the server's queue
+	seen   bool    // leader: the key was held
+	err    error   // the leader could not reach the server and this waiter's time is up too, or WithMaxWaiters is exceeded
+}
+
+// among waits with the callers of this process that want the key on the same terms.
+func (a *acquisition) among(t terms) (*Lease, error) {
+	for inFront := false; ; inFront = true {
+		if t.mode == Shared {
+			if l := a.read(t); l != nil {
+				return l, nil
+			}
+		}
+		if !a.engine.cohorts.join(a, t, inFront) {
+			return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
+		}
+		if a.leads || a.rule.Wait == NoWait {
+			return a.start()
+		}
+		if a.engine.cfg.queue {
+			a.engine.post.warm(a.key())
+		}
+		turn, err := a.turnComes()
+		switch {
+		case err != nil:
+			return nil, err
+		case turn.err != nil:
+			return nil, turn.err
+		case turn.hold == nil:
+			return a.succeed(turn)
+		}
+		a.busySince = a.began
+		if l := a.takeOver(turn); l != nil {
+			return l, nil
+		}
+		if a.engine.isClosing() {
+			return nil, a.fail(ErrClosed, 0)
+		}
+		// The hold was lost on the way here: the next round.
+	}
+}
+
+// turnComes waits in the cohort.
+func (a *acquisition) turnComes() (turn, error) {
+	var reason error
+	select {
+	case t := <-a.turn:
+		return t, nil
+	case <-a.caller.Done():
+		reason = a.caller.Err()
+	case <-a.expiry:
+		reason = errWaitOver
+	case <-a.engine.closing:
+		reason = ErrClosed
+	}
+	if !a.engine.cohorts.leave(a) {
+		a.passUp(<-a.turn)
+	}
+	return turn{}, a.giveUp(reason)
+}
+
+// takeOver makes a Lease of a hold that another caller gave up, or shares. It is nil when the hold was lost in between, or the Engine
+// is closing.
+func (a *acquisition) takeOver(t turn) *Lease {
+	taken := false
+	defer func() {
+		if !taken { // or an Observer has panicked
+			a.passUp(t)
+		}
+	}()
+	l := new(Lease)
+	l.init(a, t.hold, t.fence)
+	if taken = a.engine.keeper.attach(t.hold, l); taken {
+		return l
+	}
+	if a.engine.isClosing() {
+		l.tell(ErrClosed)
+	} else {
+		l.tell(ErrLost)
+	}
+	return nil
+}
+
+// succeed leads the cohort, after the leader before.
+func (a *acquisition) succeed(t turn) (*Lease, error) {
+	a.leads = true
+	if t.seen && a.busySince.IsZero() {
+		a.busySince = a.began
+	}
+	switch {
+	case t.ticket != nil: // its ticket waits in the queue
+		a.ticket = t.ticket
+		return a.goOn(nil, nil)
+	case t.follow != nil: // its release has asked for us
+		return a.lead(t.follow)
+	}
+	return a.start()
+}
+
+// passUp does with a turn what must be done when nobody is there to take it.
+func (a *acquisition) passUp(t turn) {
+	a.busySince = a.began
+	switch {
+	case t.err != nil:
+	case t.hold != nil:
+		passed, rest := a.engine.cohorts.release(t.hold)
+		if !passed {
+			t.hold.releaseUnused()
+		}
+		if rest != nil {
+			a.engine.cohorts.released(rest)
+		}
+	default:
+		a.leads = true
+		if t.ticket != nil {
+			a.ticket = t.ticket
+		}
+		if t.follow != nil {
+			a.unclear = true
+		}
+	}
+}
+
+// sees remembers who holds the key for which the caller waits in this process.
+func (a *acquisition) sees(h store.Holder) {
+	a.busySince, a.holder, a.current = a.began, h, true
+}

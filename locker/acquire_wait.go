@@ -1,0 +1,181 @@
+package locker
+
+import (
+	"iter"
+	"math/rand/v2"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+const (
+	// longestHand bounds how long the server keeps a lease that it handed over by message: a winner that is paused or cut
+	// off costs the others that much, not its TTL.
+	longestHand = 2 * time.Second
+	// freshGrant is how old a grant may be when we are told of it. After that the process was paused, the message late or
+	// a clock stepped, and the server is asked instead.
+	freshGrant = 100 * time.Millisecond
+	// A waiter in the queue asks again from time to time, in case a message was lost or a holder died: the head often,
+	// the others seldom.
+	headAsks, othersAsk = time.Second, 10 * time.Second
+	// When the time of the holder is nearly over, the head asks without a pause, so often at most: timers fire a millisecond late.
+	rushFrom, mostRushes = 2 * time.Millisecond, 20
+)
+
+// anchor ties the server's clock to ours: what happened at server on its clock, happened no earlier than local on ours.
+type anchor struct{ local, server time.Time }
+
+// at is the earliest time, on our clock, of what happened at that time on the server's, and how far that may be off. The
+// clocks may run at rates that differ by 1 %, as drift has it, and a wait can be long.
+func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
+	waited := server.Sub(c.server)
+	slip := waited / 100
+	return c.local.Add(waited - slip), 2 * slip
+}
+
+// wait waits until there is a lease, or a reason to ask again, and asks.
+func (a *acquisition) wait() (*Lease, error) {
+	if !a.busySince.IsZero() && a.current && a.hopeless() {
+		return nil, a.giveUp(errWaitOver)
+	}
+	if !a.busySince.IsZero() && !a.admit() {
+		if refused := a.fail(ErrTooManyWaiters, a.retryAfter()); !a.engine.cohorts.makeRoom(a, refused) {
+			return nil, refused
+		}
+	}
+	if !a.claim.Queue && a.current && a.engine.cfg.queue {
+		if err := a.listen(); err != nil {
+			return nil, err
+		}
+		return a.ask()
+	}
+	d, ok := a.patience()
+	if !ok {
+		return nil, a.giveUp(errWaitOver)
+	}
+	until := time.Now().Add(d)
+	timer := a.engine.timers.Start(d)
+	defer a.engine.timers.Stop(timer)
+	for {
+		select {
+		case <-timer.C:
+			return a.ask()
+		case <-a.box.bell:
+			lease, again, err := a.told(timer, until)
+			if lease != nil || err != nil {
+				return lease, err
+			}
+			if again {
+				return a.ask()
+			}
+		case <-a.caller.Done():
+			return nil, a.giveUp(a.caller.Err())
+		case <-a.expiry:
+			return nil, a.giveUp(errWaitOver)
+		case <-a.engine.closing:
+			return nil, a.giveUp(ErrClosed)
+		}
+	}
+}
+
+// told acts on what the mailbox holds. The timer is for the next question, which is due at until.
+func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
+	n := a.engine.post.read(&a.box)
+	switch {
+	case n.done:
+		a.known = a.unclear // the server has taken us out of the queue
+		return nil, false, a.fail(ErrDone, 0)
+	case n.reopened: // what was told before may be from another server, with another clock
+		a.clock, a.first = anchor{}, time.Time{}
+		return nil, true, nil
+	case n.granted:
+		if lease, err = a.handed(n.grant); lease == nil {
+			// The message has been read, and the next caller of this process would not receive it: the
+			// ticket must not change hands. The release in the background gives the key to the next waiter.
+			a.current = false
+		}
+		return lease, lease == nil, err
+	case n.head:
+		a.place = 1
+		// News bring the next question nearer, never further.
+		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
+	}
+	// After an error or a late grant a hint does not count: it may come from our own undo, and we would spin.
+	return nil, n.maybe && a.current, nil
+}
+
+// handed takes a grant that was told by message, if it is certain when it happened; the server is not asked again. Otherwise
+// an acquire finds out what became of it.
+func (a *acquisition) handed(e store.Event) (*Lease, error) {
+	since, ok := a.happened(e)
+	if !ok {
+		return nil, nil
+	}
+	return a.newLease(store.Grant{State: store.Granted, Fence: e.Fence, FenceCount: e.FenceCount, At: e.At, Writer: e.Writer}, since, e.HandoffTTL)
+}
+
+// certain says whether handed would take the grant.
+func (a *acquisition) certain(e store.Event) bool {
+	_, ok := a.happened(e)
+	return ok
+}
+
+// happened is when, on our clock, the grant of a message happened at the earliest, and whether that is certain enough.
+//
+// It happened no earlier than the call that tied the clocks was sent, plus what has passed since on the server's clock.
+// While no call was answered, it happened no earlier than the first was sent.
+func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
+	if a.engine.confirms {
+		return time.Time{}, false // what was told was acknowledged by nobody; an acquire that finds the grant is
+	}
+	since, off := a.first, time.Duration(0)
+	if !a.clock.server.IsZero() {
+		since, off = a.clock.at(e.At)
+	}
+	age := time.Since(since)
+	return since, !since.IsZero() && age >= 0 && age <= freshGrant+off
+}
+
+// patience is how long to wait for news before asking again; false when the Backoff has ended.
+func (a *acquisition) patience() (d time.Duration, ok bool) {
+	left := a.holder.Left
+	// A process that has lost its subscription, and has no other yet, receives nothing.
+	notified := a.claim.Inbox != "" && !a.deaf && a.engine.post.inbox(a.claim.Key) != ""
+	if a.current && a.place > 0 && notified && (a.place > 1 || !a.holder.Foreign) {
+		a.rechecks++
+		if left > rushFrom {
+			a.rushed = 0
+		}
+		switch {
+		case a.place == 1 && left >= 0 && left <= rushFrom && a.rushed < mostRushes:
+			a.rushed++
+			return 0, true
+		case a.place == 1 && left >= 0:
+			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
+		case a.place == 1 || a.rechecks == 1:
+			return headAsks + rand.N(headAsks/4), true
+		case a.holder.Foreign: // which frees the key without a message; the head may have died
+			return headAsks + rand.N(headAsks), true
+		case left >= 0:
+			return min(max(left+rand.N(headAsks), headAsks), othersAsk), true
+		}
+		return othersAsk, true
+	}
+	// Nobody tells: a foreign holder, an inbox that is not heard, a Store without messages, a call that failed.
+	if d, ok = a.pause(); a.current && left >= 0 {
+		d = min(d, left+time.Millisecond)
+	}
+	a.polled = a.current
+	return d, ok
+}
+
+// pause is the next one of the Backoff.
+func (a *acquisition) pause() (time.Duration, bool) {
+	if b := a.engine.cfg.adaptive; b != nil {
+		return b.pause(a.engine.times.advise(a.rule.Name)), true
+	}
+	if a.pauses == nil {
+		a.pauses, a.stop = iter.Pull(a.engine.cfg.backoff)
+	}
+	return a.pauses()
+}

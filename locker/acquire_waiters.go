@@ -1,0 +1,31 @@
+package locker
+
+import "sync"
+
+// waiters counts who waits in this process, per key.
+type waiters struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+// enter counts one more waiter for key, unless most wait already.
+func (w *waiters) enter(key string, most int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if most > 0 && w.n[key] >= most {
+		return false
+	}
+	if w.n == nil {
+		w.n = make(map[string]int)
+	}
+	w.n[key]++
+	return true
+}
+
+func (w *waiters) dismiss(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.n[key]--; w.n[key] == 0 {
+		delete(w.n, key)
+	}
+}

@@ -1,0 +1,218 @@
+package locker
+
+import (
+	"fmt"
+	"time"
+)
+
+// Readers of one process share a hold: one token, one entry on the server, which the last of them gives back. While the phase is
+// open whoever comes uses it too, without a call. Events, and what they do:
+//
+//	the hold is granted         all who wait in the cohort use it; the phase is open
+//	a writer waits              the phase is closed: who comes now leads a new cohort, and waits at the server behind the
+//	                            writer. It is told by the grant, by message, or by a renewal, which is asked for at once after
+//	                            messages may have been lost
+//	half of its time is over unrenewed, or it was extended    the same: newcomers should not hang on it
+//	a reader releases           nothing, unless it is the last: then the hold is released
+//	the hold is lost            the contexts of all its readers end
+//	who reads asks again        it uses the same hold, also while the phase is closed: the writer waits for it, so it must
+//	                            not wait for the writer. With AtLeast, AtMost or Once it asks the server, once
+//
+// A cohort of readers has waiting callers only while its leader asks: there is no hold then, or it has not been shared out yet.
+
+// untoldAsks is how often a hold of readers is renewed at least when no message can say that a writer waits.
+const untoldAsks = time.Second
+
+// read uses the hold that readers of this process have, if there is an open phase.
+func (a *acquisition) read(t terms) *Lease {
+	h := a.engine.cohorts.enterPhase(a, t)
+	if h == nil {
+		return nil
+	}
+	l := a.takeOver(turn{hold: h, fence: h.fence})
+	if l == nil {
+		a.engine.cohorts.closePhase(h) // it was lost on the way here
+	}
+	return l
+}
+
+// readAlong uses the hold that the caller has already.
+func (a *acquisition) readAlong(within *Lease) *Lease {
+	if h := within.hold; a.engine.cohorts.enterAgain(a, h) {
+		return a.takeOver(turn{hold: h, fence: h.fence})
+	}
+	return nil
+}
+
+// nested looks whether the caller's context holds this key already. It refuses what would wait for the caller itself, and
+// what needs a Store with readers. It returns the lease that the caller reads with, if there is one.
+func (a *acquisition) nested() (within *Lease, err error) {
+	readers := a.engine.readers != nil
+	if !readers && a.rule.Mode == Shared {
+		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as NewReadWrite makes", ErrUnsupported), 0)
+	}
+	if a.pass != nil {
+		return nil, nil
+	}
+	for h := heldIn(a.caller); h != nil; h = h.outer {
+		l := h.lease
+		if l == nil || l.engine != a.engine && l.engine != a.engine.joined || l.rule.Key != a.rule.Key || l.ended() != nil {
+			continue
+		}
+		if l.Mode() == Exclusive {
+			return nil, a.fail(fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
+				"wrap the Locker with NewReentrant to enter again, use sqllock.Within for a transaction under the lease that is held, "+
+				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported), 0)
+		}
+		if a.rule.Mode == Exclusive {
+			return nil, a.fail(fmt.Errorf("%w: the caller reads under this key already, and two readers who wait to write would wait for each other; "+
+				"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrUnsupported), 0)
+		}
+		return l, nil
+	}
+	return nil, nil
+}
+
+// subscribeFirst begins to listen before the first question, so that the server can say that a writer waits.
+func (a *acquisition) subscribeFirst() error {
+	if p := &a.engine.post; p.notifier == nil || !a.engine.cfg.queue || p.inbox(a.key()) != "" {
+		return nil
+	}
+	_, err := a.open()
+	return err
+}
+
+// enterPhase counts one more user of the open hold on these terms, nil when there is none.
+func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.active[t]
+	if c == nil || !c.open {
+		return nil
+	}
+	if !cs.engine.keeper.isSound(c.hold) {
+		cs.shut(c.hold)
+		return nil
+	}
+	a.cohort = c
+	c.hold.users++
+	return c.hold
+}
+
+// enterAgain counts one more user of h, unless that has ended.
+func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := h.cohort; c == nil || c.hold != h || c.terms.mode != Shared {
+		return false
+	}
+	a.cohort = h.cohort
+	h.users++
+	return true
+}
+
+// letIn lets all who wait in the cohort of h use it too, and whoever comes, unless a writer waits.
+func (cs *cohorts) letIn(h *hold, writer bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := h.cohort
+	if c.hold != h {
+		return // lost already
+	}
+	for len(c.waiting) > 0 {
+		h.users++
+		c.next().turn <- turn{hold: h, fence: h.fence}
+	}
+	if c.open = cs.active[c.terms] == c; writer || h.closed {
+		cs.shut(h)
+	}
+}
+
+// leavePhase is called when a user of h gives it up. It is true when others use it still, or it is lost; otherwise it must be
+// released. cs.mu is held.
+func (cs *cohorts) leavePhase(h *hold) bool {
+	h.users--
+	if h.cohort.hold != h || h.users > 0 {
+		return true
+	}
+	h.over = true
+	cs.newLeader(h.cohort) // nobody waits while there is a hold
+	return false
+}
+
+// closePhase lets nobody else use h.
+func (cs *cohorts) closePhase(h *hold) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.shut(h)
+}
+
+// writerWaits is called when the server says that a writer waits for the phase that token reads in.
+func (cs *cohorts) writerWaits(token string) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if h := cs.phases[token]; h != nil {
+		cs.shut(h)
+	}
+}
+
+// shut closes the phase of h: whoever comes next begins a new cohort. It may come before admit. cs.mu is held.
+func (cs *cohorts) shut(h *hold) {
+	h.closed = true
+	if c := h.cohort; c != nil && c.hold == h && c.open {
+		c.open = false
+		delete(cs.active, c.terms)
+	}
+}
+
+// downgraded is called when h, which a writer had, has become a reader's: those who wait to write ask anew. It is not shared
+// with whoever comes, who may find a phase that is open already.
+func (cs *cohorts) downgraded(h *hold) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := h.cohort
+	if h.over || c != nil && c.terms.mode == Shared {
+		return
+	}
+	t := terms{key: h.claim.Key, mode: Shared, ttl: h.ttl}
+	h.cohort, h.users = &cohort{terms: t, hold: h}, 1
+	cs.phases[h.claim.Owner] = h
+	if c != nil {
+		if next := cs.newLeader(c); next != nil {
+			next.turn <- turn{seen: true}
+		}
+	}
+}
+
+// isSound says whether h is worth sharing.
+func (k *keeper) isSound(h *hold) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.sound()
+}
+
+// leave makes l no user of h any more.
+func (k *keeper) leave(h *hold, l *Lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h.lease == l {
+		h.lease = nil
+	}
+	delete(h.sharers, l)
+}
+
+// renewReaders makes the renewals of all readers due now.
+func (k *keeper) renewReaders() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var readers []*hold
+	for h := range k.due.holds() {
+		if h.claim.Mode == Shared && !h.final {
+			readers = append(readers, h)
+		}
+	}
+	for _, h := range readers {
+		h.renew = instantOf(time.Now())
+		k.fix(h)
+	}
+}

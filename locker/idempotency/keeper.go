@@ -1,0 +1,278 @@
+package idempotency
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+const (
+	// DefaultLifetime is how long an answer is stored.
+	DefaultLifetime = 24 * time.Hour
+	// DefaultFinishWithin is how long the work may run on after the client has left.
+	DefaultFinishWithin = time.Minute
+)
+
+// A Keeper runs each request once. Its zero value is not usable: Locker and Store must be set.
+type Keeper struct {
+	_ struct{} // keyed literals only
+
+	// Locker excludes two runs of the same request at the same time.
+	Locker locker.Locker
+	// Store keeps the answers.
+	Store Store
+	// Lifetime is how long an answer is stored. 0: DefaultLifetime.
+	Lifetime time.Duration
+	// FinishWithin is how long the work may run on after ctx has ended, because the client has
+	// left. 0: DefaultFinishWithin.
+	FinishWithin time.Duration
+}
+
+// A Request is one request on its way through a [Keeper].
+type Request struct {
+	// Rule is the lock. Rule.Key also names the request's Record: put whose request it is and the
+	// client's key into it, for example with key.Of("idempotency", customer, clientKey).
+	Rule locker.Rule
+	// Fingerprint distinguishes this request from another one with the same key: a SHA-256 of what
+	// the client wants.
+	Fingerprint [32]byte
+}
+
+// An Outcome is the result of the work.
+type Outcome struct {
+	// Response is the answer.
+	Response Response
+	// Keep says that the answer is stored. Otherwise the next request with the same key runs again.
+	Keep bool
+	// DoneOnly with Keep stores that the work is done, and leaves the Response out.
+	DoneOnly bool
+	// Failed says that the work has achieved nothing: a [Transactor] rolls back, and Rule.Once does
+	// not mark the work as done.
+	Failed bool
+}
+
+// An Answer is what Do returns.
+type Answer struct {
+	Response Response
+	// Replayed says that an earlier request was answered with this Response.
+	Replayed bool
+}
+
+// ErrNotStored means that the work was done and that its answer could not be stored. Do returns the
+// answer together with this error. A repeated request may run again.
+var ErrNotStored = errors.New("the answer could not be stored")
+
+// ErrUnfinished is the cause with which the context of the work ends when the client has left and
+// the work was not done within Keeper.FinishWithin.
+var ErrUnfinished = errors.New("the client has left, and the work was not done in the time allowed")
+
+// errFailed makes locker.Run release the lease without a done mark.
+var errFailed = errors.New("the work failed")
+
+// Do returns the stored answer to req, or calls work once under req.Rule's lock and stores the
+// outcome. ctx ends the lookup and the wait for the lock. It does not end the work, see
+// Keeper.FinishWithin; the context of the work has the values of ctx.
+//
+// Errors before the work: those of locker.Acquire; [ErrReused]; locker.ErrDone when the work was
+// done and its answer was not stored; [ErrOvertaken]; locker.ErrUnavailable when the Store fails.
+// Errors after the work: locker.ErrLost and locker.ErrExpired when the lease ended first;
+// [ErrNotStored], with the answer; the error of a commit.
+func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
+	rec, found, err := k.Store.Load(ctx, req.Rule.Key)
+	if err != nil {
+		return Answer{}, unavailable(ctx, err)
+	}
+	if found {
+		if answer, settled, err := req.answer(rec); settled {
+			return answer, err
+		}
+	}
+	r := run{Keeper: k, Request: req, work: work}
+	err = locker.Run(ctx, k.Locker, req.Rule, r.underLock)
+	if errors.Is(err, errFailed) && !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
+		err = nil
+	}
+	if err == nil {
+		err = r.unsaved
+	}
+	return r.answer, err
+}
+
+// answer returns what the Record of an earlier request means for req. settled is false while that
+// request is in progress: then req waits for the lock.
+func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
+	switch {
+	case rec.Fingerprint != req.Fingerprint:
+		return Answer{}, true, ErrReused
+	case rec.State == Answered:
+		return Answer{Response: rec.Response, Replayed: true}, true, nil
+	case rec.State == DoneOnly:
+		return Answer{}, true, locker.ErrDone
+	default:
+		return Answer{}, false, nil
+	}
+}
+
+// unavailable is the error of a Store that failed before the work.
+func unavailable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", locker.ErrUnavailable, err)
+}
+
+// run is one call of Do that has to take the lock.
+type run struct {
+	Keeper
+	Request
+	work func(ctx context.Context) Outcome
+
+	answer  Answer
+	unsaved error // wraps ErrNotStored
+}
+
+func (r *run) underLock(ctx context.Context) error {
+	lease, ok := locker.FromContext(ctx)
+	if !ok {
+		return locker.ErrLost
+	}
+	earlier, found, began, err := r.Store.Begin(ctx, r.Rule.Key, r.Fingerprint, lease.Fence(), r.lifetime())
+	if err != nil {
+		return unavailable(ctx, err)
+	}
+	if !began {
+		answer, settled, err := r.Request.answer(earlier)
+		if !settled { // a record in progress with a larger fence
+			return ErrOvertaken
+		}
+		if r.answer = answer; err != nil {
+			return err
+		}
+		return nil
+	}
+	attempt := &Attempt{lease: lease}
+	// A record with the same fence is that of this call, executed twice.
+	if found && (earlier.Fence != lease.Fence() || lease.Fence() == 0) {
+		attempt.interrupted, attempt.again = earlier.Fence, true
+	}
+	return r.attempt(ctx, attempt)
+}
+
+// attempt runs the work and stores its outcome.
+func (r *run) attempt(ctx context.Context, a *Attempt) error {
+	working, stop := outlive(ctx, a.lease, cmp.Or(r.FinishWithin, DefaultFinishWithin))
+	defer stop()
+	working = context.WithValue(working, attemptKey{}, a)
+
+	returned := false
+	work := func(ctx context.Context) Outcome {
+		out := r.work(ctx)
+		returned = true
+		out.Keep = out.Keep && !a.discarded.Load()
+		return out
+	}
+	defer func() {
+		if !returned { // the work was not called, or panicked: the next request runs it
+			_ = r.Store.Forget(context.WithoutCancel(ctx), r.Rule.Key, a.lease.Fence())
+		}
+	}()
+
+	out, saved, err := r.transact(working, a, work)
+	switch {
+	case err != nil && !returned: // the transaction could not be begun
+		return unavailable(ctx, err)
+	case err != nil: // the commit failed or is unclear, or a later holder was faster
+		return err
+	case a.lease.Context().Err() != nil:
+		// The lease has ended, so another holder may run the same request. Run reports the loss.
+		return nil
+	case !saved:
+		if err := r.settle(context.WithoutCancel(ctx), a, out); err != nil {
+			return err
+		}
+	}
+	r.answer.Response = out.Response
+	if out.Failed {
+		return errFailed
+	}
+	return nil
+}
+
+// transact calls the work, inside a transaction where the Store has one. saved reports whether the
+// answer was committed together with the work.
+func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Context) Outcome) (out Outcome, saved bool, err error) {
+	t, ok := r.Store.(Transactor)
+	if !ok {
+		return work(ctx), false, nil
+	}
+	err = t.Transact(ctx, func(ctx context.Context) error {
+		out = work(ctx)
+		switch {
+		case out.Failed:
+			return errFailed
+		case a.lease.Context().Err() != nil:
+			return context.Cause(a.lease.Context())
+		case !out.Keep:
+			return nil
+		}
+		saved = true
+		return t.Save(ctx, r.Rule.Key, r.record(out, a), r.lifetime())
+	})
+	if errors.Is(err, errFailed) {
+		err = nil
+	}
+	return out, saved, err
+}
+
+// settle stores the outcome, or removes the record in progress. A Store that fails now must not
+// make the client send the request again: the work is done. So only a later holder is an error.
+func (r *run) settle(ctx context.Context, a *Attempt, out Outcome) error {
+	var err error
+	if out.Keep {
+		err = r.Store.Save(ctx, r.Rule.Key, r.record(out, a), r.lifetime())
+	} else {
+		err = r.Store.Forget(ctx, r.Rule.Key, a.lease.Fence())
+	}
+	switch {
+	case errors.Is(err, ErrOvertaken):
+		return err
+	case err != nil:
+		r.unsaved = fmt.Errorf("%w: %w", ErrNotStored, err)
+	}
+	return nil
+}
+
+func (r *run) record(out Outcome, a *Attempt) Record {
+	rec := Record{Fingerprint: r.Fingerprint, Fence: a.lease.Fence(), State: DoneOnly}
+	if !out.DoneOnly {
+		rec.State, rec.Response = Answered, out.Response
+	}
+	return rec
+}
+
+func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
+
+// outlive returns a context with the values of ctx that ends with the lease, and within that time
+// after ctx has ended.
+func outlive(ctx context.Context, lease *locker.Lease, within time.Duration) (context.Context, context.CancelFunc) {
+	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
+	stopClient := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(within)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel(ErrUnfinished)
+		case <-working.Done():
+		}
+	})
+	return working, func() {
+		stopLease()
+		stopClient()
+		cancel(context.Canceled)
+	}
+}

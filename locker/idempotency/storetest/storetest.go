@@ -1,0 +1,400 @@
+// Package storetest checks the rules that every idempotency.Store obeys. To test a Store of your
+// own, hand a function that makes it to [Run].
+package storetest
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+)
+
+// Run checks a Store. setup returns an empty one for each subtest. Of an idempotency.Transactor,
+// the rules of its transactions are checked as well.
+func Run(t *testing.T, setup func(t *testing.T) idempotency.Store) {
+	for name, law := range map[string]func(*testing.T, bench){
+		"an unknown key has no Record":                               unknown,
+		"a request in progress shows its fingerprint and fence":      inProgress,
+		"an answer comes back as it was saved":                       comesBack,
+		"an answer that was not kept leaves the mark done":           doneOnly,
+		"a later run takes over from one that was interrupted":       takesOver,
+		"a run with a smaller fence does not begin":                  smallerFence,
+		"a different request does not begin":                         differentRequest,
+		"no request begins after the answer":                         answered,
+		"a holder that was overtaken cannot save":                    overtaken,
+		"a Save whose Record was lost writes it":                     lostRecord,
+		"calls that are executed twice change nothing":               twice,
+		"only the run that has begun is forgotten":                   forgets,
+		"a request without fences begins, is saved and is forgotten": withoutFences,
+		"keys are separate":                                          separate,
+		"an ended context ends a call":                               endedContext,
+		"a Record expires":                                           expires,
+		"a transaction commits work and answer together":             commits,
+		"a transaction that fails leaves no answer":                  rollsBack,
+		"a transaction of an overtaken holder fails":                 overtakenTransaction,
+		"a panic rolls back, and goes on":                            panics,
+	} {
+		t.Run(name, func(t *testing.T) { law(t, bench{t, setup(t)}) })
+	}
+}
+
+const lifetime = time.Minute
+
+var (
+	request   = [32]byte{1, 2, 255}
+	different = [32]byte{3}
+)
+
+func answer(body string) idempotency.Response {
+	return idempotency.Response{
+		Status:  201,
+		Header:  map[string][]string{"Content-Type": {"application/json"}, "X-Two": {"a", "\xff\x00"}},
+		Trailer: map[string][]string{"x-bin": {"\x80"}},
+		Body:    []byte(body),
+	}
+}
+
+func record(fence uint64, body string) idempotency.Record {
+	return idempotency.Record{Fingerprint: request, Fence: fence, State: idempotency.Answered, Response: answer(body)}
+}
+
+// bench is a Store under test with calls that must not fail.
+type bench struct {
+	*testing.T
+	idempotency.Store
+}
+
+func (b bench) load(key string) (idempotency.Record, bool) {
+	b.Helper()
+	rec, found, err := b.Load(b.Context(), key)
+	if err != nil {
+		b.Fatalf("Load: %v", err)
+	}
+	return rec, found
+}
+
+func (b bench) begin(key string, fingerprint [32]byte, fence uint64) (earlier idempotency.Record, found, began bool) {
+	b.Helper()
+	earlier, found, began, err := b.Begin(b.Context(), key, fingerprint, fence, lifetime)
+	if err != nil {
+		b.Fatalf("Begin: %v", err)
+	}
+	return earlier, found, began
+}
+
+func (b bench) save(key string, rec idempotency.Record) {
+	b.Helper()
+	if err := b.Save(b.Context(), key, rec, lifetime); err != nil {
+		b.Fatalf("Save: %v", err)
+	}
+}
+
+func (b bench) forget(key string, fence uint64) {
+	b.Helper()
+	if err := b.Forget(b.Context(), key, fence); err != nil {
+		b.Fatalf("Forget: %v", err)
+	}
+}
+
+// want checks what Load returns.
+func (b bench) want(key string, want idempotency.Record) {
+	b.Helper()
+	if got, found := b.load(key); !found || !reflect.DeepEqual(got, want) {
+		b.Errorf("Load: %+v, %v; want %+v", got, found, want)
+	}
+}
+
+func (b bench) wantNone(key string) {
+	b.Helper()
+	if got, found := b.load(key); found {
+		b.Errorf("Load: %+v; want no Record", got)
+	}
+}
+
+func (b bench) wantBody(key, body string) {
+	b.Helper()
+	if got, found := b.load(key); !found || got.State != idempotency.Answered || string(got.Response.Body) != body {
+		b.Errorf("Load: %+v, %v; want the answer %q", got, found, body)
+	}
+}
+
+func unknown(t *testing.T, b bench) { b.wantNone("a") }
+
+func inProgress(t *testing.T, b bench) {
+	if earlier, found, began := b.begin("a", request, 7); found || !began {
+		t.Fatalf("Begin: %+v, %v, %v", earlier, found, began)
+	}
+	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+}
+
+func comesBack(t *testing.T, b bench) {
+	for _, body := range []string{"", "\x00 not text \xff", string(make([]byte, 5000))} {
+		rec, want := record(1<<60+7, body), record(1<<60+7, body)
+		if body == "" {
+			want.Response.Body, rec.Response.Body = nil, nil
+		}
+		key := "body " + body[:min(3, len(body))]
+		b.begin(key, request, rec.Fence)
+		b.save(key, rec)
+		rec.Response.Header["X-Two"][0] = "changed" // the caller may use its memory again
+		if len(rec.Response.Body) > 0 {
+			rec.Response.Body[0] = 'x'
+		}
+		for range 2 {
+			got, found := b.load(key)
+			if !found || !reflect.DeepEqual(got, want) {
+				t.Fatalf("Load: %+v, %v; want %+v", got, found, want)
+			}
+			got.Response.Header["X-Two"][0] = "changed" // and what was loaded is the caller's
+		}
+	}
+}
+
+func doneOnly(t *testing.T, b bench) {
+	b.begin("a", request, 7)
+	want := idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.DoneOnly}
+	b.save("a", want)
+	b.want("a", want)
+}
+
+func takesOver(t *testing.T, b bench) {
+	b.begin("a", request, 7)
+	earlier, found, began := b.begin("a", request, 8)
+	if !found || !began || earlier.Fence != 7 || earlier.State != idempotency.InProgress {
+		t.Errorf("Begin: %+v, %v, %v; want the Record of fence 7, which was replaced", earlier, found, began)
+	}
+	b.save("a", record(8, "of the later run"))
+	b.wantBody("a", "of the later run")
+}
+
+func smallerFence(t *testing.T, b bench) {
+	b.begin("a", request, 1<<60)
+	earlier, found, began := b.begin("a", request, 1<<60-1)
+	if !found || began || earlier.Fence != 1<<60 {
+		t.Errorf("Begin: %+v, %v, %v; want the Record of the larger fence", earlier, found, began)
+	}
+	b.want("a", idempotency.Record{Fingerprint: request, Fence: 1 << 60, State: idempotency.InProgress})
+}
+
+func differentRequest(t *testing.T, b bench) {
+	b.begin("a", request, 7)
+	earlier, found, began := b.begin("a", different, 8)
+	if !found || began || earlier.Fingerprint != request {
+		t.Errorf("Begin: %+v, %v, %v; want the Record of the first request", earlier, found, began)
+	}
+	b.save("a", record(7, "of the first request"))
+	b.wantBody("a", "of the first request")
+}
+
+func answered(t *testing.T, b bench) {
+	b.begin("a", request, 7)
+	b.save("a", record(7, "first"))
+	earlier, found, began := b.begin("a", request, 8)
+	if !found || began || !reflect.DeepEqual(earlier, record(7, "first")) {
+		t.Errorf("Begin: %+v, %v, %v; want the answer", earlier, found, began)
+	}
+	b.wantBody("a", "first")
+}
+
+func overtaken(t *testing.T, b bench) {
+	b.begin("a", request, 7)
+	b.begin("a", request, 8)
+	for range 2 { // before and after the later run has an answer
+		err := b.Save(b.Context(), "a", record(7, "late"), lifetime)
+		if !errors.Is(err, idempotency.ErrOvertaken) || !errors.Is(err, locker.ErrLost) {
+			t.Errorf("Save: %v; want ErrOvertaken", err)
+		}
+		b.save("a", record(8, "of the later run"))
+	}
+	b.wantBody("a", "of the later run")
+}
+
+func lostRecord(t *testing.T, b bench) {
+	b.save("a", record(7, "without a Record before"))
+	b.wantBody("a", "without a Record before")
+	if _, found, began := b.begin("a", request, 8); !found || began {
+		t.Errorf("Begin: %v, %v; want the answer", found, began)
+	}
+	done := idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.DoneOnly}
+	b.save("b", done)
+	b.want("b", done)
+}
+
+func twice(t *testing.T, b bench) {
+	for range 2 {
+		if _, _, began := b.begin("a", request, 7); !began {
+			t.Error("Begin: a second execution has not begun")
+		}
+	}
+	for range 2 {
+		b.save("a", record(7, "first"))
+	}
+	if _, found, began := b.begin("a", request, 7); !found || began {
+		t.Error("Begin: a late execution has begun again")
+	}
+	b.wantBody("a", "first")
+	for range 2 {
+		b.forget("a", 7)
+	}
+	b.wantBody("a", "first")
+}
+
+func forgets(t *testing.T, b bench) {
+	b.forget("a", 7)
+	b.begin("a", request, 7)
+	b.forget("a", 6)
+	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.forget("a", 7)
+	b.wantNone("a")
+	if _, found, began := b.begin("a", different, 8); found || !began {
+		t.Errorf("Begin: %v, %v; want a beginning without a Record before", found, began)
+	}
+}
+
+func withoutFences(t *testing.T, b bench) {
+	b.begin("a", request, 0)
+	if _, found, began := b.begin("a", request, 0); !found || !began {
+		t.Errorf("Begin: %v, %v; want that a later run takes over", found, began)
+	}
+	b.forget("a", 0)
+	b.wantNone("a")
+	b.begin("a", request, 0)
+	b.save("a", record(0, "x"))
+	b.wantBody("a", "x")
+	b.forget("a", 0)
+	b.wantBody("a", "x")
+}
+
+func separate(t *testing.T, b bench) {
+	b.begin("a", request, 7)
+	b.wantNone("A")
+	b.wantNone("a ")
+	b.begin("b", different, 3)
+	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+}
+
+func endedContext(t *testing.T, b bench) {
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	_, _, load := b.Load(ctx, "a")
+	_, _, _, begin := b.Begin(ctx, "a", request, 7, lifetime)
+	save := b.Save(ctx, "a", record(7, "x"), lifetime)
+	forget := b.Forget(ctx, "a", 7)
+	for name, err := range map[string]error{"Load": load, "Begin": begin, "Save": save, "Forget": forget} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v; want context.Canceled", name, err)
+		}
+	}
+}
+
+func expires(t *testing.T, b bench) {
+	const short = 50 * time.Millisecond
+	gone := func(key string) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if _, found := b.load(key); !found {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the Record %q of %v is there after 10s", key, short)
+			}
+		}
+		if _, found, began := b.begin(key, different, 3); found || !began {
+			t.Errorf("Begin: %v, %v; want a beginning without a Record before", found, began)
+		}
+	}
+	if _, _, _, err := b.Begin(b.Context(), "a", request, 7, short); err != nil {
+		t.Fatal(err)
+	}
+	gone("a")
+	b.begin("b", request, 7)
+	if err := b.Save(b.Context(), "b", record(7, "x"), short); err != nil {
+		t.Fatal(err)
+	}
+	gone("b")
+}
+
+var errWork = errors.New("the work failed")
+
+// transactor returns the Store as a Transactor, or ends the subtest where the Store is none.
+func (b bench) transactor() (idempotency.Transactor, bool) {
+	tr, ok := b.Store.(idempotency.Transactor)
+	return tr, ok
+}
+
+func commits(t *testing.T, b bench) {
+	tr, ok := b.transactor()
+	if !ok {
+		return // these rules are those of a Transactor
+	}
+	b.begin("a", request, 7)
+	err := tr.Transact(b.Context(), func(ctx context.Context) error {
+		return tr.Save(ctx, "a", record(7, "committed"), lifetime)
+	})
+	if err != nil {
+		t.Fatalf("Transact: %v", err)
+	}
+	b.wantBody("a", "committed")
+}
+
+func rollsBack(t *testing.T, b bench) {
+	tr, ok := b.transactor()
+	if !ok {
+		return
+	}
+	b.begin("a", request, 7)
+	err := tr.Transact(b.Context(), func(ctx context.Context) error {
+		if err := tr.Save(ctx, "a", record(7, "rolled back"), lifetime); err != nil {
+			return err
+		}
+		return errWork
+	})
+	if err != errWork {
+		t.Errorf("Transact: %v; want the error of the work, unchanged", err)
+	}
+	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.save("a", record(7, "saved by itself"))
+	b.wantBody("a", "saved by itself")
+}
+
+func overtakenTransaction(t *testing.T, b bench) {
+	tr, ok := b.transactor()
+	if !ok {
+		return
+	}
+	b.begin("a", request, 7)
+	b.begin("a", request, 8)
+	err := tr.Transact(b.Context(), func(ctx context.Context) error {
+		return tr.Save(ctx, "a", record(7, "late"), lifetime)
+	})
+	if !errors.Is(err, idempotency.ErrOvertaken) {
+		t.Errorf("Transact: %v; want ErrOvertaken", err)
+	}
+	b.want("a", idempotency.Record{Fingerprint: request, Fence: 8, State: idempotency.InProgress})
+}
+
+func panics(t *testing.T, b bench) {
+	tr, ok := b.transactor()
+	if !ok {
+		return
+	}
+	b.begin("a", request, 7)
+	func() {
+		defer func() {
+			if r := recover(); r != "of the work" {
+				t.Errorf("recovered %v; want the panic of the work", r)
+			}
+		}()
+		_ = tr.Transact(b.Context(), func(ctx context.Context) error {
+			if err := tr.Save(ctx, "a", record(7, "rolled back"), lifetime); err != nil {
+				t.Errorf("Save: %v", err)
+			}
+			panic("of the work")
+		})
+	}()
+	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+}

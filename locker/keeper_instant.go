@@ -1,0 +1,23 @@
+package locker
+
+import "time"
+
+// instant is a time by the monotonic clock, in ns; 0 is none. A keeper has several for each hold and compares them all the
+// time, and a time.Time is three words.
+type instant int64
+
+// epoch is when instants begin: before any of them.
+var epoch = time.Now()
+
+func instantOf(t time.Time) instant { return instant(t.Sub(epoch)) }
+
+func (i instant) plus(d time.Duration) instant { return i + instant(d) }
+
+// until is how long it is from now to i.
+func (i instant) until(now instant) time.Duration { return time.Duration(i - now) }
+
+// time has the wall clock of now, which may have been set since the epoch.
+func (i instant) time() time.Time {
+	now := time.Now()
+	return now.Add(i.until(instantOf(now)))
+}

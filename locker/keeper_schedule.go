@@ -1,0 +1,210 @@
+package locker
+
+import (
+	"container/heap"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+)
+
+// renewal is the part of a hold that its keeper's mutex guards.
+type renewal struct {
+	lease      *Lease          // who uses the hold; nil while it is passed on, and before the first
+	sharers    map[*Lease]bool // who else does
+	each       time.Duration   // what a renewal asks for
+	longest    time.Duration   // the longest ever asked for: after it the server has surely forgotten the lease
+	until      instant         // AtMost; 0: no bound
+	deadline   instant         // local, conservative: the hold is over then
+	handed     time.Duration   // > 0: handed over by message for that long, to be confirmed by the first renewal
+	renew      instant         // when the next renewal is due, if not final
+	due        instant         // when it was due for the first time, if it was repeated
+	failure    error           // of the last renewal attempt
+	slot       int64           // of the schedule
+	index      int32           // in that slot, or among those that are near, 1-based; 0: not in the schedule
+	unanswered int8            // renewals under way
+	final      bool            // no further renewal is intended
+	adaptive   bool            // each is the Engine's to choose
+	joinable   bool            // it was delegated, so it is not passed on
+}
+
+// use makes l a user of the hold.
+func (r *renewal) use(l *Lease) {
+	switch {
+	case r.lease == nil:
+		r.lease = l
+	case r.sharers == nil:
+		r.sharers = map[*Lease]bool{l: true}
+	default:
+		r.sharers[l] = true
+	}
+}
+
+func (r *renewal) usedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
+
+// leases are all who use the hold.
+func (r *renewal) leases() []*Lease {
+	var all []*Lease
+	if r.lease != nil {
+		all = append(all, r.lease)
+	}
+	return slices.AppendSeq(all, maps.Keys(r.sharers))
+}
+
+// at is when the keeper must look at the hold.
+func (r *renewal) at() instant {
+	if !r.final || r.handed > 0 {
+		return min(r.renew, r.deadline)
+	}
+	return r.deadline
+}
+
+// schedule is holds by the time at which each must be looked at. Those whose time is near are in a heap. All others lie in slots
+// of 17 ms each, in no order, until that comes: a renewal moves a hold twice, and in a heap of a hundred thousand each step down
+// is a look at memory that is far away.
+type schedule struct {
+	near nearby
+	far  map[int64][]*hold // by slot
+	next slots             // those that far has: the earliest first
+	past int64             // what is due before this slot is near
+}
+
+// slotBits makes slots of 2^24 ns.
+const slotBits = 24
+
+func slotOf(at instant) int64 { return int64(at) >> slotBits }
+
+// add takes h in.
+func (s *schedule) add(h *hold) {
+	at := h.at()
+	if h.slot = slotOf(at); h.slot < s.past {
+		heap.Push(&s.near, entry{at, h})
+		return
+	}
+	if s.far == nil {
+		s.far = make(map[int64][]*hold)
+	}
+	others, known := s.far[h.slot]
+	if !known {
+		heap.Push(&s.next, h.slot)
+	}
+	s.far[h.slot] = append(others, h)
+	h.index = int32(len(others) + 1) //nolint:gosec // fewer leases fit into memory
+}
+
+// remove takes h out.
+func (s *schedule) remove(h *hold) {
+	if h.slot < s.past {
+		heap.Remove(&s.near, int(h.index)-1)
+		return
+	}
+	others := s.far[h.slot]
+	last := len(others) - 1
+	others[h.index-1] = others[last]
+	others[h.index-1].index = h.index
+	others[last] = nil
+	s.far[h.slot] = others[:last]
+	h.index = 0
+}
+
+// fix puts h into its place after its times changed.
+func (s *schedule) fix(h *hold) {
+	s.remove(h)
+	s.add(h)
+}
+
+// first is the hold that must be looked at first, if that is not after now; otherwise nil.
+func (s *schedule) first(now instant) *hold {
+	for len(s.next) > 0 && s.next[0] <= slotOf(now) {
+		slot := heap.Pop(&s.next).(int64) //nolint:forcetypeassert // it holds nothing else
+		holds := s.far[slot]
+		delete(s.far, slot)
+		s.past = slot + 1
+		for _, h := range holds {
+			heap.Push(&s.near, entry{h.at(), h})
+		}
+	}
+	if len(s.near) == 0 || s.near[0].at > now {
+		return nil
+	}
+	return s.near[0].hold
+}
+
+// earliest is no later than when the first hold must be looked at; 0 when there is none.
+func (s *schedule) earliest() instant {
+	switch {
+	case len(s.near) > 0:
+		return s.near[0].at
+	case len(s.next) > 0:
+		return max(instant(s.next[0]<<slotBits), 1)
+	}
+	return 0
+}
+
+// holds are all of them, in no order.
+func (s *schedule) holds() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		for _, e := range s.near {
+			if !yield(e.hold) {
+				return
+			}
+		}
+		for _, holds := range s.far {
+			for _, h := range holds {
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// nearby is a heap. The times stand in it, and not only in the holds, because comparing them is most of the work.
+type nearby []entry
+
+type entry struct {
+	at   instant
+	hold *hold
+}
+
+func (s nearby) Len() int           { return len(s) }
+func (s nearby) Less(i, j int) bool { return s[i].at < s[j].at }
+func (s nearby) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1) //nolint:gosec // as above
+}
+
+// Push is for container/heap.
+func (s *nearby) Push(x any) {
+	e := x.(entry) //nolint:forcetypeassert // it holds nothing else
+	*s = append(*s, e)
+	e.hold.index = int32(len(*s)) //nolint:gosec // as above
+}
+
+// Pop is for container/heap.
+func (s *nearby) Pop() any {
+	last := len(*s) - 1
+	h := (*s)[last].hold
+	(*s)[last] = entry{}
+	*s = (*s)[:last]
+	h.index = 0
+	return h
+}
+
+// slots is a heap of their numbers.
+type slots []int64
+
+func (s slots) Len() int           { return len(s) }
+func (s slots) Less(i, j int) bool { return s[i] < s[j] }
+func (s slots) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
+
+// Push is for container/heap.
+func (s *slots) Push(x any) { *s = append(*s, x.(int64)) } //nolint:forcetypeassert // it holds nothing else
+
+// Pop is for container/heap.
+func (s *slots) Pop() any {
+	last := len(*s) - 1
+	slot := (*s)[last]
+	*s = (*s)[:last]
+	return slot
+}

@@ -1,0 +1,122 @@
+package locker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// mostUnanswered bounds the renewals of one hold that are under way: a Store that hangs gets no more.
+const mostUnanswered = 8
+
+// send hands the renewals of holds to the Store, which answers part by part. A hold that has ended in
+// between is left out: a release is not followed by a renewal. Each renewal counts from now, however
+// long it waits on its way.
+func (k *keeper) send(due []*hold) {
+	start := time.Now()
+	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
+	k.mu.Lock()
+	for _, h := range due {
+		if h.index > 0 && h.unanswered < mostUnanswered {
+			h.unanswered++
+			holds = append(holds, h)
+			claims = append(claims, h.renewalAt(start, h.next(start)))
+		}
+	}
+	k.mu.Unlock()
+	if len(claims) == 0 {
+		return
+	}
+	k.engine.steps.BeginRenew(k.engine.background, claims, func(places []int, grants []store.Grant) {
+		k.mu.Lock()
+		for _, i := range places {
+			holds[i].unanswered--
+		}
+		k.mu.Unlock()
+		for _, i := range places {
+			k.answered(holds[i], grants[i], claims[i], start)
+		}
+	})
+}
+
+// renewalAt is a renewal by ttl that is sent now, no further than AtMost; the keeper's mutex is held.
+func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
+	if h.until != 0 {
+		ttl = max(min(ttl, h.until.until(instantOf(now))), time.Millisecond)
+	}
+	return store.Claim{
+		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
+		ByHandoff: h.handed > 0, Delegation: h.claim.Delegation,
+	}
+}
+
+// next is by how much a renewal lengthens the hold; the confirmation of one that is never renewed changes nothing.
+func (h *hold) next(now time.Time) time.Duration {
+	if h.final {
+		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)
+	}
+	return h.each
+}
+
+// answered applies a Store's answer to a renewal that was sent at start. An answer for a hold that has ended meanwhile
+// changes nothing: what is lost stays lost. It says whether it is still held.
+func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
+	switch g.State {
+	case store.Granted:
+		if g.Writer {
+			k.engine.cohorts.closePhase(h)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if h.index == 0 {
+			return false
+		}
+		if claim.ByHandoff {
+			h.handed = 0
+		}
+		k.pace(h)
+		h.failure = nil
+		ttl, next := claim.TTL, claim.TTL
+		if g.Left > 0 {
+			ttl = min(ttl, g.Left)
+			next = max(ttl, 6*renewSlack) // what runs out is not asked about without a pause
+		}
+		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
+		k.plan(h, start, next)
+		k.fix(h)
+		return true
+	case store.Revoked:
+		k.lose(h, revokedBecause(g.Reason))
+	case store.NotOurs:
+		k.lose(h, fmt.Errorf("%w: the server says it is not ours", ErrLost))
+	default: // no answer to a renewal
+		k.renewalFailed([]*hold{h}, g.Err)
+		return true
+	}
+	return false
+}
+
+// renewalFailed remembers why, for the message of a loss. A failed renewal is not a loss.
+func (k *keeper) renewalFailed(holds []*hold, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, h := range holds {
+		h.failure = err
+	}
+}
+
+// lose ends a hold that the server has given away.
+func (k *keeper) lose(h *hold, why error) {
+	if users, ok := k.drop(h); ok {
+		h.lost(users, why, false)
+	}
+}
+
+// retryAfter is when a renewal is sent again if it was not answered: several times within the rest of the lease. It is
+// longer than renewSlack, or collect would take the same lease twice.
+func retryAfter(ttl time.Duration) time.Duration {
+	d := max(min(ttl/10, time.Second), 2*renewSlack)
+	return d - d/10 + rand.N(d/5+1)
+}

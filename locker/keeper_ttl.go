@@ -1,0 +1,39 @@
+package locker
+
+import (
+	"sync"
+	"time"
+)
+
+// ttlTuner chooses the TTL of leases: ten times the largest recent delay of a renewal. A longer TTL
+// would only delay the detection of a crash.
+type ttlTuner struct {
+	bounds
+
+	mu   sync.Mutex
+	late time.Duration // from when a renewal is due to its answer: rises at once, falls slowly
+}
+
+const (
+	spare     = 10 // TTLs are so many times the lateness
+	fallsSlow = 16 // by this part of the difference with each renewal that is less late
+)
+
+// observe is called with how long a renewal has been due, when it is answered or must be repeated.
+func (p *ttlTuner) observe(late time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	late = max(late, 0)
+	if late >= p.late {
+		p.late = late
+	} else {
+		p.late -= (p.late - late) / fallsSlow
+	}
+}
+
+// ttl is what to ask for now.
+func (p *ttlTuner) ttl() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.clamp(p.late * spare)
+}

@@ -1,0 +1,105 @@
+package key
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+const (
+	filterInt   = "int"
+	filterUUID  = "uuid"
+	filterLower = "lower"
+	filterNFC   = "nfc"
+	filterHMAC  = "hmac" // must be the last one: it is applied while the key is encoded
+)
+
+// A filter gives a value its one spelling. Its error is shown to the client.
+type filter func(value string) (string, error)
+
+var filters = map[string]filter{
+	filterInt:   wholeNumber,
+	filterUUID:  uuid,
+	filterLower: func(value string) (string, error) { return strings.ToLower(value), nil },
+	filterNFC:   func(value string) (string, error) { return norm.NFC.String(value), nil },
+}
+
+// filterForms lists what may follow a part, for errors.
+const filterForms = "|int, |uuid, |lower or |nfc, and |hmac as the last one"
+
+// parseFilters reads "lower|hmac".
+func parseFilters(text string) (apply []filter, private bool, err error) {
+	for text != "" {
+		var word string
+		word, text, _ = strings.Cut(text, "|")
+		f, known := filters[word]
+		switch {
+		case word == filterHMAC && text == "" && !private:
+			private = true
+		case !known:
+			return nil, false, fmt.Errorf("has the filter |%s in the wrong place, or there is none; write %s", word, filterForms)
+		default:
+			apply = append(apply, f)
+		}
+	}
+	return apply, private, nil
+}
+
+var (
+	errNoInt  = errors.New("it is no whole number")
+	errNoUUID = errors.New("it is no UUID")
+)
+
+// wholeNumber keeps the digits of a number of any length.
+func wholeNumber(value string) (string, error) {
+	sign, digits := "", value
+	switch {
+	case strings.HasPrefix(value, "-"):
+		sign, digits = "-", value[1:]
+	case strings.HasPrefix(value, "+"):
+		digits = value[1:]
+	}
+	if digits == "" {
+		return "", errNoInt
+	}
+	for i := range len(digits) {
+		if digits[i] < '0' || digits[i] > '9' {
+			return "", errNoInt
+		}
+	}
+	digits = strings.TrimLeft(digits, "0")
+	if digits == "" {
+		return "0", nil
+	}
+	return sign + digits, nil
+}
+
+// uuid reads the spellings that libraries accept: with and without dashes, in braces, as a URN.
+func uuid(value string) (string, error) {
+	text := strings.ToLower(value)
+	text = strings.TrimPrefix(text, "urn:uuid:")
+	if inner, ok := strings.CutPrefix(text, "{"); ok {
+		if text, ok = strings.CutSuffix(inner, "}"); !ok {
+			return "", errNoUUID
+		}
+	}
+	switch len(text) {
+	case 32:
+		text = text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+	case 36:
+	default:
+		return "", errNoUUID
+	}
+	for _, at := range []int{8, 13, 18, 23} {
+		if text[at] != '-' {
+			return "", errNoUUID
+		}
+	}
+	if raw, err := hex.DecodeString(strings.ReplaceAll(text, "-", "")); err != nil || len(raw) != 16 {
+		return "", errNoUUID
+	}
+	return text, nil
+}

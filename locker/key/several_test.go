@@ -1,0 +1,113 @@
+package key_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/locker/key"
+)
+
+func TestAPartWithAStarMakesAKeyForEachValue(t *testing.T) {
+	template := compile(t, "stock:{field.shop}:{list.items.*|lower}", nil)
+	if !template.Several() || !template.Parts()[1].Several || template.Parts()[0].Several {
+		t.Errorf("%+v", template.Parts())
+	}
+	got, err := template.Keys(t.Context(), request{"shop": "a:b", "items.*": "pen,Book,pen,book,ink"})
+	if want := []string{"stock:a%3Ab:book", "stock:a%3Ab:ink", "stock:a%3Ab:pen"}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
+func TestSeveralKeysThatCannotBeMade(t *testing.T) {
+	template := compile(t, "stock:{list.items.*|int}", nil)
+	many := make([]string, key.MaxKeys+1)
+	for i := range many {
+		many[i] = fmt.Sprint(i)
+	}
+	for value, says := range map[string]string{
+		"":                      `the request lacks the list "items.*"`,
+		"1,,2":                  `the request lacks the list "items.*"`,
+		"1,x":                   `the list "items.*" is not usable: it is no whole number`,
+		"torn":                  "the page is torn",
+		strings.Join(many, ","): "a request can lock at most 100 keys",
+	} {
+		_, err := template.Keys(t.Context(), request{"items.*": value})
+		if _, ok := errtype.As[*key.Error](err); !ok || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.20q: %v, want %s", value, err, says)
+		}
+	}
+	if keys, err := template.Keys(t.Context(), request{"items.*": strings.Join(many[1:], ",")}); err != nil || len(keys) != key.MaxKeys {
+		t.Errorf("%d keys, %v", len(keys), err)
+	}
+}
+
+func TestOneKeyOfSeveral(t *testing.T) {
+	template := compile(t, "stock:{list.items.*}", nil)
+	if got, err := template.Key(t.Context(), request{"items.*": "pen"}); err != nil || got != "stock:pen" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := template.Key(t.Context(), request{"items.*": "pen,ink"}); err == nil || !strings.Contains(err.Error(), "stands for several values") {
+		t.Error(err)
+	}
+	if _, err := template.Key(t.Context(), request{}); !errors.Is(err, key.ErrMissing) {
+		t.Error(err)
+	}
+}
+
+func TestAStarIsANameWhereASourceHasNoLists(t *testing.T) {
+	template := compile(t, "a:{field.x.*}", nil)
+	if got, err := template.Key(t.Context(), request{"x.*": "7"}); err != nil || got != "a:7" || template.Several() {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := grammar(nil).Compile("a:{list.forbidden.*}"); err == nil || !strings.Contains(err.Error(), "nobody may lock on those") {
+		t.Error(err)
+	}
+}
+
+func TestTheKeysOfOneRule(t *testing.T) {
+	g := grammar(nil)
+	ts, err := g.CompileAll("stock:{list.items.*}", "cart:{field.cart}", "stock:{field.gift}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ts.Name() != "stock" || !ts.Several() || len(ts.Parts()) != 3 {
+		t.Errorf("%s, %v, %+v", ts.Name(), ts.Several(), ts.Parts())
+	}
+	got, err := ts.Keys(t.Context(), request{"items.*": "pen,ink", "cart": "7", "gift": "pen"})
+	if want := []string{"cart:7", "stock:ink", "stock:pen"}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	if _, err := ts.Keys(t.Context(), request{"items.*": "pen", "gift": "x"}); !errors.Is(err, key.ErrMissing) {
+		t.Error(err)
+	}
+	if one, err := g.CompileAll("cart:{field.cart}"); err != nil || one.Several() {
+		t.Error(one, err)
+	}
+	for says, keys := range map[string][]key.Key{
+		"there is no key": nil, "is there twice": {"a", "b", "a"}, "is empty": {"a", ""},
+	} {
+		if _, err := g.CompileAll(keys...); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %s", keys, err, says)
+		}
+	}
+}
+
+func TestListsServeOtherRequests(t *testing.T) {
+	type envelope struct{ inside request }
+	outer := key.Grammar[*envelope]{Sources: key.Via(func(e *envelope) request { return e.inside }, grammar(nil).Sources)}
+	template, err := outer.Compile("stock:{list.items.*}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := template.Keys(t.Context(), &envelope{request{"items.*": "b,a"}})
+	if want := []string{"stock:a", "stock:b"}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := outer.Compile("a:{list.forbidden.*}"); err == nil {
+		t.Error("a name that the source refuses was accepted")
+	}
+}

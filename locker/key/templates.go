@@ -1,0 +1,68 @@
+package key
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Templates are the keys of one rule: a request locks all of them together.
+type Templates[T any] []*Template[T]
+
+// CompileAll reads the keys of one rule. There must be at least one.
+func (g Grammar[T]) CompileAll(keys ...Key) (Templates[T], error) {
+	if len(keys) == 0 {
+		return nil, errors.New("there is no key; name what is locked, such as \"order\" and a part")
+	}
+	templates := make(Templates[T], len(keys))
+	for i, k := range keys {
+		if slices.Contains(keys[:i], k) {
+			return nil, fmt.Errorf("the key %q is there twice; keep one", k)
+		}
+		t, err := g.Compile(k)
+		if err != nil {
+			return nil, err
+		}
+		templates[i] = t
+	}
+	return templates, nil
+}
+
+// Name returns the Name of the first template.
+func (ts Templates[T]) Name() string { return ts[0].Name() }
+
+// Parts returns what the templates read, in order.
+func (ts Templates[T]) Parts() []Ref {
+	var refs []Ref
+	for _, t := range ts {
+		refs = append(refs, t.Parts()...)
+	}
+	return refs
+}
+
+// Several reports whether a request can have more than one key.
+func (ts Templates[T]) Several() bool { return len(ts) > 1 || ts[0].Several() }
+
+// Keys returns the keys of a request, each once: at least one and at most [MaxKeys]. Its error is
+// an
+// [*Error]. ctx is handed to the functions that read parts.
+func (ts Templates[T]) Keys(ctx context.Context, in T) ([]string, error) {
+	if len(ts) == 1 {
+		return ts[0].Keys(ctx, in)
+	}
+	var all []string
+	for _, t := range ts {
+		keys, err := t.Keys(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, keys...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if len(all) > MaxKeys {
+		return nil, &Error{Noun: "list of keys", Err: errTooMany}
+	}
+	return all, nil
+}

@@ -1,0 +1,224 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+func TestALateRenewalDoesNotShortenAnExtension(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		var calls atomic.Int32
+		l := lockertest.NewLocker(t, lagging{backend, func([]store.Claim) {
+			if calls.Add(1) == 1 {
+				time.Sleep(3 * time.Second)
+			}
+		}})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
+		time.Sleep(4 * time.Second) // the first renewal is under way
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		expires := lease.Expires()
+		for range 40_000 { // 4 s in steps below the slack after which the next renewal would hide it
+			time.Sleep(100 * time.Microsecond)
+			if lease.Expires().Before(expires) {
+				t.Fatal("the extension was undone")
+			}
+		}
+		release(t, lease)
+	})
+}
+
+func TestAtMostEndsALease(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rule     locker.Rule
+		opts     []locker.Option
+		ends     time.Duration
+		renewals int
+	}{
+		"renewed until then":     {rule: locker.Rule{TTL: 3 * time.Second, AtMost: 10 * time.Second}, ends: 10 * time.Second, renewals: 20},
+		"AtMost = TTL":           {rule: locker.Rule{TTL: 3 * time.Second, AtMost: 3 * time.Second}, ends: 3 * time.Second},
+		"AtMost < TTL":           {rule: locker.Rule{TTL: 30 * time.Second, AtMost: 2 * time.Second}, ends: 2 * time.Second},
+		"a Locker without renew": {rule: locker.Rule{TTL: 3 * time.Second}, opts: []locker.Option{locker.WithoutRenewal()}, ends: 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				l := lockertest.NewLocker(t, store, tc.opts...)
+				tc.rule.Key = "a"
+				start := time.Now()
+				lease := acquire(t, l, tc.rule)
+				lost(t, lease, locker.ErrExpired)
+				wantNot(t, context.Cause(lease.Context()), locker.ErrLost)
+				since(t, start, tc.ends-tc.ends/50-10*time.Millisecond, tc.ends/50+10*time.Millisecond)
+				if n := store.Calls(locker.OpRenew); n > tc.renewals {
+					t.Fatalf("%d renewals, at most %d expected", n, tc.renewals)
+				}
+				time.Sleep(500 * time.Millisecond)
+				if store.Len() != 0 {
+					t.Fatal("the key outlives AtMost")
+				}
+				wantErr(t, lease.Release(t.Context()), "a", locker.ErrExpired)
+			})
+		})
+	}
+}
+
+func TestExtend(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithoutRenewal(), locker.WithMaxTTL(time.Hour))
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 5 * time.Second})
+		start := time.Now()
+		if err := lease.Extend(t.Context(), 20*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if left := lease.Expires().Sub(start); left < 19*time.Second || left > 20*time.Second {
+			t.Fatalf("expires in %v", left)
+		}
+		calls := store.Calls(locker.OpRenew)
+		if err := lease.Extend(t.Context(), 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if store.Calls(locker.OpRenew) != calls {
+			t.Fatal("extending to less asked the server")
+		}
+		lost(t, lease, locker.ErrExpired)
+		since(t, start, 9*time.Second, time.Second)
+		wantErr(t, lease.Extend(t.Context(), time.Second), "a", locker.ErrExpired)
+
+		lease = acquire(t, l, locker.Rule{Key: "b", TTL: 5 * time.Second})
+		for _, bad := range []time.Duration{0, -time.Second, time.Microsecond, 2 * time.Hour} {
+			wantErr(t, lease.Extend(t.Context(), bad), "b", locker.ErrInvalidRule)
+		}
+		release(t, lease)
+		wantErr(t, lease.Extend(t.Context(), time.Second), "b", locker.ErrReleased)
+
+		lease = acquire(t, l, locker.Rule{Key: "c", TTL: 5 * time.Second})
+		store.Steal("c")
+		wantErr(t, lease.Extend(t.Context(), 10*time.Second), "c", locker.ErrLost)
+		if lease.Context().Err() == nil {
+			t.Fatal("the lease lives on after the server said that it is not ours")
+		}
+	})
+}
+
+func TestExtendStopsAtAtMost(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		start := time.Now()
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second, AtMost: 5 * time.Second})
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		lost(t, lease, locker.ErrExpired)
+		since(t, start, 4800*time.Millisecond, 200*time.Millisecond)
+	})
+}
+
+func TestAHangingExtensionObeysItsContextAndTheLease(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Second})
+		store.Delay(locker.OpRenew, 50*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		wantErr(t, lease.Extend(ctx, time.Minute), "a", context.DeadlineExceeded)
+		since(t, start, time.Second, 0)
+		wantErr(t, lease.Extend(t.Context(), time.Minute), "a", locker.ErrLost)
+		since(t, start, 9*time.Second, time.Second)
+		store.Delay(locker.OpRenew, 0)
+	})
+}
+
+// late is a Store whose first renewal runs late.
+type late struct {
+	*lockertest.Memory
+	calls *atomic.Int32
+}
+
+func (s late) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	if s.calls.Add(1) == 1 {
+		time.Sleep(2 * time.Second)
+	}
+	return s.Memory.Renew(ctx, cs)
+}
+
+func TestALateRenewalDoesNotCutAnExtensionOnTheServer(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, late{store, new(atomic.Int32)}, locker.WithBackoff(locker.Constant(time.Second)))
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
+		time.Sleep(4 * time.Second)
+		if err := lease.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Second) // the first renewal, for 9 s, has run now
+		if i, _ := store.Inspect(t.Context(), "a"); i.Left < 50*time.Minute {
+			t.Fatalf("%v left on the server, while the holder counts on %v", i.Left, time.Until(lease.Expires()))
+		}
+		release(t, lease)
+	})
+}
+
+func TestAnExtensionThatFailedChangesNothing(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, backend)
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
+		backend.Fail(locker.OpRenew, &store.Refusal{Err: errors.New("OOM")})
+		wantErr(t, lease.Extend(t.Context(), time.Hour), "a", locker.ErrUnavailable)
+		backend.Fail(locker.OpRenew, nil)
+		time.Sleep(time.Minute)
+		if i, _ := backend.Inspect(t.Context(), "a"); i.Left > 9*time.Second {
+			t.Fatalf("%v left: the failed extension was made later", i.Left)
+		}
+		release(t, lease)
+	})
+}
+
+func TestAShortExtensionIsRenewedUntilAtMost(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		start := time.Now()
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 30 * time.Second, AtMost: time.Minute})
+		time.Sleep(45 * time.Second)
+		if err := lease.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		lost(t, lease, locker.ErrExpired)
+		since(t, start, 59*time.Second, time.Second)
+	})
+}
+
+func TestExtendWhileClosingSaysSo(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.New(store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, lease.Extend(t.Context(), time.Hour), "a", locker.ErrClosed)
+	})
+}
+
+func TestAnExtensionOutlastsTheAdaptiveTTL(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		if err := lease.Extend(t.Context(), 20*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			time.Sleep(10 * time.Second)
+			if left := time.Until(lease.Expires()); left < 10*time.Second {
+				t.Fatalf("%v left: renewals ask for less than the extension", left)
+			}
+		}
+		release(t, lease)
+	})
+}

@@ -1,0 +1,109 @@
+package locker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// hold is what the server knows as one lease: one token, from its grant to its release or loss. Mostly one [Lease] uses
+// it; a streak passes it through the Leases of several callers, each with a fence of its own out of the block.
+type hold struct {
+	engine  *Engine
+	claim   store.Claim // that it was granted to
+	fence   uint64      // the first of the block
+	block   int32
+	ttl     time.Duration // what was asked for
+	since   time.Time     // no later than the grant: deadlines count from here
+	taken   time.Time     // when this process received the grant: the streak counts from here
+	keep    time.Time     // until when Rule.AtLeast keeps the key, from when we heard of the grant; zero: not at all
+	unclear bool          // an acquire of token is unanswered, so the release must undo it
+	posted  bool          // a message about token may still come
+
+	// Guarded by the cohorts' mutex:
+	cohort *cohort // whose callers it may be passed to; nil: nobody's
+	used   int32   // fences of the block that were given out
+	users  int32   // Shared: Leases that use it, or are about to
+	closed bool    // Shared: nobody else may use it
+	over   bool    // it is being released, or was lost
+
+	renewal // guarded by the keeper's mutex
+}
+
+// first is a hold together with the Lease that uses it first: mostly the only one.
+type first struct {
+	hold  hold
+	lease Lease
+}
+
+// lost is what follows when a hold has ended without a release. users are the Leases that used it, none while it was passed on.
+func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
+	begun := 0
+	for _, l := range users {
+		if !l.lose(why) {
+			begun++
+		}
+	}
+	if begun > 0 && begun == len(users) {
+		return // a Release has begun, and does the rest
+	}
+	h.engine.post.forget(h)
+	if mayBeOurs || h.unclear || h.claim.Queue { // if it was not confirmed yet, its entry is in the queue still
+		_, longest := h.engine.keeper.remove(h)
+		h.engine.steps.Undo(h.chore(longest))
+	}
+	h.engine.cohorts.lost(h)
+}
+
+// chore is the release of this hold, as the cleaner would do it.
+func (h *hold) chore(longest time.Duration) calls.Chore {
+	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
+	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
+	ch.Useless = time.Now().Add(max(longest, ch.Claim.TombstoneTTL))
+	ch.Keep = h.engine.keeper.keepOf(h)
+	return ch
+}
+
+// keepOf is until when the key stays locked after the release.
+func (k *keeper) keepOf(h *hold) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.keep
+}
+
+// keepNothing makes the release free the key at once, as nothing was done under the lease. Where others have a part of it, they
+// decide.
+func (l *Lease) keepNothing() {
+	if l.part != nil && !l.part.family.isLast() {
+		return
+	}
+	k := &l.engine.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.hold.keep = time.Time{}
+}
+
+// holder is what a caller who waits for this hold learns of it.
+func (h *hold) holder() store.Holder {
+	return store.Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
+}
+
+// timeout says why a hold whose deadline has passed is over; the keeper's mutex is held.
+func (h *hold) timeout() error {
+	switch {
+	case h.final:
+		return ErrExpired
+	case h.failure != nil:
+		return fmt.Errorf("%w: its renewals failed until its time was over: %w", ErrLost, h.failure)
+	}
+	return fmt.Errorf("%w: it was not renewed in time; this process was paused or the server did not answer", ErrLost)
+}
+
+// releaseUnused releases, in the background, a hold that nobody will use.
+func (h *hold) releaseUnused() {
+	_, longest := h.engine.keeper.remove(h)
+	h.engine.post.forget(h)
+	h.engine.steps.Undo(h.chore(longest))
+}

@@ -1,0 +1,169 @@
+package locker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// joinedFor is how long a joined lease lasts without an answer of the server; it is asked about three times as often. So
+// long at most after the lease itself was given up, whoever has joined it works on.
+const joinedFor = 3 * time.Second
+
+// Delegate lets a call that shows p join this lease: the call gets a Lease of its own with the same fence, and can neither
+// release this one nor outlive it. With a secret, given as its SHA-256, the server is told of it, and a first join must
+// come within that time; without, Delegate asks nobody, and it is for the caller to see that nobody forges the Pass. depth
+// is how often whoever joins may delegate in turn.
+//
+// A lease that was delegated is not passed on inside this process: its Release goes to the server. ctx ends the attempt.
+//
+// Errors: ErrReleased, ErrLost and others of a lease that has ended; ErrUnsupported when the Locker has no such leases, or this
+// one was joined and may not be delegated any further; ErrUnavailable; ctx.Err().
+func (l *Lease) Delegate(ctx context.Context, secret [32]byte, within time.Duration, depth int) (Delegation, error) {
+	p, err := l.delegate(ctx, secret, within, depth)
+	if err != nil {
+		return Delegation{}, l.wrap(OpDelegate, err)
+	}
+	return p, nil
+}
+
+func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Duration, depth int) (Delegation, error) {
+	e, h := l.engine, l.hold
+	joiner, ok := e.joiner()
+	p := Delegation{Secret: secret, Fence: l.fence, Hold: h.fence, Depth: max(depth, 0)}
+	switch joined := h.claim.Delegation; {
+	case !ok || l.rule.Mode == Shared:
+		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
+	case l.rule.Mode == Exclusive && joined == nil:
+	case secret != [32]byte{}: // the server knows how often
+	case joined.Secret != [32]byte{}:
+		return p, fmt.Errorf("%w: a lease that was joined by a secret is delegated by a secret", ErrUnsupported)
+	case joined.Depth < 1:
+		return p, fmt.Errorf("%w: this lease was delegated as often as it may be", ErrUnsupported)
+	default:
+		p.Hold, p.Depth = joined.Hold, min(p.Depth, joined.Depth-1)
+	}
+	if within < time.Millisecond || within > longestTime {
+		return p, fmt.Errorf("%w: Delegate for %v; from 1ms to 10 years are allowed", ErrInvalidRule, within)
+	}
+	if err := l.gone(); err != nil {
+		return p, err
+	}
+	if err := ctx.Err(); err != nil {
+		return p, err
+	}
+	if !e.keeper.delegated(l.root()) { // a Release has come in between
+		return p, ErrReleased
+	}
+	if secret == [32]byte{} {
+		return p, nil
+	}
+	claim := store.Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode}
+	select {
+	case a := <-calls.Ask(&e.calls, func() (store.Grant, error) {
+		return joiner.Delegate(calls.Until(context.WithoutCancel(ctx), time.Now().Add(calls.Timeout)), claim, p, within)
+	}):
+		switch {
+		case a.Err != nil:
+			return p, unavailable(a.Err)
+		case a.Value.State == store.Granted:
+			return p, nil
+		case h.claim.Delegation != nil:
+			return p, fmt.Errorf("%w: the lease that was joined is over, or was delegated as often as it may be", ErrUnsupported)
+		}
+		return p, fmt.Errorf("%w: the server says it is not ours", ErrLost)
+	case <-l.Context().Done():
+		return p, l.gone()
+	case <-ctx.Done():
+		return p, ctx.Err()
+	}
+}
+
+// joiner is the Store as far as leases can be joined.
+func (e *Engine) joiner() (store.Joiner, bool) {
+	if j, ok := e.store.(joins); ok {
+		return j.of, true
+	}
+	j, ok := e.store.(store.Joiner)
+	return j, ok
+}
+
+// Join takes part in a lease of rule.Key that another call has delegated by p. The Lease that it returns has that lease's
+// fence, and ends when that one does: it is asked for at least once a second, and ends after 3 s without an answer. Its
+// Release gives up this part only, and says ErrLost if the other lease was over before. Of rule only Key, Name and TTL count, the
+// TTL only if it is shorter; nothing is waited for, so ctx only ends the call.
+//
+// The error is an [*Error]: ErrRefused when p holds no lease, or not any more; ErrUnsupported, ErrUnavailable, ErrInvalidKey,
+// ErrInvalidRule, ErrClosed; ctx.Err().
+func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, error) {
+	if e.joined == nil {
+		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)}
+	}
+	if rule.TTL == 0 || rule.TTL > joinedFor {
+		rule.TTL = joinedFor
+	}
+	return e.joined.acquire(ctx, Rule{Key: rule.Key, Name: rule.Name, TTL: rule.TTL, Wait: NoWait}, &p)
+}
+
+// joinedEngine is the Engine of the leases that were joined: they are renewed, lost and released like others, and each step of
+// theirs is a question about the lease that was joined.
+func joinedEngine(s store.Joiner, cfg config) *Engine {
+	cfg.queue, cfg.handoffs, cfg.renewal = false, 1, true
+	cfg.metadata, cfg.adaptiveTTL, cfg.maxTTL = nil, bounds{}, 0
+	e := newEngine(joins{s}, cfg)
+	if j, ok := s.(calls.Joins); ok {
+		e.steps = joinSteps{e.foreign, j}
+	}
+	return e
+}
+
+// joinSteps asks about all leases at once: each question is a call of its own, and calls that meet
+// travel together.
+type joinSteps struct {
+	*calls.Foreign
+	of calls.Joins
+}
+
+// BeginRenew asks whether the leases are held still.
+func (s joinSteps) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+	grants := make([]store.Grant, len(cs))
+	for i, c := range cs {
+		s.of.BeginJoin(ctx, c, func(g store.Grant, err error) {
+			g.Left, g.Err = min(g.Left, joinedFor), err
+			grants[i] = g
+			told([]int{i}, grants)
+		})
+	}
+}
+
+// joins is the Store of leases that were joined.
+type joins struct{ of store.Joiner }
+
+// Acquire joins.
+func (j joins) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	g, err := j.of.Join(ctx, c)
+	if err == nil && g.State == store.NotOurs {
+		return g, &store.Refusal{Err: ErrRefused}
+	}
+	g.Left = min(g.Left, joinedFor)
+	return g, err
+}
+
+// Renew asks whether the leases are held still.
+func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	grants := make([]store.Grant, len(cs))
+	for i, c := range cs { // one that has no answer stays as it is, and is soon asked about again
+		g, err := j.of.Join(ctx, c)
+		g.Left, g.Err = min(g.Left, joinedFor), err
+		grants[i] = g
+	}
+	return grants, nil
+}
+
+// Release leaves.
+func (j joins) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return j.of.Leave(ctx, c)
+}

@@ -1,0 +1,207 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+func TestAReleaseIsNotFollowedByARenewal(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		var mu sync.Mutex
+		released, late := map[string]bool{}, 0
+		l := lockertest.NewLocker(t, lagging{backend, func(cs []store.Claim) {
+			mu.Lock()
+			for _, c := range cs {
+				if released[c.Key] {
+					late++
+				}
+			}
+			mu.Unlock()
+			time.Sleep(15 * time.Second) // so that all calls that the keeper allows itself are soon under way
+		}})
+		var leases []*locker.Lease
+		for i := range 20 {
+			leases = append(leases, acquire(t, l, locker.Rule{Key: string(rune('a' + i)), TTL: 30 * time.Second}))
+			time.Sleep(300 * time.Millisecond)
+		}
+		time.Sleep(8 * time.Second)
+		for _, lease := range leases {
+			release(t, lease)
+			mu.Lock()
+			released[lease.Key()] = true
+			mu.Unlock()
+		}
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if late != 0 {
+			t.Fatalf("%d renewals were sent after the release", late)
+		}
+	})
+}
+
+func TestAReleaseThatWasSentTooLateIsNoProof(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, backend, locker.WithoutRenewal())
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		time.Sleep(500 * time.Millisecond)
+		backend.Fail(locker.OpRelease, &store.Refusal{Temporary: true, Err: errors.New("LOADING")})
+		time.AfterFunc(700*time.Millisecond, func() { // the lease has run out, and somebody else came and went
+			backend.Fail(locker.OpRelease, nil)
+			backend.LoseReplies(locker.OpRelease, 1)
+		})
+		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
+	})
+}
+
+func TestAtLeastKeepsTheKey(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		start := time.Now()
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second, AtLeast: 10 * time.Second})
+		time.Sleep(4 * time.Second)
+		release(t, lease)
+		if i, _ := l.Inspect(t.Context(), "a"); !i.Kept {
+			t.Fatalf("%+v is not kept", i)
+		}
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+		since(t, start, 10*time.Second, 5*time.Millisecond)
+
+		lease = acquire(t, l, locker.Rule{Key: "b", AtLeast: 10 * time.Second})
+		time.Sleep(11 * time.Second)
+		release(t, lease)
+		if i, _ := l.Inspect(t.Context(), "b"); i.Held {
+			t.Fatal("kept for longer than AtLeast")
+		}
+	})
+}
+
+func TestAtLeastOutlivesAtMost(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		start := time.Now()
+		lease := acquire(t, l, locker.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: 10 * time.Second})
+		lost(t, lease, locker.ErrExpired)
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+		since(t, start, 10*time.Second, 5*time.Millisecond)
+	})
+}
+
+func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		crashed := errors.New("crashed")
+		store.Fail(locker.OpRenew, crashed)
+		store.Fail(locker.OpRelease, crashed)
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second, AtLeast: 10 * time.Second})
+		time.Sleep(9 * time.Second)
+		if store.Len() != 1 {
+			t.Fatal("the key was free after its TTL")
+		}
+		lost(t, lease, locker.ErrLost)
+	})
+}
+
+func TestReleaseIsIdempotent(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if err := lease.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := store.Calls(locker.OpRelease); n != 1 {
+			t.Fatalf("%d calls", n)
+		}
+		if cause := context.Cause(lease.Context()); cause != locker.ErrReleased {
+			t.Fatal(cause)
+		}
+	})
+}
+
+func TestReleaseRepeatsAndGivesUpAfterTwoSeconds(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		eof := errors.New("EOF")
+		store.Fail(locker.OpRelease, eof)
+		start := time.Now()
+		err := lease.Release(t.Context())
+		since(t, start, 2*time.Second, 0)
+		wantErr(t, err, "a", locker.ErrUnavailable, eof)
+		wantNot(t, err, locker.ErrLost)
+		if lease.Release(t.Context()) != err {
+			t.Fatal("the second release says something else")
+		}
+		store.Fail(locker.OpRelease, nil)
+		time.Sleep(time.Second)
+		if store.Len() != 0 {
+			t.Fatal("the release did not go on in the background")
+		}
+	})
+}
+
+func TestAHangingReleaseDoesNotHoldUpItsCaller(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		store.Delay(locker.OpRelease, 10*time.Second)
+		start := time.Now()
+		wantErr(t, lease.Release(t.Context()), "a", locker.ErrUnavailable)
+		since(t, start, 2*time.Second, 0)
+		time.Sleep(20 * time.Second)
+		if store.Len() != 0 {
+			t.Fatal("the key is still held")
+		}
+	})
+}
+
+func TestAReleaseThatComesAfterALossSaysSo(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		store.Steal("a")
+		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
+		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
+	})
+}
+
+func TestALostAnswerDoesNotHideALoss(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, backend, locker.WithoutRenewal())
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		backend.Fail(locker.OpRelease, &store.Refusal{Temporary: true, Err: errors.New("LOADING")})
+		time.AfterFunc(100*time.Millisecond, func() {
+			backend.Steal("a")
+			backend.Fail(locker.OpRelease, nil)
+		})
+		// The refused attempts did not run, so "not ours" is a loss.
+		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
+	})
+}
+
+// AtLeast counts from when its caller heard of the grant, not from when it asked.
+func TestAtLeastCountsFromTheGrant(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.DelayReplies(locker.OpAcquire, 900*time.Millisecond)
+		lease := acquire(t, l, locker.Rule{Key: "a", AtLeast: 10 * time.Second})
+		store.DelayReplies(locker.OpAcquire, 0)
+		start := time.Now()
+		release(t, lease)
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+		since(t, start, 10*time.Second, 100*time.Millisecond)
+	})
+}

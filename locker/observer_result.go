@@ -1,0 +1,54 @@
+package locker
+
+import (
+	"context"
+	"errors"
+)
+
+// resultOf puts an operation's error into one word. An acquire that was refused as busy after a wait is told apart as
+// a timeout by the acquisition, which knows the rule.
+func resultOf(op Op, err error) Result {
+	switch {
+	case err == nil:
+		return successOf(op)
+	// How a lease ended comes first: the reason inside may be a cancelled or failed call.
+	case errors.Is(err, ErrRevoked): // before ErrLost, which it also is
+		return ResultRevoked
+	case errors.Is(err, ErrLost):
+		return ResultLost
+	case errors.Is(err, ErrExpired):
+		return ResultExpired
+	case errors.Is(err, ErrReleased):
+		return ResultReleased
+	case errors.Is(err, ErrDone):
+		return ResultDone
+	case errors.Is(err, ErrTooManyWaiters):
+		return ResultTooManyWaiters
+	case errors.Is(err, ErrGone):
+		return ResultGone
+	case errors.Is(err, context.Canceled):
+		return ResultCanceled
+	case errors.Is(err, ErrUnavailable):
+		return ResultUnavailable
+	case errors.Is(err, context.DeadlineExceeded):
+		return ResultTimeout
+	case errors.Is(err, ErrBusy):
+		return ResultBusy
+	}
+	return ResultError
+}
+
+func successOf(op Op) Result {
+	switch op {
+	case OpAcquire:
+		return ResultAcquired
+	case OpExtend:
+		return ResultExtended
+	case OpDowngrade:
+		return ResultDowngraded
+	case OpRevoke:
+		return ResultRevoked
+	default:
+		return ResultReleased
+	}
+}

@@ -1,0 +1,96 @@
+package locker
+
+import "fmt"
+
+// An Option sets up a Locker of any kind. Options cannot be changed on a live Locker.
+//
+// Options for some kinds of Lockers have types of their own, so that a constructor does not compile
+// with an option that it cannot use. To pass a slice of Options on to a constructor, use
+// [WithOptions].
+type Option interface {
+	SingleOption
+	QuorumOption
+	set(c *config)
+}
+
+// A SingleOption sets up a Locker on one Redis server, one Sentinel set or one Redis Cluster:
+// [NewSingle], and [NewReadWrite] with one client.
+type SingleOption interface {
+	ReadWriteOption
+	setSingle(c *config)
+}
+
+// A QuorumOption sets up a Locker on several Redis servers: [NewRedlock], [EnrollRedlock], and
+// [NewReadWrite] with several clients.
+type QuorumOption interface {
+	ReadWriteOption
+	setQuorum(c *config)
+}
+
+// A ReadWriteOption sets up a Locker of [NewReadWrite]: a SingleOption with one client, a QuorumOption
+// with several.
+type ReadWriteOption interface {
+	setReadWrite(c *config)
+}
+
+// A ReentrantOption sets up a Locker of [NewReentrant].
+type ReentrantOption interface {
+	setReentrant(c *config)
+}
+
+// An ObserverOption is the Option that is a ReentrantOption too: [WithObserver].
+type ObserverOption interface {
+	Option
+	ReentrantOption
+}
+
+type (
+	anyOption    func(*config)
+	singleOption func(*config)
+	quorumOption func(*config)
+)
+
+func (o anyOption) set(c *config)          { o(c) }
+func (o anyOption) setSingle(c *config)    { o(c) }
+func (o anyOption) setQuorum(c *config)    { o(c) }
+func (o anyOption) setReadWrite(c *config) { o(c) }
+
+func (o singleOption) setSingle(c *config)    { o(c) }
+func (o singleOption) setReadWrite(c *config) { o(c) }
+
+func (o quorumOption) setQuorum(c *config)    { o(c) }
+func (o quorumOption) setReadWrite(c *config) { o(c) }
+
+type observerOption struct{ anyOption }
+
+func (o observerOption) setReentrant(c *config) { o.anyOption(c) }
+
+// WithOptions makes one Option of several, in their order.
+func WithOptions(opts ...Option) Option {
+	return anyOption(func(c *config) {
+		for i, o := range opts {
+			if o == nil {
+				c.wrong = nilOption(i)
+				return
+			}
+			o.set(c)
+		}
+	})
+}
+
+func nilOption(i int) error {
+	return fmt.Errorf("latchkit: option %d is nil; leave it out instead", i+1)
+}
+
+// configure sets each option, which set knows how to do, and checks what comes out.
+func configure[O comparable](opts []O, set func(O, *config)) (config, error) {
+	c := newConfig()
+	var none O
+	for i, o := range opts {
+		if o == none {
+			return c, nilOption(i)
+		}
+		set(o, &c)
+	}
+	return c, c.complete()
+}

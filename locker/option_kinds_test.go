@@ -1,0 +1,49 @@
+package locker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// An option that a constructor cannot use is of a type that the constructor does not take.
+func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
+	t.Parallel()
+	type kinds struct{ any, single, quorum, readWrite, reentrant bool }
+	for name, c := range map[string]struct {
+		option any
+		want   kinds
+	}{
+		"WithTTL":         {locker.WithTTL(time.Second), kinds{true, true, true, true, false}},
+		"WithOptions":     {locker.WithOptions(), kinds{true, true, true, true, false}},
+		"WithObserver":    {locker.WithObserver(nil), kinds{true, true, true, true, true}},
+		"WithRenewClient": {locker.WithRenewClient(nil), kinds{single: true, readWrite: true}},
+		"WithReplicaAck":  {locker.WithReplicaAck(1, 1), kinds{single: true, readWrite: true}},
+		"WithNodeTimeout": {locker.WithNodeTimeout(1), kinds{quorum: true, readWrite: true}},
+	} {
+		var got kinds
+		_, got.any = c.option.(locker.Option)
+		_, got.single = c.option.(locker.SingleOption)
+		_, got.quorum = c.option.(locker.QuorumOption)
+		_, got.readWrite = c.option.(locker.ReadWriteOption)
+		_, got.reentrant = c.option.(locker.ReentrantOption)
+		if got != c.want {
+			t.Errorf("%s is %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestWithOptionsIsAllOfThem(t *testing.T) {
+	t.Parallel()
+	one := deadNode(t)
+	if _, err := locker.NewSingle(one, locker.WithOptions(locker.WithTTL(time.Minute), locker.WithMaxTTL(time.Second))); err == nil {
+		t.Error("both options together are refused, and were taken")
+	}
+	if _, err := locker.NewSingle(one, locker.WithOptions(nil)); err == nil {
+		t.Error("a nil option inside was taken")
+	}
+	if _, err := locker.NewSingle(one, nil); err == nil {
+		t.Error("a nil option was taken")
+	}
+}

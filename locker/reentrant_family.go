@@ -1,0 +1,173 @@
+package locker
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// family is a lease of the Locker inside a Reentrant, the root, and the Leases that are parts of it. The root is never
+// shown. The states of a part are those of every Lease; what follows for the others:
+//
+//	a part is released      nothing, until it is the last: then the root is released, and completed where all want it
+//	a part's AtMost is over the same, and its contexts end with ErrExpired
+//	the root is lost        all parts are
+//	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
+type family struct {
+	of   *reentrant
+	root *Lease
+
+	mu     sync.Mutex
+	parts  map[*Lease]struct{} // that have not been given up
+	over   bool                // the last one was
+	shared bool                // a Downgrade has begun, so nobody comes in any more who counts on the lease being Exclusive
+	done   bool                // one with Once was completed
+	failed bool                // one with Once was released and not completed
+}
+
+// part is what a Lease has that is one.
+type part struct {
+	family *family
+	cfg    *config     // whose Observer is told
+	until  time.Time   // its own AtMost is over; zero: it has none
+	expiry *time.Timer // nil: it has none
+}
+
+// add makes a nested part.
+func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
+	root := f.root
+	p := &part{family: f, cfg: f.of.observed(root)}
+	l := &Lease{engine: root.engine, hold: root.hold, rule: rule, mode: rule.Mode, fence: root.fence, began: time.Now(), part: p}
+	if rule.AtMost != 0 {
+		p.until = l.began.Add(rule.AtMost)
+	}
+	l.base, l.endHold = p.cfg.observe(ctx, OpHold, rule)
+	if err := f.enter(l); err != nil {
+		finish(l.endHold, l.outcome(OpHold, err))
+		return nil, err
+	}
+	if rule.AtMost != 0 {
+		p.expiry = time.AfterFunc(rule.AtMost, func() { p.expire(l) })
+	}
+	return l, nil
+}
+
+// enter counts l among the parts. Whatever ends the root from then on finds it there.
+func (f *family) enter(l *Lease) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over {
+		return errNotHeld
+	}
+	if cause := f.root.gone(); cause != nil {
+		return cause
+	}
+	if f.shared && l.rule.Mode == Exclusive {
+		return errNoUpgrade
+	}
+	f.parts[l] = struct{}{}
+	return nil
+}
+
+// beginDowngrade says whether the lease has one part only, which may make it Shared. From then on that stays so.
+func (f *family) beginDowngrade() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shared = f.shared || len(f.parts) == 1
+	return f.shared
+}
+
+// leave takes l out, and says whether it was the last.
+func (f *family) leave(l *Lease, complete bool) (last bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l.rule.Once > 0 {
+		f.done, f.failed = f.done || complete, f.failed || !complete
+	}
+	delete(f.parts, l)
+	last = len(f.parts) == 0 && !f.over
+	f.over = f.over || last
+	return last
+}
+
+// isComplete says whether the work under all parts is done.
+func (f *family) isComplete() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.done && !f.failed
+}
+
+// end is called when the root's contexts have ended.
+func (f *family) end(cause error) {
+	f.mu.Lock()
+	parts := slices.Collect(maps.Keys(f.parts))
+	f.mu.Unlock()
+	lost := f.root.ended()
+	for _, l := range parts {
+		if endedEarly(lost) {
+			l.lose(lost)
+		} else {
+			l.cancel(cause)
+		}
+	}
+}
+
+// expire ends a part whose AtMost is over.
+func (p *part) expire(l *Lease) {
+	if f := p.family; l.lose(ErrExpired) && f.leave(l, false) {
+		_ = f.root.giveUp(context.Background(), f.isComplete(), new(int))
+	}
+}
+
+// giveUpPart is Lease.giveUp for a part.
+func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *int) error {
+	if p.expiry != nil {
+		p.expiry.Stop()
+	}
+	f := p.family
+	if lost := f.root.ended(); endedEarly(lost) { // not heard of here if the Engine was closing
+		l.lose(lost)
+	}
+	switch {
+	case !l.end(ErrReleased):
+		return l.ended()
+	case f.leave(l, complete):
+		return f.root.giveUp(ctx, f.isComplete(), calls)
+	}
+	return nil
+}
+
+// isLast says whether nobody else has a part.
+func (f *family) isLast() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.parts) == 1
+}
+
+// root is the Lease that the Engine knows: mostly l itself.
+func (l *Lease) root() *Lease {
+	for l.part != nil {
+		l = l.part.family.root
+	}
+	return l
+}
+
+// config is where operations on l are observed.
+func (l *Lease) config() *config {
+	if l.part != nil {
+		return l.part.cfg
+	}
+	return &l.engine.cfg
+}
+
+// shorten makes the lease end sooner on this side, and is true when nothing else is to be done for it to last ttl: it
+// lasts longer, and where others have a part of it that stays so.
+func (l *Lease) shorten(ttl time.Duration) bool {
+	k := &l.engine.keeper
+	if l.part != nil && !l.part.family.isLast() {
+		return !time.Now().Add(ttl - l.engine.cfg.drift(ttl)).After(k.deadlineOf(l.hold))
+	}
+	return k.shorten(l.root(), ttl)
+}

@@ -1,0 +1,77 @@
+package locker
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// DefaultMaxRetryAfter is the longest [Error.RetryAfter] that is only an estimate.
+const DefaultMaxRetryAfter = 2 * time.Second
+
+// firstGuess is how long a holder is taken to have held the key at least, so that cold callers do
+// not ask all the time.
+const firstGuess = 50 * time.Millisecond
+
+// retryAfter is when another try may succeed: an estimate with jitter, so that callers who were
+// refused together do not come back together. What a lease has left says little, because the lease
+// is renewed. Only the time of a kept key is certain.
+func (a *acquisition) retryAfter() time.Duration {
+	if a.holder.Kept && a.holder.Left > 0 {
+		return a.holder.Left
+	}
+	after := min(a.remaining(), a.engine.cfg.maxRetryAfter)
+	after += rand.N(after/4 + 1)
+	return max(after, time.Millisecond)
+}
+
+// remaining estimates how long it takes until this caller could have the key: what the holder still
+// needs, and what those ahead need after it.
+//
+// A holder needs what holders of this Name needed in this process. While this process has seen
+// none, or when this one takes longer than they did, it is expected to need as long again as it has
+// held the key already: callers who obey come back after pauses that double, and are late by about
+// the length of one hold.
+func (a *acquisition) remaining() time.Duration {
+	var held time.Duration
+	if !a.heldSince.IsZero() {
+		held = max(time.Since(a.heldSince), 0)
+	}
+	guess := max(held, firstGuess)
+	rest, each := guess, 2*guess
+	if usual, ok := a.engine.times.usual(a.rule.Name); ok {
+		each = max(usual, held)
+		if rest = usual - held; rest <= usual/8 {
+			rest = max(held/2, usual/8)
+		}
+	}
+	if a.holder.Left >= 0 {
+		rest = min(rest, a.holder.Left)
+	}
+	return rest + each*time.Duration(max(a.place-1, 0))
+}
+
+// holdsSince is when, on our clock, the holder of an answer got the key; sent is when the question
+// was. On one server a fence is that server's clock at the grant, unless the counter ran ahead of
+// the clock.
+func holdsSince(h store.Holder, at, sent time.Time) time.Time {
+	if h.Foreign || h.Fence == 0 || at.IsZero() {
+		return time.Time{}
+	}
+	held := at.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // a clock in µs
+	if held < 0 || held > longestTime {
+		return time.Time{}
+	}
+	return sent.Add(-held)
+}
+
+// hopeless reports whether the caller's wait would be over before its turn is expected to come.
+// Only what this process knows from enough holds counts.
+func (a *acquisition) hopeless() bool {
+	if !a.engine.cfg.refuseEarly || a.rule.Wait <= 0 {
+		return false
+	}
+	_, known := a.engine.times.estimate(a.rule.Name)
+	return known && a.remaining() > a.rule.Wait-time.Since(a.began)
+}

@@ -1,0 +1,46 @@
+package locker
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Check returns why l can never grant rule: a time that cannot be meant, a Mode or an Once that l does
+// not support. It sends nothing to the server, so adapters call it when a program starts. rule may
+// lack a Key, which is known only with a request.
+//
+// Check asks Lockers that have a method Check(Rule) error: those of this package, and wrappers that
+// forward the call. For other Lockers it returns nil.
+//
+// Errors: ErrInvalidRule, ErrUnsupported, and ErrInvalidKey if rule has a Key.
+func Check(l Locker, rule Rule) error {
+	if c, ok := l.(interface{ Check(rule Rule) error }); ok {
+		return c.Check(rule)
+	}
+	return nil
+}
+
+// Check returns why this Engine can never grant rule; see the function [Check].
+func (e *Engine) Check(rule Rule) error {
+	rule.Key = cmp.Or(rule.Key, "key")
+	if _, err := e.cfg.resolve(rule); err != nil {
+		return err
+	}
+	if rule.Mode == Shared && e.readers == nil {
+		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as NewReadWrite makes", ErrUnsupported)
+	}
+	if v, ok := e.store.(store.Validator); ok {
+		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Once: rule.Once})
+	}
+	return nil
+}
+
+// Check asks the Locker inside.
+func (r *reentrant) Check(rule Rule) error {
+	if r.refusal != nil {
+		return r.refusal
+	}
+	return Check(r.inner, rule)
+}

@@ -1,0 +1,59 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// mute is a Locker that has no Check.
+type mute struct{}
+
+func (mute) Acquire(context.Context, locker.Rule) (*locker.Lease, error) {
+	return nil, locker.ErrBusy
+}
+
+func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // Check sends nothing
+	t.Cleanup(func() { _ = client.Close() })
+	single, err := locker.NewSingle(client, locker.WithMaxTTL(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readers, err := locker.NewReadWrite([]locker.Client{client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	polling, err := locker.NewPolling(redislock.New(client))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		l    locker.Locker
+		rule locker.Rule
+		want error
+	}{
+		"a rule without a key":         {single, locker.Rule{TTL: time.Second}, nil},
+		"a key that is reserved":       {single, locker.Rule{Key: "latchkit:x"}, locker.ErrInvalidKey},
+		"at most before at least":      {single, locker.Rule{AtLeast: 2 * time.Second, AtMost: time.Second}, locker.ErrInvalidRule},
+		"a TTL that is too short":      {single, locker.Rule{TTL: 1}, locker.ErrInvalidRule},
+		"a TTL above WithMaxTTL":       {single, locker.Rule{TTL: time.Hour}, locker.ErrInvalidRule},
+		"a wait of -2":                 {single, locker.Rule{Wait: -2}, locker.ErrInvalidRule},
+		"Shared without readers":       {single, locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
+		"Shared with readers":          {readers, locker.Rule{Mode: locker.Shared}, nil},
+		"Once with NewPolling":         {polling, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
+		"inside a Reentrant":           {locker.NewReentrant(single), locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
+		"a Reentrant without a Locker": {locker.NewReentrant(nil), locker.Rule{}, locker.ErrUnsupported},
+		"a Locker that cannot say":     {mute{}, locker.Rule{Mode: locker.Shared}, nil},
+	} {
+		if err := locker.Check(tc.l, tc.rule); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package store
+
+import (
+	"fmt"
+	"time"
+)
+
+// Claim is a request of the Engine to a Store for one hold. The comment beside a field names the
+// calls that use it. The fields that a queue may know (Inbox, HandoffTTL, Mode, FenceCount,
+// Metadata, and whether Once is set) are the same in all calls for one Owner.
+type Claim struct {
+	Key   string // with the Locker's prefix
+	Owner string // the token of one hold: a secret, never used again, without ':'
+	Mode  Mode
+
+	TTL        time.Duration // Acquire, Renew: how long the server keeps the lease from now
+	FenceCount int           // Acquire: how many fences to reserve, at least 1
+	Metadata   string        // Acquire: stored in the lease
+	Once       time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: how long the mark lasts
+
+	// Queue. Acquire: if the key is busy, wait in the server's queue. Release: Owner may be in the
+	// queue, and leaves it.
+	Queue bool
+	// Inbox with Queue: where Owner receives its grant; "": nowhere, so Owner polls. With Shared:
+	// where Owner receives that a writer waits.
+	Inbox string
+	// HandoffTTL with Queue: how long the server keeps the lease after a hand-off, until Owner
+	// confirms it.
+	HandoffTTL time.Duration
+
+	Fence        uint64        // Renew, Release: the phase of a reader, 0 for writers. Downgrade: the phase to create
+	ByHandoff    bool          // Renew: the lease came by hand-off, and this call confirms it
+	KeepFor      time.Duration // Release: keep the key locked for this long, without an owner
+	Complete     bool          // Release: set the done mark
+	TombstoneTTL time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
+	Next         *Claim        // Release: an Acquire of the same key in the same step, behind all waiters
+
+	Delegation *Delegation // all steps of a Joiner: which lease Owner joins
+}
+
+// Format prints the claim without its Owner, which is a secret.
+func (c Claim) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "claim of %s for %v (%v)", c.Key, c.TTL, c.Mode)
+}
+
+// Mode says with whom a lease may be shared.
+type Mode uint8
+
+const (
+	// Exclusive admits one holder. It is the zero value.
+	Exclusive Mode = iota
+	// Shared admits many holders, and no exclusive one. Lockers without readers answer
+	// [ErrUnsupported].
+	Shared
+)
+
+// String returns "exclusive" or "shared".
+func (m Mode) String() string {
+	if m == Shared {
+		return "shared"
+	}
+	return "exclusive"
+}
+
+// A Delegation lets a call in another process join a lease. Package delegate sends delegations and
+// protects them against forgery; few programs use this type themselves.
+type Delegation struct {
+	// Secret is the SHA-256 of a random secret that Lease.Delegate has registered. All zero: there is
+	// no secret, and a signature proves that the other fields come from the holder.
+	Secret [32]byte
+	Fence  uint64 // of the lease
+	Hold   uint64 // the fence by which the server knows its holder
+	Depth  int    // how many more times the lease may be delegated by calls that join
+}

@@ -1,0 +1,60 @@
+package store
+
+import (
+	"errors"
+	"strconv"
+)
+
+// The errors that Stores return and users ask for.
+var (
+	// ErrUnavailable: the server cannot be asked now. It is never reported as busy.
+	ErrUnavailable = errors.New("the lock server cannot be asked now")
+
+	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) holds as well; what
+	// each node said is inside, see [NodeError].
+	ErrQuorum error = noQuorum{}
+
+	// ErrUnsupported: this Locker cannot do that.
+	ErrUnsupported = errors.New("this Locker cannot do that")
+
+	// ErrInvalidKey: the key cannot be locked; the text says what is allowed.
+	ErrInvalidKey = errors.New("invalid key")
+
+	// ErrClosed: the Locker was closed.
+	ErrClosed = errors.New("the Locker was closed")
+)
+
+type noQuorum struct{}
+
+func (noQuorum) Error() string { return "too few nodes agreed" }
+
+func (noQuorum) Is(target error) bool { return target == ErrUnavailable }
+
+// ErrNotReplicated inside an error of Acquire: the lease was written, but too few replicas know it.
+// The Engine undoes the acquire, and does not repeat it.
+var ErrNotReplicated = errors.New("too few replicas have acknowledged the lease")
+
+// ErrMoving inside an error of a Store: the key's data is moving to another server, and the same
+// call will succeed when the data has arrived. The Engine repeats a first acquire for as long as
+// the Rule allows, instead of one second.
+var ErrMoving = errors.New("the key's data is moving to another server")
+
+// NodeError is what one node of a quorum had to say. [errors.As] finds the first; [ErrQuorum] has
+// all of them inside.
+type NodeError struct {
+	Node int    // its index in the list of clients, from 0
+	Addr string // where its client leads to, "" when that is not known
+	Err  error
+}
+
+// Error returns for example "node 2 (10.0.0.7:6379): connection refused".
+func (e *NodeError) Error() string {
+	where := "node " + strconv.Itoa(e.Node)
+	if e.Addr != "" {
+		where += " (" + e.Addr + ")"
+	}
+	return where + ": " + e.Err.Error()
+}
+
+// Unwrap returns what it said.
+func (e *NodeError) Unwrap() error { return e.Err }

@@ -1,0 +1,74 @@
+package store
+
+import (
+	"time"
+)
+
+// Grant is a Store's answer.
+type Grant struct {
+	State        State
+	At           time.Time // Granted, Busy: the server's clock; zero where the Store has none
+	Fence        uint64    // Granted: the first fence of the hold, 0 where the Store cannot mint one
+	FenceCount   int       // Granted: how many fences are reserved
+	Holder       Holder    // Busy: who holds the key
+	Place        int       // Busy: the place in the server's queue, or the place that a waiter would get; 1 is the head, 0: there is no queue
+	NotListening bool      // Busy: the server that answered has no subscriber at Claim.Inbox
+	Rounds       int       // round trips that a quorum needed; 0 where there is one server
+	// Busy: some nodes did not answer and may have granted the key. The Engine must release the token
+	// even if it is not queued.
+	Unsettled bool
+	Writer    bool   // Granted to a reader, also by Renew: a writer waits, so no more callers may share the lease
+	Reason    string // Revoked: the reason given to Revoke
+	Err       error  // Renew: why this claim has no answer; the Engine renews it again later
+	Next      *Grant // Released with Claim.Next: the answer to Next: Granted or Busy; Undone when Next was refused
+
+	Left time.Duration // Granted by a Joiner: how long the joined lease lasts. Otherwise 0: the lease lasts for Claim.TTL
+}
+
+// Holder is what a Store knows of the holder of a key.
+type Holder struct {
+	Fence    uint64        // 0: unknown
+	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end
+	Metadata string
+	Foreign  bool // another library or program holds the key
+	Kept     bool // the lease was released, and the key stays locked for Left because of Rule.AtLeast
+}
+
+// State is the answer of a Store in one word.
+type State uint8
+
+const (
+	Granted  State = iota + 1 // the owner holds the key
+	Busy                      // another owner holds the key
+	Undone                    // this Owner was released before and gets nothing more: see Claim.TombstoneTTL
+	Revoked                   // an operator has revoked the lease of this Owner
+	Done                      // Claim.Once is set and the done mark exists
+	Released                  // the owner has released the key
+	NotOurs                   // the owner does not hold the key
+)
+
+var stateNames = [...]string{"", "granted", "busy", "undone", "revoked", "done", "released", "not ours"}
+
+// String returns the state's name.
+func (s State) String() string {
+	if int(s) < len(stateNames) && s > 0 {
+		return stateNames[s]
+	}
+	return "unknown"
+}
+
+// A Refusal is what a [Store] returns when the server's answer, or its absence, proves that the
+// call had no effect. Every other error of a Store counts as unclear: the call may have run, or may
+// still run.
+type Refusal struct {
+	// Temporary: the same call may succeed soon (a server that loads, fails over, or cannot be
+	// dialled).
+	Temporary bool
+	Err       error
+}
+
+// Error returns the text of the server's answer.
+func (r *Refusal) Error() string { return r.Err.Error() }
+
+// Unwrap returns the server's answer.
+func (r *Refusal) Unwrap() error { return r.Err }

@@ -1,0 +1,55 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// A Notifier is a Store that notifies the waiters of this process when they are granted a key, or
+// when they should call Acquire again. Events may be lost, late or repeated. In doubt the Engine
+// calls Acquire again. While there is no inbox, and for other Stores, waiters poll with the pauses
+// of their Backoff.
+type Notifier interface {
+	// Listen makes the Store call notify with every event until stop is called. The Store calls notify
+	// from one goroutine at a time; notify does not block. stop returns after the last call of notify.
+	// The Engine calls Listen once, before all other methods.
+	Listen(notify func(Event)) (stop func())
+	// Inbox returns the address at which this process receives events about key, "" while there is no
+	// subscription. It does not block.
+	Inbox(key string) string
+	// Open subscribes for key, and returns the inbox when the server has confirmed the subscription.
+	Open(ctx context.Context, key string) (string, error)
+	// Reset subscribes an inbox again, on another connection, because the server has answered
+	// NotListening. EventReopened follows.
+	Reset(inbox string)
+}
+
+// Event is a message from a Notifier.
+type Event struct {
+	Kind       EventKind
+	Key        string        // with the Locker's prefix; "" with EventReopened: all
+	Owner      string        // EventGranted, EventDone, EventHead, EventWriter: the token
+	Fence      uint64        // EventGranted: the first fence of the hold
+	FenceCount int           // EventGranted: how many fences are reserved
+	HandoffTTL time.Duration // EventGranted: how long the server keeps the lease. EventHead: until the key is free at the latest
+	At         time.Time     // EventGranted: the server's clock at the grant
+	Writer     bool          // EventGranted to a reader: a writer waits already
+}
+
+// Format prints the event without its Owner, which is a secret.
+func (e Event) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "event %d about %s", e.Kind, e.Key)
+}
+
+// EventKind is what happened.
+type EventKind uint8
+
+const (
+	EventGranted  EventKind = iota + 1 // Owner left the queue and holds the key
+	EventDone                          // the work that Owner waited for is done; Owner left the queue
+	EventHead                          // Owner is now the head of the queue, and should ask again after HandoffTTL
+	EventFree                          // the key may be free: its waiters should ask again
+	EventReopened                      // events may have been lost: all waiters should ask again
+	EventWriter                        // Owner is a reader and a writer waits: no more callers may share the lease
+)

@@ -1,0 +1,222 @@
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// bench is what a law works with: a fresh key, and words for the steps.
+type bench struct {
+	testing.TB
+	Harness
+	key string
+}
+
+// ttl is long enough that no slow machine lets a lease run out where that is not meant.
+const ttl = 30 * time.Second
+
+func owner() string { return rand.Text() }
+
+func (b *bench) claim(owner string) store.Claim {
+	return store.Claim{Key: b.key, Owner: owner, TTL: ttl, FenceCount: 1}
+}
+
+func (b *bench) acquire(c store.Claim) store.Grant {
+	b.Helper()
+	g, err := b.Store.Acquire(b.Context(), c)
+	if err != nil {
+		b.Fatalf("acquire: %v", err)
+	}
+	return g
+}
+
+func (b *bench) renew(c store.Claim) store.Grant {
+	b.Helper()
+	gs, err := b.Store.Renew(b.Context(), []store.Claim{c})
+	if err != nil {
+		b.Fatalf("renew: %v", err)
+	}
+	if len(gs) != 1 {
+		b.Fatalf("renew: %d answers to one claim", len(gs))
+	}
+	return gs[0]
+}
+
+func (b *bench) release(c store.Claim) store.Grant {
+	b.Helper()
+	g, err := b.Store.Release(b.Context(), c)
+	if err != nil {
+		b.Fatalf("release: %v", err)
+	}
+	return g
+}
+
+// want fails the law unless the answer is the expected one.
+func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
+	b.Helper()
+	if g.State != s {
+		b.Fatalf("%s: the Store answered %q, the law says %q", when, g.State, s)
+	}
+	return g
+}
+
+// gets acquires a free key. Where the nodes of a Store have no queue, one of them may still have to give back what somebody
+// else was refused for, and the key is free a moment later.
+func (b *bench) gets(c store.Claim, when string) store.Grant {
+	b.Helper()
+	g := b.acquire(c)
+	for until := time.Now().Add(5 * time.Second); g.State == store.Busy && !b.Can.Queue && time.Now().Before(until); g = b.acquire(c) {
+		<-time.After(5 * time.Millisecond)
+	}
+	return b.want(g, store.Granted, when)
+}
+
+// granted acquires for a new owner, and fails the law unless it gets the key.
+func (b *bench) granted() (store.Claim, store.Grant) {
+	b.Helper()
+	c := b.claim(owner())
+	return c, b.gets(c, "acquire of a free key")
+}
+
+// left is how long the holder of the key has, seen by a stranger.
+func (b *bench) left() time.Duration {
+	b.Helper()
+	g := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire of a held key")
+	if b.Left != nil {
+		return b.Left(b.TB, b.key)
+	}
+	return g.Holder.Left
+}
+
+// eventually waits until a condition holds, at most for bound.
+func (b *bench) eventually(bound time.Duration, what string, holds func() bool) {
+	b.Helper()
+	deadline := time.Now().Add(bound)
+	for !holds() {
+		if time.Now().After(deadline) {
+			b.Fatalf("not within %v: %s", bound, what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// locker returns an Engine over the Store under test.
+func (b *bench) locker(opts ...locker.Option) *locker.Engine {
+	b.Helper()
+	return lockertest.NewLocker(b.TB, b.Store, opts...)
+}
+
+// info inspects the key.
+func (b *bench) info() locker.Info {
+	b.Helper()
+	s, ok := b.Store.(store.Inspector)
+	if !ok {
+		b.Fatal("the Harness says Revoke, but the Store is no Inspector")
+	}
+	i, err := s.Inspect(context.WithoutCancel(b.Context()), b.key)
+	if err != nil {
+		b.Fatalf("inspect: %v", err)
+	}
+	return i
+}
+
+// Of who waits.
+const (
+	hand  = 10 * time.Second       // no slow machine lets a claim of this length lapse
+	blink = 500 * time.Millisecond // a claim that lapses in the law, but not between two calls
+)
+
+// waiter is a new owner that queues, at inbox or, with "", where nobody is told.
+func (b *bench) waiter(inbox string) store.Claim {
+	c := b.claim(owner())
+	c.Queue, c.Inbox, c.HandoffTTL = true, inbox, hand
+	return c
+}
+
+// queue makes a claim wait for the key, which is held.
+func (b *bench) queue(c store.Claim) store.Grant {
+	b.Helper()
+	return b.want(b.acquire(c), store.Busy, "acquire of a held key")
+}
+
+// queued makes a new owner wait for the key, which is held.
+func (b *bench) queued(inbox string) store.Claim {
+	b.Helper()
+	c := b.waiter(inbox)
+	b.queue(c)
+	return c
+}
+
+// free releases the key.
+func (b *bench) free(c store.Claim) {
+	b.Helper()
+	b.want(b.release(c), store.Released, "release by the holder")
+}
+
+// owns fails the law unless c holds the key, and confirms that it does.
+func (b *bench) owns(c store.Claim, when string) {
+	b.Helper()
+	c.ByHandoff = true
+	b.want(b.renew(c), store.Granted, when)
+}
+
+// pass lets d pass on the server's clock.
+func (b *bench) pass(d time.Duration) { <-time.After(d + d/10) }
+
+// delegate registers a secret.
+func (b *bench) delegate(c store.Claim, p locker.Delegation, within time.Duration) store.Grant {
+	b.Helper()
+	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, within) //nolint:forcetypeassert // the Harness says Join
+	if err != nil {
+		b.Fatalf("delegate: %v", err)
+	}
+	return g
+}
+
+// delegatedFor registers a secret, and returns what who knows it can show.
+func (b *bench) delegatedFor(c store.Claim, p locker.Delegation, secret string, within time.Duration) locker.Delegation {
+	b.Helper()
+	p.Secret = sha256.Sum256([]byte(secret))
+	b.want(b.delegate(c, p, within), store.Granted, "delegation by the holder")
+	return locker.Delegation{Secret: p.Secret}
+}
+
+func (b *bench) delegated(c store.Claim, p locker.Delegation, secret string) locker.Delegation {
+	b.Helper()
+	return b.delegatedFor(c, p, secret, ttl)
+}
+
+// joiner is a new owner that shows p.
+func (b *bench) joiner(p locker.Delegation) store.Claim {
+	c := b.claim(owner())
+	c.Delegation = &p
+	return c
+}
+
+func (b *bench) join(c store.Claim) store.Grant {
+	b.Helper()
+	g, err := b.Store.(store.Joiner).Join(b.Context(), c) //nolint:forcetypeassert // the Harness says Join
+	if err != nil {
+		b.Fatalf("join: %v", err)
+	}
+	return g
+}
+
+func (b *bench) leave(c store.Claim) store.Grant {
+	b.Helper()
+	g, err := b.Store.(store.Joiner).Leave(b.Context(), c) //nolint:forcetypeassert // the Harness says Join
+	if err != nil {
+		b.Fatalf("leave: %v", err)
+	}
+	return g
+}
+
+func endedAsLost(err error) bool { return errors.Is(err, locker.ErrLost) }

@@ -1,0 +1,62 @@
+package storetest
+
+import (
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Capabilities are what a Store may be unable to do.
+type Capabilities struct {
+	Fence     bool // mints fences
+	Tombstone bool // refuses a late acquire after an undo
+	Once      bool // keeps done marks
+	AtLeast   bool // keeps a released key
+	Revoke    bool // throws holders out; needs Inspect
+	Metadata  bool // shows the holder's metadata to who is refused
+	Left      bool // says to who is refused how long the holder has, and whether another library holds the key
+	Raise     bool // raises the fence counter
+	Queue     bool // keeps a queue on the server
+	Readers   bool // has readers: it is a Downgrader
+	Notify    bool // is a Notifier that tells those in the queue when they are granted the key
+	Join      bool // is a Joiner: its leases can be joined by calls in other processes
+}
+
+// All is what a Store on Redis with scripts can do, without readers.
+var All = Capabilities{
+	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true,
+}
+
+// What laws need.
+func fence(h Harness) bool        { return h.Can.Fence }
+func undo(h Harness) bool         { return h.Can.Tombstone }
+func atLeast(h Harness) bool      { return h.Can.AtLeast }
+func once(h Harness) bool         { return h.Can.Once }
+func breaks(h Harness) bool       { return h.Can.Revoke && h.Can.Fence }
+func metadata(h Harness) bool     { return h.Can.Metadata }
+func left(h Harness) bool         { return h.Can.Left }
+func joinable(h Harness) bool     { return h.Can.Join && h.Can.Fence }
+func raises(h Harness) bool       { return h.Can.Raise }
+func foreign(h Harness) bool      { return h.Occupy != nil }
+func losesReplies(h Harness) bool { return h.LoseReply != nil }
+func queues(h Harness) bool       { return h.Can.Queue }
+func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
+func readers(h Harness) bool      { return h.Can.Readers }
+func several(h Harness) bool      { return h.Another != nil }
+func together(h Harness) bool {
+	_, ok := h.Store.(store.BatchAcquirer)
+	return ok
+}
+func kills(h Harness) bool   { return h.Another != nil && h.Kill != nil }
+func deafens(h Harness) bool { return h.Deafen != nil }
+func counts(h Harness) bool  { return h.Queued != nil }
+
+// all is a law's need for several things.
+func all(needs ...func(Harness) bool) func(Harness) bool {
+	return func(h Harness) bool {
+		for _, need := range needs {
+			if !need(h) {
+				return false
+			}
+		}
+		return true
+	}
+}

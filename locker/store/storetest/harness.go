@@ -1,0 +1,77 @@
+package storetest
+
+import (
+	"crypto/rand"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Harness hands a Store to the laws.
+type Harness struct {
+	// Store is the Store under test. Each law uses keys and owners of its own.
+	Store locker.Store
+	// Can says which laws apply; all others are mandatory.
+	Can Capabilities
+	// LoseReply makes the next call of op about key run and then fail without an answer. nil: the law is left out, and
+	// the test's log says so.
+	LoseReply func(t testing.TB, op locker.Op, key string)
+	// Occupy makes another library or program hold key, for ttl or, when ttl is 0, without end. nil: left out as well.
+	Occupy func(t testing.TB, key string, ttl time.Duration)
+	// Spoil puts data at key that is no lock, and returns a function that says whether it is still there. nil: left out.
+	Spoil func(t testing.TB, key string) (intact func() bool)
+	// Another returns the Store of another process on the same data. nil: left out.
+	Another func(t testing.TB) locker.Store
+	// Kill ends the process whose Store Another returned: nobody listens at its inbox when Kill returns, and its calls
+	// fail. nil: left out.
+	Kill func(t testing.TB, s locker.Store)
+	// Deafen takes the subscription of Store's process, or of one that Another returned, away without its knowing. nil:
+	// left out.
+	Deafen func(t testing.TB, s locker.Store)
+	// Left says how long whoever holds key has, negative when that has no end: for a Store that cannot say it. nil: it can.
+	Left func(t testing.TB, key string) time.Duration
+	// Queued counts the entries in key's queue, also those that were handed the key and have not confirmed. nil: left
+	// out.
+	Queued func(t testing.TB, key string) int
+}
+
+// Run checks every law against Stores on a real server, one Harness per law, in parallel.
+func Run(t *testing.T, setup func(t *testing.T) Harness) {
+	t.Helper()
+	for _, l := range laws {
+		t.Run(l.says, func(t *testing.T) {
+			t.Parallel()
+			l.hold(t, setup(t))
+		})
+	}
+}
+
+// RunInBubble checks every law inside a testing/synctest bubble, where time is virtual: for Stores in memory.
+func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
+	t.Helper()
+	for _, l := range laws {
+		t.Run(l.says, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { l.hold(t, setup(t)) })
+		})
+	}
+}
+
+// law is a sentence that is true of every Store which can do what it needs.
+type law struct {
+	says  string
+	needs func(h Harness) bool // nil: mandatory
+	check func(b *bench)
+}
+
+func (l law) hold(t *testing.T, h Harness) {
+	if h.Store == nil {
+		t.Fatal("lockertest: the Harness has no Store")
+	}
+	if l.needs != nil && !l.needs(h) {
+		t.Logf("left out: this Store's Harness does not offer what the law needs")
+		return
+	}
+	l.check(&bench{TB: t, Harness: h, key: "law:" + rand.Text()})
+}

@@ -1,0 +1,339 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// lockerLaws are what a Locker over the Store promises to its users.
+var lockerLaws = []law{
+	{says: "Run excludes", check: func(b *bench) {
+		l := b.locker()
+		counter := 0
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 5 {
+					if err := locker.Run(b.Context(), l, locker.Rule{Key: b.key}, func(context.Context) error {
+						counter++ // the race detector watches
+						return nil
+					}); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if counter != 40 {
+			b.Fatalf("%d of 40 runs counted", counter)
+		}
+	}},
+	{says: "a lost answer of an acquire is not busy", needs: losesReplies, check: func(b *bench) {
+		l := b.locker()
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		_, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: locker.NoWait})
+		if !errors.Is(err, locker.ErrUnavailable) || errors.Is(err, locker.ErrBusy) {
+			b.Fatalf("%v, want ErrUnavailable", err)
+		}
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
+		if err != nil {
+			b.Fatalf("the abandoned acquire was not undone: %v", err)
+		}
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "a lost answer of an acquire that may wait is a grant", needs: losesReplies, check: func(b *bench) {
+		l := b.locker()
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "a lost answer of a release is not a loss", needs: losesReplies, check: func(b *bench) {
+		l := b.locker()
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.LoseReply(b.TB, locker.OpRelease, b.key)
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "a lease that was taken away is a loss", needs: breaks, check: func(b *bench) {
+		l := b.locker()
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := l.Revoke(b.Context(), b.key, lease.Fence(), "drill"); err != nil {
+			b.Fatal(err)
+		}
+		if err := lease.Release(b.Context()); !errors.Is(err, locker.ErrRevoked) || !errors.Is(err, locker.ErrLost) {
+			b.Fatalf("release: %v, want ErrRevoked", err)
+		}
+		if err := l.Revoke(b.Context(), b.key, lease.Fence(), "drill"); !errors.Is(err, locker.ErrGone) {
+			b.Fatalf("second break: %v, want ErrGone", err)
+		}
+	}},
+	{says: "a lease is renewed as long as it is held", check: func(b *bench) {
+		l := b.locker()
+		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, TTL: 2 * time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		first := lease.Expires()
+		b.eventually(10*time.Second, "the time of a lease that is not renewed passed", func() bool { return time.Now().After(first.Add(100 * time.Millisecond)) })
+		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire of the key by another")
+		if lease.Context().Err() != nil {
+			b.Fatal(context.Cause(lease.Context()))
+		}
+		if err := lease.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}},
+	{says: "release with a cancelled context releases", check: func(b *bench) {
+		l := b.locker()
+		ctx, cancel := context.WithCancel(b.Context())
+		lease, err := l.Acquire(ctx, locker.Rule{Key: b.key})
+		if err != nil {
+			b.Fatal(err)
+		}
+		cancel()
+		if err := lease.Release(ctx); err != nil {
+			b.Fatal(err)
+		}
+		b.granted()
+	}},
+
+	// over several processes
+	{says: "waiters of two processes are all served, one at a time", needs: several, check: func(b *bench) {
+		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+		defer cancel()
+		counter, inside := 0, new(atomic.Int32)
+		var wg sync.WaitGroup
+		for _, l := range []locker.Locker{b.locker(), b.another()} {
+			for range 4 {
+				wg.Go(func() {
+					for range 5 {
+						if err := locker.Run(ctx, l, locker.Rule{Key: b.key}, func(context.Context) error {
+							if inside.Add(1) > 1 {
+								b.Error("two callers hold the key at once")
+							}
+							counter++ // the race detector watches, too
+							<-time.After(time.Millisecond)
+							inside.Add(-1)
+							return nil
+						}); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if counter != 40 {
+			b.Fatalf("%d of 40 runs counted", counter)
+		}
+	}},
+	{says: "fair Lockers grant in the order in which the callers of all processes began to wait", needs: all(queues, several, breaks), check: func(b *bench) {
+		one, other := b.locker(locker.WithFair()), b.another(locker.WithFair())
+		lease := b.hold(one)
+		var waits []*wait
+		for i, l := range []*locker.Engine{other, one, one, other, one, other, other} {
+			waits = append(waits, b.begin(l))
+			b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters == i+1 })
+		}
+		for i, w := range waits {
+			b.end(lease)
+			lease = w.served(10 * time.Second)
+			for _, later := range waits[i+1:] {
+				later.stillWaits()
+			}
+		}
+		b.end(lease)
+	}},
+	{says: "a process that was killed while it waited does not hold up the others", needs: all(notifies, kills, breaks), check: func(b *bench) {
+		backend := b.Another(b.TB)
+		killed := b.mortal(backend)
+		lease := b.hold(b.locker())
+		b.begin(killed)
+		b.begin(killed) // which waits in the process, or in the queue
+		b.eventually(10*time.Second, "the callers are in the queue", func() bool { return b.info().Waiters >= 1 })
+		before := b.info().Waiters
+		next := b.begin(b.another())
+		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters > before })
+		b.Kill(b.TB, backend)
+		b.end(lease)
+		b.end(next.served(2 * time.Second)) // nobody waits for the dead
+	}},
+	{says: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
+		backend := b.Another(b.TB)
+		killed := b.mortal(backend)
+		_, err := killed.Acquire(b.Context(), locker.Rule{Key: b.key, TTL: 2 * time.Second})
+		if err != nil {
+			b.Fatal(err)
+		}
+		next := b.begin(b.locker())
+		next.stillWaits()
+		b.Kill(b.TB, backend)
+		b.end(next.served(4 * time.Second))
+	}},
+	{says: "a deaf process is served, and does not hold up the others", needs: all(notifies, several, deafens, breaks), check: func(b *bench) {
+		backend := b.Another(b.TB)
+		deaf, other := lockertest.NewLocker(b.TB, backend), b.another()
+		lease := b.hold(b.locker())
+		served := make(chan error, 2)
+		for i, l := range []locker.Locker{deaf, other} {
+			go func() {
+				rule := locker.Rule{Key: b.key, Wait: 30 * time.Second}
+				served <- locker.Run(b.Context(), l, rule, func(context.Context) error { return nil })
+			}()
+			b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters == i+1 })
+		}
+		b.Deafen(b.TB, backend)
+		b.end(lease)
+		for range 2 {
+			if err := <-served; err != nil {
+				b.Fatal(err)
+			}
+		}
+	}},
+	{says: "a process that has gone deaf finds out while it waits, and listens again", needs: all(notifies, several, deafens, breaks), check: func(b *bench) {
+		backend := b.Another(b.TB)
+		deaf := lockertest.NewLocker(b.TB, backend)
+		lease := b.hold(b.locker())
+		first := b.begin(deaf)
+		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters == 1 })
+		b.Deafen(b.TB, backend)
+		b.eventually(20*time.Second, "somebody listens at the inbox", func() bool {
+			probe := b.waiter(backend.(store.Notifier).Inbox(b.key))
+			g := b.queue(probe)
+			b.want(b.release(probe), store.NotOurs, "release by who waits")
+			return probe.Inbox != "" && !g.NotListening
+		})
+		b.end(lease)
+		b.end(first.served(10 * time.Second))
+	}},
+	{says: "waiters that were cancelled leave nothing", needs: all(queues, several, breaks, counts), check: func(b *bench) {
+		one, other := b.locker(), b.another()
+		lease := b.hold(one)
+		var waits []*wait
+		for range 3 {
+			waits = append(waits, b.begin(one), b.begin(other))
+		}
+		b.eventually(10*time.Second, "the other process is in the queue", func() bool { return b.info().Waiters >= 1 })
+		for _, w := range waits {
+			w.giveUp()
+		}
+		b.eventually(10*time.Second, "nobody is in the queue", func() bool { return b.Queued(b.TB, b.key) == 0 })
+		b.end(lease) // an acquire that was under way may still come, and is undone
+		b.eventually(10*time.Second, "nothing is held and nobody is in the queue", func() bool {
+			i := b.info()
+			return !i.Held && i.Waiters == 0 && b.Queued(b.TB, b.key) == 0
+		})
+		b.end(b.hold(other))
+	}},
+}
+
+// another returns a Locker of another process.
+func (b *bench) another(opts ...locker.Option) *locker.Engine {
+	b.Helper()
+	return lockertest.NewLocker(b.TB, b.Another(b.TB), opts...)
+}
+
+// mortal returns a Locker whose process will be killed, so that it cannot be closed in good order.
+func (b *bench) mortal(s locker.Store) *locker.Engine {
+	b.Helper()
+	e, err := locker.New(s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = e.Close(ctx)
+	})
+	return e
+}
+
+// hold takes the key, which is free.
+func (b *bench) hold(l locker.Locker) *locker.Lease {
+	b.Helper()
+	lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return lease
+}
+
+// end gives the key up.
+func (b *bench) end(l *locker.Lease) {
+	b.Helper()
+	if err := l.Release(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// wait is a call of Acquire under way.
+type wait struct {
+	b      *bench
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when lease and err are there
+	lease  *locker.Lease
+	err    error
+}
+
+// begin begins to wait. Whoever is not served until the law is over gives up.
+func (b *bench) begin(l locker.Locker) *wait {
+	ctx, cancel := context.WithCancel(b.Context())
+	w := &wait{b: b, cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(w.ended)
+		w.lease, w.err = l.Acquire(ctx, locker.Rule{Key: b.key})
+	}()
+	b.Cleanup(w.giveUp)
+	return w
+}
+
+// served awaits the lease.
+func (w *wait) served(bound time.Duration) *locker.Lease {
+	w.b.Helper()
+	select {
+	case <-w.ended:
+	case <-time.After(bound):
+		w.b.Fatalf("not served within %v", bound)
+	}
+	if w.err != nil {
+		w.b.Fatalf("acquire: %v", w.err)
+	}
+	return w.lease
+}
+
+// stillWaits fails the law if the wait is over.
+func (w *wait) stillWaits() {
+	w.b.Helper()
+	select {
+	case <-w.ended:
+		w.b.Fatalf("served out of turn, or not at all: %v", w.err)
+	default:
+	}
+}
+
+// giveUp ends the wait.
+func (w *wait) giveUp() {
+	w.cancel()
+	<-w.ended
+}

@@ -1,0 +1,107 @@
+package storetest
+
+import (
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// nextLaws speak of a release that queues its process again in the same step.
+var nextLaws = []law{
+	{says: "a release with Next queues behind those who wait", needs: queues, check: func(b *bench) {
+		holder, before := b.granted()
+		first, second := b.queued(""), b.queued("")
+		next := b.waiter("")
+		g := b.freeWithNext(holder, next)
+		b.want(g, store.Busy, "the answer to Next")
+		if g.Place != 2 { // the first has the key
+			b.Fatalf("place %d, want 2", g.Place)
+		}
+		if g.At.Before(before.At) {
+			b.Fatalf("at %v, by the same clock after %v", g.At, before.At)
+		}
+		for _, w := range []store.Claim{first, second, next} {
+			b.owns(w, "renewal by who has waited longest")
+			b.free(w)
+		}
+		b.granted()
+	}},
+	{says: "a release with Next and nobody waiting grants at once", needs: queues, check: func(b *bench) {
+		holder, before := b.granted()
+		next := b.waiter("")
+		next.FenceCount = 3
+		g := b.freeWithNext(holder, next)
+		b.want(g, store.Granted, "the answer to Next")
+		if last := before.Fence + uint64(before.FenceCount) - 1; b.Can.Fence && (g.Fence <= last || g.FenceCount != 3) {
+			b.Fatalf("fence %d block %d after %d", g.Fence, g.FenceCount, last)
+		}
+		if left := b.left(); left <= hand {
+			b.Fatalf("%v left: that was no hand-over, so it has the whole TTL", left)
+		}
+		b.want(b.renew(holder), store.NotOurs, "renewal after the release")
+		b.want(b.renew(next), store.Granted, "renewal by the next")
+		b.free(next)
+		b.granted()
+	}},
+	{says: "a release with Next grants at once when those who wait are gone", needs: notifies, check: func(b *bench) {
+		holder, _ := b.granted()
+		b.queued("nobody:" + owner())
+		next := b.waiter("")
+		b.want(b.freeWithNext(holder, next), store.Granted, "the answer to Next")
+		b.want(b.renew(next), store.Granted, "renewal by the next")
+	}},
+	{says: "an undone Next is refused, and the others are served", needs: all(queues, undo), check: func(b *bench) {
+		holder, _ := b.granted()
+		first := b.queued("")
+		next := b.waiter("")
+		undoing := next
+		undoing.TombstoneTTL = ttl
+		b.want(b.release(undoing), store.NotOurs, "undo before the release with Next")
+		b.want(b.freeWithNext(holder, next), store.Undone, "the answer to Next")
+		b.owns(first, "renewal by who waited")
+		b.free(first)
+		b.want(b.renew(next), store.NotOurs, "renewal by the undone Next")
+		b.granted()
+	}},
+	{says: "a release that finds nothing queues no Next", needs: queues, check: func(b *bench) {
+		holder, _ := b.granted()
+		stranger, next := b.claim(owner()), b.waiter("")
+		stranger.Next = &next
+		if g := b.want(b.release(stranger), store.NotOurs, "release by a stranger"); g.Next != nil {
+			b.Fatalf("Next is %q although nothing was released", g.Next.State)
+		}
+		b.free(holder)
+		b.want(b.renew(next), store.NotOurs, "renewal by the stranger's Next")
+		b.granted()
+	}},
+	{says: "a release with Next whose answer was lost has queued it once", needs: all(queues, losesReplies), check: func(b *bench) {
+		holder, _ := b.granted()
+		first, next := b.queued(""), b.waiter("")
+		releasing := holder
+		releasing.Next = &next
+		b.LoseReply(b.TB, locker.OpRelease, b.key)
+		if g, err := b.Store.Release(b.Context(), releasing); err == nil {
+			b.Fatalf("release answered %v although its answer was lost", g.State)
+		}
+		last := b.queued("")
+		b.want(b.release(releasing), store.NotOurs, "repeated release")
+		if g := b.queue(next); g.Place != 1 { // the first has the key
+			b.Fatalf("place %d, want 1", g.Place)
+		}
+		for _, w := range []store.Claim{first, next, last} {
+			b.owns(w, "renewal by who has waited longest")
+			b.free(w)
+		}
+		b.granted()
+	}},
+}
+
+// freeWithNext releases the key and claims it again in one step; it returns the answer to the latter.
+func (b *bench) freeWithNext(holder, next store.Claim) store.Grant {
+	b.Helper()
+	holder.Next = &next
+	g := b.want(b.release(holder), store.Released, "release with Next")
+	if g.Next == nil {
+		b.Fatal("no answer to Next")
+	}
+	return *g.Next
+}

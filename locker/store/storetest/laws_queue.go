@@ -1,0 +1,227 @@
+package storetest
+
+import (
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// queueLaws speak of who waits on the server, and in which order.
+var queueLaws = []law{
+	{says: "waiters are granted the key in the order in which they began to wait", needs: queues, check: func(b *bench) {
+		holder, _ := b.granted()
+		waiters := []store.Claim{b.queued(""), b.queued(""), b.queued(""), b.queued("")}
+		for len(waiters) > 0 {
+			b.free(holder)
+			holder, waiters = waiters[0], waiters[1:]
+			b.owns(holder, "renewal by who has waited longest")
+			for _, w := range waiters {
+				b.want(b.renew(w), store.NotOurs, "renewal by who still waits")
+			}
+		}
+		b.free(holder)
+		b.granted()
+	}},
+	{says: "a waiter is told its place, and who does not wait what it would be", needs: queues, check: func(b *bench) {
+		b.granted()
+		for place := 1; place <= 4; place++ {
+			if g := b.queue(b.claim(owner())); g.Place != place {
+				b.Fatalf("place %d for who does not wait, want %d", g.Place, place)
+			}
+			if g := b.queue(b.waiter("")); g.Place != place {
+				b.Fatalf("place %d, want %d", g.Place, place)
+			}
+		}
+	}},
+	{says: "who was handed the key is not counted among those who wait", needs: queues, check: func(b *bench) {
+		holder, _ := b.granted()
+		b.queued("")
+		second := b.queued("")
+		b.free(holder)
+		if g := b.queue(second); g.Place != 1 {
+			b.Fatalf("place %d, want 1", g.Place)
+		}
+		if g := b.queue(b.claim(owner())); g.Place != 2 {
+			b.Fatalf("place %d for who does not wait, want 2", g.Place)
+		}
+	}},
+	{says: "a waiter that asks again keeps its place", needs: queues, check: func(b *bench) {
+		holder, _ := b.granted()
+		first, second := b.queued(""), b.queued("")
+		if g := b.queue(first); g.Place != 1 {
+			b.Fatalf("asking again moved the first to place %d", g.Place)
+		}
+		if g := b.queue(second); g.Place != 2 {
+			b.Fatalf("asking again moved the second to place %d", g.Place)
+		}
+		b.free(holder)
+		b.owns(first, "renewal by who has waited longest")
+		b.free(first)
+		b.owns(second, "renewal by the next")
+		b.free(second)
+		b.granted() // nobody is in the queue twice
+	}},
+	{says: "a newcomer does not overtake those who wait when a lease ran out", needs: queues, check: func(b *bench) {
+		first := b.queuedBehindLapse("")
+		newcomer := b.queued("")
+		b.owns(first, "renewal by who has waited longest")
+		b.free(first)
+		b.owns(newcomer, "renewal by the newcomer when its turn has come")
+	}},
+	{says: "who waits further back does not overtake either when it asks again", needs: queues, check: func(b *bench) {
+		holder := b.claim(owner())
+		holder.TTL = 2 * blink
+		b.gets(holder, "acquire of a free key")
+		first, second := b.queued(""), b.queued("")
+		b.pass(2 * blink)
+		if g := b.queue(second); g.Place != 1 {
+			b.Fatalf("place %d while the first has the key, want 1", g.Place)
+		}
+		b.owns(first, "renewal by who has waited longest")
+	}},
+	{says: "the first in the queue takes a key whose lease ran out, when it asks", needs: queues, check: func(b *bench) {
+		first := b.queuedBehindLapse("")
+		b.gets(first, "acquire by the first in the queue")
+		if left := b.left(); left <= hand {
+			b.Fatalf("%v left: who asked itself has its whole TTL", left)
+		}
+		b.free(first)
+		b.granted()
+	}},
+	{says: "who does not wait neither overtakes nor queues", needs: queues, check: func(b *bench) {
+		first := b.queuedBehindLapse("")
+		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by who does not wait")
+		b.owns(first, "renewal by who has waited longest")
+		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by who does not wait")
+		b.free(first)
+		b.granted()
+	}},
+	{says: "a waiter that gives up leaves the queue", needs: queues, check: func(b *bench) {
+		holder, _ := b.granted()
+		first, second := b.queued(""), b.queued("")
+		b.want(b.release(first), store.NotOurs, "release by who waits")
+		if g := b.queue(second); g.Place != 1 {
+			b.Fatalf("place %d behind one that gave up", g.Place)
+		}
+		b.free(holder)
+		b.want(b.renew(first), store.NotOurs, "renewal by who gave up")
+		b.owns(second, "renewal by who still waited")
+	}},
+	{says: "giving up leaves the others where they are", needs: queues, check: func(b *bench) {
+		holder, _ := b.granted()
+		first, second := b.queued(""), b.queued("")
+		b.want(b.release(second), store.NotOurs, "release by who waits")
+		b.want(b.release(b.waiter("")), store.NotOurs, "release by who never waited")
+		b.owns(holder, "renewal by the holder")
+		b.free(holder)
+		b.owns(first, "renewal by who still waited")
+		b.free(first)
+		b.granted()
+	}},
+	{says: "giving up hands a grant on that crossed it", needs: queues, check: func(b *bench) {
+		holder, _ := b.granted()
+		first, second := b.queued(""), b.queued("")
+		b.free(holder)
+		b.want(b.release(first), store.Released, "release by who was granted the key and does not know")
+		b.owns(second, "renewal by the next")
+	}},
+	{says: "an undone waiter leaves the queue and does not come back", needs: all(queues, undo), check: func(b *bench) {
+		holder, _ := b.granted()
+		first, second := b.queued(""), b.queued("")
+		undoing := first
+		undoing.TombstoneTTL = ttl
+		b.want(b.release(undoing), store.NotOurs, "undo by who waits")
+		b.want(b.acquire(first), store.Undone, "late acquire")
+		b.free(holder)
+		b.owns(second, "renewal by the next")
+	}},
+	{says: "an acquire that queued although its answer was lost is in the queue once", needs: all(queues, losesReplies), check: func(b *bench) {
+		holder, _ := b.granted()
+		first := b.waiter("")
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		if g, err := b.Store.Acquire(b.Context(), first); err == nil {
+			b.Fatalf("the acquire answered %v although its answer was lost", g.State)
+		}
+		second := b.queued("")
+		if g := b.queue(first); g.Place != 1 {
+			b.Fatalf("place %d, want 1", g.Place)
+		}
+		b.free(holder)
+		b.owns(first, "renewal by who has waited longest")
+		b.free(first)
+		b.owns(second, "renewal by the next")
+		b.free(second)
+		b.granted()
+	}},
+	{says: "a kept key goes to who waits when it runs out", needs: all(queues, atLeast), check: func(b *bench) {
+		holder, _ := b.granted()
+		first := b.queued("")
+		holder.KeepFor = blink
+		b.free(holder)
+		b.want(b.renew(first), store.NotOurs, "renewal by who still waits")
+		b.pass(blink)
+		b.queue(b.claim(owner()))
+		b.owns(first, "renewal by who waited")
+	}},
+	{says: "a broken holder's key goes to who waits", needs: all(queues, breaks), check: func(b *bench) {
+		_, g := b.granted()
+		first := b.queued("")
+		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
+		b.owns(first, "renewal by who waited")
+	}},
+	{says: "inspection counts those who wait", needs: all(queues, breaks), check: func(b *bench) {
+		holder, _ := b.granted()
+		for n, then := range []func(){
+			func() {},
+			func() { b.queued("") },
+			func() { b.queued("") },
+			func() { b.queued("") },
+		} {
+			if then(); b.info().Waiters != n {
+				b.Fatalf("%d wait, want %d", b.info().Waiters, n)
+			}
+		}
+		b.free(holder)
+		if i := b.info(); i.Waiters != 2 {
+			b.Fatalf("%d wait after one was granted the key, want 2", i.Waiters)
+		}
+	}},
+	{says: "nothing is left in the queue afterwards", needs: all(notifies, counts, once), check: func(b *bench) {
+		holder, _ := b.granted()
+		done := b.waiter("")
+		done.Once = ttl
+		b.queue(done)
+		gone, confirmed, silent, gaveUp := b.queued("nobody:"+owner()), b.queued(""), b.queued(""), b.queued("")
+		b.want(b.release(gaveUp), store.NotOurs, "release by who waits")
+		if n := b.Queued(b.TB, b.key); n != 4 {
+			b.Fatalf("%d in the queue, want 4", n)
+		}
+		holder.Once, holder.Complete = ttl, true
+		next := b.waiter("")
+		holder.Next = &next
+		b.free(holder) // to confirmed, because the work is done and nobody listens for gone
+		b.want(b.renew(gone), store.NotOurs, "renewal by who is gone")
+		b.owns(confirmed, "renewal by who waited")
+		b.free(confirmed)
+		b.free(silent)
+		b.gets(next, "acquire by who was handed the key")
+		if n := b.Queued(b.TB, b.key); n != 0 {
+			b.Fatalf("%d in the queue while nobody waits", n)
+		}
+		b.free(next)
+		b.granted()
+		if n := b.Queued(b.TB, b.key); n != 0 {
+			b.Fatalf("%d in the queue afterwards", n)
+		}
+	}},
+}
+
+// queuedBehindLapse makes a new owner wait for a key whose lease has run out since.
+func (b *bench) queuedBehindLapse(inbox string) store.Claim {
+	b.Helper()
+	c := b.claim(owner())
+	c.TTL = blink
+	b.gets(c, "acquire of a free key")
+	w := b.queued(inbox)
+	b.pass(blink)
+	return w
+}

@@ -1,0 +1,360 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// readerLaws speak of claims with Mode Shared.
+var readerLaws = []law{
+	{says: "readers share a key, and a fence", needs: readers, check: func(b *bench) {
+		_, first := b.reads()
+		for range 3 {
+			if _, g := b.reads(); g.Fence != first.Fence || g.Fence == 0 {
+				b.Fatalf("fence %d beside %d", g.Fence, first.Fence)
+			}
+		}
+		if h := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder; h.Foreign || h.Fence != first.Fence {
+			b.Fatalf("a writer is told of holder %+v, want fence %d", h, first.Fence)
+		}
+	}},
+	{says: "readers keep writers out until the last is gone", needs: readers, check: func(b *bench) {
+		one, _ := b.reads()
+		other, _ := b.reads()
+		for _, r := range []store.Claim{one, other} {
+			b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
+			b.free(r)
+		}
+		b.granted()
+	}},
+	{says: "a writer keeps readers out", needs: readers, check: func(b *bench) {
+		w, _ := b.granted()
+		r := b.reader()
+		b.want(b.acquire(r), store.Busy, "acquire by a reader")
+		b.free(w)
+		b.gets(r, "acquire by a reader")
+	}},
+	{says: "a foreign holder keeps readers out", needs: all(readers, foreign), check: func(b *bench) {
+		b.Occupy(b.TB, b.key, ttl)
+		if g := b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader"); !g.Holder.Foreign {
+			b.Fatalf("holder %+v is not foreign", g.Holder)
+		}
+	}},
+	{says: "a reader that asks again is a reader once", needs: readers, check: func(b *bench) {
+		r, first := b.reads()
+		if g := b.gets(r, "second acquire of the same reader"); g.Fence != first.Fence {
+			b.Fatalf("fence %d became %d", first.Fence, g.Fence)
+		}
+		b.free(r)
+		b.want(b.release(r), store.NotOurs, "second release")
+		b.granted()
+	}},
+	{says: "fences grow from phase to phase", needs: readers, check: func(b *bench) {
+		var last uint64
+		for i := range 10 {
+			c, g := b.granted()
+			b.free(c)
+			r, shared := b.reads()
+			b.free(r)
+			if g.Fence <= last || shared.Fence <= g.Fence {
+				b.Fatalf("round %d: a writer has fence %d after %d, readers %d", i, g.Fence, last, shared.Fence)
+			}
+			last = shared.Fence
+		}
+	}},
+	{says: "a dead reader costs its own time only", needs: all(readers, queues), check: func(b *bench) {
+		alive, g := b.reads()
+		dead := b.reader()
+		dead.TTL = blink
+		b.gets(dead, "acquire by a reader")
+		w := b.queued("")
+		b.pass(blink)
+		dead.Fence = g.Fence
+		b.want(b.renew(dead), store.NotOurs, "renewal by a reader whose time is over")
+		b.free(alive)
+		b.owns(w, "renewal by the writer")
+	}},
+	{says: "a phase whose last reader died ends with its time", needs: readers, check: func(b *bench) {
+		dead := b.reader()
+		dead.TTL = blink
+		b.gets(dead, "acquire by a reader")
+		long, _ := b.reads()
+		w := b.queued("")
+		b.free(long) // what is left now is the dead one's
+		if left := b.left(); left > blink {
+			b.Fatalf("%v left of a reader that has %v", left, blink)
+		}
+		b.pass(blink)
+		b.gets(w, "acquire by a writer after the readers")
+	}},
+	{says: "a renewal makes a reader's part last, and no longer than it was asked", needs: readers, check: func(b *bench) {
+		r, g := b.reads()
+		r.Fence, r.TTL = g.Fence, 2*ttl
+		b.want(b.renew(r), store.Granted, "renewal by a reader")
+		if left := b.left(); left <= ttl || left > 2*ttl {
+			b.Fatalf("%v left after a renewal by %v", left, 2*ttl)
+		}
+		r.TTL = time.Second
+		b.want(b.renew(r), store.Granted, "renewal by a reader")
+		if left := b.left(); left <= ttl {
+			b.Fatalf("%v left after a late, short renewal", left)
+		}
+	}},
+	{says: "a reader of another phase is none", needs: readers, check: func(b *bench) {
+		old, g := b.reads()
+		old.Fence = g.Fence
+		b.free(old)
+		r, g := b.reads()
+		b.want(b.renew(old), store.NotOurs, "renewal by a reader of the phase before")
+		r.Fence = old.Fence
+		b.want(b.renew(r), store.NotOurs, "renewal with the fence of the phase before")
+		b.want(b.release(old), store.NotOurs, "release by a reader of the phase before")
+		r.Fence = g.Fence
+		b.want(b.renew(r), store.Granted, "renewal by a reader")
+	}},
+	{says: "an undone reader takes nothing later", needs: all(readers, undo), check: func(b *bench) {
+		r, _ := b.reads()
+		r.TombstoneTTL = time.Minute
+		b.free(r)
+		b.want(b.acquire(r), store.Undone, "late acquire")
+		b.granted()
+	}},
+	{says: "a reader whose answer was lost is found again", needs: all(readers, losesReplies), check: func(b *bench) {
+		r := b.reader()
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		if g, err := b.Store.Acquire(b.Context(), r); err == nil {
+			b.Fatalf("the acquire answered %v although its answer was lost", g.State)
+		}
+		fence := b.phase()
+		if g := b.gets(r, "repeated acquire"); g.Fence != fence {
+			b.Fatalf("fence %d became %d", fence, g.Fence)
+		}
+		b.free(r)
+		b.granted()
+	}},
+
+	// fairness
+	{says: "nobody enters while a writer waits", needs: all(readers, queues), check: func(b *bench) {
+		r, _ := b.reads()
+		w := b.queued("")
+		late := b.reader()
+		b.queue(late)
+		b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader who does not wait")
+		b.free(r)
+		b.owns(w, "renewal by the writer")
+		b.want(b.acquire(late), store.Busy, "acquire by the reader behind it")
+	}},
+	{says: "after a writer all readers enter together, after them one writer", needs: all(readers, queues), check: func(b *bench) {
+		first, _ := b.granted()
+		second := b.queued("")
+		one := b.reader()
+		b.queue(one)
+		third := b.queued("")
+		other := b.reader()
+		b.queue(other)
+		b.free(first)
+		for _, r := range []store.Claim{one, other} {
+			if g := b.gets(r, "acquire by a reader after a writer"); !g.Writer {
+				b.Fatal("a reader is not told that a writer waits")
+			}
+		}
+		late := b.reader()
+		b.queue(late)
+		b.free(one)
+		b.want(b.acquire(second), store.Busy, "acquire by a writer while a reader holds")
+		b.free(other)
+		b.owns(second, "renewal by the writer after the readers")
+		b.free(second)
+		b.gets(late, "acquire by a reader after a writer")
+		b.free(late)
+		b.owns(third, "renewal by the writer after the readers")
+		b.free(third)
+		b.granted()
+	}},
+	{says: "a writer that gives up lets the readers behind it in", needs: all(readers, queues), check: func(b *bench) {
+		r, g := b.reads()
+		w := b.queued("")
+		late := b.reader()
+		b.queue(late)
+		b.want(b.release(w), store.NotOurs, "release by a writer who waits")
+		late.Fence = g.Fence
+		b.want(b.renew(late), store.Granted, "renewal by the reader behind it")
+		b.free(r)
+		b.want(b.renew(late), store.Granted, "renewal by the reader behind it")
+		b.free(late)
+		b.granted()
+	}},
+	{says: "a writer that is dead keeps no reader out", needs: all(readers, notifies), check: func(b *bench) {
+		b.reads()
+		b.queued("nobody:" + owner())
+		b.reads()
+	}},
+	{says: "readers are told that a writer waits, and those whom it lets in as well", needs: all(readers, notifies), check: func(b *bench) {
+		at := b.listen(b.Store)
+		r := b.reader()
+		r.Queue, r.Inbox = true, at.inbox
+		if b.gets(r, "acquire by a reader").Writer {
+			b.Fatal("no writer waits")
+		}
+		w := b.queued("")
+		at.writer(r)
+		late := b.reader()
+		late.Inbox = at.inbox
+		b.queue(late)
+		r.Fence = b.phase()
+		if !b.want(b.renew(r), store.Granted, "renewal by a reader").Writer {
+			b.Fatal("a renewal does not say that a writer waits")
+		}
+		b.free(r)
+		b.queued("") // another writer
+		b.free(w)
+		if !at.granted(late).Writer {
+			b.Fatal("a reader is let in without a word of the writer who waits")
+		}
+	}},
+	{says: "a writer who asks again tells the readers again", needs: all(readers, notifies), check: func(b *bench) {
+		at := b.listen(b.Store)
+		r := b.reader()
+		r.Inbox = at.inbox
+		b.gets(r, "acquire by a reader")
+		w := b.queued("")
+		at.writer(r)
+		b.queue(w)
+		at.writer(r)
+	}},
+	{says: "a reader that was let in and does not react costs its claim only", needs: all(readers, queues), check: func(b *bench) {
+		holder, _ := b.granted()
+		r := b.reader()
+		r.HandoffTTL = blink
+		b.queue(r)
+		w := b.queued("")
+		b.free(holder)
+		b.pass(blink)
+		b.gets(w, "acquire by a writer after the claim")
+		r.Fence = b.phase()
+		b.want(b.renew(r), store.NotOurs, "renewal by who did not react")
+	}},
+
+	// downgrade, break, inspect, keep
+	{says: "a downgrade keeps writers out and lets readers in, with the same fence", needs: all(readers, queues), check: func(b *bench) {
+		w, g := b.granted()
+		other := b.queued("")
+		late := b.reader()
+		b.queue(late)
+		w.Fence = g.Fence
+		for range 2 {
+			if d := b.downgrade(w); d.State != store.Granted || !d.Writer {
+				b.Fatalf("downgrade: %+v, want granted with a writer who waits", d)
+			}
+		}
+		if in := b.gets(late, "acquire by a reader who waited"); in.Fence != g.Fence {
+			b.Fatalf("fence %d in a phase with %d", in.Fence, g.Fence)
+		}
+		b.want(b.renew(w), store.Granted, "renewal by who was a writer")
+		b.want(b.acquire(other), store.Busy, "acquire by another writer")
+		b.free(w)
+		b.want(b.acquire(other), store.Busy, "acquire by another writer")
+		b.free(late)
+		b.owns(other, "renewal by the next writer")
+	}},
+	{says: "only the writer downgrades", needs: readers, check: func(b *bench) {
+		_, g := b.granted()
+		stranger := b.claim(owner())
+		stranger.Fence = g.Fence
+		b.want(b.downgrade(stranger), store.NotOurs, "downgrade by a stranger")
+		b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader")
+		b.key += ":free"
+		b.want(b.downgrade(b.claim(owner())), store.NotOurs, "downgrade of a free key")
+	}},
+	{says: "a broken phase throws all its readers out, and tells them why", needs: all(readers, breaks), check: func(b *bench) {
+		one, g := b.reads()
+		other, _ := b.reads()
+		w := b.waiter("")
+		if b.Can.Queue {
+			b.queue(w)
+		}
+		b.want(b.breakHolder(g.Fence, "maintenance"), store.Released, "break")
+		for _, r := range []store.Claim{one, other} {
+			r.Fence = g.Fence
+			for _, told := range []store.Grant{b.renew(r), b.release(r)} {
+				if b.want(told, store.Revoked, "call of a broken reader"); told.Reason != "maintenance" {
+					b.Fatalf("the reason is %q", told.Reason)
+				}
+			}
+		}
+		b.gets(w, "acquire by a writer afterwards")
+		b.want(b.breakHolder(g.Fence, "again"), store.NotOurs, "break of a phase that is over")
+	}},
+	{says: "inspection counts the readers", needs: all(readers, breaks), check: func(b *bench) {
+		var last store.Claim
+		for n := 1; n <= 3; n++ {
+			last, _ = b.reads()
+			if i := b.info(); !i.Held || i.Foreign || i.Mode != locker.Shared || i.Readers != n || i.Fence == 0 {
+				b.Fatalf("%+v, want %d readers", i, n)
+			}
+		}
+		b.free(last)
+		if i := b.info(); i.Readers != 2 {
+			b.Fatalf("%+v, want 2 readers", i)
+		}
+	}},
+	{says: "a reader that is kept keeps writers out, and lets readers in", needs: all(readers, atLeast), check: func(b *bench) {
+		r, _ := b.reads()
+		r.KeepFor = blink
+		b.free(r)
+		b.want(b.release(r), store.NotOurs, "second release")
+		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
+		other, _ := b.reads()
+		b.free(other)
+		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
+		b.pass(blink)
+		b.granted()
+	}},
+	{says: "work that readers have done is done", needs: all(readers, once, queues), check: func(b *bench) {
+		r, _ := b.reads()
+		r.Once, r.Complete = ttl, true
+		stays, _ := b.reads()
+		w, late := b.waiter(""), b.reader()
+		w.Once = ttl
+		b.queue(w)
+		b.queue(late)
+		b.free(r)
+		b.want(b.acquire(w), store.Done, "acquire with Once")
+		late.Fence = b.phase()
+		b.want(b.renew(late), store.Granted, "renewal by a reader who stood behind it")
+		b.free(stays)
+	}},
+}
+
+// reader is a new owner that wants to read, and waits if it must.
+func (b *bench) reader() store.Claim {
+	c := b.waiter("")
+	c.Mode = locker.Shared
+	return c
+}
+
+// reads makes a new owner a reader.
+func (b *bench) reads() (store.Claim, store.Grant) {
+	b.Helper()
+	c := b.claim(owner())
+	c.Mode = locker.Shared
+	return c, b.gets(c, "acquire by a reader")
+}
+
+// phase is the fence of the phase that is on, seen by a stranger.
+func (b *bench) phase() uint64 {
+	b.Helper()
+	return b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder.Fence
+}
+
+func (b *bench) downgrade(c store.Claim) store.Grant {
+	b.Helper()
+	c.Mode = locker.Shared
+	g, err := b.Store.(store.Downgrader).Downgrade(b.Context(), c)
+	if err != nil {
+		b.Fatalf("downgrade: %v", err)
+	}
+	return g
+}

@@ -1,0 +1,218 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// toldLaws speak of what a waiting process is told.
+var toldLaws = []law{
+	{says: "a grant is told with fence, block and time, and once", needs: all(notifies, fence), check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder, before := b.granted()
+		first, second := b.waiter(at.inbox), b.waiter(at.inbox)
+		first.FenceCount = 3
+		b.queue(first)
+		b.queue(second)
+		b.free(holder)
+		told := at.granted(first)
+		after := b.gets(first, "acquire by who was told")
+		if told.Fence != after.Fence || told.FenceCount != after.FenceCount {
+			b.Fatalf("told of fence %d and block %d, the lease has %d and %d", told.Fence, told.FenceCount, after.Fence, after.FenceCount)
+		}
+		if told.HandoffTTL != first.HandoffTTL {
+			b.Fatalf("told that the lease lasts %v, asked for %v", told.HandoffTTL, first.HandoffTTL)
+		}
+		if told.At.Before(before.At) || told.At.After(after.At) {
+			b.Fatalf("granted at %v, by the same clock after %v and before %v", told.At, before.At, after.At)
+		}
+		b.free(first)
+		at.granted(second) // and nothing else came between
+	}},
+	{says: "a grant is told at the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
+		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
+		if one.inbox == other.inbox {
+			b.Fatalf("two processes have the inbox %q", one.inbox)
+		}
+		holder, _ := b.granted()
+		for _, at := range []*mail{other, one, one, other, one} {
+			w := b.queued(at.inbox)
+			b.free(holder)
+			at.granted(w)
+			b.owns(w, "renewal by who was told")
+			holder = w
+		}
+	}},
+	{says: "who comes after is told when the claim before it ends", needs: all(notifies, several), check: func(b *bench) {
+		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
+		holder, _ := b.granted()
+		first := b.queued(one.inbox)
+		b.queued(one.inbox) // if its process does not react, this one does not either
+		third := b.queued(other.inbox)
+		b.pass(700 * time.Millisecond) // who has just come asks again by itself
+		b.free(holder)
+		one.granted(first)
+		other.head(third, first.HandoffTTL)
+		b.owns(first, "renewal by who was told")
+	}},
+	{says: "the first who waits is told how long a key is kept", needs: all(notifies, atLeast), check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder, _ := b.granted()
+		first := b.queued(at.inbox)
+		b.queued(at.inbox)
+		holder.KeepFor = blink
+		b.free(holder)
+		at.head(first, blink)
+	}},
+	{says: "who waits for work with Once is told that it is done, the others wait on", needs: all(notifies, once), check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder := b.claim(owner())
+		holder.Once = ttl
+		b.gets(holder, "acquire with Once")
+		first, third := b.waiter(at.inbox), b.waiter(at.inbox)
+		first.Once, third.Once = ttl, ttl
+		b.queue(first)
+		second := b.queued(at.inbox)
+		b.queue(third)
+		holder.Complete = true
+		b.free(holder)
+		told := map[string]store.EventKind{}
+		for range 3 {
+			e := at.next("the news of work that is done, and of a grant")
+			told[e.Owner] = e.Kind
+		}
+		if told[first.Owner] != store.EventDone || told[third.Owner] != store.EventDone {
+			b.Fatal("who waits with Once was not told that the work is done")
+		}
+		if told[second.Owner] != store.EventGranted {
+			b.Fatal("who waits without Once was not told that the key is granted")
+		}
+		b.free(second)
+		b.granted()
+	}},
+	{says: "a failure is no news for who waits for work with Once: it does it", needs: all(notifies, once), check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder := b.claim(owner())
+		holder.Once = ttl
+		b.gets(holder, "acquire with Once")
+		first := b.waiter(at.inbox)
+		first.Once = ttl
+		b.queue(first)
+		b.free(holder)
+		at.granted(first)
+	}},
+	{says: "an inbox that is subscribed afresh says so, and is told on", needs: notifies, check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder, _ := b.granted()
+		b.Store.(store.Notifier).Reset(at.inbox)
+		at.reopens()
+		first := b.queued(at.inbox)
+		b.free(holder)
+		at.granted(first)
+	}},
+	{says: "a process that has gone deaf is found out, and a fresh subscription heals it", needs: all(notifies, deafens), check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder, _ := b.granted()
+		first := b.waiter(at.inbox)
+		b.Deafen(b.TB, b.Store)
+		b.eventually(10*time.Second, "the answer says that nobody listens", func() bool { return b.queue(first).NotListening })
+		b.Store.(store.Notifier).Reset(at.inbox)
+		at.reopens()
+		if g := b.queue(first); g.NotListening {
+			b.Fatal("deaf after a fresh subscription")
+		}
+		b.free(holder)
+		at.granted(first)
+	}},
+}
+
+// mail is what one process is told.
+type mail struct {
+	b        *bench
+	inbox    string
+	events   chan store.Event
+	reopened chan struct{}
+}
+
+// listen opens a process's inbox.
+func (b *bench) listen(s locker.Store) *mail {
+	b.Helper()
+	n, ok := s.(store.Notifier)
+	if !ok {
+		b.Fatal("the Harness says Notify, but the Store is no Notifier")
+	}
+	m := &mail{b: b, events: make(chan store.Event, 100), reopened: make(chan struct{}, 100)}
+	b.Cleanup(n.Listen(func(e store.Event) {
+		switch {
+		case e.Kind == store.EventReopened:
+			m.reopened <- struct{}{}
+		case e.Kind == store.EventFree: // a hint, for who is in no queue
+		case e.Key == b.key:
+			m.events <- e
+		default:
+			b.Errorf("told about key %q", e.Key)
+		}
+	}))
+	var err error
+	if m.inbox, err = n.Open(b.Context(), b.key); err != nil {
+		b.Fatalf("open: %v", err)
+	}
+	if m.inbox == "" || m.inbox != n.Inbox(b.key) {
+		b.Fatalf("opened the inbox %q, and it is %q", m.inbox, n.Inbox(b.key))
+	}
+	return m
+}
+
+// next awaits an event.
+func (m *mail) next(what string) store.Event {
+	m.b.Helper()
+	select {
+	case e := <-m.events:
+		return e
+	case <-time.After(10 * time.Second):
+		m.b.Fatalf("not told within 10s: %s", what)
+		panic("unreachable")
+	}
+}
+
+// granted awaits that c is told of its grant, before all else.
+func (m *mail) granted(c store.Claim) store.Event {
+	m.b.Helper()
+	e := m.next("the grant")
+	if e.Kind != store.EventGranted || e.Owner != c.Owner {
+		m.b.Fatalf("%v, want a grant, to who has waited longest", e)
+	}
+	return e
+}
+
+// writer awaits the word that a writer waits for the phase that c reads in.
+func (m *mail) writer(c store.Claim) {
+	m.b.Helper()
+	if e := m.next("a writer"); e.Kind != store.EventWriter || e.Owner != c.Owner {
+		m.b.Fatalf("told of %v, want the word that a writer waits", e)
+	}
+}
+
+// head awaits that c is told that it is the first in the queue, and when the key is free.
+func (m *mail) head(c store.Claim, in time.Duration) {
+	m.b.Helper()
+	e := m.next("who is the first in the queue")
+	if e.Kind != store.EventHead || e.Owner != c.Owner {
+		m.b.Fatalf("%v, want news for the first who waits", e)
+	}
+	if e.HandoffTTL != in {
+		m.b.Fatalf("told that the key is free in %v, want %v", e.HandoffTTL, in)
+	}
+}
+
+// reopens awaits the news that the inbox was subscribed afresh.
+func (m *mail) reopens() {
+	m.b.Helper()
+	select {
+	case <-m.reopened:
+	case <-time.After(10 * time.Second):
+		m.b.Fatal("not told within 10s that the inbox was subscribed afresh")
+	}
+}

@@ -1,0 +1,60 @@
+package locker
+
+import "time"
+
+// A process that was stopped finds out at its next tick, because the monotonic clock went on. While
+// a machine is suspended (a laptop's lid, a virtual machine that is saved and restored) the
+// monotonic clock stands still, so all deadlines of this process are late by that time. The wall
+// clock shows it: it is ahead, all at once.
+const (
+	// looksForSuspension is how often the clocks are compared while there are holds.
+	looksForSuspension = time.Second
+	// suspendedFor is how much the wall clock must gain between two looks. A clock that is slewed
+	// gains less than a millisecond.
+	suspendedFor = 500 * time.Millisecond
+	// answerAfterSuspension is how long a renewal may be without an answer after a suspension that
+	// may have outlasted the lease.
+	answerAfterSuspension = time.Second
+)
+
+// clocks compares the wall clock with the monotonic one.
+type clocks struct {
+	ahead time.Duration // of the wall clock, at the last look
+	known bool
+	set   time.Duration // for tests: how far the wall clock was set forward
+}
+
+// gained is how much the wall clock has gained since the last look; 0 unless the machine was
+// suspended or the clock was set forward.
+func (c *clocks) gained(now time.Time) time.Duration {
+	ahead := now.Round(0).Sub(epoch.Round(0)) - now.Sub(epoch) + c.set
+	gain := ahead - c.ahead
+	if c.ahead = ahead; !c.known || gain < suspendedFor {
+		c.known = true
+		return 0
+	}
+	return gain
+}
+
+// suspended corrects the holds after the wall clock has gained so much. A clock that was set
+// forward cannot be told from a suspension. So a lease that is renewed is not given up: the server
+// is asked at once, and the lease ends soon if no answer comes. A lease that is not renewed ends
+// earlier by what the clock has gained. k.mu is held.
+func (k *keeper) suspended(now instant, gain time.Duration) {
+	var all []*hold
+	for h := range k.due.holds() {
+		all = append(all, h)
+	}
+	for _, h := range all {
+		switch left := h.deadline.until(now); {
+		case h.final:
+			h.deadline = h.deadline.plus(-gain)
+		case left <= gain:
+			h.deadline = min(h.deadline, now.plus(answerAfterSuspension))
+			h.renew = now
+		default:
+			h.renew = now
+		}
+		k.due.fix(h)
+	}
+}

@@ -1,0 +1,81 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A suspended machine wakes up: its monotonic clock, and with it the deadlines, stood still, while
+// the server's went on.
+func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
+		<-time.After(2500 * time.Millisecond)
+		store.Wipe() // the lease ran out meanwhile
+		locker.Suspend(e, time.Hour)
+		woke := time.Now()
+		<-lease.Context().Done()
+		if late := time.Since(woke); late > 1500*time.Millisecond || !errors.Is(context.Cause(lease.Context()), locker.ErrLost) {
+			t.Errorf("after %v: %v", late, context.Cause(lease.Context()))
+		}
+	})
+}
+
+// A clock that was set forward looks the same, and costs a renewal and no lease.
+func TestAClockThatIsSetForwardCostsNoLease(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
+		<-time.After(2500 * time.Millisecond)
+		before := store.Calls(locker.OpRenew)
+		locker.Suspend(e, time.Hour)
+		<-time.After(1500 * time.Millisecond)
+		if n := store.Calls(locker.OpRenew) - before; n != 1 {
+			t.Errorf("%d renewals at once, want 1", n)
+		}
+		<-time.After(time.Minute)
+		release(t, lease)
+	})
+}
+
+// Without an answer the lease ends, because it may be over.
+func TestALeaseEndsWhenNobodyAnswersAfterASuspension(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
+		<-time.After(2500 * time.Millisecond)
+		store.Fail(locker.OpRenew, errors.New("i/o timeout"))
+		locker.Suspend(e, time.Hour)
+		woke := time.Now()
+		<-lease.Context().Done()
+		if late := time.Since(woke); late > 2500*time.Millisecond || !errors.Is(context.Cause(lease.Context()), locker.ErrLost) {
+			t.Errorf("after %v: %v", late, context.Cause(lease.Context()))
+		}
+	})
+}
+
+// A lease that is not renewed ends by the wall clock.
+func TestALeaseThatIsNotRenewedEndsByTheWallClock(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store, locker.WithoutRenewal())
+		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
+		<-time.After(2500 * time.Millisecond)
+		locker.Suspend(e, 30*time.Second)
+		<-time.After(1500 * time.Millisecond)
+		if left := time.Until(lease.Expires()); left > 30*time.Second || lease.Context().Err() != nil {
+			t.Errorf("it ends in %v, and has ended with %v", left, context.Cause(lease.Context()))
+		}
+		locker.Suspend(e, time.Hour)
+		woke := time.Now()
+		<-lease.Context().Done()
+		if late := time.Since(woke); late > 1500*time.Millisecond || !errors.Is(context.Cause(lease.Context()), locker.ErrExpired) {
+			t.Errorf("after %v: %v", late, context.Cause(lease.Context()))
+		}
+	})
+}

@@ -1,0 +1,93 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// InTx claims every lease of ctx in a transaction that somebody else began and will end, such as a
+// framework that manages transactions. d is the database's kind. The rest is the caller's part:
+//
+//   - Call InTx before the transaction reads anything. On MySQL, and on PostgreSQL at READ
+//     COMMITTED, what was read before may be older than what earlier holders have committed.
+//   - Call [Claim.Verify] just before COMMIT. It notices a lease that has ended, and a transaction
+//     that is not the one that has claimed.
+//   - When COMMIT gets no answer, ask [Resolve] about [Claim.Op].
+//   - Nothing is done again. Roll back when InTx returns an error.
+//
+// The fences are checked as [ClaimFirst] does. The transaction may be idle for as long as the
+// server allows, unless [WithIdleLimit] is given on PostgreSQL. Errors are those of [Within] and,
+// with [WithOperation], locker.ErrDone.
+func InTx(ctx context.Context, d Dialect, tx *sql.Tx, opts ...Option) (*Claim, error) {
+	if tx == nil {
+		return nil, fmt.Errorf("%w: sqllock: InTx: the transaction is nil", locker.ErrInvalidRule)
+	}
+	return InTxWith(ctx, d, &standard{Tx: tx, done: func() {}}, opts...)
+}
+
+// InTxWith is [InTx] for a library that is not database/sql. Commit and Rollback are not called.
+func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*Claim, error) {
+	leases, err := held(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := fenced(leases); err != nil {
+		return nil, err
+	}
+	terms := make([]term, len(leases))
+	for i, l := range leases {
+		terms[i] = term{l.Key(), l.Mode()}
+	}
+	c, err := newCall(terms, append([]Option{WithDialect(d)}, opts...))
+	if err != nil {
+		return nil, err
+	}
+	if c.strategy != ClaimFirst {
+		return nil, fmt.Errorf("%w: sqllock: InTx claims in one transaction, so it takes ClaimFirst only", locker.ErrInvalidRule)
+	}
+	a := &attempt{call: c, leases: leases, id: newID(), tx: tx, borrowed: true}
+	a.around, _ = ctx.Value(attemptKey{}).(*attempt)
+	if err := a.nested(); err != nil {
+		return nil, err
+	}
+	a.idle.begin(a)
+	if c.idleLimit == 0 {
+		a.idle.limit = math.MaxInt32 * time.Millisecond
+	}
+	bound, unbind := bind(ctx, leases)
+	defer unbind()
+	if err := a.enter(bound); err != nil {
+		return nil, a.because(bound, err)
+	}
+	if err := a.mark(bound); err != nil {
+		return nil, a.because(bound, err)
+	}
+	return &Claim{a}, nil
+}
+
+// Verify makes sure that the leases are held, that enough of them is left to commit, and that the
+// transaction is open and the one that has claimed. It is for transactions of [InTx]: Do and its
+// siblings verify by themselves.
+func (c *Claim) Verify(ctx context.Context) error {
+	a := c.attempt
+	for _, l := range a.leases {
+		if l.Context().Err() != nil {
+			return context.Cause(l.Context())
+		}
+	}
+	if rest := left(a.leases); rest < a.marginOf(a.leases) {
+		return a.fail(a.leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
+	}
+	if err := a.prove(ctx); err != nil {
+		return err
+	}
+	if open := a.stmts["open"]; open != "" { // so that Verify may be called again
+		return a.tx.Exec(ctx, open)
+	}
+	return nil
+}

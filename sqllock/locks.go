@@ -1,0 +1,162 @@
+package sqllock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// term is what a call needs to know of a lease before it has one.
+type term struct {
+	key  string
+	mode locker.Mode
+}
+
+func termsOf(rules []locker.Rule) []term {
+	terms := make([]term, len(rules))
+	for i, r := range rules {
+		terms[i] = term{r.Key, r.Mode}
+	}
+	return terms
+}
+
+// run holds the locks around the transaction.
+func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) error {
+	if isNil(l) {
+		return errors.New("sqllock: the Locker is nil; make one with locker.NewSingle, and check its error")
+	}
+	if err := c.starves(ctx); err != nil {
+		return err
+	}
+	outer := locker.LeasesFromContext(ctx)
+	rules, mine := neverWaiting(rules, outer)
+	committed := false
+	transact := func(ctx context.Context) error {
+		leases := locker.LeasesFromContext(ctx)
+		err := c.transact(ctx, sorted(leases[:len(leases)-len(outer)]))
+		committed = err == nil
+		return err
+	}
+	began := false
+	locked := func(ctx context.Context) error { began = true; return transact(ctx) }
+	var err error
+	if len(rules) == 1 {
+		err = locker.Run(ctx, l, rules[0], locked)
+	} else {
+		err = locker.RunAll(ctx, l, rules, locked)
+	}
+	switch {
+	case committed: // whatever became of the locks afterwards
+		return nil
+	case !began && mine != "" && errors.Is(err, locker.ErrBusy):
+		return &locker.Error{Op: locker.OpTransact, Key: mine, Err: fmt.Errorf(
+			"%w: the caller's context holds this key already, so Do would wait for itself; use sqllock.Within", locker.ErrUnsupported)}
+	}
+	return err
+}
+
+// neverWaiting returns the rules so that none of them waits for a lease of the caller's own
+// context: a reentrant Locker grants such a key at once, and any other Locker never. mine is such a
+// key.
+func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
+	rules = slices.Clone(rules)
+	for i := range rules {
+		for _, l := range outer {
+			if l.Key() == rules[i].Key && l.Context().Err() == nil {
+				rules[i].Wait, mine = locker.NoWait, l.Key()
+			}
+		}
+	}
+	return rules, mine
+}
+
+// starves refuses a transaction that would wait for a connection which the transactions around it
+// keep.
+func (c *call) starves(ctx context.Context) error {
+	if c.pool == nil {
+		return nil
+	}
+	most, used := c.pool.Stats().MaxOpenConnections, 0
+	outer, _ := ctx.Value(attemptKey{}).(*attempt)
+	for a := outer; a != nil; a = a.around {
+		if a.pool == c.pool {
+			used++
+		}
+	}
+	if most == 0 || used < most {
+		return nil
+	}
+	return fmt.Errorf("%w: sqllock: the transactions around this one use all connections of the pool (SetMaxOpenConns(%d)), "+
+		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
+}
+
+// within runs the transaction under leases of ctx: those with the keys, or all if there are none.
+func within(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
+	leases, err := held(ctx, keys)
+	if err != nil {
+		return err
+	}
+	terms := make([]term, len(leases))
+	for i, l := range leases {
+		terms[i] = term{l.Key(), l.Mode()}
+	}
+	c, err := makeCall(terms)
+	if err != nil {
+		return err
+	}
+	if err := c.starves(ctx); err != nil {
+		return err
+	}
+	err = c.transact(ctx, leases)
+	if err == nil {
+		return nil
+	}
+	for _, l := range leases {
+		if l.Context().Err() != nil {
+			if cause := context.Cause(l.Context()); !errors.Is(err, cause) {
+				err = errors.Join(err, cause)
+			}
+		}
+	}
+	return err
+}
+
+// held returns the leases of ctx in the order of their keys: those with the keys, or all if there
+// are none. Of a key that ctx holds several times, as NewReentrant allows, it is the innermost.
+func held(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
+	all := locker.LeasesFromContext(ctx)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("sqllock: %w; call this inside of locker.Run, or use Do", locker.ErrUnguarded)
+	}
+	byKey := make(map[string]*locker.Lease)
+	var released error
+	for _, l := range all {
+		if cause := context.Cause(l.Context()); errors.Is(cause, locker.ErrReleased) {
+			released = cause
+			continue
+		}
+		if byKey[l.Key()] == nil && (keys == nil || slices.Contains(keys, l.Key())) {
+			byKey[l.Key()] = l
+			leases = append(leases, l)
+		}
+	}
+	for _, key := range keys {
+		if byKey[key] == nil {
+			return nil, fmt.Errorf("sqllock: %w of the key %q; call this inside of locker.Run with that key", locker.ErrUnguarded, key)
+		}
+	}
+	if len(leases) == 0 {
+		return nil, released
+	}
+	return sorted(leases), nil
+}
+
+// sorted returns leases in the order of their keys.
+func sorted(leases []*locker.Lease) []*locker.Lease {
+	slices.SortFunc(leases, func(a, b *locker.Lease) int { return strings.Compare(a.Key(), b.Key()) })
+	return leases
+}

@@ -1,0 +1,45 @@
+package sqllock
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// WithOperation makes the work happen once: name is written in the same transaction, and a call
+// with a name that was committed before is locker.ErrDone, without calling the function. This does
+// not depend on the lock server: it also holds after that has lost everything. name is the
+// caller's, such as "invoice:4711": at most 512 bytes of UTF-8. [PurgeOperations] forgets old
+// names.
+func WithOperation(name string) Option {
+	return func(c *config) { c.operation, c.once = name, true }
+}
+
+// mark writes the caller's operation, or finds that it is done. While another transaction is about
+// to do it, mark waits for that one.
+func (a *attempt) mark(ctx context.Context) error {
+	if !a.once {
+		return nil
+	}
+	defer a.idle.touch()
+	first := a.leases[0]
+	err := a.tx.Exec(ctx, a.stmts["operation"], a.operation, first.Key(), int64(first.Fence()))
+	if a.dialect.duplicate(err) {
+		return a.fail(first, fmt.Errorf("%w: operation %q", locker.ErrDone, a.operation), 0)
+	}
+	return err
+}
+
+func (c *config) validOperation() error {
+	switch {
+	case !c.once:
+		return nil
+	case c.operation == "" || checkKey(c.operation) != nil:
+		return fmt.Errorf("%w: sqllock: WithOperation(%q): give a name of 1 to %d bytes of UTF-8 without NUL",
+			locker.ErrInvalidRule, c.operation, maxKey)
+	case c.tx != nil && c.tx.ReadOnly:
+		return fmt.Errorf("%w: sqllock: WithOperation writes, and WithTxOptions says ReadOnly; leave one of them out", locker.ErrInvalidRule)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package sqllock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Purge removes operations older than age from the ledger, and returns how many: those cannot be
+// resolved any more. Run it daily, with an age longer than transactions last and longer than
+// anybody would wait before calling [Resolve]: 1 h is the least. The ages are those of the
+// processes' clocks.
+func Purge(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
+	if age < time.Hour {
+		return 0, fmt.Errorf("%w: sqllock: Purge: an age of %v; give 1h or more", locker.ErrInvalidRule, age)
+	}
+	return forget(ctx, db, "forget", idAt(time.Now().Add(-age)), opts)
+}
+
+// PurgeOperations removes operations of [WithOperation] older than age, and returns how many: from
+// then on they may be done again. Give an age after which nobody tries. The ages are those of the
+// database's clock.
+func PurgeOperations(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
+	if age < time.Hour {
+		return 0, fmt.Errorf("%w: sqllock: PurgeOperations: an age of %v; give 1h or more", locker.ErrInvalidRule, age)
+	}
+	return forget(ctx, db, "operations_forget", seconds(age), opts)
+}
+
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }
+
+// forget runs a statement that removes rows older than one argument says.
+func forget(ctx context.Context, db Beginner, statement string, older any, opts []Option) (removed int64, err error) {
+	c, err := withDB(db, nil, opts)
+	if err != nil {
+		return 0, err
+	}
+	err = c.persist(ctx, func() error {
+		return c.apart(ctx, func(tx Transaction) error {
+			removed, err = remove(ctx, tx, c.stmts[statement], older)
+			return err
+		})
+	})
+	return removed, err
+}
+
+func remove(ctx context.Context, tx Transaction, query string, args ...any) (int64, error) {
+	r, err := tx.(*standard).ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
+}
+
+// ripeAfter is how long a floor has to be there until fences below it are removed. A claim that has
+// read an older floor is over by then.
+const ripeAfter = time.Hour
+
+// PurgeFences removes the fences of resources that nobody has claimed for longer than age, and
+// returns how many. A service with a key for each order needs it; where the number of keys is
+// bounded, their rows are few. Run it daily, with an age longer than leases are held and pauses
+// last: 24 h is the least. The ages are those of the database's clock.
+//
+// No fence can go back: the largest fence that is removed becomes a floor, and no fence up to the
+// floor is claimed any more, whatever the resource. Because claims that are under way have read the
+// floor as it was, rows are removed by the first call that comes at least an hour after the floor
+// was raised: a daily job removes what it has found the day before. A floor never reaches a fence
+// that was claimed within age, so it does not refuse new leases. Where fences of different keys
+// cannot be compared, as those of lockertest.Memory, which begin with 1 for every key, nothing is
+// removed.
+func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
+	if age < 24*time.Hour {
+		return 0, fmt.Errorf("%w: sqllock: PurgeFences: an age of %v; give 24h or more", locker.ErrInvalidRule, age)
+	}
+	c, err := withDB(db, nil, opts)
+	if err != nil {
+		return 0, err
+	}
+	var floor int64
+	if err := c.persist(ctx, func() error {
+		return c.apart(ctx, func(tx Transaction) error {
+			return tx.Row(ctx, c.stmts["floor"], []any{seconds(ripeAfter)}, &floor)
+		})
+	}); err != nil {
+		return 0, err
+	}
+	for last := ""; floor > 0; {
+		n, page, gone := 0, last, int64(0)
+		err := c.persist(ctx, func() error {
+			return c.apart(ctx, func(tx Transaction) error {
+				if err := tx.Row(ctx, c.stmts["fences_page"], []any{last, floor, seconds(age)}, &n, &page); err != nil || n == 0 {
+					return err
+				}
+				gone, err = remove(ctx, tx, c.stmts["fences_forget"], last, page, floor, seconds(age))
+				return err
+			})
+		})
+		if err != nil {
+			return removed, err
+		}
+		if n == 0 {
+			break
+		}
+		removed, last = removed+gone, page
+	}
+	return removed, c.raiseFloor(ctx, age)
+}
+
+// raiseFloor raises the floor to what the next call may remove.
+func (c *call) raiseFloor(ctx context.Context, age time.Duration) error {
+	return c.persist(ctx, func() error {
+		return c.apart(ctx, func(tx Transaction) error {
+			var next int64
+			if err := tx.Row(ctx, c.stmts["floor_next"], []any{seconds(age), seconds(age)}, &next); err != nil || next <= 0 {
+				return err
+			}
+			args := []any{next}
+			if c.dialect == MySQL {
+				args = []any{next, next, next}
+			}
+			return tx.Exec(ctx, c.stmts["floor_raise"], args...)
+		})
+	})
+}

@@ -1,0 +1,2 @@
+-- commit: commits in a block, where nothing but text can.
+COMMIT

@@ -1,0 +1,2 @@
+-- count: begins to count the claims that stand.
+SET @latchkit_claims = 0

@@ -1,0 +1,2 @@
+-- counted: how many claims stand.
+SELECT @latchkit_claims

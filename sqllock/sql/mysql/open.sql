@@ -1,0 +1,2 @@
+-- open: marks the transaction for proof.
+SAVEPOINT latchkit_open

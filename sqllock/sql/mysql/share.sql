@@ -1,0 +1,7 @@
+-- share: lets nobody claim a resource until the transaction ends, beside others who share it.
+-- Counts the lease of the resource unless it was overtaken.
+-- ? resource · ? fence · ? fence
+SELECT @latchkit_claims + COUNT(*) INTO @latchkit_claims FROM latchkit_fence
+WHERE resource = ? AND fence <= ?
+AND ? > COALESCE((SELECT fence FROM latchkit_fence WHERE resource = ''), 0)
+LOCK IN SHARE MODE

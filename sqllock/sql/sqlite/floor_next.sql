@@ -1,0 +1,6 @@
+-- floor_next: the largest fence that was claimed longer ago than an age, but smaller than all
+-- that were claimed since; 0 or less where there is none.
+-- ? age in s · ? age in s
+SELECT MIN(
+	COALESCE((SELECT MAX(fence) FROM latchkit_fence WHERE resource <> '' AND claimed_at < datetime('now', '-' || ? || ' seconds')), 0),
+	COALESCE((SELECT MIN(fence) - 1 FROM latchkit_fence WHERE resource <> '' AND fence > 0 AND claimed_at >= datetime('now', '-' || ? || ' seconds')), 9223372036854775807))
