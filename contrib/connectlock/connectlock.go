@@ -1,0 +1,241 @@
+package connectlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// NewInterceptor returns an interceptor that runs handlers under the locks that rules name. Put it
+// behind the interceptors for tracing, recovery and authentication. As a client's interceptor it
+// does nothing.
+//
+// Call rules.Bind with [Services] before the server starts. The error says which argument makes no
+// sense.
+func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) (connect.Interceptor, error) {
+	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connectlock: %w", err)
+	}
+	stream, err := grpclock.StreamServerInterceptor(l, rules, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connectlock: %w", err)
+	}
+	return &interceptor{unary: unary, stream: stream}, nil
+}
+
+// Services are what Rules.Bind checks, for servers of connect-go: services by their full names,
+// such as "inventory.v1.Inventory", or inventoryv1connect.InventoryName in generated code. A
+// service that this program does not contain is refused by Bind.
+func Services(names ...string) ServiceInfo { return names }
+
+// ServiceInfo describes services to Rules.Bind; see [Services].
+type ServiceInfo []string
+
+// GetServiceInfo is for Rules.Bind.
+func (s ServiceInfo) GetServiceInfo() map[string]grpc.ServiceInfo {
+	all := make(map[string]grpc.ServiceInfo, len(s))
+	for _, name := range s {
+		all[name] = grpc.ServiceInfo{}
+		found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+		if err != nil {
+			continue // Bind says that no method of it has a rule
+		}
+		service, ok := found.(protoreflect.ServiceDescriptor)
+		if !ok {
+			continue
+		}
+		var info grpc.ServiceInfo
+		for i := range service.Methods().Len() {
+			m := service.Methods().Get(i)
+			info.Methods = append(info.Methods, grpc.MethodInfo{
+				Name: string(m.Name()), IsClientStream: m.IsStreamingClient(), IsServerStream: m.IsStreamingServer(),
+			})
+		}
+		all[name] = info
+	}
+	return all
+}
+
+// interceptor runs connect's handlers inside of grpclock's interceptors.
+type interceptor struct {
+	unary  grpc.UnaryServerInterceptor
+	stream grpc.StreamServerInterceptor
+}
+
+var _ connect.Interceptor = (*interceptor)(nil)
+
+// WrapUnary guards a unary handler.
+func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		if req.Spec().IsClient {
+			return next(ctx, req)
+		}
+		t := newTransport(req.Spec().Procedure)
+		var resp connect.AnyResponse
+		message, err := i.unary(incoming(ctx, req.Header(), req.Peer(), t), req.Any(), t.unaryInfo(), func(ctx context.Context, _ any) (any, error) {
+			var err error
+			if resp, err = next(ctx, req); err != nil {
+				return nil, &handled{err}
+			}
+			return resp.Any(), nil
+		})
+		if err != nil {
+			return nil, t.failure(err)
+		}
+		if stored, ok := message.(proto.Message); ok && resp == nil {
+			resp = connect.NewResponse(&repeated{stored})
+		}
+		t.writeTo(resp.Header(), resp.Trailer())
+		return resp, nil
+	}
+}
+
+// WrapStreamingClient leaves a client alone.
+func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler guards a streaming handler.
+func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		t := newTransport(conn.Spec().Procedure)
+		ss := &serverStream{ctx: incoming(ctx, conn.RequestHeader(), conn.Peer(), t), conn: conn}
+		err := i.stream(nil, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
+			return next(guarded.Context(), &guardedConn{conn, guarded})
+		})
+		t.writeTo(conn.ResponseHeader(), conn.ResponseTrailer())
+		if err != nil {
+			return t.failure(err)
+		}
+		return nil
+	}
+}
+
+// repeated is a stored answer, whose type connect does not know.
+type repeated struct{ proto.Message }
+
+// handled is the error of a handler, which grpclock asks for its status.
+type handled struct{ error }
+
+// Unwrap returns what the handler returned.
+func (h *handled) Unwrap() error { return h.error }
+
+// GRPCStatus is the handler's error as a status of gRPC.
+func (h *handled) GRPCStatus() *status.Status {
+	var failure *connect.Error
+	if !errors.As(h.error, &failure) {
+		return status.New(codes.Unknown, h.Error())
+	}
+	st := &spb.Status{Code: int32(failure.Code()), Message: failure.Message()} //nolint:gosec // one of sixteen
+	for _, d := range failure.Details() {
+		st.Details = append(st.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type(), Value: d.Bytes()})
+	}
+	return status.FromProto(st)
+}
+
+// failure is err as connect sends it.
+func (t *transport) failure(err error) error {
+	var own *handled
+	var p *grpclock.Problem
+	switch {
+	case errors.As(err, &p):
+		return t.refusal(p)
+	case errors.As(err, &own):
+		return own.error
+	}
+	if st, ok := status.FromError(err); ok { // a stored failure
+		failure := failureOf(st)
+		t.writeTo(failure.Meta(), failure.Meta())
+		return failure
+	}
+	return err
+}
+
+func (t *transport) refusal(p *grpclock.Problem) error {
+	failure := failureOf(p.GRPCStatus())
+	t.writeTo(failure.Meta(), failure.Meta())
+	if p.RetryAfter > 0 {
+		failure.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(p.RetryAfter.Seconds()))))
+	}
+	return &refusal{failure, p}
+}
+
+// failureOf is a status of gRPC as connect's error.
+func failureOf(st *status.Status) *connect.Error {
+	failure := connect.NewError(connect.Code(st.Code()), errors.New(st.Message()))
+	for _, detail := range st.Proto().GetDetails() {
+		if d, err := connect.NewErrorDetail(detail); err == nil { // a detail of a status always is one
+			failure.AddDetail(d)
+		}
+	}
+	return failure
+}
+
+// refusal is what interceptors outside of this one see: connect's error, and the Problem with the
+// Locker's error inside.
+type refusal struct {
+	sent *connect.Error
+	why  *grpclock.Problem
+}
+
+// Error is fit for logs, without the key.
+func (r *refusal) Error() string { return r.why.Error() }
+
+// Unwrap returns both errors. Connect sends the first one.
+func (r *refusal) Unwrap() []error { return []error{r.sent, r.why} }
+
+// Reason returns why a call was refused, such as grpclock.ReasonBusy, from the error that a client
+// of connect-go got. It is false for other errors.
+func Reason(err error) (reason string, ok bool) {
+	var failure *connect.Error
+	if !errors.As(err, &failure) {
+		return "", false
+	}
+	for _, d := range failure.Details() {
+		if info, ok := errorInfo(d); ok && info.GetDomain() == grpclock.Domain {
+			return info.GetReason(), true
+		}
+	}
+	return "", false
+}
+
+// RetryAfter returns when a refused call may be repeated; false: not, or the server did not say
+// when.
+func RetryAfter(err error) (time.Duration, bool) {
+	var failure *connect.Error
+	if _, ours := Reason(err); !ours || !errors.As(err, &failure) {
+		return 0, false
+	}
+	for _, d := range failure.Details() {
+		if info, ok := retryInfo(d); ok && info.GetRetryDelay().CheckValid() == nil {
+			return max(info.GetRetryDelay().AsDuration(), 0), true
+		}
+	}
+	return 0, false
+}
+
+func header(to http.Header, from map[string][]string) {
+	for name, values := range from {
+		for _, v := range values {
+			to.Add(name, encoded(name, v))
+		}
+	}
+}

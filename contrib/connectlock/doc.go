@@ -1,0 +1,23 @@
+// Package connectlock guards connect-go handlers with the locks of package grpclock: the same
+// annotation in the .proto file, the same options, the same statuses.
+//
+//	rules := grpclock.FromDescriptors()
+//	locks, err := connectlock.NewInterceptor(l, rules)
+//	…
+//	err = rules.Bind(connectlock.Services("inventory.v1.Inventory"))
+//	…
+//	path, handler := inventoryv1connect.NewInventoryHandler(inventory,
+//		connect.WithInterceptors(locks))
+//
+// A call that does not get its lock ends with a connect.Error, whose code and details are those
+// that package grpclock documents. Its trailer Grpc-Retry-Pushback-Ms is set for clients that speak
+// gRPC, and the header Retry-After for those that speak Connect. Of a request with several values
+// for a header, the first value counts in a key.
+//
+// Handlers read headers as they always do. grpc.SetHeader and metadata.FromIncomingContext work in
+// them as well. A grpclock.KeyProvider is not found, because connect-go does not show the service
+// to an interceptor: use rules, or grpclock.KeyOf.
+//
+// The Connect protocol lets a client send a unary request as a GET, without a body: the request is
+// the message in the URL, and is guarded in the same way.
+package connectlock

@@ -1,0 +1,167 @@
+package connectlock
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+)
+
+// transport stands for the gRPC server that is not there: it collects the metadata that grpclock,
+// and handlers, set for the response.
+type transport struct {
+	procedure string
+
+	mu              sync.Mutex
+	header, trailer metadata.MD
+}
+
+var _ grpc.ServerTransportStream = (*transport)(nil)
+
+func newTransport(procedure string) *transport { return &transport{procedure: procedure} }
+
+// Method returns the procedure.
+func (t *transport) Method() string { return t.procedure }
+
+// SetHeader adds md to the response's header.
+func (t *transport) SetHeader(md metadata.MD) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.header = metadata.Join(t.header, md)
+	return nil
+}
+
+// SendHeader adds md to the response's header, which connect sends with the first message.
+func (t *transport) SendHeader(md metadata.MD) error { return t.SetHeader(md) }
+
+// SetTrailer adds md to the response's trailer.
+func (t *transport) SetTrailer(md metadata.MD) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trailer = metadata.Join(t.trailer, md)
+	return nil
+}
+
+// writeTo adds what was collected to a response.
+func (t *transport) writeTo(head, trail http.Header) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	header(head, t.header)
+	header(trail, t.trailer)
+}
+
+func (t *transport) unaryInfo() *grpc.UnaryServerInfo {
+	return &grpc.UnaryServerInfo{FullMethod: t.procedure}
+}
+
+func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
+	return &grpc.StreamServerInfo{
+		FullMethod:     t.procedure,
+		IsClientStream: spec.StreamType&connect.StreamTypeClient != 0,
+		IsServerStream: spec.StreamType&connect.StreamTypeServer != 0,
+	}
+}
+
+// incoming is the context of a call as a gRPC server would make it.
+func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) context.Context {
+	md := make(metadata.MD, len(h))
+	for name, values := range h {
+		name = strings.ToLower(name)
+		for _, v := range values {
+			if strings.HasSuffix(name, "-bin") {
+				raw, err := connect.DecodeBinaryHeader(v)
+				if err != nil {
+					continue // as if it had not come
+				}
+				v = string(raw)
+			}
+			md[name] = append(md[name], v)
+		}
+	}
+	ctx = metadata.NewIncomingContext(ctx, md)
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: address(p.Addr)})
+	return grpc.NewContextWithServerTransportStream(ctx, t)
+}
+
+// address is a text as an address.
+type address string
+
+var _ net.Addr = address("")
+
+// Network returns "tcp", which connect does not say.
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }
+
+// encoded is a value as HTTP carries it.
+func encoded(name, value string) string {
+	if strings.HasSuffix(strings.ToLower(name), "-bin") {
+		return connect.EncodeBinaryHeader([]byte(value))
+	}
+	return value
+}
+
+// serverStream is a connection of connect as gRPC's interceptors see a stream.
+type serverStream struct {
+	ctx  context.Context
+	conn connect.StreamingHandlerConn
+}
+
+var _ grpc.ServerStream = (*serverStream)(nil)
+
+// Context returns the context of the call.
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// RecvMsg receives a message.
+func (s *serverStream) RecvMsg(m any) error { return s.conn.Receive(m) }
+
+// SendMsg sends a message.
+func (s *serverStream) SendMsg(m any) error { return s.conn.Send(m) }
+
+// SetHeader adds md to the response's header.
+func (s *serverStream) SetHeader(md metadata.MD) error {
+	header(s.conn.ResponseHeader(), md)
+	return nil
+}
+
+// SendHeader adds md to the response's header, which connect sends with the first message.
+func (s *serverStream) SendHeader(md metadata.MD) error { return s.SetHeader(md) }
+
+// SetTrailer adds md to the response's trailer.
+func (s *serverStream) SetTrailer(md metadata.MD) { header(s.conn.ResponseTrailer(), md) }
+
+// guardedConn is a connection whose messages go through grpclock.
+type guardedConn struct {
+	connect.StreamingHandlerConn
+	stream grpc.ServerStream
+}
+
+// Receive receives a message; the first one may take the lock.
+func (c *guardedConn) Receive(m any) error { return c.stream.RecvMsg(m) }
+
+// Send sends a message, unless the lock is lost.
+func (c *guardedConn) Send(m any) error { return c.stream.SendMsg(m) }
+
+func errorInfo(d *connect.ErrorDetail) (*errdetails.ErrorInfo, bool) {
+	m, err := d.Value()
+	if err != nil {
+		return nil, false
+	}
+	info, ok := m.(*errdetails.ErrorInfo)
+	return info, ok
+}
+
+func retryInfo(d *connect.ErrorDetail) (*errdetails.RetryInfo, bool) {
+	m, err := d.Value()
+	if err != nil {
+		return nil, false
+	}
+	info, ok := m.(*errdetails.RetryInfo)
+	return info, ok
+}

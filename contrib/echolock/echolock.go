@@ -1,0 +1,129 @@
+package echolock
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+)
+
+// New returns a middleware that runs a handler under the lock that k names, such as
+// "order:{param.id}". It panics, with a text that says what to do, when l is nil or k or an option
+// makes no sense.
+func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
+	lock, err := httplock.Make(l, k, ofEcho(opts)...)
+	if err != nil {
+		panic("echolock: New: " + err.Error())
+	}
+	return middleware(lock)
+}
+
+// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers it
+// with the same response when it comes again. scope says who owns the keys, such as "{claim.sub}".
+// [httplock.Idempotency] says the rest. It panics as [New] does.
+func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
+	lock, err := httplock.MakeIdempotency(l, store, scope, ofEcho(opts)...)
+	if err != nil {
+		panic("echolock: Idempotency: " + err.Error())
+	}
+	return middleware(lock)
+}
+
+// FromContext returns the lease under which c's handler runs; see [httplock.FromContext].
+func FromContext(c echo.Context) (*locker.Lease, bool) { return httplock.FromContext(c.Request()) }
+
+const outcomeKey = "github.com/latchkit/latchkit/contrib/echolock: outcome"
+
+// Outcome returns the Problem of a request whose handler was not run or lost its lock. There is
+// none when all went well. It is for loggers, after the handler.
+func Outcome(c echo.Context) (*httplock.Problem, bool) {
+	p, ok := c.Get(outcomeKey).(*httplock.Problem)
+	return p, ok
+}
+
+// ofEcho puts Echo's own ways before the options that the user gave.
+func ofEcho(opts []httplock.Option) []httplock.Option {
+	return append([]httplock.Option{
+		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
+			c := visitOf(r).c
+			return c.Param(name), slices.Contains(c.ParamNames(), name)
+		}),
+		httplock.WithClientIP(func(r *http.Request) string { return visitOf(r).c.RealIP() }),
+		httplock.WithValues(func(r *http.Request, name string) any { return visitOf(r).c.Get(name) }),
+		httplock.WithObserve(func(r *http.Request, p *httplock.Problem) { visitOf(r).c.Set(outcomeKey, p) }),
+		httplock.WithSuccess(func(r *http.Request, status int) bool {
+			v := visitOf(r)
+			return v.ran && v.err == nil && status < http.StatusBadRequest
+		}),
+	}, opts...)
+}
+
+// visit is one request on its way through httplock, which does not know Echo. As the request's
+// context it carries Echo's context, and as the handler it goes on with Echo's handlers.
+type visit struct {
+	context.Context
+
+	c    echo.Context
+	next echo.HandlerFunc
+	ran  bool
+	err  error // of next
+}
+
+type visitKey struct{}
+
+// Value finds the visit itself, and the values of the request's own context.
+func (v *visit) Value(k any) any {
+	if _, ok := k.(visitKey); ok {
+		return v
+	}
+	return v.Context.Value(k)
+}
+
+func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
+
+func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error { return serve(c, lock, next) }
+	}
+}
+
+// serve handles a request under lock. A request without a route has nothing to guard: Echo answers
+// it.
+func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.HandlerFunc) error {
+	if c.Path() == "" {
+		return next(c)
+	}
+	v := &visit{Context: c.Request().Context(), c: c, next: next}
+	r := c.Request().WithContext(v)
+	lock(v).ServeHTTP(c.Response(), r)
+	carry(c.Request(), r)
+	return v.err // the reply is written already: Echo only hands the error to loggers
+}
+
+// ServeHTTP runs Echo's handlers with a request whose context ends with the lock and a response
+// that httplock may hold back. Then it puts back what the middlewares outside know.
+func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	request, response := v.c.Request(), v.c.Response()
+	v.ran = true
+	v.c.SetRequest(r)
+	v.c.SetResponse(echo.NewResponse(w, v.c.Echo()))
+	defer func() {
+		carry(r, v.c.Request())
+		v.c.SetRequest(request)
+		v.c.SetResponse(response)
+	}()
+	if v.err = v.next(v.c); v.err != nil {
+		v.c.Error(v.err)
+	}
+}
+
+// carry hands on what handlers have read and parsed: the server removes the files of a multipart
+// form that it finds.
+func carry(to, from *http.Request) {
+	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
+}

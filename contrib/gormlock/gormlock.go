@@ -1,0 +1,167 @@
+// Package gormlock runs GORM transactions under locks, as package sqllock runs those of
+// database/sql: every lease's fence is claimed in the transaction that does the work, so a holder
+// that was overtaken commits nothing.
+//
+//	rule := locker.Rule{Key: "sku:book"}
+//	err := gormlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *gorm.DB) error {
+//		return tx.Model(&Stock{SKU: "book"}).Update("left_over", gorm.Expr("left_over - 1")).Error
+//	})
+//
+// The function works with a *gorm.DB, which lacks nothing. Its statements go through sqllock's Tx:
+// an error that ends the transaction, such as a deadlock on MySQL, is remembered, also when the
+// function drops it, and nothing of what follows is kept. [sqllock.ClaimFromContext] finds the
+// claim.
+//
+// What a result means, and all options, are sqllock's. All dialects that sqllock knows may be used.
+// [Migrate] creates the tables.
+package gormlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Do acquires the lock that rule describes, begins a transaction, claims the lease's fence in it,
+// calls fn, commits, and releases the lock. See [sqllock.Do].
+func Do(
+	ctx context.Context, l locker.Locker, db *gorm.DB, rule locker.Rule,
+	fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
+) error {
+	pool, opts, err := open(db, fn, opts)
+	if err != nil {
+		return err
+	}
+	return sqllock.Do(ctx, l, pool, rule, with(db, fn), opts...)
+}
+
+// DoAll is [Do] for several locks. See [sqllock.DoAll].
+func DoAll(
+	ctx context.Context, l locker.Locker, db *gorm.DB, rules []locker.Rule,
+	fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
+) error {
+	pool, opts, err := open(db, fn, opts)
+	if err != nil {
+		return err
+	}
+	return sqllock.DoAll(ctx, l, pool, rules, with(db, fn), opts...)
+}
+
+// Within is [Do] under every lease that ctx has already. See [sqllock.Within].
+func Within(
+	ctx context.Context, db *gorm.DB, fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
+) error {
+	pool, opts, err := open(db, fn, opts)
+	if err != nil {
+		return err
+	}
+	return sqllock.Within(ctx, pool, with(db, fn), opts...)
+}
+
+// WithinAll is [Within] for the leases of ctx with these keys. See [sqllock.WithinAll].
+func WithinAll(
+	ctx context.Context, db *gorm.DB, keys []string,
+	fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
+) error {
+	pool, opts, err := open(db, fn, opts)
+	if err != nil {
+		return err
+	}
+	return sqllock.WithinAll(ctx, pool, keys, with(db, fn), opts...)
+}
+
+// InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction began, and that
+// its owner ends. See [sqllock.InTx].
+func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Claim, error) {
+	d, err := dialectOf(tx)
+	if err != nil {
+		return nil, err
+	}
+	begun, ok := tx.Statement.ConnPool.(*sql.Tx)
+	if !ok {
+		return nil, fmt.Errorf("%w: gormlock.InTx: %T is no open transaction; begin one with db.Transaction, without PrepareStmt",
+			locker.ErrUnsupported, tx.Statement.ConnPool)
+	}
+	return sqllock.InTx(ctx, d, begun, opts...)
+}
+
+// Migrate creates the tables that are missing. See [sqllock.Migrate].
+func Migrate(ctx context.Context, db *gorm.DB, opts ...sqllock.Option) error {
+	pool, opts, err := open(db, func(context.Context, *gorm.DB) error { return nil }, opts)
+	if err != nil {
+		return err
+	}
+	return sqllock.Migrate(ctx, pool, opts...)
+}
+
+// open finds the pool and the dialect of db.
+func open(
+	db *gorm.DB, fn func(context.Context, *gorm.DB) error, opts []sqllock.Option,
+) (*sql.DB, []sqllock.Option, error) {
+	if fn == nil {
+		return nil, nil, errors.New("gormlock: the function is nil")
+	}
+	d, err := dialectOf(db)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, ok := db.Statement.ConnPool.(gorm.TxCommitter); ok {
+		return nil, nil, fmt.Errorf("%w: gormlock: db is a transaction already; claim in it with gormlock.InTx", locker.ErrUnsupported)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, nil, err
+	}
+	return pool, append([]sqllock.Option{sqllock.WithDialect(d)}, opts...), nil
+}
+
+var dialects = map[string]sqllock.Dialect{
+	"postgres": sqllock.Postgres, "mysql": sqllock.MySQL, "sqlite": sqllock.SQLite,
+}
+
+func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
+	if db == nil || db.Config == nil || db.Dialector == nil {
+		return 0, errors.New("gormlock: the *gorm.DB is nil, or was not opened")
+	}
+	d, ok := dialects[db.Name()]
+	if !ok {
+		return 0, fmt.Errorf("%w: gormlock knows PostgreSQL, MySQL, MariaDB and SQLite, and no %s", locker.ErrUnsupported, db.Name())
+	}
+	return d, nil
+}
+
+// with has GORM work in sqllock's transaction.
+func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
+	return func(ctx context.Context, tx *sqllock.Tx) error {
+		session := db.Session(&gorm.Session{NewDB: true, Context: ctx})
+		session.Statement.ConnPool = &pool{tx, db}
+		return fn(ctx, session)
+	}
+}
+
+// pool is a transaction of sqllock as GORM uses it. GORM takes it for a transaction that is open,
+// so db.Transaction inside of it is a savepoint.
+type pool struct {
+	*sqllock.Tx
+	db *gorm.DB
+}
+
+var (
+	_ gorm.ConnPool       = (*pool)(nil)
+	_ gorm.TxCommitter    = (*pool)(nil)
+	_ gorm.GetDBConnector = (*pool)(nil)
+)
+
+var errNotYours = errors.New("gormlock: leave Commit and Rollback to Do: return an error to roll back")
+
+func (*pool) Commit() error   { return errNotYours }
+func (*pool) Rollback() error { return errNotYours }
+
+// GetDBConn returns the pool behind the transaction, as GORM does for its own transactions.
+func (p *pool) GetDBConn() (*sql.DB, error) { return p.db.DB() }

@@ -1,0 +1,88 @@
+// Package pgxlock runs pgx transactions under locks, as package sqllock runs those of database/sql:
+// every lease's fence is claimed in the transaction that does the work, so a holder that was
+// overtaken commits nothing.
+//
+//	rule := locker.Rule{Key: "account:42"}
+//	err := pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error {
+//		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 42")
+//		return err
+//	})
+//
+// What a result means, and all options, are sqllock's. The tables are those of sqllock.Migrate:
+//
+//	sqllock.Migrate(ctx, stdlib.OpenDBFromPool(pool))
+//
+// A transaction costs no more round trips than it does without a lock: BEGIN goes to the server
+// together with the claim, and COMMIT together with the proof that the transaction is still open.
+package pgxlock
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// A DB begins transactions: *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn.
+type DB interface {
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Tx is the transaction that a function works in: a pgx.Tx with all its methods, and what sqllock
+// has claimed in it. Begin begins a savepoint. Commit and Rollback do nothing but return an error:
+// leave them to Do. Its zero value is not usable.
+type Tx struct {
+	pgx.Tx
+	*sqllock.Claim
+}
+
+// Do acquires the lock that rule describes, begins a transaction, claims the lease's fence in it,
+// calls fn, commits, and releases the lock. See [sqllock.Do].
+func Do(
+	ctx context.Context, l locker.Locker, db DB, rule locker.Rule,
+	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	return sqllock.DoWith(ctx, l, database(db), rule, claimed(fn), opts...)
+}
+
+// DoAll is [Do] for several locks. See [sqllock.DoAll].
+func DoAll(
+	ctx context.Context, l locker.Locker, db DB, rules []locker.Rule,
+	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	return sqllock.DoAllWith(ctx, l, database(db), rules, claimed(fn), opts...)
+}
+
+// Within is [Do] under every lease that ctx has already. See [sqllock.Within].
+func Within(
+	ctx context.Context, db DB, fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	return sqllock.WithinWith(ctx, database(db), claimed(fn), opts...)
+}
+
+// WithinAll is [Within] for the leases of ctx with these keys. See [sqllock.WithinAll].
+func WithinAll(
+	ctx context.Context, db DB, keys []string,
+	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	return sqllock.WithinAllWith(ctx, database(db), keys, claimed(fn), opts...)
+}
+
+// InTx claims every lease of ctx in a transaction that somebody else began and will end. See
+// [sqllock.InTx].
+func InTx(ctx context.Context, tx pgx.Tx, opts ...sqllock.Option) (*sqllock.Claim, error) {
+	return sqllock.InTxWith(ctx, sqllock.Postgres, &transaction{begun: tx}, opts...)
+}
+
+// claimed gives fn the claim of its transaction.
+func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, t *transaction) error {
+	if fn == nil {
+		return nil
+	}
+	return func(ctx context.Context, t *transaction) error {
+		claim, _ := sqllock.ClaimFromContext(ctx)
+		return fn(ctx, &Tx{outermost{&tracked{t.begun, &t.use}}, claim})
+	}
+}

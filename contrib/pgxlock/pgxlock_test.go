@@ -1,0 +1,305 @@
+package pgxlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/latchkit/latchkit/contrib/pgxlock"
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
+
+var schemas atomic.Int64
+
+// bank returns a pool of a schema of its own, with the tables of sqllock and two accounts of 100.
+func bank(t *testing.T, trips pgx.QueryTracer) *pgxpool.Pool {
+	t.Helper()
+	name := fmt.Sprintf("pgxlock_%d", schemas.Add(1))
+	dsn := sqltest.Shared(t, sqltest.Postgres).DSN("postgres")
+	admin, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close(context.Background()) }()
+	if _, err := admin.Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgxpool.ParseConfig(dsn + "&search_path=" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.Tracer = trips
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if err := sqllock.Migrate(t.Context(), stdlib.OpenDBFromPool(pool)); err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{
+		"CREATE TABLE accounts (id integer PRIMARY KEY, balance integer NOT NULL)",
+		"INSERT INTO accounts VALUES (1, 100), (2, 100)",
+	} {
+		if _, err := pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pool
+}
+
+func balance(t *testing.T, pool *pgxpool.Pool, id int) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), "SELECT balance FROM accounts WHERE id = $1", id).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func deposit(amount int) func(ctx context.Context, tx *pgxlock.Tx) error {
+	return func(ctx context.Context, tx *pgxlock.Tx) error {
+		n := 0
+		if err := tx.QueryRow(ctx, "SELECT balance FROM accounts WHERE id = 1").Scan(&n); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = $1 WHERE id = 1", n+amount)
+		return err
+	}
+}
+
+var account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
+
+func TestEachCallClaimsAndCommits(t *testing.T) {
+	pool := bank(t, nil)
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for name, db := range map[string]pgxlock.DB{"pool": pool, "pgxpool.Conn": conn, "pgx.Conn": conn.Conn()} {
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			before, opt := balance(t, pool, 1), sqllock.WithStrategy(strategy)
+			rules := []locker.Rule{account, {Key: "account:2"}}
+			if err := errors.Join(
+				pgxlock.Do(t.Context(), l, db, account, deposit(1), opt),
+				pgxlock.DoAll(t.Context(), l, db, rules, deposit(10), opt),
+				locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
+					return errors.Join(
+						pgxlock.Within(ctx, db, deposit(100), opt),
+						pgxlock.WithinAll(ctx, db, []string{account.Key}, deposit(1000), opt))
+				}),
+			); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got := balance(t, pool, 1); got != before+1111 {
+				t.Errorf("%s: the account has %d, want %d", name, got, before+1111)
+			}
+		}
+	}
+}
+
+// The pgx.Tx is whole: CommandTag, batches, COPY, savepoints.
+func TestNothingOfPgxIsMissing(t *testing.T) {
+	pool := bank(t, nil)
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
+		if tx.Fence() == 0 || len(tx.Leases()) != 1 || tx.Op() == "" {
+			t.Errorf("fence %d, leases %v, operation %q", tx.Fence(), tx.Leases(), tx.Op())
+		}
+		tag, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + 1")
+		if err != nil || tag.RowsAffected() != 2 {
+			t.Errorf("%v, %v", tag, err)
+		}
+		if _, err := tx.CopyFrom(ctx, pgx.Identifier{"accounts"}, []string{"id", "balance"}, pgx.CopyFromRows([][]any{{3, 100}, {4, 100}})); err != nil {
+			return err
+		}
+		var batch pgx.Batch
+		batch.Queue("UPDATE accounts SET balance = balance + 1 WHERE id = 3")
+		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+			return err
+		}
+		errOnPurpose := errors.New("on purpose")
+		if err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error { // a savepoint
+			_, err := inner.Exec(ctx, "DELETE FROM accounts")
+			return errors.Join(err, errOnPurpose)
+		}); !errors.Is(err, errOnPurpose) {
+			t.Error(err)
+		}
+		rows, err := tx.Query(ctx, "SELECT id FROM accounts ORDER BY id")
+		if err != nil {
+			return err
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		if err != nil || len(ids) != 4 {
+			t.Errorf("%v, %v", ids, err)
+		}
+		if tx.Commit(ctx) == nil || tx.Rollback(ctx) == nil {
+			t.Error("the function has ended the transaction")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if got := balance(t, pool, 3); got != 101 {
+		t.Errorf("account 3 has %d", got)
+	}
+}
+
+// trips counts what is sent: statements and batches.
+type trips struct{ n atomic.Int64 }
+
+func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (c *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+func TestATransactionCostsNoMoreRoundTripsThanWithoutALock(t *testing.T) {
+	count := new(trips)
+	pool := bank(t, count)
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	before := count.n.Load()
+	if err := pgxlock.Do(t.Context(), l, pool, account, deposit(1)); err != nil {
+		t.Fatal(err)
+	}
+	if n := count.n.Load() - before; n != 4 {
+		t.Errorf("%d round trips, want 4: begin, read, write, commit", n)
+	}
+}
+
+func TestAnOvertakenHolderCommitsNothing(t *testing.T) {
+	pool := bank(t, nil)
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	newer, err := locker.New(store.NewProcess())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = newer.Close(context.Background()) }()
+	err = locker.Run(t.Context(), l, locker.Rule{Key: "tenant"}, func(ctx context.Context) error {
+		return locker.Run(ctx, l, account, func(ctx context.Context) error {
+			store.Free("tenant")
+			if err := pgxlock.Do(context.Background(), newer, pool, locker.Rule{Key: "tenant"}, deposit(50)); err != nil {
+				return err
+			}
+			return pgxlock.Within(ctx, pool, deposit(10))
+		})
+	})
+	if !errors.Is(err, sqllock.ErrStaleFence) {
+		t.Errorf("err = %v", err)
+	}
+	if got := balance(t, pool, 1); got != 150 {
+		t.Errorf("the account has %d", got)
+	}
+}
+
+func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
+	for text, left := range map[string]int{"ROLLBACK": 100, "COMMIT": 110} {
+		pool := bank(t, nil)
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
+			if err := deposit(10)(ctx, tx); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, text)
+			return err
+		})
+		if !errors.Is(err, sqllock.ErrEnded) {
+			t.Errorf("%s: %v", text, err)
+		}
+		if got := balance(t, pool, 1); got != left {
+			t.Errorf("%s: the account has %d, want %d", text, got, left)
+		}
+	}
+}
+
+func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
+	pool := bank(t, nil)
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	calls := 0
+	err := pgxlock.Do(t.Context(), l, pool, locker.Rule{Key: "brief", TTL: time.Second}, func(ctx context.Context, tx *pgxlock.Tx) error {
+		calls++
+		if err := deposit(10)(ctx, tx); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(3 * time.Second):
+		case <-ctx.Done():
+		}
+		return deposit(10)(ctx, tx)
+	})
+	if err != nil || calls != 1 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+	if got := balance(t, pool, 1); got != 120 {
+		t.Errorf("the account has %d", got)
+	}
+}
+
+func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
+	pool := bank(t, nil)
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pgxlock.Do(t.Context(), l, conn, account, deposit(10)); !errors.Is(err, locker.ErrUnsupported) {
+		t.Errorf("err = %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATransactionOfSomebodyElseIsClaimedIn(t *testing.T) {
+	pool := bank(t, nil)
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			claim, err := pgxlock.InTx(ctx, tx, sqllock.WithOperation("invoice:4711"))
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = 110 WHERE id = 1"); err != nil {
+				return err
+			}
+			return claim.Verify(ctx)
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if got := balance(t, pool, 1); got != 110 {
+		t.Errorf("the account has %d", got)
+	}
+	err = pgxlock.Do(t.Context(), l, pool, account, deposit(1), sqllock.WithOperation("invoice:4711"))
+	if !errors.Is(err, locker.ErrDone) {
+		t.Errorf("again: %v", err)
+	}
+}

@@ -1,0 +1,168 @@
+package pgxlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// usage knows when the function uses the connection. Its zero value is ready.
+type usage struct {
+	mu     sync.Mutex
+	busy   int
+	opaque bool // the function has the connection itself
+}
+
+var errInUse = errors.New("pgxlock: the connection is in use")
+
+// idle calls f if the connection is not in use, and keeps it from being used meanwhile.
+func (u *usage) idle(f func() error) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.busy > 0 || u.opaque {
+		return errInUse
+	}
+	return f()
+}
+
+// enter begins a use of the connection, and returns what ends it; it may be called again.
+func (u *usage) enter() (leave func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.busy++
+	return sync.OnceFunc(func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.busy--
+	})
+}
+
+// blind notes that the function may use the connection without our knowledge.
+func (u *usage) blind() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.opaque = true
+}
+
+// tracked is a transaction, or a savepoint, whose use is known.
+type tracked struct {
+	pgx.Tx
+	use *usage
+}
+
+// Begin begins a savepoint.
+func (t *tracked) Begin(ctx context.Context) (pgx.Tx, error) {
+	defer t.use.enter()()
+	inner, err := t.Tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &tracked{inner, t.use}, nil
+}
+
+func (t *tracked) Commit(ctx context.Context) error {
+	defer t.use.enter()()
+	return t.Tx.Commit(ctx)
+}
+
+func (t *tracked) Rollback(ctx context.Context) error {
+	defer t.use.enter()()
+	return t.Tx.Rollback(ctx)
+}
+
+func (t *tracked) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
+	defer t.use.enter()()
+	return t.Tx.CopyFrom(ctx, table, columns, from)
+}
+
+func (t *tracked) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
+	defer t.use.enter()()
+	return t.Tx.Prepare(ctx, name, query)
+}
+
+func (t *tracked) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
+	defer t.use.enter()()
+	return t.Tx.Exec(ctx, query, args...)
+}
+
+func (t *tracked) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
+	leave := t.use.enter()
+	r, err := t.Tx.Query(ctx, query, args...)
+	if err != nil {
+		leave()
+		return r, err
+	}
+	return &rows{r, leave}, nil
+}
+
+func (t *tracked) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	leave := t.use.enter() // before the query: a ping must not meet it
+	return &row{t.Tx.QueryRow(ctx, query, args...), leave}
+}
+
+func (t *tracked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	leave := t.use.enter()
+	return &results{t.Tx.SendBatch(ctx, b), leave}
+}
+
+func (t *tracked) LargeObjects() pgx.LargeObjects {
+	t.use.blind()
+	return t.Tx.LargeObjects()
+}
+
+func (t *tracked) Conn() *pgx.Conn {
+	t.use.blind()
+	return t.Tx.Conn()
+}
+
+// outermost is the transaction itself, which the function does not end.
+type outermost struct{ *tracked }
+
+var errNotYours = errors.New("pgxlock: leave Commit and Rollback to Do: return an error to roll back")
+
+func (outermost) Commit(context.Context) error   { return errNotYours }
+func (outermost) Rollback(context.Context) error { return errNotYours }
+
+// rows use the connection until they are closed, or read to their end.
+type rows struct {
+	pgx.Rows
+	leave func()
+}
+
+func (r *rows) Next() bool {
+	more := r.Rows.Next()
+	if !more {
+		r.leave()
+	}
+	return more
+}
+
+func (r *rows) Close() {
+	defer r.leave()
+	r.Rows.Close()
+}
+
+// row uses the connection until it is scanned.
+type row struct {
+	pgx.Row
+	leave func()
+}
+
+func (r *row) Scan(dest ...any) error {
+	defer r.leave()
+	return r.Row.Scan(dest...)
+}
+
+// results use the connection until they are closed.
+type results struct {
+	pgx.BatchResults
+	leave func()
+}
+
+func (r *results) Close() error {
+	defer r.leave()
+	return r.BatchResults.Close()
+}

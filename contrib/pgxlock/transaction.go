@@ -1,0 +1,199 @@
+package pgxlock
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// transaction is a transaction as sqllock uses it. It begins with its first statement, in the same
+// round trip.
+type transaction struct {
+	db      DB
+	options pgx.TxOptions
+	conn    *pgx.Conn // nil: db is not of pgx, and BEGIN goes alone
+	release func()    // gives conn back
+	begun   pgx.Tx    // nil: nothing was sent
+	use     usage
+}
+
+// database begins transactions of db.
+func database(db DB) sqllock.Database[*transaction] {
+	d := sqllock.Database[*transaction]{Dialect: sqllock.Postgres}
+	if db == nil {
+		return d
+	}
+	d.Begin = func(ctx context.Context, opts *sql.TxOptions) (*transaction, sqllock.Transaction, error) {
+		options, err := optionsOf(opts)
+		if err != nil {
+			return nil, nil, err
+		}
+		t := &transaction{db: db, options: options, release: func() {}}
+		switch db := db.(type) {
+		case *pgxpool.Pool:
+			conn, err := db.Acquire(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			t.conn, t.release = conn.Conn(), conn.Release
+		case *pgxpool.Conn:
+			t.conn = db.Conn()
+		case *pgx.Conn:
+			t.conn = db
+		}
+		if t.conn != nil && t.conn.PgConn().TxStatus() != 'I' && !t.conn.IsClosed() {
+			t.release()
+			return nil, nil, fmt.Errorf("%w: pgxlock: a transaction is open on the connection already; "+
+				"end it first, or claim in it with pgxlock.InTx", locker.ErrUnsupported)
+		}
+		return t, t, nil
+	}
+	return d
+}
+
+var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
+	sql.LevelDefault: "", sql.LevelReadCommitted: pgx.ReadCommitted,
+	sql.LevelRepeatableRead: pgx.RepeatableRead, sql.LevelSerializable: pgx.Serializable,
+}
+
+// optionsOf returns the options as pgx has them.
+func optionsOf(opts *sql.TxOptions) (o pgx.TxOptions, err error) {
+	if opts == nil {
+		return o, nil
+	}
+	level, ok := levels[opts.Isolation]
+	if !ok {
+		return o, fmt.Errorf("pgxlock: PostgreSQL has no isolation %v", opts.Isolation)
+	}
+	o.IsoLevel = level
+	if opts.ReadOnly {
+		o.AccessMode = pgx.ReadOnly
+	}
+	return o, nil
+}
+
+// begin sends BEGIN alone.
+func (t *transaction) begin(ctx context.Context) (err error) {
+	if t.begun == nil {
+		t.begun, err = t.db.BeginTx(ctx, t.options)
+	}
+	return t.broken(err)
+}
+
+// Exec runs a statement of sqllock.
+func (t *transaction) Exec(ctx context.Context, query string, args ...any) error {
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	_, err := t.begun.Exec(ctx, query, args...)
+	return t.broken(err)
+}
+
+// Row runs a query of sqllock: the first one together with BEGIN.
+func (t *transaction) Row(ctx context.Context, query string, args []any, dest ...any) error {
+	if t.begun == nil && t.conn != nil {
+		return t.broken(t.beginWith(ctx, query, args, dest))
+	}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	return t.broken(t.begun.QueryRow(ctx, query, args...).Scan(dest...))
+}
+
+func (t *transaction) beginWith(ctx context.Context, query string, args, dest []any) error {
+	var batch pgx.Batch
+	batch.BeginTx(t.options)
+	batch.Queue(query, args...)
+	results := t.conn.SendBatch(ctx, &batch)
+	_, err := results.Exec()
+	if err == nil {
+		err = results.QueryRow().Scan(dest...)
+	}
+	t.begun = results.Tx()
+	return errors.Join(err, results.Close())
+}
+
+// broken adds driver.ErrBadConn to an error that has taken the connection, and the transaction with
+// it: sqllock may begin anew.
+func (t *transaction) broken(err error) error {
+	var answer *pgconn.PgError
+	if err == nil || errors.As(err, &answer) || t.conn == nil || !t.conn.IsClosed() {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", driver.ErrBadConn, err)
+}
+
+// CommitAfter runs a query and COMMIT in one round trip. The server skips COMMIT when the query
+// fails.
+func (t *transaction) CommitAfter(ctx context.Context, query string, args ...any) error {
+	if t.conn == nil {
+		if _, err := t.begun.Exec(ctx, query, args...); err != nil {
+			return err
+		}
+		return t.begun.Commit(ctx)
+	}
+	var batch pgx.Batch
+	batch.Queue(query, args...)
+	batch.Queue("commit")
+	results := t.conn.SendBatch(ctx, &batch)
+	_, err := results.Exec()
+	var tag pgconn.CommandTag
+	if err == nil {
+		tag, err = results.Exec()
+	}
+	if closed := results.Close(); err == nil {
+		err = closed
+	}
+	switch {
+	case err != nil:
+		return err
+	case tag.String() == "ROLLBACK":
+		return pgx.ErrTxCommitRollback
+	}
+	t.release()
+	return nil
+}
+
+// Commit commits.
+func (t *transaction) Commit(ctx context.Context) error {
+	if err := t.begun.Commit(ctx); err != nil {
+		return err
+	}
+	t.release()
+	return nil
+}
+
+// Rollback rolls back, and gives the connection back.
+func (t *transaction) Rollback(ctx context.Context) error {
+	release := t.release
+	t.release = func() {}
+	defer release()
+	if t.begun == nil {
+		return nil
+	}
+	err := t.begun.Rollback(ctx)
+	if errors.Is(err, pgx.ErrTxClosed) {
+		return nil
+	}
+	return err
+}
+
+// Ping sends an empty query, unless the function uses the connection or may be using it.
+func (t *transaction) Ping(ctx context.Context) error {
+	return t.use.idle(func() error {
+		_, err := t.begun.Exec(ctx, "-- ping")
+		return err
+	})
+}

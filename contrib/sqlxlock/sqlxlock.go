@@ -1,0 +1,148 @@
+// Package sqlxlock runs sqlx transactions under locks, as package sqllock runs those of
+// database/sql: every lease's fence is claimed in the transaction that does the work, so a holder
+// that was overtaken commits nothing.
+//
+//	rule := locker.Rule{Key: "account:42"}
+//	err := sqlxlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqlxlock.Tx) error {
+//		_, err := tx.NamedExecContext(ctx, "UPDATE accounts SET paid = :paid", account)
+//		return err
+//	})
+//
+// The function works with a *sqlx.Tx that sqlx itself has begun, so Named queries are bound as the
+// driver wants them. What a result means, and all options, are sqllock's. The tables are those of
+// sqllock.Migrate, which takes a *sqlx.DB as it is.
+//
+// sqllock cannot know when a *sqlx.Tx is in use, so the idle limit of a transaction does not follow
+// the renewals of the lease: give sqllock.WithIdleLimit where the function is idle for longer than
+// the lease's TTL.
+package sqlxlock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Tx is the transaction that a function works in: a *sqlx.Tx with all its methods, and what sqllock
+// has claimed in it. Leave Commit and Rollback to Do. Its zero value is not usable.
+type Tx struct {
+	*sqlx.Tx
+	*sqllock.Claim
+}
+
+// Do acquires the lock that rule describes, begins a transaction, claims the lease's fence in it,
+// calls fn, commits, and releases the lock. See [sqllock.Do].
+func Do(
+	ctx context.Context, l locker.Locker, db *sqlx.DB, rule locker.Rule,
+	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.DoWith(ctx, l, d, rule, claimed(fn), opts...)
+}
+
+// DoAll is [Do] for several locks. See [sqllock.DoAll].
+func DoAll(
+	ctx context.Context, l locker.Locker, db *sqlx.DB, rules []locker.Rule,
+	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.DoAllWith(ctx, l, d, rules, claimed(fn), opts...)
+}
+
+// Within is [Do] under every lease that ctx has already. See [sqllock.Within].
+func Within(
+	ctx context.Context, db *sqlx.DB, fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.WithinWith(ctx, d, claimed(fn), opts...)
+}
+
+// WithinAll is [Within] for the leases of ctx with these keys. See [sqllock.WithinAll].
+func WithinAll(
+	ctx context.Context, db *sqlx.DB, keys []string,
+	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
+) error {
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.WithinAllWith(ctx, d, keys, claimed(fn), opts...)
+}
+
+// InTx claims every lease of ctx in a transaction that somebody else began and will end. See
+// [sqllock.InTx].
+func InTx(ctx context.Context, tx *sqlx.Tx, opts ...sqllock.Option) (*sqllock.Claim, error) {
+	if tx == nil {
+		return nil, errors.New("sqlxlock.InTx: the transaction is nil")
+	}
+	d, ok := dialects[tx.DriverName()]
+	if !ok {
+		return nil, unknown(tx.DriverName())
+	}
+	return sqllock.InTx(ctx, d, tx.Tx, opts...)
+}
+
+// claimed gives fn the claim of its transaction.
+func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, tx *sqlx.Tx) error {
+	if fn == nil {
+		return nil
+	}
+	return func(ctx context.Context, tx *sqlx.Tx) error {
+		claim, _ := sqllock.ClaimFromContext(ctx)
+		return fn(ctx, &Tx{tx, claim})
+	}
+}
+
+// dialects are the dialects of the names that drivers register, and that sqlx binds by.
+var dialects = map[string]sqllock.Dialect{
+	"postgres": sqllock.Postgres, "pgx": sqllock.Postgres, "pgx/v5": sqllock.Postgres,
+	"mysql": sqllock.MySQL, "sqlite3": sqllock.SQLite, "sqlite": sqllock.SQLite,
+}
+
+func unknown(driver string) error {
+	return fmt.Errorf("%w: sqlxlock does not know the driver name %q; give sqlx one of postgres, pgx, mysql, sqlite3 and sqlite",
+		locker.ErrUnsupported, driver)
+}
+
+// database begins transactions of db, each on a connection that it keeps until the settings of
+// MySQL's session are put back.
+func database(db *sqlx.DB) (sqllock.Database[*sqlx.Tx], error) {
+	if db == nil {
+		return sqllock.Database[*sqlx.Tx]{}, errors.New("sqlxlock: the *sqlx.DB is nil")
+	}
+	d, ok := dialects[db.DriverName()]
+	if !ok {
+		return sqllock.Database[*sqlx.Tx]{}, unknown(db.DriverName())
+	}
+	return sqllock.Database[*sqlx.Tx]{
+		Dialect: d,
+		Pool:    db,
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sqlx.Tx, sqllock.Transaction, error) {
+			conn, err := db.Connx(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			tx, err := conn.BeginTxx(ctx, opts)
+			if err != nil {
+				_ = conn.Close()
+				return nil, nil, err
+			}
+			return tx, sqllock.OnConn(conn.Conn, tx.Tx), nil
+		},
+	}, nil
+}
