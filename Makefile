@@ -7,14 +7,20 @@ SHELL := bash
 # why, only has to be tidy.
 modules = $(shell go list -m -f '{{.Dir}}')
 
-# Alone means as a user gets it: with the versions of its own go.mod, not with
-# those that the workspace agreed on.
+# Alone: with the versions of the module's own go.mod. The workspace raises every version to the
+# newest that one of the modules requires.
 alone = GOWORK=off
+
+# The oldest Go that users may have: go.mod names it.
+oldest = GOTOOLCHAIN=go$(shell sed -n 's/^go //p' go.mod)
 
 # The linter is a Go module like any other: pinned in tools/, built on first use
 # and kept in the build cache. With -modfile it runs where it is needed, and adds
 # nothing to the go.mod there.
 golangci-lint = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+
+# The server of the oldest Redis that users may have.
+redis-6.2 = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit/redis-6.2
 
 .PHONY: help
 help: ## list the commands
@@ -25,12 +31,22 @@ tools: ## install the servers that the tests start, or say what to install
 	@.ci/install-servers
 
 .PHONY: test
-test: tools ## run all tests, in all modules, on real servers
+test: tools ## run all tests, in all modules, on real servers, with the newest and the oldest versions
 	go test -race -shuffle=on -timeout 20m work
+	@echo "the root once more, with the oldest Go and the oldest dependencies"
+	$(alone) $(oldest) go test -shuffle=on -timeout 20m ./...
+	@echo "the laws of all Stores on Redis 6.2"
+	@.ci/install-servers redis-6.2 $(redis-6.2)
+	PATH="$(redis-6.2):$$PATH" go test -race -count=1 -run ObeysTheLaws ./...
 	@set -e; for module in $(modules); do \
 		echo "$$module builds and vets alone"; \
 		(cd $$module && $(alone) go build ./... && $(alone) go vet ./...); \
 	done
+
+.PHONY: soak
+soak: tools ## lock on quorums for half an hour while servers and the ways to them fail; the tests do it for a minute
+	go test -race -count=1 -timeout 1h ./internal/tests/quorum -run TestSoak -v -soak 30m
+	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 
 .PHONY: check
 check: format vet lint tidy arch generated ## everything else that CI wants to be so
