@@ -19,8 +19,20 @@ oldest = GOTOOLCHAIN=go$(shell sed -n 's/^go //p' go.mod)
 # nothing to the go.mod there.
 golangci-lint = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
+# What the tests need and no package manager has lies here.
+cache = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit
+
 # The server of the oldest Redis that users may have.
-redis-6.2 = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit/redis-6.2
+redis-6.2 = $(cache)/redis-6.2
+
+# The tests stop and restart real servers, and a busy machine can be late for a bound that an idle
+# machine keeps. So a failed test runs once more, alone. It must pass then, and the report names
+# it: such a test has a defect, or the product has. A data race, a panic and more than five
+# failures are final.
+gotestsum = $(cache)/gotestsum
+test-go = $(gotestsum) --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
+	--rerun-fails-abort-on-data-race --rerun-fails-run-root-test --rerun-fails-report $(rerun)
+rerun = $(cache)/rerun
 
 .PHONY: help
 help: ## list the commands
@@ -30,14 +42,21 @@ help: ## list the commands
 tools: ## install the servers that the tests start, or say what to install
 	@.ci/install-servers
 
+.PHONY: gotestsum
+gotestsum:
+	@$(alone) go build -C tools -o $(gotestsum) gotest.tools/gotestsum
+
 .PHONY: test
-test: tools ## run all tests, in all modules, on real servers, with the newest and the oldest versions
-	go test -race -shuffle=on -timeout 20m work
+test: tools gotestsum ## run all tests, in all modules, on real servers, with the newest and the oldest versions
+	$(test-go) --packages work -- -race -shuffle=on -timeout 20m
+	@cat $(rerun)
 	@echo "the root once more, with the oldest Go and the oldest dependencies"
-	$(alone) $(oldest) go test -shuffle=on -timeout 20m ./...
+	$(alone) $(oldest) $(test-go) --packages ./... -- -shuffle=on -timeout 20m
+	@cat $(rerun)
 	@echo "the laws of all Stores on Redis 6.2"
 	@.ci/install-servers redis-6.2 $(redis-6.2)
-	PATH="$(redis-6.2):$$PATH" go test -race -count=1 -run ObeysTheLaws ./...
+	PATH="$(redis-6.2):$$PATH" $(test-go) --packages ./... -- -race -count=1 -run ObeysTheLaws
+	@cat $(rerun)
 	@set -e; for module in $(modules); do \
 		echo "$$module builds and vets alone"; \
 		(cd $$module && $(alone) go build ./... && $(alone) go vet ./...); \
