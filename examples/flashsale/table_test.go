@@ -36,7 +36,7 @@ func TestTraceIsPrintedAsATree(t *testing.T) {
 		}
 	}
 	request := span("POST /skus/:id/orders", 0, 400, nil,
-		span("acquire sku", 0, 300, map[string]string{"latchkit.lock.result": "acquired", "latchkit.lock.wait.attempts": "5"}),
+		span("acquire sku", 0, 300, map[string]string{"latchkit.lock.result": "acquired", "latchkit.lock.wait.duration": "0.3"}),
 		span("hold sku", 300, 90, map[string]string{"latchkit.lock.result": "released"}, span("charge the card", 300, 80, nil)),
 		span("release sku", 390, 10, map[string]string{"latchkit.lock.result": "released"}))
 	var out strings.Builder
@@ -45,7 +45,7 @@ func TestTraceIsPrintedAsATree(t *testing.T) {
 The slowest purchase of the latchkit sale:
 
 POST /skus/:id/orders           400 ms  ██████████████████████████████
-├─ acquire sku                  300 ms  ██████████████████████········  acquired after 5 tries
+├─ acquire sku                  300 ms  ██████████████████████········  acquired after a wait
 ├─ hold sku                      90 ms  ······················███████·  released
 │  └─ charge the card            80 ms  ······················██████··
 └─ release sku                   10 ms  ·····························█  released

@@ -169,11 +169,11 @@ func slowestPurchase(ctx context.Context, shops []string) (*node, error) {
 	return slices.MaxFunc(found, longer), nil
 }
 
-// note is what the attributes say of a lock, in short.
+// note is the result of a lock in short, from the attributes of its span.
 func (n *node) note() string {
 	note := n.Attributes["latchkit.lock.result"]
-	if tries := n.Attributes["latchkit.lock.wait.attempts"]; tries != "" {
-		note += " after " + tries + " tries"
+	if n.Attributes["latchkit.lock.wait.duration"] != "" {
+		note += " after a wait"
 	}
 	return note
 }
