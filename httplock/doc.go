@@ -65,6 +65,11 @@
 // waits is noticed. [WithStallTimeout] bounds how long a handler that holds the lock may be blocked
 // by its client.
 //
+// # Clients
+//
+// A [Transport] is the other end, for services that call one another: it repeats a refused request
+// when the server wants it again, with one Idempotency-Key for all attempts.
+//
 // # Shutdown
 //
 // Close the Locker first, then call http.Server.Shutdown: requests that wait for a lock are

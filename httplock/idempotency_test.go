@@ -284,6 +284,7 @@ func TestTheSameRequestFromManyClientsRunsOnceOnRedis(t *testing.T) {
 	server := redistest.Shared(t)
 	var runs atomic.Int32
 	var services []*httptest.Server
+	scope := httplock.Key(fmt.Sprintf("many-%d", time.Now().UnixNano()))
 	for range 2 {
 		client := server.Client(t)
 		l, err := locker.NewSingle(client, locker.WithPrefix(t.Name()+":"))
@@ -291,7 +292,7 @@ func TestTheSameRequestFromManyClientsRunsOnceOnRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = l.Close(context.Background()) }()
-		h := httplock.Idempotency(l, idempotency.NewRedis(client), httplock.Key(strings.ToLower(t.Name())), httplock.WithWait(time.Minute))(numbered(&runs))
+		h := httplock.Idempotency(l, idempotency.NewRedis(client), scope, httplock.WithWait(time.Minute))(numbered(&runs))
 		s := httptest.NewServer(h)
 		defer s.Close()
 		services = append(services, s)

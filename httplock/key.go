@@ -188,12 +188,15 @@ func (e *partError) Unwrap() error { return e.err }
 // have it: with quotation marks or without.
 const idempotencySource = "idempotency-key"
 
+// idempotencyHeader is the header of a request that names the request.
+const idempotencyHeader = "Idempotency-Key"
+
 // maxIdempotencyKey is what clients are known to send, and more.
 const maxIdempotencyKey = 255
 
 func bindIdempotencyKey(string) (read, error) {
 	return func(_ context.Context, r *http.Request) (string, error) {
-		value := r.Header.Get("Idempotency-Key")
+		value := r.Header.Get(idempotencyHeader)
 		if n := len(value); n >= 2 && value[0] == '"' && value[n-1] == '"' {
 			value = value[1 : n-1]
 		}

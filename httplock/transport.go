@@ -1,0 +1,190 @@
+package httplock
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Transport is the http.RoundTripper of a client. It sends a request again that the server has
+// refused, after the time that Retry-After names. Its zero value is usable:
+//
+//	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
+//
+// It repeats replies with the status 409, 423, 429 or 503 and a Retry-After: with them a server
+// says that it did nothing and when to come again. Of a reply of this package it obeys the member
+// retry_after_ms, which is more exact. The pauses grow: the first one is at least 100 ms, each next
+// one at least twice as long. All other replies, such as lock-lost, are returned.
+//
+// A request with an Idempotency-Key, and one whose method is idempotent by RFC 9110, is also
+// repeated after an error of the connection, when nobody knows whether the server has served it.
+//
+// A body must be readable again: http.NewRequest sets Request.GetBody for a bytes.Reader, a
+// bytes.Buffer and a strings.Reader. A request with another body is sent once. The pauses end with
+// the request's context; when a pause would outlast its deadline, the last reply is returned at
+// once. A Transport is safe for concurrent use.
+type Transport struct {
+	// Base sends each attempt. Default: http.DefaultTransport.
+	Base http.RoundTripper
+	// Retries is how often a request is repeated; a negative number stands for never. Default: 6.
+	Retries int
+	// Within bounds the time from the first attempt to the last one. Default: 30 s.
+	Within time.Duration
+	// IdempotencyKeys gives each request whose method is not safe an Idempotency-Key, the same one
+	// in all attempts. A request that has one keeps it. Set it for servers that obey the header, as
+	// those behind [Idempotency] do: for others a repeated request can be served twice. Default: no
+	// key is added.
+	IdempotencyKeys bool
+}
+
+const (
+	defaultRetries = 6
+	defaultWithin  = 30 * time.Second
+	// firstBackoff is the shortest first pause; each next one is at least twice as long.
+	firstBackoff = 100 * time.Millisecond
+	// maxRefusal is how long the body of a refusal may be.
+	maxRefusal = 64 << 10
+)
+
+// RoundTrip sends r, and sends it again as the Transport says. It returns the last reply or error.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	began := time.Now()
+	attempt := t.first(r)
+	for tries := 0; ; tries++ {
+		res, err := t.base().RoundTrip(attempt)
+		pause, again := t.pause(attempt, res, err, tries)
+		if !again || !t.allows(attempt, tries, began, pause) {
+			return res, err
+		}
+		next, ok := anew(attempt)
+		if !ok || !sleep(r.Context(), pause) {
+			return res, err
+		}
+		attempt = next
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
+// first returns the request of the first attempt: r itself, which must not be changed, or a copy
+// with a key.
+func (t *Transport) first(r *http.Request) *http.Request {
+	if !t.IdempotencyKeys || safe(r.Method) || r.Method == "" || r.Header.Get(idempotencyHeader) != "" {
+		return r
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set(idempotencyHeader, rand.Text())
+	return r
+}
+
+// pause returns how long to wait before the next attempt. again is false for what must not be
+// repeated.
+func (t *Transport) pause(r *http.Request, res *http.Response, err error, tries int) (pause time.Duration, again bool) {
+	if err != nil {
+		again = repeatable(r) && r.Context().Err() == nil
+	} else {
+		pause, again = advice(res)
+	}
+	pause = max(pause, firstBackoff<<min(tries, 6))
+	// Clients that were refused together must not come back together, and none before its time.
+	return pause + mathrand.N(pause/10+1), again
+}
+
+// allows reports whether the bounds leave room for another attempt after a pause.
+func (t *Transport) allows(r *http.Request, tries int, began time.Time, pause time.Duration) bool {
+	retries, within := t.Retries, t.Within
+	if retries == 0 {
+		retries = defaultRetries
+	}
+	if within <= 0 {
+		within = defaultWithin
+	}
+	at := time.Now().Add(pause)
+	if deadline, ok := r.Context().Deadline(); ok && at.After(deadline) {
+		return false // the reply at hand says more than that the time is over
+	}
+	return tries < retries && at.Sub(began) <= within
+}
+
+// repeatable reports whether a request may be sent again that the server may have served.
+func repeatable(r *http.Request) bool {
+	return safe(r.Method) || r.Method == "" || r.Method == http.MethodPut || r.Method == http.MethodDelete ||
+		r.Header.Get(idempotencyHeader) != ""
+}
+
+// advice returns when the server wants the request again.
+func advice(res *http.Response) (pause time.Duration, ok bool) {
+	switch res.StatusCode {
+	case http.StatusConflict, http.StatusLocked, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+	default:
+		return 0, false
+	}
+	if pause, ok = delay(res.Header.Get("Retry-After")); !ok {
+		return 0, false
+	}
+	// The body is read now, so that the connection is free during the pause, and the reply can
+	// still be returned.
+	rest := res.Body
+	text, err := io.ReadAll(io.LimitReader(rest, maxRefusal+1))
+	if err != nil || len(text) > maxRefusal {
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(text), rest), rest}
+		return 0, false
+	}
+	_ = rest.Close() // it is empty
+	res.Body = io.NopCloser(bytes.NewReader(text))
+	var p Problem
+	if json.Unmarshal(text, &p) == nil && strings.HasPrefix(p.Type, typePrefix) && p.RetryAfterMS > 0 {
+		pause = time.Duration(p.RetryAfterMS) * time.Millisecond
+	}
+	return pause, true
+}
+
+// delay reads a Retry-After: a number of seconds or a date.
+func delay(text string) (time.Duration, bool) {
+	if seconds, err := strconv.Atoi(text); err == nil {
+		return time.Duration(min(max(seconds, 0), 1<<30)) * time.Second, true
+	}
+	at, err := http.ParseTime(text)
+	return max(time.Until(at), 0), err == nil
+}
+
+// anew returns the request of the next attempt. ok is false if the body cannot be read again.
+func anew(r *http.Request) (next *http.Request, ok bool) {
+	next = r.Clone(r.Context())
+	if r.Body == nil || r.Body == http.NoBody {
+		return next, true
+	}
+	if r.GetBody == nil {
+		return nil, false
+	}
+	body, err := r.GetBody()
+	next.Body = body
+	return next, err == nil
+}
+
+// sleep reports whether the pause has passed before ctx ended.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
