@@ -1,0 +1,189 @@
+package locker_test
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestMaxWaitersCountsPerKey(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
+		a, b := acquire(t, l, locker.Rule{Key: "a"}), acquire(t, l, locker.Rule{Key: "b"})
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { release(t, acquire(t, l, locker.Rule{Key: "a"})) })
+		}
+		wg.Go(func() { release(t, acquire(t, l, locker.Rule{Key: "b"})) })
+		synctest.Wait()
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+		if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond {
+			t.Fatalf("retry after %v", e.RetryAfter)
+		}
+		wantNot(t, err, locker.ErrBusy)
+		release(t, a)
+		release(t, b)
+		wg.Wait()
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	})
+}
+
+func TestABackoffThatEndsEndsTheWait(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var three iter.Seq[time.Duration] = func(yield func(time.Duration) bool) {
+			for range 3 {
+				if !yield(time.Second) {
+					return
+				}
+			}
+		}
+		l := lockertest.NewLocker(t, store, locker.WithBackoff(three))
+		store.Occupy("a", 0)
+		start := time.Now()
+		for range 2 { // ranging again starts over
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+			wantErr(t, err, "a", locker.ErrBusy)
+			synctest.Wait() // until it has left the queue: the head alone polls a foreign holder
+		}
+		since(t, start, 6*time.Second, 0)
+	})
+}
+
+func TestInvalidRulesSendNothing(t *testing.T) {
+	long := strings.Repeat("k", 513)
+	for name, tc := range map[string]struct {
+		rule locker.Rule
+		want error
+		says string
+	}{
+		"empty key":             {locker.Rule{}, locker.ErrInvalidKey, "empty"},
+		"over-long key":         {locker.Rule{Key: long}, locker.ErrInvalidKey, "512"},
+		"reserved key":          {locker.Rule{Key: "latchkit:f:{1}"}, locker.ErrInvalidKey, "latchkit:"},
+		"brace without a tag":   {locker.Rule{Key: "a}b"}, locker.ErrInvalidKey, "slot"},
+		"empty tag":             {locker.Rule{Key: "a{}b"}, locker.ErrInvalidKey, "slot"},
+		"negative TTL":          {locker.Rule{Key: "a", TTL: -time.Second}, locker.ErrInvalidRule, "TTL"},
+		"sub-millisecond TTL":   {locker.Rule{Key: "a", TTL: time.Microsecond}, locker.ErrInvalidRule, "1ms"},
+		"sub-millisecond Once":  {locker.Rule{Key: "a", Once: time.Microsecond}, locker.ErrInvalidRule, "Once"},
+		"endless TTL":           {locker.Rule{Key: "a", TTL: math.MaxInt64}, locker.ErrInvalidRule, "10 years"},
+		"endless Once":          {locker.Rule{Key: "a", Once: math.MaxInt64}, locker.ErrInvalidRule, "Once"},
+		"negative AtLeast":      {locker.Rule{Key: "a", AtLeast: -1}, locker.ErrInvalidRule, "AtLeast"},
+		"negative AtMost":       {locker.Rule{Key: "a", AtMost: -1}, locker.ErrInvalidRule, "AtMost"},
+		"negative Wait":         {locker.Rule{Key: "a", Wait: -2}, locker.ErrInvalidRule, "NoWait"},
+		"AtMost before AtLeast": {locker.Rule{Key: "a", AtLeast: 2 * time.Second, AtMost: time.Second}, locker.ErrInvalidRule, "AtLeast"},
+		"TTL above the limit":   {locker.Rule{Key: "a", TTL: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
+		"AtLeast above it":      {locker.Rule{Key: "a", AtLeast: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
+		"no such mode":          {locker.Rule{Key: "a", Mode: 7}, locker.ErrInvalidRule, "Mode"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				l := lockertest.NewLocker(t, store, locker.WithMaxTTL(time.Minute))
+				_, err := l.Acquire(t.Context(), tc.rule)
+				wantErr(t, err, tc.rule.Key, tc.want)
+				wantNot(t, err, locker.ErrBusy)
+				if !strings.Contains(err.Error(), tc.says) {
+					t.Fatalf("%q does not say %q", err, tc.says)
+				}
+				if store.Calls(locker.OpAcquire) != 0 {
+					t.Fatal("the Store was asked")
+				}
+			})
+		})
+	}
+}
+
+func TestShortButLegalTimesAreNotRoundedAway(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		for _, key := range []string{"{tag}rest", "a{tag}}b", "ключ", "with space\x00and more"} {
+			release(t, acquire(t, l, locker.Rule{Key: key, TTL: 1500 * time.Microsecond, AtLeast: time.Minute}))
+		}
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Millisecond, Wait: time.Second})
+		wantErr(t, err, "a", locker.ErrUnavailable) // 1 ms is legal, and over before it begins: drift is 2 ms
+		if !strings.Contains(err.Error(), "raise the TTL") {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts []locker.Option
+		says string
+	}{
+		"nil option":       {[]locker.Option{nil}, "nil"},
+		"endless TTL":      {[]locker.Option{locker.WithTTL(math.MaxInt64)}, "WithTTL"},
+		"no TTL":           {[]locker.Option{locker.WithTTL(0)}, "WithTTL"},
+		"MaxTTL too short": {[]locker.Option{locker.WithMaxTTL(time.Second)}, "WithMaxTTL"},
+		"nil Backoff":      {[]locker.Option{locker.WithBackoff(nil)}, "WithBackoff"},
+		"negative waiters": {[]locker.Option{locker.WithMaxWaiters(-1)}, "WithMaxWaiters"},
+		"huge prefix":      {[]locker.Option{locker.WithPrefix(strings.Repeat("p", 300))}, "WithPrefix"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := locker.New(lockertest.NewMemory(), tc.opts...); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("%v, want it to name %s", err, tc.says)
+			}
+		})
+	}
+	if _, err := locker.New(nil); err == nil {
+		t.Fatal("a nil Store was accepted")
+	}
+	if _, err := locker.New((*lockertest.Memory)(nil)); err == nil {
+		t.Fatal("a nil pointer was accepted as a Store")
+	}
+}
+
+func TestThePrefixIsTheStoresAndTheKeyTheCallers(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithPrefix("shop:"))
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		defer release(t, lease)
+		if lease.Key() != "a" {
+			t.Fatalf("key %q", lease.Key())
+		}
+		if i, err := store.Inspect(t.Context(), "shop:a"); err != nil || !i.Held {
+			t.Fatalf("%+v %v", i, err)
+		}
+		if i, err := l.Inspect(t.Context(), "a"); err != nil || i.Fence != lease.Fence() {
+			t.Fatalf("%+v %v", i, err)
+		}
+	})
+}
+
+func TestBackoffs(t *testing.T) {
+	take := func(b locker.Backoff, n int) (ds []time.Duration) {
+		for d := range b {
+			if ds = append(ds, d); len(ds) == n {
+				break
+			}
+		}
+		return ds
+	}
+	ms := time.Millisecond
+	if got := fmt.Sprint(take(locker.Constant(5*ms), 3)); got != "[5ms 5ms 5ms]" {
+		t.Error(got)
+	}
+	growing := locker.Exponential(5*ms, 30*ms)
+	for range 2 {
+		if got := fmt.Sprint(take(growing, 5)); got != "[5ms 10ms 20ms 30ms 30ms]" {
+			t.Error(got)
+		}
+	}
+	seen := map[time.Duration]bool{}
+	for _, d := range take(locker.Jitter(locker.Constant(10*ms)), 200) {
+		if d < 5*ms || d > 10*ms {
+			t.Fatalf("%v", d)
+		}
+		seen[d] = true
+	}
+	if len(seen) < 100 {
+		t.Fatalf("%d different pauses of 200", len(seen))
+	}
+}

@@ -1,0 +1,205 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestLocalWaitersMayGiveUp(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithMetadata(func(context.Context) string { return "me" }))
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 20 * time.Second})
+		ws := crowd(t, l, locker.Rule{Key: "a", TTL: 20 * time.Second}, 3)
+		timed := waits(t, l, locker.Rule{Key: "a", TTL: 20 * time.Second, Wait: time.Second})
+		ws[1].cancel()
+		<-ws[1].done
+		wantErr(t, ws[1].err, "a", context.Canceled, locker.ErrBusy)
+		<-timed.done
+		e := wantErr(t, timed.err, "a", locker.ErrBusy)
+		if e.RetryAfter <= 0 || e.RetryAfter > 20*time.Second {
+			t.Errorf("retry after %v", e.RetryAfter)
+		}
+		release(t, lease)
+		release(t, ws[0].granted(0))
+		release(t, ws[2].granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// The turn and the end of the wait come together: the turn is passed on.
+func TestATurnThatMeetsACancelIsPassedOn(t *testing.T) {
+	for range 200 {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			l := lockertest.NewLocker(t, store, locker.WithHandoffs(4))
+			lease := acquire(t, l, locker.Rule{Key: "a"})
+			ws := crowd(t, l, locker.Rule{Key: "a"}, 12)
+			last := waits(t, l, locker.Rule{Key: "a"})
+			var wg sync.WaitGroup
+			for _, w := range ws {
+				wg.Go(w.cancel)
+			}
+			release(t, lease)
+			wg.Wait()
+			for _, w := range ws {
+				if <-w.done; w.err == nil {
+					release(t, w.lease)
+				}
+			}
+			release(t, last.granted(5*time.Second))
+			nothingLeft(t, store)
+		})
+	}
+}
+
+func TestALeaderThatGivesUpHandsTheLeadOn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
+		ws := crowd(t, ls[1], locker.Rule{Key: "a"}, 3)
+		ws[0].cancel()
+		<-ws[0].done
+		wantErr(t, ws[0].err, "a", context.Canceled, locker.ErrBusy)
+		synctest.Wait()
+		release(t, lease)
+		release(t, ws[1].granted(0))
+		release(t, ws[2].granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// A caller that has waited must not be overtaken because another one of its process gives up.
+func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 3)
+		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
+		ours := crowd(t, ls[1], locker.Rule{Key: "a"}, 3)
+		theirs := waits(t, ls[2], locker.Rule{Key: "a"})
+		for _, w := range ours[:2] {
+			w.cancel()
+			<-w.done
+			wantErr(t, w.err, "a", context.Canceled, locker.ErrBusy)
+			synctest.Wait()
+			if n := store.Queued(); n != 2 {
+				t.Errorf("%d entries of two processes", n)
+			}
+		}
+		before := store.Calls(locker.OpAcquire)
+		release(t, lease)
+		lease = ours[2].granted(0)
+		theirs.waitsStill()
+		if n := store.Calls(locker.OpAcquire) - before; n != 0 {
+			t.Errorf("%d acquires after the release", n)
+		}
+		release(t, lease)
+		release(t, theirs.granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// While an answer of the last of them is late, the next leader gives up.
+func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		ws := crowd(t, l, locker.Rule{Key: "a"}, 3)
+		release(t, lease)
+		lease = ws[0].granted(0)
+		store.DelayReplies(locker.OpRelease, time.Second)
+		go func() { _ = lease.Release(t.Context()) }()
+		synctest.Wait()
+		ws[1].cancel() // the server has granted it the key
+		<-ws[1].done
+		wantErr(t, ws[1].err, "a", context.Canceled)
+		store.DelayReplies(locker.OpRelease, 0)
+		release(t, ws[2].granted(time.Second))
+		<-time.After(time.Minute)
+		nothingLeft(t, store)
+	})
+}
+
+// The release that ends a streak is not answered: its leader asks by itself, and the key is not lost.
+func TestAFollowerWhoseReleaseIsUnclear(t *testing.T) {
+	for name, spoil := range map[string]func(m *lockertest.Memory){
+		"answer lost":   func(m *lockertest.Memory) { m.LoseReplies(locker.OpRelease, 1) },
+		"never arrived": func(m *lockertest.Memory) { m.Fail(locker.OpRelease, errors.New("reset")) },
+		"answer late":   func(m *lockertest.Memory) { m.DelayReplies(locker.OpRelease, time.Second) },
+		"arrives late":  func(m *lockertest.Memory) { m.Delay(locker.OpRelease, time.Second) },
+		"key stolen":    func(m *lockertest.Memory) { m.Steal("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))
+				lease := acquire(t, l, locker.Rule{Key: "a"})
+				ws := crowd(t, l, locker.Rule{Key: "a"}, 4)
+				release(t, lease)
+				lease = ws[0].granted(0)
+				spoil(store)
+				done := make(chan error, 1)
+				go func() { done <- lease.Release(t.Context()) }()
+				<-time.After(1500 * time.Millisecond)
+				store.Fail(locker.OpRelease, nil)
+				store.Delay(locker.OpRelease, 0)
+				store.DelayReplies(locker.OpRelease, 0)
+				if name == "key stolen" {
+					store.Free("a")
+				}
+				last := lease.Fence()
+				for _, w := range ws[1:] {
+					next := w.granted(5 * time.Second)
+					if next.Fence() <= last {
+						t.Errorf("fence %d after %d", next.Fence(), last)
+					}
+					last = next.Fence()
+					release(t, next)
+				}
+				if err := <-done; err != nil && name != "key stolen" {
+					t.Error(err)
+				}
+				<-time.After(5 * time.Minute)
+				nothingLeft(t, store)
+			})
+		})
+	}
+}
+
+func TestAnOutageEndsAllWaitsOfACohortInTime(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Delay(locker.OpAcquire, 5*time.Second)
+		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+		start := time.Now()
+		ws := crowd(t, l, locker.Rule{Key: "a"}, 50)
+		for _, w := range ws {
+			<-w.done
+			wantErr(t, w.err, "a", locker.ErrUnavailable)
+			wantNot(t, w.err, locker.ErrBusy)
+		}
+		since(t, start, 0, 12*time.Second)
+		store.Delay(locker.OpAcquire, 0)
+		store.Fail(locker.OpAcquire, nil)
+		<-time.After(time.Minute)
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	})
+}
+
+func TestCloseEndsTheWaitersOfACohort(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		ws := crowd(t, l, locker.Rule{Key: "a"}, 10)
+		go func() { _ = l.Close(t.Context()) }()
+		for _, w := range ws {
+			<-w.done
+			wantErr(t, w.err, "a", locker.ErrClosed)
+		}
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}

@@ -1,0 +1,189 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestALossEndsAllReadersOfTheProcess(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var rec lockertest.Recorder
+		l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+		readers := []*locker.Lease{acquire(t, l, reading), acquire(t, l, reading), acquire(t, l, reading)}
+		release(t, readers[2])
+		store.Steal("a")
+		for _, r := range readers[:2] {
+			lost(t, r, locker.ErrLost)
+		}
+		synctest.Wait()
+		releases := store.Calls(locker.OpRelease)
+		for _, r := range readers[:2] {
+			wantErr(t, r.Release(t.Context()), "a", locker.ErrLost)
+		}
+		synctest.Wait()
+		if n := store.Calls(locker.OpRelease) - releases; n != 0 {
+			t.Fatalf("%d releases were sent for what is not ours", n)
+		}
+		store.Free("a")
+		release(t, acquire(t, l, reading)) // a new lease, not the lost one
+	})
+}
+
+func TestReadersWhoseRenewalsFailEndInTime(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		rule := reading
+		rule.TTL = 10 * time.Second
+		one, other := acquire(t, ls[0], rule), acquire(t, ls[0], rule)
+		start := time.Now()
+		store.Fail(locker.OpRenew, errors.New("EOF"))
+		w := waits(t, ls[1], writing)
+		lost(t, one, locker.ErrLost)
+		lost(t, other, locker.ErrLost)
+		if d := time.Since(start); d >= rule.TTL {
+			t.Fatalf("they were told after %v", d)
+		}
+		w.granted(10 * time.Second)
+	})
+}
+
+func TestADeadReaderCostsItsOwnTimeOnly(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 3)
+		rule := reading
+		rule.TTL = 5 * time.Second
+		acquire(t, ls[0], rule)
+		alive := acquire(t, ls[1], reading)
+		ps[0].Die()
+		start := time.Now()
+		w := waits(t, ls[2], writing)
+		<-time.After(time.Minute) // the other goes on reading
+		w.waitsStill()
+		release(t, alive)
+		w.granted(0)
+		since(t, start, time.Minute, 0)
+
+		release(t, w.lease)
+		acquire(t, ls[1], rule)
+		ps[1].Die()
+		start = time.Now()
+		acquire(t, ls[2], writing)
+		since(t, start, 0, 5*time.Second+10*time.Millisecond)
+	})
+}
+
+func TestAReaderWithAtMostEndsAloneAndAKeptOneKeepsWritersOut(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		bounded, kept := reading, reading
+		bounded.AtMost, kept.AtLeast = time.Minute, 2*time.Minute
+		start := time.Now()
+		short, other := acquire(t, ls[0], bounded), acquire(t, ls[0], reading)
+		long := acquire(t, ls[0], kept)
+		w := waits(t, ls[1], writing)
+		lost(t, short, locker.ErrExpired)
+		if err := context.Cause(other.Context()); err != nil {
+			t.Fatal(err)
+		}
+		release(t, other)
+		release(t, long)
+		w.granted(2 * time.Minute)
+		since(t, start, 2*time.Minute, 10*time.Millisecond)
+	})
+}
+
+func TestAnExtensionOfOneReaderHarmsNoOther(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 1)
+		one, other := acquire(t, ls[0], reading), acquire(t, ls[0], reading)
+		expires := other.Expires()
+		if err := one.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if !other.Expires().Equal(expires) {
+			t.Fatalf("the other's lease ends at %v, before at %v", other.Expires(), expires)
+		}
+		if err := one.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		calls := store.Calls(locker.OpAcquire)
+		third := acquire(t, ls[0], reading)
+		if store.Calls(locker.OpAcquire) == calls {
+			t.Fatal("a third reader shares a lease that would outlive its process for an hour")
+		}
+		release(t, one)
+		<-time.After(2 * time.Hour)
+		release(t, other)
+		release(t, third)
+	})
+}
+
+func TestReadersAfterAnEmptyRestart(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		one, other := acquire(t, ls[0], reading), acquire(t, ls[1], reading)
+		start := time.Now()
+		store.Wipe()
+		lost(t, one, locker.ErrLost)
+		lost(t, other, locker.ErrLost)
+		since(t, start, 0, 10*time.Millisecond) // they renew as soon as they have subscribed again
+		acquire(t, ls[0], writing)
+	})
+}
+
+func TestABreakThrowsAllReadersOut(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		leases := []*locker.Lease{acquire(t, ls[0], reading), acquire(t, ls[0], reading), acquire(t, ls[1], reading)}
+		i, err := ls[0].Inspect(t.Context(), "a")
+		if err != nil || i.Readers != 2 || i.Mode != locker.Shared || i.Fence != leases[0].Fence() {
+			t.Fatalf("%+v %v, want two processes that read", i, err)
+		}
+		if err := ls[1].Revoke(t.Context(), "a", i.Fence, "drill"); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range leases {
+			lost(t, l, locker.ErrRevoked)
+		}
+	})
+}
+
+func TestAReaderThatGivesUpWhileItIsLetIn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		w := acquire(t, ls[0], writing)
+		leader, follower := waits(t, ls[1], reading), waits(t, ls[1], reading)
+		ps[1].DelayEvents(50 * time.Millisecond)
+		release(t, w)
+		leader.cancel()
+		follower.cancel()
+		<-leader.done
+		<-follower.done
+		start := time.Now()
+		acquire(t, ls[0], writing)
+		since(t, start, 0, 10*time.Millisecond)
+	})
+}
+
+func TestCloseEndsReaders(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		readers := []*locker.Lease{acquire(t, l, reading), acquire(t, l, reading)}
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range readers {
+			lost(t, r, locker.ErrClosed)
+			release(t, r)
+		}
+		if store.Len() != 0 {
+			t.Fatal("the key is held still")
+		}
+	})
+}

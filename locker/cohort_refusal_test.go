@@ -1,0 +1,188 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// The leader hears that the server cannot be asked, and so must those who wait behind it.
+//
+// All their waits end together, so who is behind may come to lead first: a matter of scheduling, so it is tried often.
+func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
+	for range 20 {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			ls, _ := processes(t, store, 2)
+			_ = acquire(t, ls[0], locker.Rule{Key: "a"})
+			ws := crowd(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second}, 5)
+			store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+			for _, w := range ws {
+				<-w.done
+				wantErr(t, w.err, "a", locker.ErrUnavailable)
+				wantNot(t, w.err, locker.ErrBusy)
+			}
+		})
+	}
+}
+
+func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))
+		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
+		for _, l := range ls { // one where the holder is, one where only the leader has heard of it
+			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
+				t.Errorf("retry after %v, while the holder has just begun", e.RetryAfter)
+			}
+			for _, w := range ws {
+				w.cancel()
+				<-w.done
+			}
+		}
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}
+
+// While the leader waits for its first answer it may not have to wait at all, and others are counted before it.
+func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
+		store.Occupy("a", time.Minute)
+		store.DelayReplies(locker.OpAcquire, 50*time.Millisecond)
+		var ws []*waiting
+		for range 3 {
+			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
+			<-time.After(time.Millisecond)
+		}
+		store.DelayReplies(locker.OpAcquire, 0)
+		<-ws[2].done
+		if e := wantErr(t, ws[2].err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
+			t.Errorf("retry after %v, while nothing is known of the holder", e.RetryAfter)
+		}
+		if waited := ws[2].at.Sub(ws[2].since); waited > 50*time.Millisecond {
+			t.Errorf("refused after %v; the leader was answered earlier", waited)
+		}
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+		wantErr(t, err, "a", locker.ErrTooManyWaiters)
+		store.Free("a")
+		for _, w := range ws[:2] {
+			<-w.done
+			release(t, w.lease)
+		}
+		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one has it: all are counted out
+		release(t, ws[0].lease)
+		for _, w := range ws[1:] {
+			<-w.done
+			release(t, w.lease)
+		}
+		nothingLeft(t, store)
+	})
+}
+
+// What was seen of one key says nothing about the next one.
+func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a"})
+		next := waits(t, l, locker.Rule{Key: "a"})
+		release(t, lease)
+		release(t, next.granted(0))
+		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+		start := time.Now()
+		leader := waits(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
+		<-time.After(900 * time.Millisecond)
+		follower := waits(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
+		for _, w := range []*waiting{leader, follower} {
+			<-w.done
+			wantErr(t, w.err, "b", locker.ErrUnavailable)
+		}
+		since(t, start, time.Second, 2*time.Second)
+	})
+}
+
+// onHold is an Observer that does something when a hold begins.
+type onHold func()
+
+func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	if op == locker.OpHold {
+		f()
+	}
+	return ctx, nil
+}
+
+// The panic is its caller's. It must not take the key from everybody else.
+func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
+	for name, holds := range map[string]int{"of who asks the server": 1, "of who was passed the hold": 2} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				begun := 0
+				l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() {
+					if begun++; begun == holds {
+						panic("observer")
+					}
+				})))
+				recovered := make(chan any, 1)
+				panics := func() {
+					defer func() { recovered <- recover() }()
+					_, _ = l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Second})
+				}
+				if holds == 1 {
+					panics()
+				} else {
+					first := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+					go panics()
+					synctest.Wait()
+					release(t, first)
+				}
+				if <-recovered == nil {
+					t.Error("positive control: nothing panicked")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				lease, err := l.Acquire(ctx, locker.Rule{Key: "a", TTL: time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				release(t, lease)
+				<-time.After(time.Minute)
+				nothingLeft(t, store)
+			})
+		})
+	}
+}
+
+// A hold may be over before its cohort was told of it; who hears of both must not believe in it for ever. It is a matter of
+// scheduling, so it is tried often.
+func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
+	for range 20 {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			const ttl = time.Second
+			l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() { <-time.After(ttl) })))
+			var wg sync.WaitGroup
+			for i := range 50 { // all at once, so that they are in each other's way
+				wg.Go(func() {
+					rule := locker.Rule{Key: fmt.Sprint("a", i), TTL: ttl}
+					lease := acquire(t, l, rule)
+					<-lease.Context().Done()
+					_ = lease.Release(t.Context())
+					<-time.After(time.Minute)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+					defer cancel()
+					if _, err := l.Acquire(ctx, rule); ctx.Err() != nil {
+						t.Errorf("nobody holds the key, and it was not to be had for an hour: %v", err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}

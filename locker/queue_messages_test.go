@@ -1,0 +1,226 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// In each case a message is late, early, lost or repeated, and still nobody waits for longer than a re-check, and nobody
+// holds what somebody else holds.
+func TestMessagesAreOnlyHints(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil  func(m *lockertest.Memory, p *lockertest.Process)
+		within time.Duration
+		asks   int // acquires after the release
+	}{
+		"late":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(150 * time.Millisecond) }, 150 * time.Millisecond, 1},
+		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(3 * time.Second) }, 2 * time.Second, -1},
+		"lost":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.LoseEvents(1) }, 1300 * time.Millisecond, -1},
+		"repeated":         {func(_ *lockertest.Memory, p *lockertest.Process) { p.RepeatEvents(true) }, 0, 0},
+		"before the reply": {func(m *lockertest.Memory, _ *lockertest.Process) {
+			m.DelayReplies(locker.OpAcquire, 50*time.Millisecond)
+		}, 100 * time.Millisecond, -1},
+		"deaf":         {func(_ *lockertest.Memory, p *lockertest.Process) { p.Deafen(true) }, 1300 * time.Millisecond, -1},
+		"clock ahead":  {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(time.Second) }, 0, 1},
+		"clock behind": {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(-time.Second) }, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				ls, ps := processes(t, store, 2)
+				first := acquire(t, ls[0], locker.Rule{Key: "a", TTL: time.Minute})
+				second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Minute})
+				c.spoil(store, ps[1])
+				calls := store.Calls(locker.OpAcquire)
+				release(t, first)
+				lease := second.granted(c.within)
+				if n := store.Calls(locker.OpAcquire) - calls; c.asks >= 0 && n != c.asks {
+					t.Errorf("%d acquires after the release, want %d", n, c.asks)
+				}
+				if i, err := ls[0].Inspect(t.Context(), "a"); err != nil || i.Fence != lease.Fence() {
+					t.Fatalf("the server says %+v %v, the lease has fence %d", i, err, lease.Fence())
+				}
+				<-time.After(10 * time.Second) // whatever is still under way arrives
+				if lease.Context().Err() != nil {
+					t.Fatal(context.Cause(lease.Context()))
+				}
+				release(t, lease)
+				store.DelayReplies(locker.OpAcquire, 0)
+				<-time.After(10 * time.Second)
+				nothingLeft(t, store)
+			})
+		})
+	}
+}
+
+// A wait is measured on the server's clock, and its rate may differ from ours by 1 %.
+func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
+	for name, c := range map[string]struct {
+		slip time.Duration
+		asks int
+	}{
+		"equal clocks":        {0, 0},
+		"server fast by 0.8%": {72 * time.Millisecond, 0},
+		"server slow by 0.8%": {-72 * time.Millisecond, 0},
+		"server fast by 2%":   {180 * time.Millisecond, 1}, // then nothing is certain, and it is asked
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				ls, _ := processes(t, store, 3)
+				first := acquire(t, ls[0], locker.Rule{Key: "a"})
+				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
+				<-time.After(1500 * time.Millisecond) // all have asked again once; who is further back does so in 10 s
+				synctest.Wait()
+				<-time.After(9 * time.Second)
+				second.cancel()
+				<-second.done
+				synctest.Wait()
+				store.StepClock(c.slip)
+				calls := store.Calls(locker.OpAcquire)
+				granted := time.Now()
+				release(t, first)
+				lease := third.granted(0)
+				if n := store.Calls(locker.OpAcquire) - calls; n != c.asks {
+					t.Errorf("%d acquires after the release, want %d", n, c.asks)
+				}
+				if latest := granted.Add(2*time.Second - 22*time.Millisecond); c.asks == 0 && lease.Expires().After(latest) {
+					t.Errorf("the lease ends %v later than the server may give it away", lease.Expires().Sub(latest))
+				}
+				release(t, lease)
+			})
+		})
+	}
+}
+
+// The answer to a re-check overtakes the message of the same grant.
+func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		ps[1].DelayEvents(5 * time.Second)
+		release(t, first)
+		lease := second.granted(2 * time.Second) // by a re-check
+		<-time.After(6 * time.Second)            // the message comes now
+		third := waits(t, ls[0], locker.Rule{Key: "a"})
+		third.waitsStill()
+		if lease.Context().Err() != nil {
+			t.Fatal(context.Cause(lease.Context()))
+		}
+		release(t, lease)
+		release(t, third.granted(0))
+	})
+}
+
+// The cancel's release is lost as well, for longer than it is repeated. Then it is the message that is answered with a
+// release; without that the others would wait until the lease runs out that nobody uses.
+func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 3)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		third := waits(t, ls[2], locker.Rule{Key: "a"})
+		store.Fail(locker.OpRelease, errors.New("down"))
+		second.cancel()
+		<-second.done
+		<-time.After(2 * time.Minute)
+		store.Fail(locker.OpRelease, nil)
+		if store.Queued() != 2 {
+			t.Fatalf("positive control: %d entries, want that of the one who gave up too", store.Queued())
+		}
+		release(t, first)
+		release(t, third.granted(0))
+		nothingLeft(t, store)
+	})
+}
+
+// The server says that nobody listens for a waiter: it subscribes again, and is told of its turn as before.
+func TestWhoIsDeafSubscribesAgain(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 2)
+		first := acquire(t, ls[0], locker.Rule{Key: "a"})
+		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		ps[1].Deafen(true)
+		<-time.After(2500 * time.Millisecond) // it asks every second
+		calls := store.Calls(locker.OpAcquire)
+		release(t, first)
+		lease := second.granted(0)
+		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
+			t.Errorf("it asked %d times: nobody told it", n)
+		}
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}
+
+// The answer came too late for a lease, but not for the server, which counts from a later time.
+func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Delay(locker.OpAcquire, 995*time.Millisecond) // a lease of 1 s counts for 988 ms
+		done := make(chan *locker.Lease, 1)
+		go func() { done <- acquire(t, l, locker.Rule{Key: "a", TTL: time.Second}) }()
+		<-time.After(900 * time.Millisecond)
+		store.Delay(locker.OpAcquire, 0)
+		<-time.After(95 * time.Millisecond)
+		start := time.Now()
+		release(t, <-done)
+		since(t, start, 0, 200*time.Millisecond)
+	})
+}
+
+// Whose question hangs when its wait is over has not been told that the key is busy now.
+func TestARecheckThatHangsIsNotBusy(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		_ = acquire(t, ls[0], locker.Rule{Key: "a"})
+		w := waits(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second})
+		store.Delay(locker.OpAcquire, time.Minute)
+		<-w.done
+		store.Delay(locker.OpAcquire, 0)
+		wantErr(t, w.err, "a", locker.ErrUnavailable)
+		wantNot(t, w.err, locker.ErrBusy)
+		since(t, w.since, 8*time.Second, 0)
+	})
+}
+
+// What was told about a token is no news about the next one of the same caller. In real time, and several times: a timer and
+// a message must come together.
+func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
+	t.Parallel()
+	for range 12 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			store := lockertest.NewMemory()
+			var ls []*locker.Engine
+			for range 3 {
+				ls = append(ls, lockertest.NewLocker(t, store.NewProcess(), locker.WithFair(), locker.WithBackoff(locker.Constant(time.Nanosecond))))
+			}
+			first := acquire(t, ls[0], locker.Rule{Key: "a"})
+			start := time.Now()
+			at := func(ms int) { <-time.After(time.Until(start.Add(time.Duration(ms) * time.Millisecond))) }
+			brief := asks(t, ls[1], locker.Rule{Key: "a", TTL: 50 * time.Millisecond, AtMost: 50 * time.Millisecond})
+			at(10)
+			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})
+			at(950)
+			store.Delay(locker.OpAcquire, 40*time.Millisecond)        // the first's re-check goes out at 1000 and runs at 1040;
+			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond) // its answer comes at 1060, later than its lease lives
+			at(1033)
+			release(t, first) // the first is told of its grant while its re-check is under way
+			at(1050)
+			store.Delay(locker.OpAcquire, 0)
+			store.DelayReplies(locker.OpAcquire, 0)
+			held := long.granted(2 * time.Second) // what came too late was given back
+			<-time.After(40 * time.Millisecond)
+			if brief.over() && brief.err == nil && brief.lease.Fence() < held.Fence() && brief.lease.Expires().After(long.at) {
+				t.Errorf("fence %d counts %v into the lease with fence %d", brief.lease.Fence(), brief.lease.Expires().Sub(long.at), held.Fence())
+			}
+			release(t, held)
+		})
+	}
+}

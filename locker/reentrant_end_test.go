@@ -1,0 +1,202 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func lostNot(t *testing.T, l *locker.Lease) {
+	t.Helper()
+	if l.Context().Err() != nil {
+		t.Fatal(context.Cause(l.Context()))
+	}
+}
+
+func TestAfterALossNobodyBeginsAnew(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		first := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		second := inside(t, l, first, locker.Rule{Key: "a"})
+		ctx := context.WithoutCancel(second.Context())
+		store.Steal("a")
+		lost(t, first, locker.ErrLost)
+		lost(t, second, locker.ErrLost)
+		store.Free("a") // now it could be had
+		for _, ctx := range []context.Context{ctx, second.Context(), first.Context()} {
+			_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
+			wantErr(t, err, "a", locker.ErrLost)
+			wantErr(t, locker.RunAll(ctx, l, rulesOf("a", "b"), never(t)), "a", locker.ErrLost)
+		}
+		for _, lease := range []*locker.Lease{first, second} {
+			wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
+			wantErr(t, lease.Extend(t.Context(), time.Second), "a", locker.ErrLost)
+		}
+		_, err := l.Acquire(ctx, locker.Rule{Key: "a"}) // the release changes nothing about it
+		wantErr(t, err, "a", locker.ErrLost)
+		release(t, acquire(t, l, locker.Rule{Key: "a"})) // with the caller's own context it begins anew
+	})
+}
+
+func TestANestedRunReportsTheLoss(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+			err := locker.Run(ctx, l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+				store.Steal("a")
+				<-ctx.Done()
+				wantErr(t, context.Cause(ctx), "a", locker.ErrLost)
+				return nil
+			})
+			wantErr(t, err, "a", locker.ErrLost)
+			return nil
+		})
+		wantErr(t, err, "a", locker.ErrLost)
+		store.Free("a")
+	})
+}
+
+func TestANestedAtMostEndsOneHold(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		start := time.Now()
+		outer := acquire(t, l, locker.Rule{Key: "a"})
+		inner := inside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
+		if left := time.Until(inner.Expires()); left != 3*time.Second {
+			t.Errorf("it expires in %v", left)
+		}
+		lost(t, inner, locker.ErrExpired)
+		since(t, start, 3*time.Second, 0)
+		lostNot(t, outer)
+		wantErr(t, inner.Release(t.Context()), "a", locker.ErrExpired)
+		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
+		wantErr(t, err, "a", locker.ErrExpired)
+
+		last := inside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
+		release(t, outer)
+		lost(t, last, locker.ErrExpired)
+		synctest.Wait()
+		if store.Len() != 0 {
+			t.Error("the last hold has expired, and the lock is held")
+		}
+
+		outer = acquire(t, l, locker.Rule{Key: "a", AtMost: time.Second})
+		inner = inside(t, l, outer, locker.Rule{Key: "a"})
+		lost(t, inner, locker.ErrExpired)
+		<-time.After(time.Minute)
+	})
+}
+
+func TestTheWorkOfAllHoldsMakesOnce(t *testing.T) {
+	rule := locker.Rule{Key: "a", Once: time.Hour}
+	failed := errors.New("failed")
+	for name, tc := range map[string]struct{ outer, inner error }{
+		"both succeed":    {nil, nil},
+		"the inner fails": {nil, failed},
+		"the outer fails": {failed, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+				err := locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
+					if err := locker.Run(ctx, l, rule, func(context.Context) error { return tc.inner }); err != tc.inner {
+						t.Error(err)
+					}
+					return tc.outer
+				})
+				if err != tc.outer {
+					t.Error(err)
+				}
+				err = locker.Run(t.Context(), l, rule, nothing)
+				if done := errors.Is(err, locker.ErrDone); done != (tc.inner == nil && tc.outer == nil) {
+					t.Errorf("the second run: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestExtendOfANestedHold(t *testing.T) {
+	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a"})
+		inner := inside(t, l, outer, locker.Rule{Key: "a"})
+		if err := inner.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(outer.Expires()); left < 59*time.Minute || left != time.Until(inner.Expires()) {
+			t.Errorf("%v left", left)
+		}
+		if err := inner.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(outer.Expires()); left < 59*time.Minute {
+			t.Errorf("a nested hold has shortened the lease of the others to %v", left)
+		}
+		release(t, inner)
+		if err := outer.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(outer.Expires()); left > time.Second {
+			t.Errorf("%v left, and nobody else is there", left)
+		}
+		<-time.After(time.Minute)
+		release(t, outer)
+	})
+}
+
+func TestCloseEndsNestedHolds(t *testing.T) {
+	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
+		closed := make(chan error)
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+			return locker.Run(ctx, l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+				go func() { closed <- e.Close(context.Background()) }()
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), locker.ErrClosed) {
+					t.Errorf("cause %v", context.Cause(ctx))
+				}
+				_, err := l.Acquire(context.WithoutCancel(ctx), locker.Rule{Key: "a"})
+				wantErr(t, err, "a", locker.ErrClosed)
+				return nil
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A hold that is released while the lease is being lost, and one that comes in meanwhile, end one way or the other.
+func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
+	for range 50 {
+		reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+			outer := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			ctx := context.WithoutCancel(outer.Context())
+			var wg sync.WaitGroup
+			store.Steal("a")
+			<-time.After(time.Until(outer.Expires()) / 3) // about when the renewal is due
+			for range 8 {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						lease, err := l.Acquire(ctx, locker.Rule{Key: "a"})
+						if err != nil {
+							wantErr(t, err, "a", locker.ErrLost)
+							return
+						}
+						<-time.After(time.Millisecond)
+						if err := lease.Release(t.Context()); err != nil {
+							wantErr(t, err, "a", locker.ErrLost)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			wantErr(t, outer.Release(t.Context()), "a", locker.ErrLost)
+			store.Free("a")
+		})
+	}
+}

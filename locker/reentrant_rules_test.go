@@ -1,0 +1,124 @@
+package locker_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestModesOfNestedHolds(t *testing.T) {
+	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a"})
+		shared := inside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
+		if shared.Mode() != locker.Shared || outer.Mode() != locker.Exclusive {
+			t.Errorf("modes %v, %v", shared.Mode(), outer.Mode())
+		}
+		again := inside(t, l, shared, locker.Rule{Key: "a"}) // the lease is Exclusive all the same
+		release(t, outer)
+		release(t, shared)
+		release(t, again)
+	})
+}
+
+func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a", Mode: locker.Shared})
+		inner := inside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
+		if inner.Fence() != outer.Fence() {
+			t.Errorf("fence %d inside %d", inner.Fence(), outer.Fence())
+		}
+		before, start := calls(store), time.Now()
+		for _, holder := range []*locker.Lease{outer, inner} {
+			_, err := l.Acquire(holder.Context(), locker.Rule{Key: "a"})
+			wantErr(t, err, "a", locker.ErrUnsupported)
+			wantErr(t, locker.RunAll(holder.Context(), l, rulesOf("a", "b"), never(t)), "a", locker.ErrUnsupported)
+		}
+		since(t, start, 0, 0)
+		if calls(store) != before {
+			t.Error("the Store was asked")
+		}
+		release(t, outer)
+		release(t, inner)
+	})
+}
+
+func TestOnlyWhoHoldsAloneDowngrades(t *testing.T) {
+	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
+		outer := acquire(t, l, locker.Rule{Key: "a"})
+		inner := inside(t, l, outer, locker.Rule{Key: "a"})
+		wantErr(t, outer.Downgrade(t.Context()), "a", locker.ErrUnsupported)
+		release(t, outer)
+		if err := inner.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared, Wait: locker.NoWait})
+		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
+		wantErr(t, err, "a", locker.ErrUnsupported)
+		release(t, inside(t, l, inner, locker.Rule{Key: "a", Mode: locker.Shared}))
+		release(t, reader)
+		release(t, inner)
+	})
+}
+
+func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		lease := acquire(t, l, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Minute})
+		before := calls(store)
+		for text, rule := range map[string]locker.Rule{
+			"Once":    {Key: "a", Once: time.Hour},
+			"AtLeast": {Key: "a", AtLeast: time.Hour},
+		} {
+			_, err := l.Acquire(lease.Context(), rule)
+			wantErr(t, err, "a", locker.ErrUnsupported)
+			if !strings.Contains(err.Error(), "put "+text+" there") {
+				t.Errorf("the text does not teach: %v", err)
+			}
+		}
+		_, err := l.Acquire(lease.Context(), locker.Rule{Key: "a", TTL: -1})
+		wantErr(t, err, "a", locker.ErrInvalidRule)
+		release(t, inside(t, l, lease, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Second, TTL: time.Hour, Wait: locker.NoWait}))
+		if calls(store) != before {
+			t.Error("the Store was asked")
+		}
+		release(t, lease)
+		<-time.After(time.Minute)
+	})
+}
+
+func TestAReentrantOverAReentrant(t *testing.T) {
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
+		outermost := locker.NewReentrant(l)
+		lease := acquire(t, outermost, locker.Rule{Key: "a"})
+		nested := inside(t, outermost, lease, locker.Rule{Key: "a"})
+		if err := nested.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		release(t, lease)
+		lostNot(t, nested)
+		store.Steal("a")
+		lost(t, nested, locker.ErrLost)
+		store.Free("a")
+	})
+}
+
+func TestANewReentrantThatCannotBeMeantRefuses(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		var none *locker.Engine
+		for name, l := range map[string]locker.Locker{
+			"no Locker":    locker.NewReentrant(nil),
+			"a nil Engine": locker.NewReentrant(none),
+			"a nil option": locker.NewReentrant(e, nil),
+		} {
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+			wantErr(t, err, "a", locker.ErrUnsupported)
+			wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a"), never(t)), "a", locker.ErrUnsupported)
+			if !strings.Contains(err.Error(), "NewReentrant") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}

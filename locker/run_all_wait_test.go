@@ -1,0 +1,177 @@
+package locker_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestRunAllWaitsForEachKeyInItsQueue(t *testing.T) {
+	for name, wrap := range wraps {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				l := wrap(lockertest.NewLocker(t, store, locker.WithFair()))
+				other := lockertest.NewLocker(t, store, locker.WithFair())
+				b, d := acquire(t, other, locker.Rule{Key: "b"}), acquire(t, other, locker.Rule{Key: "d"})
+				done := make(chan error, 1)
+				go func() { done <- locker.RunAll(t.Context(), l, rulesOf("d", "c", "b", "a"), nothing) }()
+				synctest.Wait()
+				later := waits(t, other, locker.Rule{Key: "b"})
+				if !isHeld(t, other, "a") || isHeld(t, other, "c") {
+					t.Fatal("it does not take its keys in order")
+				}
+				release(t, b)
+				synctest.Wait()
+				if ended(later.done) {
+					t.Fatal("who came later overtook it")
+				}
+				if !isHeld(t, other, "c") {
+					t.Fatal("it did not go on")
+				}
+				release(t, d)
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				release(t, later.granted(time.Second))
+				if store.Len() != 0 || store.Queued() != 0 {
+					t.Fatalf("%d keys are held, %d are in a queue", store.Len(), store.Queued())
+				}
+			})
+		})
+	}
+}
+
+func isHeld(t *testing.T, l *locker.Engine, key string) bool {
+	t.Helper()
+	i, err := l.Inspect(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i.Held
+}
+
+// wraps are ways to give an Engine to RunAll.
+var wraps = map[string]func(*locker.Engine) locker.Locker{
+	"an Engine":      func(e *locker.Engine) locker.Locker { return e },
+	"another Locker": func(e *locker.Engine) locker.Locker { return plain{e} },
+	"a Reentrant":    func(e *locker.Engine) locker.Locker { return locker.NewReentrant(e) },
+	"both":           func(e *locker.Engine) locker.Locker { return plain{locker.NewReentrant(plain{e})} },
+}
+
+func TestRunAllNamesTheKeyThatItCannotHave(t *testing.T) {
+	for name, wrap := range wraps {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				l := wrap(e)
+				b := acquire(t, e, locker.Rule{Key: "b"})
+				rules := rulesOf("a", "b", "c")
+				for i := range rules {
+					rules[i].Wait = locker.NoWait
+				}
+				wantErr(t, locker.RunAll(t.Context(), l, rules, never(t)), "b", locker.ErrBusy)
+
+				for i := range rules {
+					rules[i].Wait = 3 * time.Second
+				}
+				start := time.Now()
+				wantErr(t, locker.RunAll(t.Context(), l, rules, never(t)), "b", locker.ErrBusy)
+				since(t, start, 3*time.Second, time.Millisecond)
+
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				wantErr(t, locker.RunAll(ctx, l, rulesOf("a", "b", "c"), never(t)), "b", context.DeadlineExceeded, locker.ErrBusy)
+
+				wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", ""), never(t)), "", locker.ErrInvalidKey)
+				if store.Len() != 1 {
+					t.Fatalf("%d keys are held, of which one is the other's", store.Len())
+				}
+				release(t, b)
+			})
+		})
+	}
+}
+
+// The waits for the keys of one RunAll are not added up.
+func TestRunAllWaitsForAllTogether(t *testing.T) {
+	for name, wrap := range wraps {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				for _, key := range []string{"a", "b", "c"} {
+					lease := acquire(t, e, locker.Rule{Key: key})
+					d := map[string]time.Duration{"a": 2 * time.Second, "b": 4 * time.Second, "c": time.Hour}[key]
+					time.AfterFunc(d, func() { release(t, lease) })
+				}
+				rules := rulesOf("a", "b", "c")
+				for i := range rules {
+					rules[i].Wait = 5 * time.Second
+				}
+				start := time.Now()
+				wantErr(t, locker.RunAll(t.Context(), wrap(e), rules, never(t)), "c", locker.ErrBusy)
+				since(t, start, 5*time.Second, 10*time.Millisecond)
+				<-time.After(2 * time.Hour)
+			})
+		})
+	}
+}
+
+func TestRunAllDoesNotWaitForItself(t *testing.T) {
+	for name, wrap := range map[string]func(*locker.Engine) locker.Locker{"an Engine": wraps["an Engine"], "another Locker": wraps["another Locker"]} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				l := wrap(lockertest.NewLocker(t, store))
+				err := locker.Run(t.Context(), l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
+					err := locker.RunAll(ctx, l, rulesOf("a", "b"), never(t))
+					wantErr(t, err, "b", locker.ErrUnsupported)
+					if !strings.Contains(err.Error(), "NewReentrant") {
+						t.Errorf("the text does not teach: %v", err)
+					}
+					return locker.RunAll(ctx, l, rulesOf("c", "d"), nothing)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if store.Len() != 0 {
+					t.Fatal("something is held")
+				}
+			})
+		})
+	}
+}
+
+// Two of them would wait for each other for ever, if RunAll waited against the order.
+func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
+	for name, wrap := range wraps {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				l := wrap(e)
+				err := locker.RunAll(t.Context(), l, rulesOf("b"), func(ctx context.Context) error {
+					if err := locker.RunAll(ctx, l, rulesOf("a"), nothing); err != nil { // it is free
+						t.Error(err)
+					}
+					defer release(t, acquire(t, e, locker.Rule{Key: "a"}))
+					err := locker.RunAll(ctx, l, rulesOf("a"), never(t))
+					wantErr(t, err, "a", locker.ErrBusy)
+					if !strings.Contains(err.Error(), "already holds b") {
+						t.Errorf("the text does not teach: %v", err)
+					}
+					// A plain Run waits: it has no order to keep.
+					ctx, cancel := context.WithTimeout(ctx, time.Minute)
+					defer cancel()
+					wantErr(t, locker.Run(ctx, l, locker.Rule{Key: "a"}, never(t)), "a", context.DeadlineExceeded)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
