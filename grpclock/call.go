@@ -132,7 +132,7 @@ func (g *guard) open(ctx context.Context, c *call) bool {
 	if g.breaker == nil || !g.breaker.Open() {
 		return false
 	}
-	g.report(ctx, unavailable.problem(c, locker.ErrUnavailable))
+	g.without(ctx, unavailable.problem(c, locker.ErrUnavailable))
 	return true
 }
 
@@ -142,6 +142,12 @@ func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err err
 		return false
 	}
 	g.breaker.Failed(locks[0].Key)
-	g.report(ctx, unavailable.problem(c, err))
+	g.without(ctx, unavailable.problem(c, err))
 	return true
+}
+
+// without reports a call that runs without a lock because of p.
+func (g *guard) without(ctx context.Context, p *Problem) {
+	g.event(ctx, cmp.Or(p.Rule, unnamed), eventUnguarded, 0)
+	g.show(ctx, p)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -72,6 +73,7 @@ type guard struct {
 	locker   locker.Locker // plain, or receiver
 	receiver *delegate.Receiver
 	breaker  *breaker.Breaker // nil without WithFailOpen
+	events   requestObserver  // nil: nobody counts calls
 }
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
@@ -86,6 +88,7 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 		return nil, err
 	}
 	g := &guard{config: cfg, rules: rules, plain: l, locker: l}
+	g.events, _ = l.(requestObserver)
 	if g.delegation {
 		if g.receiver, err = delegate.NewReceiver(l, g.delegated...); err != nil {
 			return nil, fmt.Errorf("grpclock: %s: WithDelegation: %w", what, err)
@@ -132,10 +135,11 @@ func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) 
 	case len(locks) == 0 || g.open(ctx, c):
 		return handler(ctx, c.req)
 	}
-	ran := false
+	ran, began, call := false, time.Now(), ctx
 	var failure error
 	err = run(ctx, g.locker, locks, func(ctx context.Context) error {
 		ran = true
+		g.acquired(call, locks, began)
 		if resp, failure = handler(ctx, c.req); failure != nil {
 			return errFailed
 		}

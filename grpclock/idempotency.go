@@ -116,7 +116,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	if err != nil {
 		return nil, g.refuse(ctx, c, err)
 	}
-	w := work{guard: g, call: c, handler: handler}
+	w := work{guard: g, call: c, handler: handler, outer: ctx, began: time.Now()}
 	keeper := idempotency.Keeper{Locker: g.plain, Store: g.Store, Lifetime: g.Lifetime, FinishWithin: g.FinishWithin}
 	answer, err := keeper.Do(ctx, req, w.run)
 	switch {
@@ -130,6 +130,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	case w.ran:
 		return nil, g.answer(ctx, uncommitted.problem(c, err))
 	case err == nil:
+		g.event(ctx, idempotencyName, eventReplayed, 0)
 		return g.replay(ctx, c, answer.Response)
 	case g.opens(ctx, c, []locker.Rule{req.Rule}, err):
 		return handler(ctx, c.req)
@@ -166,6 +167,8 @@ type work struct {
 	guard   *guard
 	call    *call
 	handler grpc.UnaryHandler
+	outer   context.Context // of the call
+	began   time.Time
 
 	ran     bool
 	resp    any
@@ -174,6 +177,7 @@ type work struct {
 
 func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
 	w.ran = true
+	w.guard.event(w.outer, idempotencyName, eventAcquired, time.Since(w.began))
 	r := &recorder{outer: grpc.ServerTransportStreamFromContext(ctx), method: w.call.name}
 	w.resp, w.failure = w.guard.locked(grpc.NewContextWithServerTransportStream(ctx, r), w.call, w.handler)
 	out.Failed = w.failure != nil

@@ -201,8 +201,14 @@ func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
 	return p
 }
 
-// report hands p to the functions of WithObserve.
+// report counts the call as p says, and hands p to the functions of WithObserve.
 func (g *guard) report(ctx context.Context, p *Problem) {
+	g.refused(ctx, p)
+	g.show(ctx, p)
+}
+
+// show hands p to the functions of WithObserve.
+func (g *guard) show(ctx context.Context, p *Problem) {
 	for _, see := range g.observe {
 		see(ctx, p)
 	}

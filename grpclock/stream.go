@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -99,13 +100,14 @@ func (s *guardedStream) acquire() error {
 	case len(locks) == 0 || s.guard.open(s.base, s.call):
 		return s.goWithout()
 	}
-	held := make(chan context.Context, 1)
+	held, began := make(chan context.Context, 1), time.Now()
 	if !s.ask(locks, held) {
 		return s.refuse(context.Canceled)
 	}
 	select {
 	case ctx := <-held:
 		s.ctx.hold(ctx)
+		s.guard.acquired(s.base, locks, began)
 		s.watch.start()
 		context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
 		return nil

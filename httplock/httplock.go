@@ -64,6 +64,7 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 		return nil, err
 	}
 	m := &middleware{config: cfg, server: l, locker: l, templates: templates}
+	m.events, _ = l.(requestObserver)
 	if cfg.delegated {
 		if m.receiver, err = delegate.NewReceiver(l, cfg.delegation...); err != nil {
 			return nil, fmt.Errorf("WithDelegation: %w", err)
@@ -108,6 +109,7 @@ type middleware struct {
 	templates key.Templates[*http.Request]
 	receiver  *delegate.Receiver // nil without WithDelegation
 	keeper    idempotency.Keeper // without a Store it is not used
+	events    requestObserver    // nil: nobody counts requests
 	breaker   breaker
 }
 
@@ -157,7 +159,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	work := func(ctx context.Context) error {
 		ran = true
 		wait.grant()
-		return m.handle(ctx, time.Since(began), out, r, next)
+		waited := time.Since(began)
+		m.event(r, eventAcquired, waited)
+		return m.handle(ctx, waited, out, r, next)
 	}
 	if more == nil {
 		err = locker.Run(wait.context(r.Context()), m.locker, first, work)
@@ -188,7 +192,8 @@ var errOutage = fmt.Errorf("%w: the last request that asked had no answer", lock
 
 // unguarded runs a request without a lock, as WithFailOpen says.
 func (m *middleware) unguarded(out response, r *http.Request, next http.Handler, err error) {
-	m.report(r, unavailable.problem(err))
+	m.show(r, unavailable.problem(err))
+	m.event(r, eventUnguarded, 0)
 	next.ServeHTTP(out, r)
 }
 

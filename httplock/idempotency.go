@@ -105,6 +105,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		ran = true
 		wait.grant()
 		waited := time.Since(began)
+		m.event(r, eventAcquired, waited)
 		showWait(waited, h.header)
 		stalled = m.call(ctx, waited, out, h, r, next)
 		return m.outcome(r, h)
@@ -123,6 +124,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 	case err != nil:
 		m.unlocked(out, r, next, err)
 	default:
+		m.event(r, eventReplayed, 0)
 		h.repeat(answer.Response)
 		h.send()
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/errtype"
@@ -231,7 +232,16 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 	}
 }
 
+// report counts the request as p says, and hands p to the functions of WithObserve.
 func (m *middleware) report(r *http.Request, p *Problem) {
+	if m.events != nil {
+		m.event(r, strings.ReplaceAll(p.Code, "-", "_"), 0)
+	}
+	m.show(r, p)
+}
+
+// show hands p to the functions of WithObserve.
+func (m *middleware) show(r *http.Request, p *Problem) {
 	for _, see := range m.observe {
 		see(r, p)
 	}

@@ -49,6 +49,30 @@ type Observer interface {
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
+// A RequestObserver is an Observer that is also notified of requests: what an adapter, such as
+// package httplock, did with a request that it guards. So requests are seen for which no lock was
+// asked, because they had no valid key.
+type RequestObserver interface {
+	Observer
+	// Request is called when a request got its lock, when it was refused, and when it lost its
+	// lock. ctx is that of the request. It must be fast, as [Observer] says.
+	Request(ctx context.Context, e RequestEvent)
+}
+
+// RequestEvent says what became of the lock of a request.
+type RequestEvent struct {
+	Name   string        // Rule.Name
+	Result string        // in one word of the adapter, such as "acquired" or "invalid_key"; there are few
+	Waited time.Duration // from the question for the lock to the grant; 0 for other results
+}
+
+// ObserveRequest notifies the Observer, if it is a RequestObserver. It is for adapters.
+func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
+	if o, ok := e.cfg.observer.(RequestObserver); ok {
+		o.Request(ctx, event)
+	}
+}
+
 // A Warner is an Observer that also wants to hear what is unsafe about the server. Without one, warnings go to
 // slog.Default. Each warning is given at most once per Engine.
 type Warner interface {

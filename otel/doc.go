@@ -14,6 +14,14 @@
 // latchkit.lock.acquire.duration counts and times the acquires by name, mode and result; its
 // exemplars lead back to the spans.
 //
+// The adapters for HTTP and gRPC also report requests: the counter latchkit.lock.requests counts
+// them by name and result, and the span around the request, mostly the server's, gets the
+// attributes latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The results
+// are acquired; replayed, for an answer that was stored; unguarded, for a request that ran without
+// a lock because the adapter fails open; and why a request was refused or lost its lock: lock_busy,
+// invalid_key, body_too_large, unsupported_media_type, idempotency_key_reused, delegation_refused
+// and the other codes of httplock and reasons of grpclock, in lower case.
+//
 // What the attributes say, and when a span is an error:
 //
 //	latchkit.lock.name           the Rule's Name; _OTHER from the 257th on

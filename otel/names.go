@@ -46,8 +46,12 @@ var verbs = [...]string{
 	locker.OpTransact: "transact",
 }
 
-// The instrument.
+// The instruments.
 const (
+	requestsName        = "latchkit.lock.requests"
+	requestsUnit        = "{request}"
+	requestsDescription = "Requests that adapters guarded, by what became of them. One that lost its lock counts twice."
+
 	durationName        = "latchkit.lock.acquire.duration"
 	durationUnit        = "s"
 	durationDescription = "How long acquires took, from the call to the grant or the refusal, the wait included."

@@ -34,6 +34,10 @@ func New(opts ...Option) (locker.Observer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("otellock: the MeterProvider refuses %s: %w", durationName, err)
 	}
+	o.requests, err = meter.Int64Counter(requestsName, metric.WithUnit(requestsUnit), metric.WithDescription(requestsDescription))
+	if err != nil {
+		return nil, fmt.Errorf("otellock: the MeterProvider refuses %s: %w", requestsName, err)
+	}
 	return o, nil
 }
 
@@ -44,10 +48,11 @@ type observer struct {
 	config
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
+	requests metric.Int64Counter
 	targets  targets
 }
 
-var _ locker.Observer = (*observer)(nil)
+var _ locker.RequestObserver = (*observer)(nil)
 
 // measures reports whether somebody reads the histogram. Before version 1.40 of OpenTelemetry, only
 // the no-op histogram shows that nobody does.
@@ -67,8 +72,12 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 		return ctx, nil
 	}
 	t := o.targets.of(rule.Name)
+	around := ctx
 	ctx, span := o.tracer.Start(ctx, t.span[op], t.start[rule.Mode&1]...)
 	traced := span.IsRecording()
+	if traced && op == locker.OpHold {
+		ctx = context.WithValue(ctx, surroundingKey{}, surrounding(around))
+	}
 	timed := op == locker.OpAcquire && o.measures(ctx)
 	if traced {
 		o.describe(span, rule)

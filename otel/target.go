@@ -72,6 +72,7 @@ type target struct {
 
 	mu     sync.RWMutex
 	series map[series][]metric.RecordOption
+	counts map[string][]metric.AddOption // of requests, by result
 }
 
 // series is what tells one time series of a name from another.
@@ -83,7 +84,7 @@ type series struct {
 
 func newTarget(cfg config, name string) *target {
 	name = printable(name)
-	t := &target{name: name, extra: cfg.metricAttributes, series: make(map[series][]metric.RecordOption)}
+	t := &target{name: name, extra: cfg.metricAttributes, series: make(map[series][]metric.RecordOption), counts: make(map[string][]metric.AddOption)}
 	for op, verb := range verbs {
 		t.span[op] = verb + " " + name
 	}

@@ -1,10 +1,12 @@
 package otellock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,7 +180,8 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			}
 			ended := make(chan struct{}, 2)
 			client := place(t, rules, grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-				defer func() { ended <- struct{}{} }()
+				ctx, span := tel.tracer.Start(ctx, "call")
+				defer func() { span.End(); ended <- struct{}{} }()
 				if tc.patient > 0 {
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, tc.patient)
@@ -239,6 +242,15 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			}
 			if tc.reason != "" && rule != "order" {
 				t.Errorf("the ErrorInfo has the rule %q", rule)
+			}
+			result := cmp.Or(strings.ToLower(tc.reason), "acquired")
+			if !slices.ContainsFunc(tel.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
+				return s.Name() == "call" && strings.Contains(text(s.Attributes())+" ", " result="+result+" ")
+			}) {
+				t.Errorf("no span around a call has the result %s", result)
+			}
+			if counts := tel.requests(t); counts["order "+result] == 0 {
+				t.Errorf("counted are %v, want the result %s", counts, result)
 			}
 			var lines []string
 			for _, line := range tel.told(t) {

@@ -1,6 +1,7 @@
 package otellock_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -56,6 +57,7 @@ type exchange struct {
 	code   string // of the Problem
 	retry  string // Retry-After
 	failed bool   // the request's own span has the code as error.type
+	result string // of the lock, on the request's span; by default the code, or acquired
 	spans  []string
 }
 
@@ -154,7 +156,7 @@ var exchanges = map[string]exchange{
 		before: func(_ *testing.T, w *stage) {
 			w.store.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 		},
-		status: 200, failed: true, code: "lock-unavailable",
+		status: 200, failed: true, code: "lock-unavailable", result: "unguarded",
 		spans: []string{"acquire customer: Error(unavailable) error.type=unavailable mode=exclusive name=customer result=unavailable ttl=30 wait.attempts=1"},
 	},
 	"closed": {
@@ -368,6 +370,7 @@ func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, f
 			t.Errorf("%q is no child of the request", s.Name())
 		}
 	}
+	tel.surrounded(t, request, cmp.Or(x.result, strings.ReplaceAll(x.code, "-", "_"), "acquired"))
 	kind := ""
 	for _, a := range request.Attributes() {
 		if a.Key == "error.type" {

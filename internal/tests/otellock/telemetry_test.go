@@ -81,10 +81,51 @@ func (tel *telemetry) histogram(t testing.TB) metricdata.Histogram[float64] {
 				}
 				return m.Data.(metricdata.Histogram[float64])
 			}
-			t.Errorf("unexpected instrument %q", m.Name)
+			if m.Name != "latchkit.lock.requests" {
+				t.Errorf("unexpected instrument %q", m.Name)
+			}
 		}
 	}
 	return metricdata.Histogram[float64]{}
+}
+
+// requests returns the count of requests of each result, as "name result".
+func (tel *telemetry) requests(t testing.TB) map[string]int64 {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := tel.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[string]int64)
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != "latchkit.lock.requests" {
+				continue
+			}
+			for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
+				name, _ := p.Attributes.Value("latchkit.lock.name")
+				result, _ := p.Attributes.Value("latchkit.lock.result")
+				counts[name.AsString()+" "+result.AsString()] = p.Value
+			}
+		}
+	}
+	return counts
+}
+
+// surrounded checks that the span around a request names the result of its lock, and that the
+// request was counted with that result.
+func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, result string) {
+	t.Helper()
+	words := " " + text(span.Attributes()) + " "
+	if !strings.Contains(words, " result="+result+" ") || !strings.Contains(words, " name=") {
+		t.Errorf("the span around the request has%swant the result %s", words, result)
+	}
+	for counted := range tel.requests(t) {
+		if strings.HasSuffix(counted, " "+result) {
+			return
+		}
+	}
+	t.Errorf("counted are %v, want the result %s", tel.requests(t), result)
 }
 
 // told puts the spans of locks into one line each, in the order of their ends: "acquire order:

@@ -1,0 +1,46 @@
+package grpclock
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// requestObserver is a Locker whose Observer counts requests. Every Engine is one.
+type requestObserver interface {
+	ObserveRequest(ctx context.Context, e locker.RequestEvent)
+}
+
+// The results of calls that are no Problems.
+const (
+	eventAcquired  = "acquired"
+	eventReplayed  = "replayed"
+	eventUnguarded = "unguarded"
+)
+
+// unnamed is the name of a call that was refused before its rule was looked up.
+const unnamed = "lock"
+
+// event reports what became of the lock called name to the Locker's Observer.
+func (g *guard) event(ctx context.Context, name, result string, waited time.Duration) {
+	if g.events != nil {
+		g.events.ObserveRequest(ctx, locker.RequestEvent{Name: name, Result: result, Waited: waited})
+	}
+}
+
+// acquired reports that a call got its locks, which it has asked for at began.
+func (g *guard) acquired(ctx context.Context, locks []locker.Rule, began time.Time) {
+	if g.events != nil {
+		g.event(ctx, locks[0].Name, eventAcquired, time.Since(began))
+	}
+}
+
+// refused reports why a call did not get its lock, or lost it.
+func (g *guard) refused(ctx context.Context, p *Problem) {
+	if g.events != nil {
+		g.event(ctx, cmp.Or(p.Rule, unnamed), strings.ToLower(p.Reason), 0)
+	}
+}

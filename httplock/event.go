@@ -1,0 +1,31 @@
+package httplock
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// requestObserver is a Locker whose Observer counts requests. Every Engine is one.
+type requestObserver interface {
+	ObserveRequest(ctx context.Context, e locker.RequestEvent)
+}
+
+// The results of requests that are no Problems.
+const (
+	eventAcquired  = "acquired"
+	eventReplayed  = "replayed"
+	eventUnguarded = "unguarded"
+)
+
+// event reports what became of r's lock to the Locker's Observer.
+func (m *middleware) event(r *http.Request, result string, waited time.Duration) {
+	if m.events != nil {
+		m.events.ObserveRequest(r.Context(), locker.RequestEvent{
+			Name: cmp.Or(m.name, m.templates.Name()), Result: result, Waited: waited,
+		})
+	}
+}

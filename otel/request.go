@@ -1,0 +1,55 @@
+package otellock
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Request counts a request that an adapter guards, and describes the lock on the span that
+// surrounds the request, mostly the server's: there the refusal of a lock and one of the handler
+// can be told apart. Of several locks of a request, the last event counts.
+func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
+	t := o.targets.of(e.Name)
+	o.requests.Add(ctx, 1, t.requests(e.Result)...)
+	span := surrounding(ctx)
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(attribute.String(nameKey, t.name), attribute.String(resultKey, e.Result))
+	if e.Waited >= time.Millisecond {
+		span.SetAttributes(attribute.Float64(waitedKey, e.Waited.Seconds()))
+	}
+}
+
+// requests returns the attributes of one count.
+func (t *target) requests(result string) []metric.AddOption {
+	t.mu.RLock()
+	opts, ok := t.counts[result]
+	t.mu.RUnlock()
+	if ok {
+		return opts
+	}
+	attrs := append([]attribute.KeyValue(nil), t.extra...)
+	attrs = append(attrs, attribute.String(nameKey, t.name), attribute.String(resultKey, result))
+	opts = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counts[result] = opts
+	return opts
+}
+
+type surroundingKey struct{}
+
+// surrounding returns the span around the work of ctx, also where a "hold NAME" is in between.
+func surrounding(ctx context.Context) trace.Span {
+	if span, ok := ctx.Value(surroundingKey{}).(trace.Span); ok {
+		return span
+	}
+	return trace.SpanFromContext(ctx)
+}
