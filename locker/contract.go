@@ -2,8 +2,8 @@ package locker
 
 import "github.com/latchkit/latchkit/locker/store"
 
-// What users see of the contract between the Engine and its Stores. The rest of it is in package store, for those who write a
-// Store of their own.
+// This is the part of the contract between the Engine and its Stores that users see. The rest is in
+// package store, for authors of a Store.
 type (
 	// A Store makes the atomic steps of one kind of lock: see package store.
 	Store = store.Store
@@ -11,33 +11,36 @@ type (
 	Mode = store.Mode
 	// Info says who holds a key: see [Engine.Inspect].
 	Info = store.Info
-	// A Warning says that the server is set up so that locks can be lost: see [Warner].
+	// A Warning reports a setting of the server that can lose locks: see [Warner].
 	Warning = store.Warning
-	// NodeError is what one node of a quorum had to say. [errors.As] finds the first; [ErrQuorum] has all of them inside.
+	// NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;
+	// [errors.As] finds the first.
 	NodeError = store.NodeError
-	// Node is how one node of a quorum stands to its set: see [Engine.Nodes].
+	// Node is the state of one node of a quorum: see [Engine.Nodes].
 	Node = store.Node
-	// NodeState is how a node stands to its set, in a word.
+	// NodeState says in a word whether a node votes, or why it does not.
 	NodeState = store.NodeState
-	// A Delegation is what lets a call in another process join a lease: see [Lease.Delegate].
+	// A Delegation lets a call in another process join a lease: see [Lease.Delegate].
 	Delegation = store.Delegation
 )
 
 const (
 	// Exclusive admits one holder. It is the zero value.
 	Exclusive = store.Exclusive
-	// Shared admits many holders, and no exclusive one. Lockers without readers answer [ErrUnsupported].
+	// Shared admits many Shared holders at once, and no Exclusive one. Lockers without readers
+	// answer [ErrUnsupported].
 	Shared = store.Shared
 
 	// NodeUnknown: the node was not asked yet.
 	NodeUnknown = store.NodeUnknown
 	// NodeVotes: the node votes.
 	NodeVotes = store.NodeVotes
-	// NodeBehind: the node learns of a change of its set, and votes after that.
+	// NodeBehind: the set of nodes has changed, and the node does not know it yet. The node votes
+	// as soon as it does.
 	NodeBehind = store.NodeBehind
-	// NodeJoins: the node may have forgotten leases, and votes when all of them are over.
+	// NodeJoins: the node may have forgotten leases. It votes when all of them are over.
 	NodeJoins = store.NodeJoins
-	// NodeForms: fewer than half of the nodes remember their leases, and all of them become a set anew.
+	// NodeForms: fewer than half of the nodes remember their leases. All nodes form the set anew.
 	NodeForms = store.NodeForms
 	// NodeClock: the node's clock is wrong, or has stepped.
 	NodeClock = store.NodeClock

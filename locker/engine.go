@@ -14,24 +14,25 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// An Engine turns a [Store] into a [Locker]. It owns the tokens, the deadlines, the waiting, the
-// renewals and the undoing of what was left unclear; the Store only makes atomic steps. Make one
-// with [New] or a constructor such as [NewSingle], share it, and Close it when the service stops.
+// An Engine turns a [Store] into a [Locker]. The Engine owns the tokens, the deadlines, the
+// waiting, the renewals and the undoing of unclear calls. The Store only makes atomic steps. Make
+// one with [New] or a constructor such as [NewSingle], share it, and Close it when the service
+// stops.
 type Engine struct {
 	store    Store
 	readers  store.Downgrader // the same Store; nil: it has no readers
-	confirms bool             // grants that messages bring need a confirmation
+	confirms bool             // grants by message need a confirmation
 	cfg      config
 	keeper   keeper
 	steps    calls.Steps    // of the Store
-	foreign  *calls.Foreign // the same, if the Store does not begin them itself
+	foreign  *calls.Foreign // the same, if the Store has no Steps of its own
 	cohorts  cohorts
 	waiters  waiters
 	post     post
 	times    holdStats
 	timers   calls.Timers
 	pace     *ttlTuner // nil: TTLs are fixed
-	joined   *Engine   // of leases that were joined; nil where that cannot be
+	joined   *Engine   // the Engine of leases that were joined; nil if the Store has no Joiner
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
@@ -40,14 +41,14 @@ type Engine struct {
 	examine    sync.Once
 	closing    chan struct{} // closed when Close begins
 	closed     chan struct{} // closed when it has ended
-	closeErr   error         // what it returned
+	closeErr   error         // what Close returned
 	once       sync.Once
-	background context.Context // of calls that nobody waits for; ends when Close has ended
+	background context.Context // of calls that no caller waits for; ends when Close has ended
 	cut        context.CancelFunc
 }
 
-// New returns a Locker over s. The constructors of the kinds of lock call it; call it for a Store
-// of your own.
+// New returns a Locker on s. The constructors for each kind of lock call it. Call it yourself for a
+// Store of your own.
 func New(s Store, opts ...Option) (*Engine, error) {
 	if typednil.Is(s) {
 		return nil, errors.New("latchkit: New: the Store is nil")
@@ -90,32 +91,32 @@ func newEngine(s Store, cfg config) *Engine {
 
 var _ Locker = (*Engine)(nil)
 
-// Acquire takes the lock that rule describes, waiting as rule.Wait says. ctx ends the wait, at
-// once, even while a call to the server hangs; what was left unclear by then is undone in the
-// background. ctx does not end the lease that was granted: use [Run], or Lease.Context, for work
-// that must end with the lease.
+// Acquire takes the lock that rule describes, and waits as rule.Wait says. The end of ctx ends the
+// wait at once, even while a call to the server hangs; a call without an answer is then undone in
+// the background. The end of ctx does not end a lease that was granted. For work that must end with
+// the lease, use [Run] or Lease.Context.
 //
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
-// ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err() when ctx ended the wait, with ErrBusy beside
-// it where a holder was seen.
+// ErrInvalidKey, ErrInvalidRule, ErrClosed; or ctx.Err() when ctx ended the wait, joined with
+// ErrBusy if a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return e.acquire(ctx, rule, nil)
 }
 
-// acquire is Acquire, or with a pass Join.
+// acquire does the work of Acquire, and with a pass that of Join.
 func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Delegation) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
-	defer e.acquires.Leave() // Close waits, because what is unclear then is undone before it stops the cleaner
+	defer e.acquires.Leave() // Close waits for this call, and stops the undos afterwards
 	a.pass = pass
 	a.observe()
 	return a.end(a.run())
 }
 
-// newAcquisition makes the acquisition of one call of Acquire, and counts it among those that are
-// under way. Nothing was sent, and nobody was told, when it fails.
+// newAcquisition makes the acquisition of one call of Acquire, and counts it among those under way.
+// When it fails, nothing was sent and nothing was observed.
 func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, error) {
 	adaptive := e.pace != nil && rule.TTL == 0
 	if adaptive {
@@ -123,7 +124,7 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 	}
 	rule, err := e.cfg.resolve(rule)
 	a := &acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx, ctx: ctx}
-	a.ticket = &a.own // its outcome may be told before it asks
+	a.ticket = &a.own // its outcome may be needed before it asks
 	if err == nil {
 		err = a.mindOrder(ctx)
 	}
@@ -136,7 +137,8 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 	return a, nil
 }
 
-// Inspect says who holds key now. It is a look, not a lock: the answer may be old when it arrives.
+// Inspect returns the holder of key now. The answer may be out of date when it arrives: Inspect
+// does not lock.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
@@ -152,7 +154,7 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 // never renewed. Until then the holder may keep working, so let the data check the fence. reason is
 // shown to the holder; do not put secrets in it.
 //
-// Errors: ErrGone when no holder has that fence any more, so a repeated Revoke hits no other
+// Errors: ErrGone when no holder has that fence any more, so a repeated Revoke cannot hit another
 // holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason string) error {
 	if err := store.CheckKey(e.cfg.prefix + key); err != nil {
@@ -178,8 +180,8 @@ func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason st
 	return err
 }
 
-// RaiseFence makes the next fence of key larger than atLeast: the repair when the server lost its
-// counter and the database remembers a larger one. It never lowers it.
+// RaiseFence makes the next fence of key larger than atLeast. It repairs a key after the server
+// lost its counter and the database remembers a larger fence. It never lowers the fence.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
@@ -193,7 +195,7 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 	return err
 }
 
-// administer makes one call about key, raced against ctx.
+// administer makes one call about key, and stops waiting for it when ctx ends.
 func administer[T any](ctx context.Context, e *Engine, op Op, key string, call func(l string) (T, error)) (T, error) {
 	var none T
 	l := e.cfg.prefix + key
@@ -214,14 +216,15 @@ func administer[T any](ctx context.Context, e *Engine, op Op, key string, call f
 	}
 }
 
-// Close stops the Locker: no more admissions, waiters end with ErrClosed, and so do the contexts of
-// leases. It waits until the functions of [Run] have returned and their leases are released,
-// renewing them meanwhile, and until what was left unclear is undone; at most until ctx ends. Keys
-// that are still held then run out by their TTL. Leases taken by hand may be released after Close.
-// The Store's client is the caller's and stays open.
+// Close stops the Locker. It admits no new callers. Waiters, and the contexts of leases, end with
+// ErrClosed. Close then waits, at most until ctx ends, until the functions of [Run] have returned
+// and their leases are released, and until unclear calls are undone. Meanwhile it renews the
+// leases. A key that is still held after Close stays locked until its TTL is over. Leases that were
+// taken with Acquire may be released after Close. The Store's client belongs to the caller and
+// stays open.
 //
-// The error is ctx's, when something was still under way; a second Close waits for the first, and
-// returns the same.
+// The error is ctx's if something was still under way. A second Close waits for the first and
+// returns the same error.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.once.Do(func() { first = true })
@@ -253,7 +256,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
-		l.tell(ErrClosed) // nobody watches it any more; a Release may still come
+		l.tell(ErrClosed) // it is not renewed any more; a Release may still come
 	}
 	if e.foreign != nil {
 		if undone := e.foreign.Close(ctx); err == nil {
@@ -271,7 +274,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	select {
 	case <-silent:
-	case <-ctx.Done(): // a subscription that hangs ends when go-redis gives it up
+	case <-ctx.Done(): // go-redis ends a subscription that hangs
 		err = cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
@@ -289,8 +292,8 @@ func (e *Engine) isClosing() bool {
 	}
 }
 
-// warn tells, once, what is unsafe about the server. It runs beside the first acquire, not in its
-// way.
+// warn reports, once, the settings of the server that are unsafe. It runs beside the first acquire
+// and does not delay it.
 func (e *Engine) warn() (struct{}, error) {
 	x, ok := e.store.(store.ServerChecker)
 	if !ok {
@@ -304,7 +307,7 @@ func (e *Engine) warn() (struct{}, error) {
 	return struct{}{}, nil
 }
 
-// warn gives a warning to the Observer, or to the log.
+// warn sends a warning to the Observer, or to the log.
 func (c *config) warn(w Warning) {
 	if o, ok := c.observer.(Warner); ok {
 		o.Warn(w)
@@ -313,10 +316,10 @@ func (c *config) warn(w Warning) {
 	}
 }
 
-// Nodes asks the nodes of a quorum how they stand: which of them vote, why the others do not, and
-// for how long. It also does what brings these back, as every lock does. ctx bounds the wait; a
-// node that does not answer is waited for no longer than [WithNodeTimeout]. A Locker that is no
-// quorum answers [ErrUnsupported].
+// Nodes asks the nodes of a quorum for their state: which of them vote, why the others do not, and
+// for how long. Like every lock, it also works to bring the others back. ctx bounds the wait, and
+// [WithNodeTimeout] bounds the wait for each node. A Locker that is no quorum answers
+// [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	m, ok := e.store.(store.Membership)
 	if !ok {
@@ -333,7 +336,7 @@ func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	return nodes, nil
 }
 
-// undoEnded warns of the server's refusal to release what was left unclear.
+// undoEnded warns that the server refuses to release a lock that no caller uses.
 func (c *config) undoEnded(err error) {
 	c.warn(Warning{
 		Code: "release-refused",

@@ -22,23 +22,23 @@ type Lease struct {
 	rule    Rule // complete
 	fence   uint64
 	began   time.Time       // when this Lease got the hold
-	base    context.Context // the caller's, with what the Observer added for the hold
+	base    context.Context // the caller's context, with what the Observer added for the hold
 	endHold func(Outcome)
-	told    sync.Once // the Observer was told of the hold's end
-	part    *part     // nil unless it is one of several uses of a Lease that is not shown: see family
+	told    sync.Once // the Observer was notified of the hold's end
+	part    *part     // nil unless it is one of several uses of one hidden Lease: see family
 
 	mu      sync.Mutex
 	mode    Mode                      // Shared after Downgrade, too
-	over    error                     // nil while held; then ErrReleased, or how it was lost
-	lasted  time.Duration             // from began until that was found
+	over    error                     // nil while held; then ErrReleased, or how the lease was lost
+	lasted  time.Duration             // from began until over was set
 	cause   error                     // nil while the contexts live
 	cancels []context.CancelCauseFunc // of the contexts derived from this lease
 	own     context.Context           // made by the first call of Context
 
 	releasing bool          // Release was called
-	done      bool          // and has ended
-	released  error         // what it returned
-	waiters   chan struct{} // closed then; made by whoever calls Release meanwhile
+	done      bool          // and has returned
+	released  error         // what Release returned
+	waiters   chan struct{} // closed when Release has returned; made by a concurrent Release
 }
 
 // init makes l the Lease of the caller a, over h with one of its fences.
@@ -47,8 +47,8 @@ func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 	l.base, l.endHold = a.engine.cfg.observe(a.caller, OpHold, a.rule)
 }
 
-// String returns for example "lease of order:42, fence 1763688000123456". The owner's token is
-// never shown.
+// String returns for example "lease of order:42, fence 1763688000123456". It never shows the
+// owner's token.
 func (l *Lease) String() string { return fmt.Sprintf("lease of %s, fence %d", l.rule.Key, l.fence) }
 
 // Format prints String for every verb, so that no %+v shows the token.
@@ -64,16 +64,16 @@ func (l *Lease) Mode() Mode {
 	return l.mode
 }
 
-// Fence returns a number that grows with every grant of the key, also when a lease is passed on
-// inside a process; all who share the key in one phase of readers have the same, on a quorum
-// mostly. Hand it to whatever the lock protects and let that refuse a smaller one than it has seen:
-// then a holder that was paused past its lease can do no harm. It is 0 only where the Store cannot
-// mint one.
+// Fence returns a number that grows with every grant of the key, also when a lease is handed over
+// inside a process. All readers of one phase have the same fence; on a quorum they mostly do. Pass
+// the fence to whatever the lock protects, and let that refuse a fence that is smaller than the
+// largest it has seen. Then a holder that was paused past its lease can do no harm. The fence is 0
+// only if the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Expires returns when the lease ends unless it is renewed: a conservative bound on the local
-// monotonic clock, before the server would give the key to anybody else. Of a lease that has ended
-// it is when it ended.
+// Expires returns when the lease ends unless it is renewed. It is a conservative bound on the local
+// monotonic clock: the server does not give the key to another holder before. For a lease that has
+// ended it is the time at which it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
 	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
@@ -99,15 +99,15 @@ func (l *Lease) Context() context.Context {
 	return l.own
 }
 
-// bound is the context for Run's function: it ends with the caller's context or with the lease,
-// whichever is first.
+// bound returns the context for Run's function. It ends with the caller's context or with the
+// lease, whichever is first.
 func (l *Lease) bound() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.derive(l.base)
 }
 
-// derive makes a context that ends with the lease; l.mu is held.
+// derive makes a context that ends with the lease. l.mu is held.
 func (l *Lease) derive(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(withLease(parent, l))
 	if l.cause != nil {
@@ -118,21 +118,21 @@ func (l *Lease) derive(parent context.Context) context.Context {
 	return ctx
 }
 
-// around is a context like parent that has the lease, and ends with it.
+// around returns a context like parent that contains the lease and ends with it.
 func (l *Lease) around(parent context.Context) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.derive(parent)
 }
 
-// guard is a context like parent that ends with the lease too, but does not have it.
+// guard returns a context like parent that ends with the lease but does not contain it.
 func (l *Lease) guard(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	l.onEnd(cancel)
 	return ctx
 }
 
-// onEnd has f called when the contexts end, with the cause; at once if they have ended.
+// onEnd calls f with the cause when the contexts end, at once if they have ended.
 func (l *Lease) onEnd(f func(cause error)) {
 	l.mu.Lock()
 	if l.cause == nil {
@@ -144,7 +144,7 @@ func (l *Lease) onEnd(f func(cause error)) {
 	f(l.cause)
 }
 
-// end ends the Lease: the first to call it decides why, and is told so.
+// end ends the Lease. Only the first call decides why, and returns true.
 func (l *Lease) end(why error) bool {
 	l.mu.Lock()
 	if l.over != nil {
@@ -157,7 +157,8 @@ func (l *Lease) end(why error) bool {
 	return true
 }
 
-// lose ends the Lease for a reason that its owner must hear. It is false when it had ended before.
+// lose ends the Lease for a reason other than a release. It returns false when the Lease had ended
+// before.
 func (l *Lease) lose(why error) bool {
 	if !l.end(l.wrap(OpHold, why)) {
 		return false
@@ -167,14 +168,14 @@ func (l *Lease) lose(why error) bool {
 	return true
 }
 
-// tell lets the Observer know, once, how the hold ended. A loss ends the contexts first, so that no
-// Observer delays them; a Release that comes in between tells instead, so whoever has released has
-// been observed.
+// tell notifies the Observer, once, of how the hold ended. A loss ends the contexts first, so that
+// no Observer delays them. If a Release comes in between, it notifies instead, so that the Observer
+// knows of the end when Release returns.
 func (l *Lease) tell(why error) {
 	l.told.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
 }
 
-// cancel ends the contexts, with the first cause that is given.
+// cancel ends the contexts. The first cause wins.
 func (l *Lease) cancel(cause error) {
 	l.mu.Lock()
 	if l.cause != nil {
@@ -190,21 +191,21 @@ func (l *Lease) cancel(cause error) {
 	}
 }
 
-// gone says why the contexts have ended, nil while they live: how the hold ended, or ErrClosed.
+// gone returns why the contexts have ended, nil while they live: how the hold ended, or ErrClosed.
 func (l *Lease) gone() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
 }
 
-// ended says how the hold ended, nil while it is held.
+// ended returns how the hold ended, nil while it is held.
 func (l *Lease) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.over
 }
 
-// wrap puts operation and key to err, replacing those of an inner Error about the same lease.
+// wrap adds operation and key to err. They replace those of an inner Error about the same lease.
 func (l *Lease) wrap(op Op, err error) error {
 	if inner, ok := errtype.As[*Error](err); ok {
 		err = inner.Err
@@ -212,9 +213,10 @@ func (l *Lease) wrap(op Op, err error) error {
 	return &Error{Op: op, Key: l.rule.Key, Err: err}
 }
 
-// Observe tells the Locker's Observer that op begins under this lease, as the Locker tells it of
-// its own operations. It returns what the Observer made of ctx, and what must be called once when
-// op has ended, without the Fence, which is filled in. It is for adapters, such as package sqllock.
+// Observe notifies the Locker's Observer that op begins under this lease, as the Locker does for
+// its own operations. It returns the context that the Observer made of ctx, and a function that
+// must be called once when op has ended. That function fills in the Fence. Observe is for adapters,
+// such as package sqllock.
 func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outcome)) {
 	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
 	return ctx, func(o Outcome) {

@@ -6,14 +6,15 @@ import (
 
 type leaseKey struct{}
 
-// held is a list of the leases in a context, the innermost first. Between them stand the RunAlls that were taking theirs.
+// held is a list of the leases in a context, the innermost first. Between them are the RunAlls that
+// were still taking their leases.
 type held struct {
 	lease *Lease
-	takes *takes // nil, or lease is
+	takes *takes // exactly one of takes and lease is set
 	outer *held
 }
 
-// heldIn is what ctx was derived from; nil when there is no lease.
+// heldIn returns the innermost element that ctx was derived from, nil when there is none.
 func heldIn(ctx context.Context) *held {
 	h, _ := ctx.Value(leaseKey{}).(*held)
 	return h
@@ -23,8 +24,8 @@ func withLease(ctx context.Context, l *Lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, &held{lease: l, outer: heldIn(ctx)})
 }
 
-// FromContext returns the innermost lease that ctx was derived from: the one of the [Run] around the caller. Of a [RunAll]
-// it is the one whose key sorts last.
+// FromContext returns the innermost lease that ctx was derived from: the lease of the [Run] around
+// the caller. For a [RunAll] it is the lease whose key sorts last.
 func FromContext(ctx context.Context) (*Lease, bool) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		if h.lease != nil {
@@ -34,8 +35,9 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 	return nil, false
 }
 
-// LeasesFromContext returns all leases that ctx was derived from, the innermost first: those of each [Run] around the caller,
-// and all of a [RunAll]. What was released or lost since is among them.
+// LeasesFromContext returns all leases that ctx was derived from, the innermost first: those of
+// each [Run] around the caller, and all of a [RunAll]. Leases that have been released or lost since
+// are among them.
 func LeasesFromContext(ctx context.Context) []*Lease {
 	var all []*Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
@@ -46,9 +48,10 @@ func LeasesFromContext(ctx context.Context) []*Lease {
 	return all
 }
 
-// Detach returns a context with the values of ctx, but without its leases, its deadline and its cancellation. It is for a
-// goroutine that outlives the [Run] that started it: the goroutine is no holder, so its own Acquire of the same key waits like
-// that of a stranger, instead of being refused as a self-deadlock.
+// Detach returns a context with the values of ctx, but without its leases, its deadline and its
+// cancellation. Use it for a goroutine that outlives the [Run] that started it. That goroutine is
+// no holder, so its own Acquire of the same key waits for the holder, instead of being refused as a
+// self-deadlock.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*held)(nil))
 }

@@ -13,15 +13,15 @@ const (
 	OpHold                     // from the grant to the release or the loss, for each caller who shares a lease
 	OpRelease                  // Release and Complete
 	OpExtend                   // Extend
-	OpRenew                    // the renewals of the keeper; not observed one by one
+	OpRenew                    // the keeper's renewals; not observed one by one
 	OpInspect                  // Engine.Inspect
 	OpRevoke                   // Engine.Revoke
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
 	OpDowngrade                // Downgrade
 	OpDelegate                 // Lease.Delegate; not observed
-	OpJoin                     // the Store's step of Engine.Join, which is observed as OpAcquire
-	OpTransact                 // a database transaction under the lease, its repetitions included: package sqllock
+	OpJoin                     // the Store's step of Engine.Join; observed as OpAcquire
+	OpTransact                 // a database transaction under the lease, with its repetitions: package sqllock
 )
 
 var opNames = [...]string{
@@ -37,21 +37,23 @@ func (o Op) String() string {
 	return "unknown"
 }
 
-// An Observer is told when an operation begins and when it ends. It is the seam for tracing and metrics: package
-// otellock is one. It must be safe for concurrent use, and fast: it is called on the caller's path.
+// An Observer is notified when an operation begins and when it ends. It is where tracing and
+// metrics attach: package otellock is an Observer. It must be safe for concurrent use, and fast,
+// because it runs on the caller's path.
 type Observer interface {
-	// Begin is called before the operation. The context that it returns replaces ctx for what follows, so a span put
-	// into it becomes the parent of the operation's calls, and with OpHold of the work under the lock. The function
-	// that it returns is called once, at the end; it may be nil.
+	// Begin is called before the operation. The context that it returns replaces ctx for the
+	// operation, so a span in that context becomes the parent of the operation's calls, and with
+	// OpHold the parent of the work under the lock. The function that Begin returns is called once,
+	// at the end; it may be nil.
 	//
-	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpBreak are observed, and what adapters tell with
-	// [Lease.Observe]. The rule is complete: defaults are filled in.
+	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpRevoke are observed, and what
+	// adapters report with [Lease.Observe]. The rule is complete: defaults are filled in.
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
-// A RequestObserver is an Observer that is also notified of requests: what an adapter, such as
-// package httplock, did with a request that it guards. So requests are seen for which no lock was
-// asked, because they had no valid key.
+// A RequestObserver is an Observer that also receives what an adapter, such as package httplock, did
+// with each request that it guards. So it also sees the requests that were refused before a lock was
+// asked for, because they had no valid key.
 type RequestObserver interface {
 	Observer
 	// Request is called when a request got its lock, when it was refused, and when it lost its
@@ -73,67 +75,71 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 	}
 }
 
-// A Warner is an Observer that also wants to hear what is unsafe about the server. Without one, warnings go to
-// slog.Default. Each warning is given at most once per Engine.
+// A Warner is an Observer that also receives warnings about unsafe settings of the server. Without
+// a Warner, warnings go to slog.Default. Each warning is given at most once per Engine.
 type Warner interface {
 	Warn(Warning)
 }
 
-// Result is the outcome of an operation in one word, fit for a metric's attribute.
+// Result is the outcome of an operation in one word. Its few values fit a metric's attribute.
 type Result string
 
 const (
 	ResultAcquired       Result = "acquired"         // acquire: granted
 	ResultNested         Result = "nested"           // acquire: the caller's context holds the key already, see NewReentrant
-	ResultBusy           Result = "busy"             // acquire: held by somebody else, and not waited for
-	ResultTimeout        Result = "timeout"          // acquire: held by somebody else until Wait, the deadline or the Backoff was over; extend: the deadline was over
+	ResultBusy           Result = "busy"             // acquire: another holder has the key, and the Rule does not wait
+	ResultTimeout        Result = "timeout"          // acquire: another holder had the key until Wait, the deadline or the Backoff was over; extend: the deadline was over
 	ResultCanceled       Result = "canceled"         // acquire, extend: the caller gave up
 	ResultDone           Result = "done"             // acquire: ErrDone
 	ResultTooManyWaiters Result = "too_many_waiters" // acquire: ErrTooManyWaiters
 	ResultUnavailable    Result = "unavailable"      // any: ErrUnavailable
-	ResultReleased       Result = "released"         // hold, release: in the ordinary way
+	ResultReleased       Result = "released"         // hold, release: the lease was released normally
 	ResultLost           Result = "lost"             // hold, release, extend: ErrLost
 	ResultRevoked        Result = "revoked"          // hold, release, extend: ErrRevoked; revoke: the holder was revoked
 	ResultExpired        Result = "expired"          // hold, release, extend: ErrExpired
-	ResultExtended       Result = "extended"         // extend: the lease lives longer
+	ResultExtended       Result = "extended"         // extend: the lease ends later
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
-	ResultGone           Result = "gone"             // break: ErrGone
-	ResultCommitted      Result = "committed"        // transact: the transaction is there
-	ResultRolledBack     Result = "rolled_back"      // transact: it is not, because of its work, its database or its lease
-	ResultStaleFence     Result = "stale_fence"      // transact: it is not, because a newer holder has claimed the resource
-	ResultFenceRegressed Result = "fence_regressed"  // transact: it is not, because the fence is older than the database's
-	ResultCommitUnknown  Result = "commit_unknown"   // transact: nobody knows yet
-	ResultError          Result = "error"            // any: everything else
+	ResultGone           Result = "gone"             // revoke: ErrGone
+	ResultCommitted      Result = "committed"        // transact: the transaction was committed
+	ResultRolledBack     Result = "rolled_back"      // transact: it was rolled back, because of its work, its database or its lease
+	ResultStaleFence     Result = "stale_fence"      // transact: it was rolled back, because a newer holder has claimed the resource
+	ResultFenceRegressed Result = "fence_regressed"  // transact: it was rolled back, because the fence is older than the database's
+	ResultCommitUnknown  Result = "commit_unknown"   // transact: it is not known whether it was committed
+	ResultError          Result = "error"            // any: every other error
 )
 
 // Outcome says how an operation ended.
 type Outcome struct {
 	Result Result
-	// Err is nil when the operation did what was asked.
+	// Err is nil when the operation succeeded.
 	Err error
-	// Fence of the lease, 0 when there is none.
+	// Fence is the fence of the lease, 0 when there is none.
 	Fence uint64
-	// Calls is how many times the Store was asked by this operation. 0 for OpHold, for a release that passed the lease on to
-	// another caller of this process, and for an acquire that got it so. For OpTransact how often the transaction was begun.
+	// Calls is how many calls of the Store this operation made. It is 0 for OpHold, for a release
+	// that handed the lease over to another caller of this process, and for the acquire that
+	// received it. For OpTransact it is how often the transaction was begun.
 	Calls int
-	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call where the nodes agreed at once, more where
-	// their fences had to be brought together or votes were split. 0 where there is one server.
+	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call in which the
+	// nodes agreed at once, more where they had to agree on a fence or where votes were split. It
+	// is 0 on one server.
 	Rounds int
-	// Waited is how long an acquire was held up by another holder, of any process; 0 when the first answer was the grant.
+	// Waited is how long an acquire waited for other holders, of any process. It is 0 when the
+	// first answer was the grant.
 	Waited time.Duration
-	// Expected is how long an acquire would have to wait, estimated at the first answer of busy from the place in the queue
-	// and from how long leases of the same Rule.Name were held in this process. 0 when fewer than 10 were, and for who waited
-	// behind others of this process and never asked.
+	// Expected is the estimated wait of an acquire. It is made at the first answer of busy, from
+	// the place in the queue and from how long leases of the same Rule.Name were held in this
+	// process. It is 0 when fewer than 10 were held, and for an acquire that waited behind others
+	// of this process and never asked the server.
 	Expected time.Duration
-	// TTL is what an acquire asked for; for OpHold and OpRelease what renewals ask for at the end, which [WithAdaptiveTTL] and
-	// Extend change; 0 for the others.
+	// TTL is what an acquire asked for. For OpHold and OpRelease it is the TTL of the last renewal,
+	// which [WithAdaptiveTTL] and Extend change. It is 0 for other operations.
 	TTL time.Duration
-	// HolderMetadata is what the other holder's [WithMetadata] wrote into its lease, as last seen by an acquire. Callers of
-	// one process who share a lease find there what the first of them wrote.
+	// HolderMetadata is the other holder's metadata, as an acquire saw it last. Callers of one
+	// process that share a lease see the metadata of the first of them.
 	HolderMetadata string
 }
 
-// observe tells the observer, if there is one.
+// observe notifies the Observer, if there is one, that op begins.
 func (c *config) observe(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome)) {
 	if c.observer == nil {
 		return ctx, nil
@@ -141,7 +147,7 @@ func (c *config) observe(ctx context.Context, op Op, rule Rule) (context.Context
 	return c.observer.Begin(ctx, op, rule)
 }
 
-// finish ends what begin began.
+// finish calls end, if there is one. end is what Observer.Begin returned.
 func finish(end func(Outcome), o Outcome) {
 	if end != nil {
 		end(o)

@@ -5,13 +5,13 @@ import (
 	"errors"
 )
 
-// resultOf puts an operation's error into one word. An acquire that was refused as busy after a wait is told apart as
-// a timeout by the acquisition, which knows the rule.
+// resultOf returns the Result for an operation's error. ErrBusy after a wait is a timeout, which
+// only the acquisition can decide, because it knows the rule.
 func resultOf(op Op, err error) Result {
 	switch {
 	case err == nil:
 		return successOf(op)
-	// How a lease ended comes first: the reason inside may be a cancelled or failed call.
+	// How a lease ended comes first: the error may also contain a cancelled or failed call.
 	case errors.Is(err, ErrRevoked): // before ErrLost, which it also is
 		return ResultRevoked
 	case errors.Is(err, ErrLost):

@@ -15,18 +15,20 @@ import (
 	"github.com/latchkit/latchkit/internal/typednil"
 )
 
-// Client is the least that a Locker asks of a Redis client: a *redis.Client is one.
+// Client is what a Locker needs of a Redis client. A *redis.Client is one.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// NewSingle returns a Locker on one Redis server (6.2 or newer), on one that Sentinel picks, or on a Redis Cluster: give a
-// *redis.Client, one of redis.NewFailoverClient, or a *redis.ClusterClient. A lock is one string key, prefix+key, so other
-// libraries that SET NX the same key exclude it and are excluded. On a Cluster a lock lies at one node, and locks are spread
-// over all of them.
+// NewSingle returns a Locker on one Redis server (6.2 or newer), on one that Sentinel picks, or on
+// a Redis Cluster: give a *redis.Client, one of redis.NewFailoverClient, or a *redis.ClusterClient.
+// A lock is one string key, prefix+key, so it excludes other libraries that SET NX the same key,
+// and they exclude it. On a Cluster each lock lies on one node, and the locks are spread over all
+// nodes.
 //
-// Where another server may take over, leases that it has not heard of are lost: see [WithReplicaAck], and let the data check
-// the fence. Nothing is sent before the first lock. c must outlive the Locker.
+// If another server takes over, it may not know of the newest leases, and these are lost: see
+// [WithReplicaAck], and let the data check the fence. Nothing is sent before the first lock. c must
+// outlive the Locker.
 func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
 	if err := checkClient("NewSingle", c); err != nil {
 		return nil, err
@@ -43,33 +45,37 @@ func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
 	return newEngine(store, cfg), nil
 }
 
-// checkClient refuses what leads to no server, or to changing ones.
+// checkClient refuses a nil client, and a client that moves keys between servers.
 func checkClient(constructor string, c Client) error {
 	if typednil.Is(c) {
 		return fmt.Errorf("latchkit: %s: the client is nil; give a *redis.Client or another go-redis v9 client", constructor)
 	}
 	if _, ok := c.(*redis.Ring); ok {
-		return fmt.Errorf("latchkit: %s: a *redis.Ring moves keys to other servers when one is gone, where their locks are unknown; give a client of one server or a *redis.ClusterClient", constructor)
+		return fmt.Errorf("latchkit: %s: a *redis.Ring moves keys to other servers when one is down, and those servers do not know the locks; give a client of one server or a *redis.ClusterClient", constructor)
 	}
 	return nil
 }
 
-// NewReadWrite returns a Locker with readers: many may hold a key with [Shared], or one with [Exclusive]. Give one client: of one
-// Redis server (6.2 or newer), of one that Sentinel picks, or of a Redis Cluster. Writers look like those of NewSingle, and while readers
-// hold, the key is there too, so other libraries and Lockers that want it are excluded.
+// NewReadWrite returns a Locker with readers: a key is held by many callers with [Shared], or by
+// one with [Exclusive]. Give one client: of one Redis server (6.2 or newer), of one that Sentinel
+// picks, or of a Redis Cluster. Writers look like those of NewSingle. While readers hold, the key
+// exists too, so other libraries and Lockers are excluded.
 //
-// Phases are fair: after a writer all readers who wait enter together, after them one writer. So a writer waits for the readers
-// who are in, and for no newcomers; a reader waits for one writer. Readers of one process with equal TTLs have one lease on the
-// server together, so most of them cost no call; it ends with the last of them, or when its process dies and its TTL is
-// over, whatever other readers do.
+// Phases are fair: after a writer, all waiting readers enter together; after them, one writer. So a
+// writer waits for the readers that are in, and not for newcomers, and a reader waits for one
+// writer. Readers of one process with equal TTLs share one lease on the server, so most of them
+// cost no call. That lease ends with the last of them, or, when its process dies, with its TTL; the
+// readers of other processes do not prolong it.
 //
-// Who reads cannot become a writer, also not in a nested Acquire: that is refused at once with ErrUnsupported, because two such
-// callers would wait for each other. [Lease.Downgrade] goes the other way.
+// A reader cannot become a writer. A nested Acquire that tries is refused at once with
+// ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade] turns a
+// writer into a reader.
 //
-// With three or more clients, an odd number, of independent servers, more than half of them must agree, as for [NewRedlock],
-// whose rules hold, [EnrollRedlock] included. There a writer who waits keeps new readers out, and after a writer all readers who
-// wait have a try before the next; but no order is promised, and a process whose writer waits longer than 3 s without asking
-// loses that privilege.
+// With an odd number of clients, at least three, of independent servers, more than half of them
+// must agree, as for [NewRedlock]. Its rules apply, including those of [EnrollRedlock]. There a
+// waiting writer keeps new readers out, and after a writer all waiting readers have a try before
+// the next writer. But no order is promised, and the process of a waiting writer must ask at least
+// every 3 s to keep that privilege.
 //
 // Nothing is sent before the first lock. The clients must outlive the Locker.
 func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
@@ -96,7 +102,7 @@ func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
 	return newEngine(store, cfg), nil
 }
 
-// newReadWriteQuorum is NewReadWrite with several clients.
+// newReadWriteQuorum makes the Locker of NewReadWrite for several clients.
 func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewReadWrite", cs, opts, ReadWriteOption.setReadWrite)
 	if err != nil {
@@ -108,19 +114,20 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 	return newEngine(quorum.NewReadWrite(nodesOf(cs), cfg.quorum()), cfg), nil
 }
 
-// NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more than half must agree: three
-// survive the loss of one, five of two. cs is an odd number of clients, at least three, each of a server of its own: not
-// of a replica of another one. Each may also be a client of a whole Sentinel set or Redis Cluster.
+// NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
+// than half must agree. Three servers survive the loss of one, five of two. cs is an odd number of
+// clients, at least three. Each needs a server of its own, which is no replica of another one. Each
+// may also be a client of a whole Sentinel set or Redis Cluster.
 //
-// A node that may have forgotten what it granted (it was restarted, emptied, or replaced by its
-// replica) does not vote until every lease of that time is over: as long as the largest
-// [WithMaxTTL] in use, which is 1 minute by default. That holds for new servers as well, unless
+// A node that was restarted, emptied, or replaced by its replica may have forgotten what it
+// granted. It does not vote until every lease of that time is over, which takes the largest
+// [WithMaxTTL] in use (1 minute by default). The same applies to new servers, unless
 // [EnrollRedlock] has declared them new. A server that may evict keys does not vote at all.
-// [Engine.Nodes] says how the nodes stand. The nodes remember each other: another list of nodes is
-// refused, and [ReplaceNode] changes one of them.
+// [Engine.Nodes] shows the state of the nodes. The nodes remember each other: another list of nodes
+// is refused, and [ReplaceNode] changes one of them.
 //
-// The fence grows with every grant whatever the nodes' clocks and delays, as long as nodes that forget stay out. Nothing is
-// sent before the first lock. The clients must outlive the Locker.
+// The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
+// forget stay out. Nothing is sent before the first lock. The clients must outlive the Locker.
 func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewRedlock", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -129,15 +136,16 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 	return newEngine(quorum.New(nodesOf(cs), cfg.quorum()), cfg), nil
 }
 
-// EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker need
-// not wait before it uses them. Call it once, when they are installed, with the options of the
-// Locker; not whenever a service starts: servers of which all were emptied in the meantime have
-// forgotten their leases, and nobody would notice. All must answer. Servers that are in use already
-// are treated as a Locker treats them: nil when all of them vote, otherwise the error says which
-// does not, why, and for how long. A Redis Cluster is enrolled slot by slot, which takes a minute.
+// EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
+// use them at once. Call it once, when the servers are installed, with the options of the Locker.
+// Do not call it whenever a service starts: if all servers were emptied in the meantime, their
+// leases are forgotten, and the call would hide that. All servers must answer. Servers that are in
+// use already are treated as a Locker treats them. The error is nil when all of them vote;
+// otherwise it says which server does not, why, and for how long. A Redis Cluster is enrolled slot
+// by slot, which takes a minute.
 //
-// The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. ctx ends
-// the work, not what was done.
+// The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
+// of ctx ends the call; what was done until then stays.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -149,16 +157,17 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 	return nil
 }
 
-// ReplaceNode gives the place of one node to another server, while locks are taken. cs is the new
-// list: one of its servers is new, and one server of the old list is missing in it, which may be
-// up, down or cut off. All others must vote. The missing server is out at once, and leases that
-// need its vote are lost in time (ErrLost). The new one votes after votesIn, when no lease that the
-// other has granted can last; any process with the new list brings that about. Give all processes
-// the new list before or after the call, in any order: those with the old list go on with the other
-// nodes. Wait until [Engine.Nodes] says that all vote before the next node is replaced.
+// ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
+// list of nodes. It contains one new server, and lacks one server of the old list, which may be up,
+// down or cut off. All other servers must vote. The old server stops voting at once, and leases
+// that need its vote are lost in time (ErrLost). The new server votes after votesIn, when every
+// lease that the old one granted is over; any process with the new list completes that. Give the
+// new list to all processes before or after the call, in any order: processes with the old list
+// continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes vote before you
+// replace the next one.
 //
-// A new server at the old one's address needs no call. ctx ends the work, not what was done; the
-// call may be repeated.
+// A new server at the address of the old one needs no call. The end of ctx ends the call; what was
+// done until then stays, and the call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
 	cfg, err := newQuorumConfig("ReplaceNode", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -171,7 +180,7 @@ func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesI
 	return votesIn, nil
 }
 
-// longestOnQuorums is the longest TTL on a quorum unless WithMaxTTL says otherwise.
+// longestOnQuorums is the longest TTL on a quorum without WithMaxTTL.
 const longestOnQuorums = time.Minute
 
 func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O, *config)) (config, error) {
@@ -182,43 +191,46 @@ func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O
 	if cfg.maxTTL == 0 {
 		cfg.maxTTL = longestOnQuorums
 		if err := cfg.validate(); err != nil {
-			return cfg, fmt.Errorf("%w (on a quorum WithMaxTTL is %v unless you raise it: a node that may have forgotten its leases stays out for that long)", err, longestOnQuorums)
+			return cfg, fmt.Errorf("%w (on a quorum WithMaxTTL is %v unless you raise it: a node that may have forgotten its leases does not vote for that long)", err, longestOnQuorums)
 		}
 	}
 	if err := quorum.CheckClients(who, nodesOf(cs)); err != nil {
 		return cfg, err
 	}
-	cfg.failsOver = false // the nodes keep a lease for longer, instead of the holder for less
+	cfg.failsOver = false // on a quorum the nodes keep a lease longer, and the holder uses all of it
 	return cfg, nil
 }
 
-// checkForQuorum refuses options for one server, which NewReadWrite takes with one client only.
+// checkForQuorum refuses the options for one server, which NewReadWrite takes only with one client.
 func (c *config) checkForQuorum() error {
 	const who = "NewReadWrite"
 	switch {
 	case c.renewClient != nil:
-		return fmt.Errorf("latchkit: %s: WithRenewClient is a second client of one server, and here there are several; leave it out, and give clients whose pools (PoolSize) have room for renewals", who)
+		return fmt.Errorf("latchkit: %s: WithRenewClient is for a Locker on one server, and this one has several; leave it out, and give clients with a PoolSize that leaves room for renewals", who)
 	case c.acked:
-		return fmt.Errorf("latchkit: %s: WithReplicaAck is for one server whose replica may take over without knowing of a lease; leave it out, here such a node does not vote until its leases are over", who)
+		return fmt.Errorf("latchkit: %s: WithReplicaAck is for a Locker on one server, whose replica may take over without knowing a lease; leave it out: in a quorum such a node does not vote until its leases are over", who)
 	}
 	return nil
 }
 
-// NewPolling returns a Locker that locks through a client of bsm/redislock: for services that use redislock already and
-// want their waits, renewals and losses taken care of, and for proxies and servers on which nobody can subscribe. Who holds a
-// key through redislock itself excludes this Locker, and is excluded.
+// NewPolling returns a Locker that locks through a client of bsm/redislock. It is for services that
+// use redislock already and need waits, renewals and the detection of losses, and for proxies and
+// servers that do not support subscriptions. A key that is held through redislock itself excludes
+// this Locker, and the reverse.
 //
-// It can do what redislock's Obtain, Refresh and Release can. There is no queue on the server, so processes that wait ask
-// again after the pauses of their Backoff, and no order is kept between them; of the callers in one process only the first asks.
-// The fence is 0, which databases cannot check. Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect,
-// Revoke and RaiseFence. How long a holder has left is not known, so [Error.RetryAfter] is a guess. An acquire that
-// stayed without an answer is cleared as soon as the server answers again. Should the server execute it later still, and
-// that answer be lost as well, the key is held by nobody for its TTL.
+// It supports what Obtain, Refresh and Release of redislock support. There is no queue on the
+// server, so waiting processes ask again after the pauses of their Backoff, in no order; of the
+// callers in one process only the first asks. The fence is 0, which databases cannot check.
+// Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
+// RaiseFence. The remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An
+// acquire without an answer is undone as soon as the server answers again. If the server executes
+// that acquire later still, and the answer is lost as well, the key stays locked for its TTL
+// without a holder.
 //
-// Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis sends a release again whose
-// answer was lost, the second one finds nothing, and a lock that was released in the ordinary way
-// is reported as lost (ErrLost). The Engine repeats what was not answered, and knows what that
-// means. [Retries] makes a [Backoff] of redislock's RetryStrategies.
+// Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
+// answer was lost. The repeated release finds nothing, and a lock that was released is reported as
+// lost (ErrLost). The Engine repeats unanswered calls by itself, and knows which answers a repeated
+// call can get. [Retries] makes a [Backoff] of redislock's RetryStrategies.
 func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 	if c == nil {
 		return nil, errors.New("latchkit: NewPolling: the client is nil; give one of redislock.New")
@@ -230,7 +242,8 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 	return newEngine(polling.New(c), cfg), nil
 }
 
-// Retries makes a Backoff of a RetryStrategy of redislock. They count, so each wait begins with one of its own:
+// Retries makes a Backoff of a RetryStrategy of redislock. A RetryStrategy counts its attempts, so
+// strategy must return a new one for each wait:
 //
 //	locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
 //		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
@@ -245,7 +258,7 @@ func Retries(strategy func() redislock.RetryStrategy) Backoff {
 	}
 }
 
-// redis is what the options say about a Store on Redis.
+// redis returns the settings of a Store on Redis.
 func (c *config) redis() redisstore.Settings {
 	s := redisstore.Settings{RenewClient: c.renewClient, Warn: c.undoEnded}
 	if c.acked {
@@ -254,12 +267,12 @@ func (c *config) redis() redisstore.Settings {
 	return s
 }
 
-// quorum is what the options say about a Store on several servers.
+// quorum returns the settings of a Store on several servers.
 func (c *config) quorum() quorum.Settings {
 	return quorum.Settings{MaxSkew: c.maxSkew, MaxTTL: c.maxTTL, NodeTimeout: c.nodeTimeout}
 }
 
-// nodesOf is cs for package quorum.
+// nodesOf converts cs for package quorum.
 func nodesOf(cs []Client) []redisstore.Client {
 	nodes := make([]redisstore.Client, len(cs))
 	for i, c := range cs {

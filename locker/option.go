@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
+// config holds what the options set. Its defaults are in newConfig and nowhere else.
 type config struct {
 	wrong error // an option that cannot be used
 
@@ -35,7 +35,7 @@ type config struct {
 	renewClient Client
 	renewApart  bool
 	maxSkew     time.Duration
-	failsOver   bool // another server may take over, whose clock differs by maxSkew
+	failsOver   bool // another server may take over; its clock may differ by maxSkew
 	acked       bool // WithReplicaAck was given
 	replicas    int
 	ackedWithin time.Duration
@@ -56,10 +56,10 @@ func newConfig() config {
 	}
 }
 
-// complete makes the options fit each other, or returns why they do not.
+// complete makes the options fit each other. The error says why they do not.
 func (c *config) complete() error {
 	if !c.queue && c.handoffs > 1 {
-		c.handoffs = 1 // a waiter that polls like all others must not get hand-offs in its process either
+		c.handoffs = 1 // a waiter that polls must poll inside its process as well
 	}
 	return c.validate()
 }
@@ -69,7 +69,7 @@ func (c *config) validate() error {
 	case c.wrong != nil:
 		return c.wrong
 	case c.ttl < time.Millisecond || c.ttl > longestTime:
-		return fmt.Errorf("latchkit: WithTTL(%v); from 1ms to 10 years are allowed, and in practice it is several round trips to the server", c.ttl)
+		return fmt.Errorf("latchkit: WithTTL(%v); give 1ms to 10 years, in practice several round trips to the server", c.ttl)
 	case c.maxTTL != 0 && c.maxTTL < c.ttl:
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower it with WithTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:
@@ -79,21 +79,21 @@ func (c *config) validate() error {
 	case c.adaptiveTTL != bounds{} && !c.adaptiveTTL.sensible():
 		return fmt.Errorf("latchkit: WithAdaptiveTTL(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptiveTTL.least, c.adaptiveTTL.most)
 	case c.maxTTL != 0 && c.maxTTL < c.adaptiveTTL.most:
-		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than what WithAdaptiveTTL may choose, %v", c.maxTTL, c.adaptiveTTL.most)
+		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the longest TTL of WithAdaptiveTTL, %v; raise the one or lower the other", c.maxTTL, c.adaptiveTTL.most)
 	case c.adaptiveTTL.most > 0 && !c.renewal:
 		return errors.New("latchkit: WithAdaptiveTTL learns from renewals, which WithoutRenewal forbids; give one of them")
 	case c.renewApart && typednil.Is(c.renewClient):
 		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.maxRetryAfter < time.Millisecond || c.maxRetryAfter > longestTime:
-		return fmt.Errorf("latchkit: WithMaxRetryAfter(%v); from 1ms to 10 years are allowed", c.maxRetryAfter)
+		return fmt.Errorf("latchkit: WithMaxRetryAfter(%v); give 1ms to 10 years", c.maxRetryAfter)
 	case c.handoffs < 1:
-		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which hands nothing over inside the process", c.handoffs)
+		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which means no hand-offs inside the process", c.handoffs)
 	case c.nodeTimeout < time.Millisecond || c.nodeTimeout > longestTime:
-		return fmt.Errorf("latchkit: WithNodeTimeout(%v); from 1ms to 10 years are allowed, and in practice it is several round trips to the farthest node", c.nodeTimeout)
+		return fmt.Errorf("latchkit: WithNodeTimeout(%v); give 1ms to 10 years, in practice several round trips to the farthest node", c.nodeTimeout)
 	case c.maxWaiters < 0:
-		return fmt.Errorf("latchkit: WithMaxWaiters(%d); give a positive number, or leave it out for no limit", c.maxWaiters)
+		return fmt.Errorf("latchkit: WithMaxWaiters(%d); give a positive number, or leave the option out for no limit", c.maxWaiters)
 	case c.maxSkew < 0 || c.maxSkew > longestTime:
-		return fmt.Errorf("latchkit: WithMaxSkew(%v); give how far the servers' clocks may differ, 0 when they cannot", c.maxSkew)
+		return fmt.Errorf("latchkit: WithMaxSkew(%v); give how far the servers' clocks may differ: 0 to 10 years", c.maxSkew)
 	case c.acked && (c.replicas < 1 || c.ackedWithin < time.Millisecond):
 		return fmt.Errorf("latchkit: WithReplicaAck(%d, %v); give at least one replica and at least 1ms, or leave the option out", c.replicas, c.ackedWithin)
 	case len(c.prefix) > store.MaxKeyBytes/2:
@@ -105,21 +105,23 @@ func (c *config) validate() error {
 // WithTTL sets the time to live of leases whose Rule has none. Default: [DefaultTTL].
 func WithTTL(d time.Duration) Option { return anyOption(func(c *config) { c.ttl = d }) }
 
-// WithMaxTTL is the largest TTL or AtLeast that a Rule may ask for. Default: 0, any; on quorums 1 minute, because a node that may
-// have forgotten its leases is left out until the longest of them is over.
+// WithMaxTTL sets the largest TTL or AtLeast that a Rule may have. Default: 0, no limit. On a
+// quorum the default is 1 minute, because a node that may have forgotten its leases does not vote
+// until the longest of them is over.
 func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.maxTTL = d }) }
 
-// WithPrefix puts p in front of every key on the server. Default: none, so that the lock "a" is the Redis key "a",
-// where other lock libraries see it.
+// WithPrefix puts p in front of every key on the server. Default: none, so the lock "a" is the
+// Redis key "a", which other lock libraries see.
 func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix = p }) }
 
-// WithBackoff sets the pauses between attempts where nobody tells a waiter that its turn has come: behind a holder of
-// another library, without a subscription, with [WithoutQueue]; and after calls without an answer. A waiter in the queue
-// is told, and asks again by itself only in case that fails. Default: 5 ms, doubling up to 100 ms, jittered. While the
-// holder is known, a pause is no longer than what it has left, and 1 ms.
+// WithBackoff sets the pauses between attempts of a waiter that cannot be notified: behind a holder
+// of another library, without a subscription, or with [WithoutQueue]. It also sets the pauses after
+// calls without an answer. A waiter in the queue is notified; it asks by itself only in case that
+// fails. Default: 5 ms, doubling up to 100 ms, jittered. While the holder is known, a pause ends at
+// the latest 1 ms after the holder's lease can end.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
-// WithObserver makes o see every operation. Default: none, at no cost.
+// WithObserver notifies o of every operation. Default: none, at no cost.
 func WithObserver(o Observer) ObserverOption {
 	return observerOption{func(c *config) { c.observer = o }}
 }
@@ -127,83 +129,94 @@ func WithObserver(o Observer) ObserverOption {
 // WithoutRenewal lets leases end after their TTL, with ErrExpired, unless Extend is called.
 func WithoutRenewal() Option { return anyOption(func(c *config) { c.renewal = false }) }
 
-// WithMaxWaiters refuses the n+1st waiter of a key in this process with ErrTooManyWaiters. Default: 0, no limit.
+// WithMaxWaiters limits the waiters of a key in this process to n. One more is refused with
+// ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWaiters = n }) }
 
-// WithMaxRetryAfter bounds [Error.RetryAfter] where it is an estimate: from how long the holder has held the key already, how
-// long holders of this Rule.Name held it in this process, and the place in the queue. What Rule.AtLeast keeps is certain, and
-// not bounded. Default: [DefaultMaxRetryAfter]; up to a quarter more is added as jitter.
+// WithMaxRetryAfter bounds [Error.RetryAfter] where it is an estimate. The estimate uses how long
+// the holder has held the key, how long holders of this Rule.Name held it in this process, and the
+// place in the queue. The time for which Rule.AtLeast keeps a key is certain, so it is not bounded.
+// Default: [DefaultMaxRetryAfter]. Up to a quarter more is added as jitter.
 func WithMaxRetryAfter(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxRetryAfter = d })
 }
 
-// WithEarlyRefusal refuses an Acquire at once, with ErrBusy, when its Wait will probably be over before its turn comes: under
-// overload callers hear that early instead of late. It begins when this process has held ten leases of the Rule.Name, and
-// knows how long they take. Default: every caller waits as long as its Wait allows.
+// WithEarlyRefusal refuses an Acquire at once, with ErrBusy, if its Wait will probably be over
+// before its turn comes. Under overload callers then learn it early instead of late. The refusals
+// begin when this process has held ten leases of the Rule.Name, because it then knows how long they
+// take. Default: every caller waits as long as its Wait allows.
 func WithEarlyRefusal() Option { return anyOption(func(c *config) { c.refuseEarly = true }) }
 
-// WithAdaptiveBackoff chooses the pauses between attempts by what was observed of leases with the same Rule.Name in this
-// process: how long they were held, and how often another attempt succeeded. Pauses become longer while most attempts are
-// refused, and shorter while most succeed, so that about every second one does. It replaces [WithBackoff], and like it
-// matters only where a waiter is not told that its turn has come.
+// WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
+// this process: how long they were held, and how often another attempt succeeded. Pauses become
+// longer while most attempts fail, and shorter while most succeed, so that about every second one
+// succeeds. It replaces [WithBackoff]. Like WithBackoff it matters only where a waiter is not
+// notified.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} })
 }
 
-// WithAdaptiveTTL chooses the time to live of leases whose Rule has none: as short as least while renewals are prompt, so
-// that a crash is noticed soon, and longer, up to most, as renewals are answered later. New leases get what was learnt at
-// once, held ones with their next renewal. Default: a fixed TTL, see [WithTTL]. Observers see it in [Outcome].
+// WithAdaptiveTTL chooses the TTL of leases whose Rule has none. The TTL stays near least while
+// renewals are prompt, so that a crash is detected soon, and grows up to most when renewals are
+// answered late. New leases get the learnt TTL at once, held leases at their next renewal. Default:
+// a fixed TTL, see [WithTTL]. Observers see the TTL in [Outcome].
 func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }
 
-// DefaultHandoffs is the longest streak when [WithHandoffs] does not say otherwise.
+// DefaultHandoffs is the longest streak when [WithHandoffs] sets no other.
 const DefaultHandoffs = 64
 
-// WithHandoffs bounds a streak: how many callers of this process, one after the other, use one lease before it goes back
-// to the server, where other processes wait. Each of them has a fence of its own. A streak also ends after 10 ms. Callers share
-// a lease if Key, Mode and TTL of their Rules are equal, they may wait, and neither AtLeast, AtMost nor Once is set. 1: none
-// do, every caller queues at the server by itself. Default: [DefaultHandoffs].
+// WithHandoffs bounds a streak: the number of callers of this process that use one lease, one after
+// the other, before it goes back to the server, where other processes wait. Each of them has a
+// fence of its own. A streak also ends after 10 ms. Callers share a lease if their Rules have equal
+// Key, Mode and TTL, if they may wait, and if neither AtLeast, AtMost, Once nor Metadata is set.
+// With n = 1 no caller shares; each queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
-// WithFair grants strictly in the order in which callers of all processes began to wait at the server: it is
-// WithHandoffs(1). By default processes take turns, a streak each, so a caller may be overtaken by callers of other processes
-// who began to wait later. A quorum promises no order, because its nodes can disagree about who waited first: there it is
-// WithHandoffs(1) and no more.
+// WithFair grants strictly in the order in which callers of all processes began to wait at the
+// server. It is WithHandoffs(1). By default processes take turns, a streak each, so a caller may be
+// overtaken by callers of other processes that began to wait later. A quorum promises no order even
+// with WithFair, because its nodes can disagree about which caller waited first.
 func WithFair() Option { return WithHandoffs(1) }
 
-// WithoutQueue makes waiters ask again after the pauses of their Backoff, like other libraries, and leave the server's
-// queue alone: for the time of a migration, while others who only poll want the same keys. Order is not kept then, and no
-// lease is handed over inside the process. Use it in all processes that lock these keys: a queue that is there is served first.
+// WithoutQueue makes waiters ask again after the pauses of their Backoff, as other libraries do,
+// and does not use the server's queue. Use it during a migration, while other libraries that only
+// poll want the same keys. Then no order is kept, and no lease is handed over inside the process.
+// Use it in all processes that lock these keys: a waiter in the queue is served before those that
+// poll.
 func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false }) }
 
 // maxMetadataBytes keeps a lease small; longer metadata is cut.
 const maxMetadataBytes = 256
 
-// WithMetadata writes what f returns into the lease, where Inspect and refused callers read it: at most 256 bytes, the
-// rest is cut. f is called for each acquire, with the context that the Observer's Begin returned, so a trace's
-// identity can be put there. Others can read it: no secrets.
+// WithMetadata writes what f returns into the lease, at most 256 bytes; the rest is cut. Inspect
+// and refused callers read it, so put no secret into it. f is called for each acquire, with the
+// context that the Observer's Begin returned, so that f can return the identity of a trace.
 func WithMetadata(f func(ctx context.Context) string) Option {
 	return anyOption(func(c *config) { c.metadata = f })
 }
 
-// DefaultMaxSkew is how far the clocks of two servers may differ when [WithMaxSkew] does not say otherwise.
+// DefaultMaxSkew is how far the clocks of two servers may differ when [WithMaxSkew] sets no other.
 const DefaultMaxSkew = 500 * time.Millisecond
 
-// WithMaxSkew says how far the clocks of a master and of the replica that may take its place can differ. A lease ends by
-// the server's clock: after a failover it may end sooner by that much. So this side counts on a lease for min(d, TTL/4)
-// less. On Sentinel and on a Cluster the default is [DefaultMaxSkew]; on one server nothing, unless this option is given:
-// do so when something else, such as a hosting service, promotes its replicas.
+// WithMaxSkew sets how far the clocks of a master and of the replica that may replace it can
+// differ. A lease ends by the server's clock, so after a failover it may end sooner by that much. A
+// holder therefore counts on a lease for min(d, TTL/4) less. On Sentinel and on a Cluster the
+// default is [DefaultMaxSkew]. On one server nothing is subtracted unless this option is given:
+// give it if a hosting service or another tool promotes its replicas.
 //
-// In a quorum, whose default is [DefaultMaxSkew] too, the nodes keep a lease for 2 × d longer instead: a holder that dies
-// leaves its key that much later. A node whose clock is further than d from those of the others does not vote, and whoever
-// has seen that makes it wait as one that forgot its leases. Give all processes the same d.
+// On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
+// longer: after a holder dies, its key stays locked that much longer. A node whose clock differs
+// from the others' by more than d does not vote. A process that sees this treats the node like one
+// that has forgotten its leases. Give all processes the same d.
 func WithMaxSkew(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxSkew, c.failsOver = d, true })
 }
 
-// drift is the part of a lease that is not used: the clocks of client and server may run at rates that differ by 1 %, the
-// server expires keys within a millisecond or two, and where another server may take over, its clock may differ.
+// drift is the part of a lease that the holder does not use. The clocks of client and server may
+// run at rates that differ by 1 %, and the server expires keys within a millisecond or two. Where
+// another server may take over, its clock may differ.
 func (c *config) drift(ttl time.Duration) time.Duration {
 	d := ttl/100 + 2*time.Millisecond
 	if c.failsOver {

@@ -82,7 +82,7 @@ func nilOption(i int) error {
 	return fmt.Errorf("latchkit: option %d is nil; leave it out instead", i+1)
 }
 
-// configure sets each option, which set knows how to do, and checks what comes out.
+// configure applies each option with set, and checks the result.
 func configure[O comparable](opts []O, set func(O, *config)) (config, error) {
 	c := newConfig()
 	var none O

@@ -10,13 +10,13 @@ import (
 // DefaultMaxRetryAfter is the longest [Error.RetryAfter] that is only an estimate.
 const DefaultMaxRetryAfter = 2 * time.Second
 
-// firstGuess is how long a holder is taken to have held the key at least, so that cold callers do
-// not ask all the time.
+// firstGuess is the shortest time for which a holder is expected to have held the key. It keeps
+// callers that know nothing yet from asking all the time.
 const firstGuess = 50 * time.Millisecond
 
-// retryAfter is when another try may succeed: an estimate with jitter, so that callers who were
-// refused together do not come back together. What a lease has left says little, because the lease
-// is renewed. Only the time of a kept key is certain.
+// retryAfter is when another try may succeed: an estimate with jitter, so that callers that were
+// refused together do not come back together. The remaining TTL says little, because the lease is
+// renewed. Only the time of a kept key is certain.
 func (a *acquisition) retryAfter() time.Duration {
 	if a.holder.Kept && a.holder.Left > 0 {
 		return a.holder.Left
@@ -27,12 +27,12 @@ func (a *acquisition) retryAfter() time.Duration {
 }
 
 // remaining estimates how long it takes until this caller could have the key: what the holder still
-// needs, and what those ahead need after it.
+// needs, plus what the waiters ahead need after it.
 //
-// A holder needs what holders of this Name needed in this process. While this process has seen
-// none, or when this one takes longer than they did, it is expected to need as long again as it has
-// held the key already: callers who obey come back after pauses that double, and are late by about
-// the length of one hold.
+// A holder is expected to need what holders of this Name needed in this process. If this process
+// has seen none, or if this holder already takes longer, it is expected to need as long again as it
+// has held the key so far. Callers that obey then come back after pauses that double, and are late
+// by about the length of one hold.
 func (a *acquisition) remaining() time.Duration {
 	var held time.Duration
 	if !a.heldSince.IsZero() {
@@ -52,9 +52,9 @@ func (a *acquisition) remaining() time.Duration {
 	return rest + each*time.Duration(max(a.place-1, 0))
 }
 
-// holdsSince is when, on our clock, the holder of an answer got the key; sent is when the question
-// was. On one server a fence is that server's clock at the grant, unless the counter ran ahead of
-// the clock.
+// holdsSince is when, on the local clock, the holder of an answer got the key. sent is when the
+// question was sent. On one server a fence is that server's clock at the grant, unless the counter
+// ran ahead of the clock.
 func holdsSince(h store.Holder, at, sent time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || at.IsZero() {
 		return time.Time{}
@@ -66,8 +66,8 @@ func holdsSince(h store.Holder, at, sent time.Time) time.Time {
 	return sent.Add(-held)
 }
 
-// hopeless reports whether the caller's wait would be over before its turn is expected to come.
-// Only what this process knows from enough holds counts.
+// hopeless reports whether the caller's wait would probably be over before its turn comes. It needs
+// enough holds of this process to decide that.
 func (a *acquisition) hopeless() bool {
 	if !a.engine.cfg.refuseEarly || a.rule.Wait <= 0 {
 		return false

@@ -5,28 +5,29 @@ import (
 	"errors"
 )
 
-// Run takes the lock that rule describes, calls fn, and gives the lock up again, also when fn panics. fn's context ends
-// with ctx or with the lease, whichever is first, and context.Cause says which; [FromContext] finds the lease in it.
-// The release does not depend on ctx.
+// Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics. The
+// context of fn ends with ctx or with the lease, whichever is first, and context.Cause says which.
+// [FromContext] finds the lease in it. The release does not depend on ctx.
 //
-// When the lock was not taken, the error is Acquire's and fn was not called. When the lease ended while fn ran, the
-// error is ErrLost, ErrRevoked or ErrExpired even if fn returned nil, with fn's error beside it if there was one.
-// Otherwise fn's error comes back unchanged. A release that stayed without an answer is not an error of the work: it
-// goes on in the background. Only with Rule.Once it is ErrUnavailable, because then nobody knows that the work is done.
+// When the lock was not taken, the error is Acquire's, and fn was not called. When the lease ended
+// while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn returned nil; an error of
+// fn is joined to it. Otherwise Run returns fn's error unchanged. A release without an answer is no
+// error: it is repeated in the background. Only with Rule.Once it is ErrUnavailable, because then
+// it is not known whether the work is marked as done.
 func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
 	lease, err := l.Acquire(ctx, rule)
 	if err != nil {
 		return err
 	}
 	runs := &lease.engine.runs
-	if !runs.Enter() { // Close came between the grant and here
+	if !runs.Enter() { // Close came between the grant and this call
 		_ = lease.Release(ctx)
 		return &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
 	}
 	defer runs.Leave()
 	returned := false
 	defer func() {
-		if !returned { // fn panicked or called runtime.Goexit; both go on after the release
+		if !returned { // fn panicked or called runtime.Goexit; either goes on after the release
 			_ = lease.Release(ctx)
 		}
 	}()
@@ -35,7 +36,7 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 	return settle(ctx, lease, err)
 }
 
-// settle releases the lease after fn returned err, and says what became of both.
+// settle releases the lease after fn returned err, and returns the error of Run.
 func settle(ctx context.Context, lease *Lease, err error) error {
 	if err != nil {
 		if lost := lease.Release(ctx); endedEarly(lost) {
@@ -54,11 +55,12 @@ func endedEarly(err error) bool {
 	return errors.Is(err, ErrLost) || errors.Is(err, ErrExpired)
 }
 
-// A Guard turns a request into a Rule and runs a function under its lock. It is what the adapters are made of. Its zero
-// value is not usable: both fields must be set.
+// A Guard turns a request into a Rule and runs a function under its lock. The adapters use it. Its
+// zero value is not usable: both fields must be set.
 type Guard[T any] struct {
 	Locker Locker
-	// Rule derives what to guard from a request. Its error is returned as it is, and nothing is run.
+	// Rule derives from a request what to guard. If it fails, Run returns its error unchanged and
+	// calls nothing.
 	Rule func(ctx context.Context, in T) (Rule, error)
 }
 

@@ -7,25 +7,26 @@ import (
 )
 
 const (
-	enoughHolds  = 10   // so many leases of a Name make an estimate
-	rememberWell = 16   // about so many of the last ones count
-	mostNames    = 1024 // more are not remembered: a Name is meant to have few values
+	enoughHolds  = 10   // this many leases of a Name make an estimate
+	rememberWell = 16   // about this many of the last leases count
+	mostNames    = 1024 // further Names are not remembered: a Name is meant to have few values
 )
 
-// times learns, per Rule.Name, how long leases are held in this process, and how often asking again is worth it.
+// holdStats learns, per Rule.Name, how long leases are held in this process, and how often an
+// attempt after a pause succeeds.
 type holdStats struct {
 	mu     sync.Mutex
 	byName map[string]*habit
 }
 
-// habit is what is known of the leases of one Name.
+// habit is what is known about the leases of one Name.
 type habit struct {
 	holds int
-	mean  time.Duration // of how long they were held, the last ones counting most
-	scale float64       // of the mean, as a pause between attempts
+	mean  time.Duration // of how long they were held; the last leases count most
+	scale float64       // the pause between attempts, as a part of the mean
 }
 
-// held is called when a lease was given up after d.
+// held records that a lease was released after d.
 func (t *holdStats) held(name string, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +38,7 @@ func (t *holdStats) held(name string, d time.Duration) {
 	h.mean += (d - h.mean) / time.Duration(min(h.holds, rememberWell))
 }
 
-// estimate is how long a lease of that Name will be held; false while too few are known.
+// estimate is how long a lease of that Name will be held. It returns false while it knows too few.
 func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +49,7 @@ func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// usual is how long leases of that Name were held so far; false while there was none.
+// usual is how long leases of that Name were held so far. It returns false while there was none.
 func (t *holdStats) usual(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +60,8 @@ func (t *holdStats) usual(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// polled is called when an attempt after a pause has succeeded or not. The two factors balance when every second one does.
+// polled records whether an attempt after a pause succeeded. The two factors balance when every
+// second attempt succeeds.
 func (t *holdStats) polled(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +75,7 @@ func (t *holdStats) polled(name string, success bool) {
 	}
 }
 
-// advise is the pause before the next attempt; 0 while nothing is known.
+// advise is the pause before the next attempt, 0 while nothing is known.
 func (t *holdStats) advise(name string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,20 +86,20 @@ func (t *holdStats) advise(name string) time.Duration {
 	return time.Duration(float64(h.mean) * h.scale)
 }
 
-// of is the habit of a Name; nil when too many are known. t.mu is held.
+// of returns the habit of a Name, nil when too many Names are known. t.mu is held.
 func (t *holdStats) of(name string) *habit {
 	h := t.byName[name]
 	if h == nil && len(t.byName) < mostNames {
 		if t.byName == nil {
 			t.byName = make(map[string]*habit)
 		}
-		h = &habit{scale: 0.5} // the one who holds now is half through, on average
+		h = &habit{scale: 0.5} // on average the holder is half through when a caller arrives
 		t.byName[name] = h
 	}
 	return h
 }
 
-// bounds are the shortest and the longest of something that adapts.
+// bounds are the shortest and the longest value of something that adapts.
 type bounds struct{ least, most time.Duration }
 
 func (b bounds) sensible() bool {
@@ -106,10 +108,11 @@ func (b bounds) sensible() bool {
 
 func (b bounds) clamp(d time.Duration) time.Duration { return min(max(d, b.least), b.most) }
 
-// adaptiveBackoff turns advice into pauses.
+// adaptiveBackoff turns the advice of holdStats into pauses.
 type adaptiveBackoff struct{ bounds }
 
-// pause is between half and all of what is advised, so that waiters that were refused together do not come back together.
+// pause is between half and all of advice, so that waiters that were refused together do not come
+// back together.
 func (b *adaptiveBackoff) pause(advice time.Duration) time.Duration {
 	d := b.clamp(advice)
 	return max(d/2+rand.N(d/2+1), b.least)
