@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -39,6 +40,9 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 			t, _ = q.round(ctx, b, c) // they say now why they do not vote
 			t.after = r.left()
 			g, err = t.result()
+		}
+		if no, ok := errtype.As[*store.Refusal](err); ok && b.remains() {
+			err = no.Err // a Refusal says that nothing was done; but a node has the token in its queue
 		}
 		if err != nil || g.State != store.Busy {
 			return g, err

@@ -259,6 +259,14 @@ func (b *ballot) settled() bool {
 	return b.asking|b.giving|b.holds|b.loose == 0 && b.rounds == 0
 }
 
+// remains reports whether a node may have the token, now or later, unless it is released. Votes of a
+// lost round are not counted: the round gives them back.
+func (b *ballot) remains() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asking|b.loose|b.queued != 0
+}
+
 // farewell is the release of a vote that came when the token had been released.
 func (b *ballot) farewell(i int) store.Claim {
 	b.mu.Lock()
