@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -74,7 +75,7 @@ func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 // A token that was the beginning of the holder's token counted as the holder's.
 func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
-	backend := locker.SingleStore(client)
+	backend := locktest.SingleStore(client)
 	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
 	_, _ = backend.Acquire(t.Context(), claim) // its answer cannot be read back, tokens having 26 letters; the key is taken
 	claim.Owner = "user1"

@@ -95,16 +95,16 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 				if got := client.Get(t.Context(), key).Val(); got != value {
 					t.Fatalf("the key holds %q", got)
 				}
-				first.waitsStill()
-				second.waitsStill()
+				first.WaitsStill()
+				second.WaitsStill()
 				end.do()
-				lease := first.granted(130 * time.Millisecond) // the longest pause of the Backoff, or its TTL
+				lease := first.Granted(130 * time.Millisecond) // the longest pause of the Backoff, or its TTL
 				if newPoller(t, client, key).obtain(time.Minute) {
 					t.Fatal("a foreign program got the key that we hold")
 				}
-				second.waitsStill()
+				second.WaitsStill()
 				release(t, lease)
-				release(t, second.granted(0))
+				release(t, second.Granted(0))
 			})
 		}
 	}
@@ -122,8 +122,8 @@ func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 		t.Fatal("positive control: the poller did not get the key")
 	}
 	w := queues(t, l, locker.Rule{Key: key}, client)
-	lease := w.granted(700 * time.Millisecond)
-	if took := w.at.Sub(start); took < 700*time.Millisecond {
+	lease := w.Granted(700 * time.Millisecond)
+	if took := w.At.Sub(start); took < 700*time.Millisecond {
 		t.Errorf("granted after %v", took)
 	}
 	release(t, lease)
@@ -146,14 +146,14 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	for i := range waiters {
 		w := asks(t, ls[i%len(ls)], locker.Rule{Key: key})
 		served.Go(func() {
-			<-w.done
-			if w.err != nil {
-				t.Error(w.err)
+			<-w.Done
+			if w.Err != nil {
+				t.Error(w.Err)
 				return
 			}
 			<-time.After(5 * time.Millisecond)
 			n.Add(1)
-			if err := w.lease.Release(t.Context()); err != nil {
+			if err := w.Lease.Release(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})

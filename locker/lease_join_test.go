@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -344,12 +345,12 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	for _, joined := range joins[1:] {
 		release(t, joined)
 	}
-	if n := client.HLen(t.Context(), locker.JoinsOf("a")).Val(); n != 2 { // the secret and one join
+	if n := client.HLen(t.Context(), redisstore.JoinsKey("a")).Val(); n != 2 { // the secret and one join
 		t.Errorf("%d fields are left", n)
 	}
 	release(t, lease)
 	lost(t, joins[0], locker.ErrLost)
-	eventually(t, "the joins have run out", func() bool { return client.Exists(t.Context(), locker.JoinsOf("a")).Val() == 0 })
+	eventually(t, "the joins have run out", func() bool { return client.Exists(t.Context(), redisstore.JoinsKey("a")).Val() == 0 })
 }
 
 // What the server knows of delegations and joins must last as long as the lease, or who has joined would be sent away while it
@@ -362,7 +363,7 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Minute})
 	remembered := func(after string) {
 		t.Helper()
-		joins := client.PTTL(t.Context(), locker.JoinsOf(key)).Val() // first: both run on between the questions
+		joins := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val() // first: both run on between the questions
 		if left := client.PTTL(t.Context(), key).Val(); joins < left {
 			t.Errorf("%s: for %v, and the lease lasts %v", after, joins, left)
 		}
@@ -379,7 +380,7 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	if _, err := lease.Delegate(t.Context(), sesame, time.Hour, 0); err != nil {
 		t.Fatal(err)
 	}
-	if left := client.PTTL(t.Context(), locker.JoinsOf(key)).Val(); left < 30*time.Minute {
+	if left := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val(); left < 30*time.Minute {
 		t.Errorf("after a delegation for an hour: for %v", left)
 	}
 	release(t, joined)
@@ -397,12 +398,12 @@ func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	living := join(t, l, key, pass)
 	for i := range 100 {
 		dead := fmt.Sprintf("%d %d 0 1", lease.Fence(), lease.Fence()) // its time was over in 1970
-		if err := client.HSet(t.Context(), locker.JoinsOf(key), fmt.Sprint("s:", i), dead).Err(); err != nil {
+		if err := client.HSet(t.Context(), redisstore.JoinsKey(key), fmt.Sprint("s:", i), dead).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	again := join(t, l, key, pass)
-	if n := client.HLen(t.Context(), locker.JoinsOf(key)).Val(); n != 3 { // the secret and two joins
+	if n := client.HLen(t.Context(), redisstore.JoinsKey(key)).Val(); n != 3 { // the secret and two joins
 		t.Errorf("%d fields are left", n)
 	}
 	release(t, living)

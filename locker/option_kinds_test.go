@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -36,7 +37,7 @@ func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
 
 func TestWithOptionsIsAllOfThem(t *testing.T) {
 	t.Parallel()
-	one := deadNode(t)
+	one := locktest.DeadServer(t)
 	if _, err := locker.NewSingle(one, locker.WithOptions(locker.WithTTL(time.Minute), locker.WithMaxTTL(time.Second))); err == nil {
 		t.Error("both options together are refused, and were taken")
 	}

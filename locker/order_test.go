@@ -8,22 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
-
-// inLine is how many entries the queue of a key has.
-func inLine(t *testing.T, c redis.Cmdable, key string) int {
-	t.Helper()
-	n, err := c.ZCard(t.Context(), locker.QueueOf(key)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(n)
-}
 
 func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 	t.Parallel()
@@ -51,7 +40,7 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 	}
 	eventually(t, "all wait", func() bool { return inLine(t, client, key) == waiters })
 	var want []string
-	for _, entry := range client.ZRange(t.Context(), locker.QueueOf(key), 0, -1).Val() {
+	for _, entry := range client.ZRange(t.Context(), redisstore.QueueKey(key), 0, -1).Val() {
 		want = append(want, entry[strings.LastIndex(entry, "|")+1:])
 	}
 	start := time.Now()

@@ -38,19 +38,19 @@ func TestAFullServerHandsOver(t *testing.T) {
 		for range each {
 			w := asks(t, l, locker.Rule{Key: key, Wait: stuckAfter})
 			wg.Go(func() {
-				if <-w.done; w.err != nil {
-					t.Error(w.err)
+				if <-w.Done; w.Err != nil {
+					t.Error(w.Err)
 					return
 				}
 				if n := inside.Add(1); n != 1 {
 					t.Errorf("%d are inside", n)
 				}
 				mu.Lock()
-				fences = append(fences, w.lease.Fence())
+				fences = append(fences, w.Lease.Fence())
 				mu.Unlock()
 				<-time.After(5 * time.Millisecond)
 				inside.Add(-1)
-				if err := w.lease.Release(t.Context()); err != nil {
+				if err := w.Lease.Release(t.Context()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -103,21 +103,21 @@ func TestARestartedServerServesAllWhoWaited(t *testing.T) {
 		fences := []uint64{holder.Fence()}
 		start := time.Now()
 		for len(waiting) > 0 {
-			eventually(t, "the next is served", func() bool { return slices.ContainsFunc(waiting, (*pending).over) })
-			i := slices.IndexFunc(waiting, (*pending).over)
+			eventually(t, "the next is served", func() bool { return slices.ContainsFunc(waiting, (*pending).Over) })
+			i := slices.IndexFunc(waiting, (*pending).Over)
 			w := waiting[i]
 			waiting = slices.Delete(waiting, i, i+1)
-			if w.err != nil {
-				if w.rule.Wait == 0 || !errors.Is(w.err, locker.ErrBusy) && !errors.Is(w.err, locker.ErrUnavailable) {
-					t.Error(w.err)
+			if w.Err != nil {
+				if w.Rule.Wait == 0 || !errors.Is(w.Err, locker.ErrBusy) && !errors.Is(w.Err, locker.ErrUnavailable) {
+					t.Error(w.Err)
 				}
 				continue
 			}
-			if slices.ContainsFunc(waiting, func(p *pending) bool { return p.over() && p.err == nil }) {
+			if slices.ContainsFunc(waiting, func(p *pending) bool { return p.Over() && p.Err == nil }) {
 				t.Error("two hold the key")
 			}
-			fences = append(fences, w.lease.Fence())
-			release(t, w.lease)
+			fences = append(fences, w.Lease.Fence())
+			release(t, w.Lease)
 		}
 		if !slices.IsSorted(fences) || len(slices.Compact(fences)) != len(fences) || len(fences) < 7 {
 			t.Errorf("fences %v", fences)

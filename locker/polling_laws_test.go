@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/polling"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store/storetest"
@@ -26,7 +27,7 @@ func TestPollingObeysTheLaws(t *testing.T) {
 		client := through(t, server, proxy, sendOnce)
 		clients := make(map[locker.Store]*redis.Client)
 		return storetest.Harness{
-			Store: locker.PollingStore(redislock.New(client)),
+			Store: polling.New(redislock.New(client)),
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadRedislock(t, direct)
 				lost := proxy.LoseReplies(1, redislockCall(op, key))
@@ -40,7 +41,7 @@ func TestPollingObeysTheLaws(t *testing.T) {
 			Another: func(t testing.TB) locker.Store {
 				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 				t.Cleanup(func() { c.Close() }) // Kill may have
-				s := locker.PollingStore(redislock.New(c))
+				s := polling.New(redislock.New(c))
 				clients[s] = c
 				return s
 			},

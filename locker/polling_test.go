@@ -54,11 +54,11 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 		t.Fatalf("their lock was disturbed: %v", err)
 	}
 	w := asks(t, l, locker.Rule{Key: key})
-	w.waitsStill()
+	w.WaitsStill()
 	if err := lock.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	lease := w.granted(0)
+	lease := w.Granted(0)
 	if lease.Fence() != 0 {
 		t.Errorf("fence %d, which nobody has minted", lease.Fence())
 	}
@@ -155,7 +155,7 @@ func TestPollingIsForeignToLocksWithAQueue(t *testing.T) {
 		}
 		w := queues(t, single, locker.Rule{Key: key}, client)
 		release(t, lease)
-		release(t, w.granted(130*time.Millisecond)) // the longest pause of the Backoff
+		release(t, w.Granted(130*time.Millisecond)) // the longest pause of the Backoff
 	}
 }
 
@@ -274,7 +274,7 @@ func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
 		t.Errorf("%d scripts", n)
 	}
 	for _, w := range all {
-		w.cancel()
+		w.Cancel()
 	}
 	if err := lock.Release(t.Context()); err != nil {
 		t.Fatal(err)
@@ -342,4 +342,19 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	eventually(t, "the late one was executed and given back", func() bool {
 		return scriptsRun(t, direct) >= before+4 && direct.Exists(t.Context(), key).Val() == 0
 	})
+}
+
+// NewPolling's release whose answer is lost is no loss, with the client that its documentation asks
+// for.
+func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	l := newPolling(t, server.Client(t, func(o *redis.Options) { o.Addr, o.MaxRetries = proxy.Addr(), -1 }))
+	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+	lease := acquire(t, l, locker.Rule{Key: "a"})
+	lost := proxy.LoseReplies(1, chaos.Command("EVALSHA"))
+	if err := lease.Release(t.Context()); err != nil || lost.Hits() != 1 {
+		t.Errorf("Release: %v, with %d answers lost", err, lost.Hits())
+	}
 }

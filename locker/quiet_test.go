@@ -3,9 +3,6 @@ package locker_test
 import (
 	"context"
 	"fmt"
-	"runtime"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,20 +10,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ourGoroutines are the stacks of all goroutines that are in this package, tests apart.
-func ourGoroutines() []string {
-	all := make([]byte, 8<<20)
-	stacks := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")
-	return slices.DeleteFunc(stacks, func(s string) bool { return !strings.Contains(s, "latchkit/locker.") })
-}
-
 // After all sorts of waits nothing is left: no key but the fence counters, no channel, no goroutine. Whoever gives up while
 // a call is under way leaves a tombstone, which goes by itself; nobody else does. Not parallel, because it looks at all
 // goroutines.
 func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
-	eventually(t, "no goroutine of another test is left", func() bool { return len(ourGoroutines()) == 0 })
+	eventually(t, "no goroutine of another test is left", func() bool { return len(goroutines()) == 0 })
 	var ls []*locker.Engine
 	for i := range 4 {
 		var opts []locker.SingleOption
@@ -52,17 +42,17 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 			}
 			gone = append(gone, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(30+i) * time.Second, Wait: 100 * time.Millisecond}, client))
 			gone = append(gone, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(40+i) * time.Second}, client))
-			gone[len(gone)-1].cancel()
+			gone[len(gone)-1].Cancel()
 			eventually(t, "they have left the queue", func() bool { return inLine(t, client, key) == i+1 })
 		}
 		for _, w := range gone {
-			if <-w.done; w.err == nil {
+			if <-w.Done; w.Err == nil {
 				t.Error("it was served")
 			}
 		}
 		release(t, holder)
 		for _, w := range served {
-			release(t, w.granted(0))
+			release(t, w.Granted(0))
 		}
 		if round < 6 {
 			nothingLeftBut(t, client)
@@ -75,7 +65,7 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	if n := len(client.PubSubChannels(t.Context(), "*").Val()); n != len(ls) {
 		t.Errorf("positive control: %d channels for %d processes", n, len(ls))
 	}
-	if len(ourGoroutines()) == 0 {
+	if len(goroutines()) == 0 {
 		t.Error("positive control: no goroutine can be seen")
 	}
 	for _, l := range ls {
@@ -85,7 +75,7 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 		}
 		cancel()
 	}
-	eventually(t, "the goroutines are gone", func() bool { return len(ourGoroutines()) == 0 })
+	eventually(t, "the goroutines are gone", func() bool { return len(goroutines()) == 0 })
 	eventually(t, "the channels are gone", func() bool { return len(client.PubSubChannels(t.Context(), "*").Val()) == 0 })
 	nothingLeftBut(t, client, "latchkit:x:")
 }

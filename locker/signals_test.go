@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -139,22 +139,6 @@ func (p *peers) gives(child *proc.Child) {
 // signals are what may hit a process. A stopped one runs on later: its connections live, so the server believes in it.
 var signals = map[string]func(*proc.Child){"killed": (*proc.Child).Kill, "stopped": (*proc.Child).Pause}
 
-// slack is how much later than promised a slow machine may be.
-const slack = 5 * time.Second
-
-// within measures something that must not take longer than the promise and the slack.
-func within(t *testing.T, promised time.Duration, what string, do func()) time.Duration {
-	t.Helper()
-	start := time.Now()
-	do()
-	took := time.Since(start)
-	if took > promised+slack {
-		t.Errorf("%s took %v, want %v and at most %v more", what, took, promised, slack)
-	}
-	t.Logf("%s took %v, promised are %v", what, took, promised)
-	return took
-}
-
 var strikes = flag.Int("strikes", 1, "how often each signal hits each role")
 
 // struck runs a test for each signal; each run is one fault.
@@ -255,7 +239,7 @@ func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 			if renewed = p.left() > 2*time.Second; renewed { // a slow machine: it was struck a quarter of a second too late
 				winner.Kill()
 				next.Kill()
-				p.client.Del(t.Context(), p.key, locker.QueueOf(p.key))
+				p.client.Del(t.Context(), p.key, redisstore.QueueKey(p.key))
 			}
 		}
 		strike(winner)
@@ -272,19 +256,4 @@ func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 		p.gives(next)
 		nothingLeftBut(t, p.client)
 	})
-}
-
-// nothingLeftBut wants nothing on the server but fence counters, and notes that run out by themselves.
-func nothingLeftBut(t *testing.T, c *redis.Client, notes ...string) {
-	t.Helper()
-	for _, key := range c.Keys(t.Context(), "*").Val() {
-		left := c.PTTL(t.Context(), key).Val()
-		noted := false
-		for _, note := range notes {
-			noted = noted || strings.HasPrefix(key, note) && left > 0 && left <= time.Minute
-		}
-		if !noted && !strings.HasPrefix(key, "latchkit:f:") {
-			t.Errorf("%s is left, for %v", key, left)
-		}
-	}
 }

@@ -13,43 +13,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/store"
 )
-
-func newSingle(t testing.TB, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
-	t.Helper()
-	l, err := locker.NewSingle(c, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := l.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	return l
-}
-
-// eventually awaits a condition that another process or connection brings about.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	bound := time.After(20 * time.Second)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-bound:
-			t.Fatalf("not within 20s: %s", what)
-		}
-	}
-}
 
 func TestNewSingleRefusesANilClient(t *testing.T) {
 	for _, c := range []locker.Client{nil, (*redis.Client)(nil)} {
@@ -283,7 +253,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 	wantErr(t, err, "a", locker.ErrUnavailable)
 	wantNot(t, err, locker.ErrBusy)
-	backend := locker.SingleStore(client) // a replica that lags does not know the lease yet: its "no" would be false
+	backend := locktest.SingleStore(client) // a replica that lags does not know the lease yet: its "no" would be false
 	stranger := store.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute}
 	_, renewed := backend.Renew(t.Context(), []store.Claim{stranger})
 	_, released := backend.Release(t.Context(), stranger)
@@ -397,7 +367,7 @@ func TestAnEvictionPolicyThatDropsLocksIsWarnedOfOnce(t *testing.T) {
 func TestASafeServerIsNotWarnedOf(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}} {
-		backend := locker.SingleStore(redistest.Start(t, args...).Client(t)).(store.ServerChecker)
+		backend := locktest.SingleStore(redistest.Start(t, args...).Client(t)).(store.ServerChecker)
 		if w := backend.CheckServer(t.Context()); len(w) != 0 {
 			t.Fatalf("%+v", w)
 		}

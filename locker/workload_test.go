@@ -47,9 +47,6 @@ type section struct {
 	Failed  string // what went wrong, if anything did
 }
 
-// stuckAfter is how long nobody may wait, whatever happens.
-const stuckAfter = 25 * time.Second
-
 type worker struct{}
 
 // locker is the Engine of a workload. Workers write their names into their leases, and so into the queue.

@@ -168,6 +168,14 @@ var mayImport = map[string]map[string]string{
 		"./internal/proc":              "a server is a child process",
 		"github.com/redis/go-redis/v9": "it hands out clients of its servers",
 	},
+	"internal/locktest": {
+		"./internal/chaos":             "clients whose connections break",
+		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
+		"./internal/redisstore":        "Stores, and the names of their keys",
+		"./internal/redistest":         "clients of its servers",
+		"./locker":                     "it makes Lockers for tests",
+		"github.com/redis/go-redis/v9": "tests look at servers with it",
+	},
 	"internal/chaos": {
 		"./internal/proc":      "a fault may be a signal",
 		"./internal/redistest": "a fault may hit a server",

@@ -13,8 +13,6 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
-
 // bench is one node on which scripts are run by themselves.
 type bench struct {
 	t    *testing.T

@@ -1,0 +1,67 @@
+package locktest
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Slack is how much later than promised something may come on a busy machine.
+const Slack = 5 * time.Second
+
+// StuckAfter is how long nobody may wait, whatever happens.
+const StuckAfter = 25 * time.Second
+
+// Eventually awaits a condition that another process or connection brings about.
+func Eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	bound := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-bound:
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// Within checks that something takes no longer than promised and Slack.
+func Within(t *testing.T, promised time.Duration, what string, do func()) time.Duration {
+	t.Helper()
+	start := time.Now()
+	do()
+	took := time.Since(start)
+	if took > promised+Slack {
+		t.Errorf("%s took %v, want %v and at most %v more", what, took, promised, Slack)
+	}
+	t.Logf("%s took %v, promised are %v", what, took, promised)
+	return took
+}
+
+// Goroutines are the stacks of all goroutines in a package of latchkit, such as "locker". Its
+// external tests are another package.
+func Goroutines(pkg string) []string {
+	all := make([]byte, 8<<20)
+	stacks := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")
+	return slices.DeleteFunc(stacks, func(s string) bool { return !strings.Contains(s, "latchkit/"+pkg+".") })
+}
+
+// RunTogether lets more tests run at once than there are processors, unless -parallel gives the
+// number: the tests wait for servers and for leases to run out most of the time.
+func RunTogether() {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return
+	}
+	if err := flag.Set("test.parallel", fmt.Sprint(3*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
+}

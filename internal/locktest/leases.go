@@ -1,0 +1,68 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Acquire returns a lease, and fails the test if there is none.
+func Acquire(t *testing.T, l locker.Locker, rule locker.Rule) *locker.Lease {
+	t.Helper()
+	lease, err := l.Acquire(t.Context(), rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// Release gives a lease up, and fails the test if it cannot.
+func Release(t *testing.T, lease *locker.Lease) {
+	t.Helper()
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Lost awaits the end of a lease. Its cause must be all of these.
+func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
+	t.Helper()
+	select {
+	case <-lease.Context().Done():
+	case <-time.After(48 * time.Hour): // in a bubble, whose clock the renewals drive on for ever
+		t.Fatal("the lease is still held")
+	}
+	WantErr(t, context.Cause(lease.Context()), lease.Key(), targets...)
+}
+
+// WantErr checks that err is all of these, and an *Error with key.
+func WantErr(t *testing.T, err error, key string, targets ...error) *locker.Error {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Fatalf("got %v, want %v", err, target)
+		}
+	}
+	e, ok := errtype.As[*locker.Error](err)
+	if !ok {
+		t.Fatalf("%v is no *locker.Error", err)
+	}
+	if e.Key != key {
+		t.Fatalf("the error names key %q, want %q: %v", e.Key, key, err)
+	}
+	return e
+}
+
+// WantNot checks that err is none of these.
+func WantNot(t *testing.T, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			t.Fatalf("%v must not be %v", err, target)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package locktest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Single is a Locker on one server, closed with the test.
+func Single(t testing.TB, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewSingle(c, opts...)
+	return closed(t, l, err)
+}
+
+// ReadWrite is a Locker with readers on one server, closed with the test.
+func ReadWrite(t testing.TB, c locker.Client, opts ...locker.ReadWriteOption) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewReadWrite([]locker.Client{c}, opts...)
+	return closed(t, l, err)
+}
+
+func closed(t testing.TB, l *locker.Engine, err error) *locker.Engine {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// SingleStore is the Store behind locker.NewSingle.
+func SingleStore(c locker.Client) locker.Store {
+	s, _ := redisstore.New(c, redisstore.Settings{}) // only options can be wrong
+	return s
+}
+
+// ReadWriteStore is the Store behind locker.NewReadWrite with one client.
+func ReadWriteStore(c locker.Client) locker.Store {
+	s, _ := redisstore.NewReadWrite(c, redisstore.Settings{})
+	return s
+}

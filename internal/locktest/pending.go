@@ -1,0 +1,93 @@
+package locktest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Pending is an acquire in the background, in real time.
+type Pending struct {
+	*testing.T
+	Rule   locker.Rule
+	Cancel context.CancelFunc
+	Done   chan struct{}
+	Lease  *locker.Lease
+	Err    error
+	At     time.Time // when it ended
+}
+
+// Asks starts an acquire.
+func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
+	t.Helper()
+	p := &Pending{T: t, Rule: rule, Done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	p.Cancel = cancel
+	go func() {
+		defer close(p.Done)
+		p.Lease, p.Err = l.Acquire(ctx, rule)
+		p.At = time.Now()
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-p.Done
+	})
+	return p
+}
+
+// Queues starts an acquire, and returns when its entry is in the server's queue: behind all entries
+// that were there before.
+func Queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *Pending {
+	t.Helper()
+	before := Queued(t, c, rule.Key)
+	p := Asks(t, l, rule)
+	Eventually(t, "it is in the queue", func() bool { return Queued(t, c, rule.Key) == before+1 })
+	return p
+}
+
+// Queued is how many entries the queue of a key has.
+func Queued(t *testing.T, c redis.Cmdable, key string) int {
+	t.Helper()
+	n, err := c.ZCard(t.Context(), redisstore.QueueKey(key)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
+// Granted awaits the lease, for no longer than d and Slack.
+func (p *Pending) Granted(d time.Duration) *locker.Lease {
+	p.Helper()
+	select {
+	case <-p.Done:
+	case <-time.After(d + Slack):
+		p.Fatalf("not granted within %v and %v more", d, Slack)
+	}
+	if p.Err != nil {
+		p.Fatal(p.Err)
+	}
+	return p.Lease
+}
+
+// Over reports whether it has ended.
+func (p *Pending) Over() bool {
+	select {
+	case <-p.Done:
+		return true
+	default:
+		return false
+	}
+}
+
+// WaitsStill fails unless it waits.
+func (p *Pending) WaitsStill() {
+	p.Helper()
+	if p.Over() {
+		p.Fatalf("it ended: %v %v", p.Lease, p.Err)
+	}
+}

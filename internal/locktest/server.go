@@ -1,0 +1,33 @@
+package locktest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// NothingLeftBut wants nothing on the server but fence counters, and notes that run out by
+// themselves.
+func NothingLeftBut(t *testing.T, c *redis.Client, notes ...string) {
+	t.Helper()
+	for _, key := range c.Keys(t.Context(), "*").Val() {
+		left := c.PTTL(t.Context(), key).Val()
+		noted := false
+		for _, note := range notes {
+			noted = noted || strings.HasPrefix(key, note) && left > 0 && left <= time.Minute
+		}
+		if !noted && !strings.HasPrefix(key, "latchkit:f:") {
+			t.Errorf("%s is left, for %v", key, left)
+		}
+	}
+}
+
+// DeadServer is a client of a server that is not there.
+func DeadServer(t testing.TB) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialTimeout: time.Second, MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { c.Close() })
+	return c
+}

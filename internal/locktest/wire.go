@@ -1,0 +1,57 @@
+package locktest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// Through is a client whose connections go through the proxy.
+func Through(t *testing.T, server *redistest.Server, proxy *chaos.Proxy, options ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	return server.Client(t, append(options, func(o *redis.Options) { o.Addr = proxy.Addr() })...)
+}
+
+// ScriptsRun is how many scripts the server has executed.
+func ScriptsRun(t *testing.T, c *redis.Client) int {
+	t.Helper()
+	_, line, _ := strings.Cut(c.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
+	n := 0
+	_, _ = fmt.Sscan(strings.Split(line, ",")[0], &n)
+	return n
+}
+
+// LoadScripts makes the server know the scripts, so that no NOSCRIPT comes between.
+func LoadScripts(t testing.TB, client redis.UniversalClient, texts map[string]string) {
+	t.Helper()
+	for _, text := range texts {
+		if err := client.ScriptLoad(t.Context(), text).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// HeldBack is a client that holds up the calls of one script until the gate is open.
+type HeldBack struct {
+	*redis.Client
+	SHA     string // of the script
+	Gate    chan struct{}
+	Arrived *sync.WaitGroup // done when the first call is held up
+	once    sync.Once
+}
+
+// Process waits at the gate with the script's calls.
+func (h *HeldBack) Process(ctx context.Context, cmd redis.Cmder) error {
+	if args := cmd.Args(); len(args) > 1 && args[1] == h.SHA {
+		h.once.Do(h.Arrived.Done)
+		<-h.Gate
+	}
+	return h.Client.Process(ctx, cmd)
+}

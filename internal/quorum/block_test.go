@@ -1,0 +1,99 @@
+package quorum_test
+
+import (
+	"context"
+	crand "crypto/rand"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/quorum"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// skewed is a client of a server whose clock differs from the others', as its scripts see it.
+type skewed struct {
+	*redis.Client
+	scripts map[any]string
+}
+
+func (c skewed) Process(ctx context.Context, cmd redis.Cmder) error {
+	if args := cmd.Args(); args[0] == "evalsha" {
+		if sha, ok := c.scripts[args[1]]; ok {
+			args[1] = sha
+		}
+	}
+	return c.Client.Process(ctx, cmd)
+}
+
+func skewedNode(t testing.TB, s *redistest.Server, by time.Duration) skewed {
+	t.Helper()
+	c := skewed{s.Client(t), make(map[any]string)}
+	const read = "local clock = redis.call('TIME')"
+	for name, text := range quorum.ScriptTexts {
+		moved := strings.ReplaceAll(text, read, fmt.Sprintf(`%s
+			do local t = clock[1] * 1000000 + clock[2] + %d
+			clock = {math.floor(t / 1000000), t %% 1000000} end`, read, by.Microseconds()))
+		sha, err := c.ScriptLoad(t.Context(), moved).Result()
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		c.scripts[scriptSHA(name)] = sha
+	}
+	return c
+}
+
+// A lease has a block of fences, out of which the process hands it on. A node whose clock is behind reserves one fence only; that
+// bounds the block, also where others have reserved more, and where that node is not among those that are counted in the end.
+func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	direct := clientsOf(t, servers)
+	var cs []locker.Client
+	for i, by := range []time.Duration{0, 0, -150 * time.Millisecond} {
+		cs = append(cs, skewedNode(t, servers[i], by))
+	}
+	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	settles(t, s)
+	counter := redisstore.CounterKey("a")
+	seconds := 0
+	for i := range 200 {
+		ahead := uint64(time.Now().UnixMicro()) + 20_000 //nolint:gosec // after 1970
+		for _, c := range direct {
+			if err := c.Set(t.Context(), counter, ahead+rand.Uint64N(2000), 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claim := store.Claim{Key: "a", Owner: crand.Text(), TTL: time.Minute, FenceCount: 64}
+		var g store.Grant
+		for range 2 { // a repetition finds what the first has agreed on
+			var err error
+			if g, err = s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
+				t.Fatal(g.State, err)
+			}
+			seconds += g.Rounds - 1
+			last, reserved := g.Fence+uint64(g.FenceCount)-1, 0 //nolint:gosec // ≥ 1
+			for _, c := range direct {
+				if n, _ := c.Get(t.Context(), counter).Uint64(); n >= last {
+					reserved++
+				}
+			}
+			if reserved < 2 {
+				t.Fatalf("%d: the lease has the fences %d to %d, and %d nodes know of the last", i, g.Fence, last, reserved)
+			}
+		}
+		if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
+			t.Fatal(g.State, err)
+		}
+	}
+	if seconds < 50 {
+		t.Errorf("positive control: %d second rounds", seconds)
+	}
+}

@@ -1,0 +1,108 @@
+package quorum_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/quorum"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// A confirmation may come late: the vote that was counted may have run out, and a repetition of the acquire may have taken the node
+// again for the same token. Raised to the old fence it would belong to a lease that others have had since. So only the very vote
+// that was counted is raised, and only upwards.
+func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	const reader = "m"
+	later, over := time.Now().Add(time.Hour).UnixMilli(), int64(1)
+	counter := redisstore.CounterKey("a")
+	for _, k := range []struct {
+		name, owner, part string
+	}{
+		{"writer", "o", ""},
+		{"reader", "shared", reader},
+	} {
+		for _, v := range []struct {
+			name           string
+			lease          string // what lies there
+			token          string
+			minted         int
+			fence, last    int
+			counter, after int
+			until          int64  // of the reader's part
+			raised         string // what lies there then
+		}{
+			{name: "it is raised", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, after: 1203, raised: ":1200:4:1000:me"},
+			{name: "the counter is far ahead", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, counter: 5000, after: 5000, raised: ":1200:4:1000:me"},
+			{name: "once more", lease: ":1200:4:1000:me", minted: 1000, fence: 1200, last: 1203, counter: 1203, after: 1203, raised: ":1200:4:1000:me"},
+			{name: "another vote for the same token", lease: ":1100:8:1100:me", minted: 1000, fence: 1200, last: 1203, counter: 1107, after: 1107},
+			{name: "another token", lease: ":1000:8:1000:me", token: "u", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
+			{name: "it would be lowered", lease: ":1000:8:1000:me", minted: 1000, fence: 900, last: 903, counter: 1007, after: 1007},
+			{name: "it is gone", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
+			{name: "the reader's part is over", lease: ":1000:8:1000:me", until: over, minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
+		} {
+			if v.until != 0 && k.part == "" {
+				continue
+			}
+			t.Run(k.name+", "+v.name, func(t *testing.T) {
+				if err := c.FlushAll(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+				before := ""
+				if v.lease != "" {
+					before = k.owner + v.lease
+					c.Set(t.Context(), "a", before, time.Minute)
+				}
+				if v.counter != 0 {
+					c.Set(t.Context(), counter, v.counter, 0)
+				}
+				if v.until == 0 {
+					v.until = later
+				}
+				c.ZAdd(t.Context(), "readers", redis.Z{Score: float64(v.until), Member: reader})
+				token, part := "o", k.part
+				if v.token != "" {
+					token = v.token
+					if part != "" {
+						part = "another"
+					}
+				}
+				text := markerOf(t, c)
+				answer, err := c.Eval(t.Context(), quorum.ScriptTexts["quorum_confirm"],
+					[]string{"a", counter, "readers", "latchkit:node"}, text, token, v.minted, v.fence, v.last, part).Text()
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, lease := "0", before
+				if v.raised != "" {
+					want, lease = "1", k.owner+v.raised
+				}
+				if got := c.Get(t.Context(), "a").Val(); answer != want || got != lease {
+					t.Errorf("%q, and the vote is %q; want %q and %q", answer, got, want, lease)
+				}
+				if n, _ := c.Get(t.Context(), counter).Int(); n != v.after {
+					t.Errorf("the counter is %d, want %d", n, v.after)
+				}
+				if lease != "" && c.PTTL(t.Context(), "a").Val() <= 0 {
+					t.Error("the vote lasts for ever")
+				}
+			})
+		}
+	}
+}
+
+// markerOf writes a marker of which only the identity matters to a script.
+func markerOf(t *testing.T, c *redis.Client) string {
+	t.Helper()
+	_, id, _ := strings.Cut(c.Info(t.Context(), "replication").Val(), "master_replid:")
+	text := id[:40] + "/set/v/0/60000/0-a@a,0-b@b,0-c@c"
+	if err := c.Set(t.Context(), "latchkit:node", text, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

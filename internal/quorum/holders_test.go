@@ -1,0 +1,226 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Break of a phase of readers hits the phase that was named, and not one that has begun since.
+func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	l := libraryOn(t, servers)
+	gate, arrived := make(chan struct{}), new(sync.WaitGroup)
+	arrived.Add(3)
+	var late []locker.Client
+	for _, c := range clientsOf(t, servers) {
+		late = append(late, &locktest.HeldBack{Client: c, Gate: gate, Arrived: arrived, SHA: scriptSHA("quorum_release")})
+	}
+	operator, err := locker.NewReadWrite(late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = operator.Close(context.Background()) })
+	one := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared})
+	everywhere(t, servers, "doc")
+	broken := make(chan error, 1)
+	go func() { broken <- operator.Revoke(context.Background(), "doc", one.Fence(), "stuck") }()
+	arrived.Wait()
+	release(t, one)
+	eventually(t, "the phase is over everywhere", func() bool {
+		return !slices.ContainsFunc(servers, func(s *redistest.Server) bool { return s.Client(t).Exists(t.Context(), "doc").Val() == 1 })
+	})
+	two := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared, TTL: 20 * time.Second})
+	everywhere(t, servers, "doc")
+	close(gate)
+	if err := <-broken; !errors.Is(err, locker.ErrGone) && !errors.Is(err, locker.ErrUnavailable) {
+		t.Errorf("Break of a phase that is over: %v", err)
+	}
+	if _, err := libraryOn(t, servers).Acquire(t.Context(), locker.Rule{Key: "doc", Wait: locker.NoWait}); err == nil && two.Context().Err() == nil {
+		t.Errorf("a writer beside a reader who has %v left", time.Until(two.Expires()))
+	}
+}
+
+func everywhere(t *testing.T, servers []*redistest.Server, key string) {
+	t.Helper()
+	eventually(t, "all nodes have it", func() bool {
+		return !slices.ContainsFunc(servers, func(s *redistest.Server) bool { return s.Client(t).Exists(t.Context(), key).Val() == 0 })
+	})
+}
+
+// An address that is one node leads to another node's server later.
+func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	cs := clientsOf(t, servers)
+	var target atomic.Pointer[string]
+	a, b := servers[0].Addr(), servers[1].Addr()
+	target.Store(&a)
+	moving := redis.NewClient(&redis.Options{
+		Addr: "redis-a:6379", ConnMaxLifetime: 50 * time.Millisecond,
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, *target.Load())
+		},
+	})
+	t.Cleanup(func() { moving.Close() })
+	one := newRedlock(t, with(cs, map[int]locker.Client{0: moving}), locker.WithNodeTimeout(500*time.Millisecond))
+	release(t, acquire(t, one, locker.Rule{Key: "warm"}))
+	target.Store(&b)
+	time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the acquire is under way
+	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{1: deadNode(t)})), locker.Rule{Key: "x"})
+	_, err := one.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
+	if err == nil && lease.Context().Err() == nil {
+		t.Error("two hold the key: one server has voted for two nodes")
+	}
+}
+
+// The mark of a Complete that was refused, on one node of three, says nothing.
+func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	cs := clientsOf(t, servers)
+	rule := locker.Rule{Key: "job", Once: time.Minute, Wait: locker.NoWait}
+	cs[0].Set(t.Context(), redisstore.DoneKey("job"), "1", time.Minute) // as a Complete leaves it that is revoked at the two others
+	working := acquire(t, redlockOn(t, servers), rule)
+	asks := redlockOn(t, servers)
+	for range 50 {
+		if _, err := asks.Acquire(t.Context(), rule); err == nil || errors.Is(err, locker.ErrDone) {
+			t.Fatalf("%v, while another one works", err)
+		}
+	}
+	release(t, working) // it has failed
+	if err := acquire(t, asks, rule).Complete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := asks.Acquire(t.Context(), rule)
+	wantErr(t, err, "job", locker.ErrDone)
+}
+
+// What RunAll gives back because it could not have all keys is not kept for AtLeast: nothing was
+// done.
+func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*testing.T) *locker.Engine{
+		"one server": func(t *testing.T) *locker.Engine {
+			return newSingle(t, redistest.Shared(t).Client(t), locker.WithPrefix(t.Name()))
+		},
+		"a quorum": func(t *testing.T) *locker.Engine { return redlockOn(t, enrolled(t, 3)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := open(t)
+			held := acquire(t, l, locker.Rule{Key: "b"})
+			rules := []locker.Rule{{Key: "a", AtLeast: 30 * time.Second, Wait: time.Second}, {Key: "b", AtLeast: 30 * time.Second, Wait: time.Second}}
+			ran := false
+			work := func(context.Context) error { ran = true; return nil }
+			if err := locker.RunAll(t.Context(), l, rules, work); !errors.Is(err, locker.ErrBusy) {
+				t.Fatal(err)
+			}
+			release(t, held)
+			if err := locker.RunAll(t.Context(), l, rules, work); err != nil || !ran {
+				t.Errorf("all keys are free: %v", err)
+			}
+		})
+	}
+}
+
+// A Redlock and a NewReadWrite on the same nodes notify each other.
+func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	rw, l := libraryOn(t, servers), redlockOn(t, servers)
+	var took time.Duration
+	for i := range 5 {
+		key := fmt.Sprint("x", i)
+		lease := acquire(t, rw, locker.Rule{Key: key})
+		got := make(chan *locker.Lease, 1)
+		go func() {
+			w, err := l.Acquire(context.Background(), locker.Rule{Key: key})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- w
+		}()
+		eventually(t, "it waits", func() bool {
+			return slices.ContainsFunc(servers, func(s *redistest.Server) bool {
+				return s.Client(t).ZCard(t.Context(), redisstore.QueueKey(key)).Val() > 0
+			})
+		})
+		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the acquire is under way
+		began := time.Now()
+		release(t, lease)
+		w := <-got
+		took += time.Since(began)
+		release(t, w)
+	}
+	if took > 3*time.Second { // without a message each takes 0.7 s
+		t.Errorf("five hand-overs took %v", took)
+	}
+}
+
+// A wait that ends while the client still dials names the nodes.
+func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	l := redlockOn(t, servers)
+	release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	servers[1].Kill()
+	servers[2].Kill()
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Second})
+	wantErr(t, err, "a", locker.ErrQuorum)
+	for _, s := range servers[1:] {
+		if !strings.Contains(err.Error(), s.Addr()) {
+			t.Errorf("%v: does not name %s", err, s.Addr())
+		}
+	}
+}
+
+// libraryOn opens a Locker with readers on servers.
+func libraryOn(t *testing.T, servers []*redistest.Server) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewReadWrite(clients(clientsOf(t, servers)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	return l
+}
+
+// warnings is an Observer that keeps warnings.
+type warnings struct {
+	mu  sync.Mutex
+	all []locker.Warning
+}
+
+func (w *warnings) Begin(ctx context.Context, _ locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	return ctx, nil
+}
+
+func (w *warnings) Warn(x locker.Warning) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, x)
+}
+
+func (w *warnings) seen() []locker.Warning {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.all)
+}
+
+func newWarnings() *warnings { return new(warnings) }

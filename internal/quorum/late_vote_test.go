@@ -1,0 +1,140 @@
+package quorum_test
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/quorum"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// straggler is a client whose first release of a vote gets no answer, and runs on the server when late is called.
+type straggler struct {
+	*redis.Client
+	sha string
+
+	mu     sync.Mutex
+	late   func() error
+	second chan struct{} // closed when the release was repeated
+}
+
+func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
+	args := cmd.Args()
+	if len(args) < 2 || args[0] != "evalsha" || args[1] != any(s.sha) {
+		return s.Client.Process(ctx, cmd)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.late == nil {
+		s.late = func() error { return s.Client.Do(context.Background(), args...).Err() }
+		return os.ErrDeadlineExceeded
+	}
+	err := s.Client.Process(ctx, cmd)
+	select {
+	case <-s.second:
+	default:
+		close(s.second)
+	}
+	return err
+}
+
+// A vote is given back after a round that was lost, and may be given anew to the same token. The first attempt at giving it
+// back may still be under way then.
+func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
+	for mode, kind := range map[locker.Mode]struct {
+		release string
+		open    quorumOpener
+	}{
+		locker.Exclusive: {"quorum_release", quorumStore},
+		locker.Shared:    {"quorum_release", readWriteQuorumStore},
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			servers := enrolled(t, 3)
+			direct := clientsOf(t, servers)
+			if err := direct[2].Do(t.Context(), "script", "load", quorum.ScriptTexts[kind.release]).Err(); err != nil {
+				t.Fatal(err)
+			}
+			slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA(kind.release), second: make(chan struct{})}
+			s := kind.open([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, locker.DefaultNodeTimeout)
+			settles(t, s)
+
+			const foreign = "somebody else"
+			for _, c := range direct[:2] {
+				if err := c.Set(t.Context(), "a", foreign, time.Minute).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", Mode: mode, TTL: 30 * time.Second, FenceCount: 1}
+			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Busy {
+				t.Fatalf("%v %v while two nodes are taken", g.State, err)
+			}
+			<-slow.second
+			if err := direct[0].Del(t.Context(), "a").Err(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the token has two votes", func() bool {
+				g, err := s.Acquire(t.Context(), claim)
+				return err == nil && g.State == store.Granted
+			})
+			if err := slow.late(); err != nil {
+				t.Fatal(err)
+			}
+			if direct[2].Exists(t.Context(), "a").Val() != 1 {
+				t.Error("a release of the vote before has taken one that counts")
+			}
+			if err := direct[1].Del(t.Context(), "a").Err(); err != nil {
+				t.Fatal(err)
+			}
+			other := store.Claim{Key: "a", Owner: "UUUUUUUUUUUUUUUUUUUUUUUUUU", TTL: 30 * time.Second, FenceCount: 1}
+			if g, err := s.Acquire(t.Context(), other); err == nil && g.State == store.Granted {
+				t.Error("two hold the key")
+			}
+			for _, c := range []store.Claim{claim, other} {
+				if _, err := s.Release(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// An acquire that was abandoned may not have asked anybody when it is undone. Here all nodes have refused it before, so that
+// an undo has nobody to tell.
+func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
+	servers := enrolled(t, 3)
+	cs := clientsOf(t, servers)
+	s := openQuorum(t, cs, quorumStore)
+	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
+	for _, c := range cs { // a full server refuses
+		if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, err := s.Acquire(t.Context(), claim); err == nil {
+		t.Fatalf("%v, on full servers", g.State)
+	}
+	undo := claim
+	undo.TombstoneTTL = time.Minute
+	if _, err := s.Release(t.Context(), undo); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cs {
+		if err := c.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Undone {
+		t.Errorf("%v %v after the undo", g.State, err)
+	}
+	for i, c := range cs {
+		if c.Exists(t.Context(), "a").Val() != 0 {
+			t.Errorf("node %d has given its vote", i)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package quorum_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/locker/store/storetest"
+)
+
+// Readers and writers on several servers.
+
+func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers))); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("on three servers", func(t *testing.T) {
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return harnessOf(t, servers, readWriteQuorumStore) })
+	})
+}
+
+// quorumCan is what a quorum can do. It keeps no order: nodes can disagree about who waits, so none of them hands a key over.
+var quorumCan = func() storetest.Capabilities {
+	can := storetest.All
+	can.Queue, can.Notify, can.Join = false, false, false
+	return can
+}()
+
+func TestRedlockObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers))); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("on three servers", func(t *testing.T) {
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return quorumHarness(t, servers) })
+	})
+}
+
+func quorumHarness(t *testing.T, servers []*redistest.Server) storetest.Harness {
+	return harnessOf(t, servers, quorumStore)
+}
+
+// harnessOf is for the Stores that a constructor makes on several servers.
+func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) storetest.Harness {
+	direct := clientsOf(t, servers)
+	var proxies []*chaos.Proxy
+	var through []*redis.Client
+	for _, s := range servers {
+		p := chaos.NewProxy(t, s.Addr())
+		proxies = append(proxies, p)
+		through = append(through, s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() }))
+	}
+	backend, can := openQuorum(t, through, open), quorumCan
+	_, can.Readers = backend.(store.Downgrader)
+	return storetest.Harness{
+		Store: backend,
+		Can:   can,
+		LoseReply: func(t testing.TB, op locker.Op, key string) {
+			for i, p := range proxies {
+				loadScripts(t, through[i])
+				lost := p.LoseReplies(1, quorumCall(op, key))
+				t.Cleanup(func() {
+					if lost.Hits() != 1 {
+						t.Errorf("%d answers of node %d were lost, the law needs one", lost.Hits(), i)
+					}
+				})
+			}
+		},
+		Another: func(t testing.TB) locker.Store {
+			return openQuorum(t, clientsOf(t, servers), open)
+		},
+		Occupy: func(t testing.TB, key string, ttl time.Duration) {
+			for _, c := range direct {
+				if err := c.Set(t.Context(), key, "QkZ:redislock/other==", ttl).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		Spoil: func(t testing.TB, key string) func() bool {
+			for _, c := range direct {
+				if err := c.HSet(t.Context(), key, "field", "value").Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return func() bool {
+				for _, c := range direct {
+					if c.HGet(context.Background(), key, "field").Val() != "value" {
+						return false
+					}
+				}
+				return true
+			}
+		},
+	}
+}
+
+// unhurried is for laws: all of their nodes answer, on a busy machine some late.
+const unhurried = 10 * time.Second
+
+type quorumOpener = func(cs []locker.Client, patience time.Duration) locker.Store
+
+func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
+	t.Helper()
+	s := open(clients(cs), unhurried)
+	settles(t, s)
+	return s
+}
+
+// settles fails the test if a Store does not come to rest when the test is over.
+func settles(t testing.TB, s locker.Store) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := s.(store.Closer).Close(ctx); err != nil {
+			t.Errorf("settle: %v", err)
+		}
+	})
+}
+
+// quorumCall matches the EVALSHA of one step of a quorum on one key, with readers or without.
+func quorumCall(op locker.Op, key string) chaos.Match {
+	names := map[locker.Op][]string{
+		locker.OpAcquire: {"quorum_vote"}, locker.OpRenew: {"quorum_renew"},
+		locker.OpRelease: {"quorum_release"},
+	}[op]
+	return func(request []byte) bool {
+		return strings.Contains(string(request), key) && slices.ContainsFunc(names, func(name string) bool {
+			return strings.Contains(string(request), scriptSHA(name))
+		})
+	}
+}
+
+// A node may be a server, a Sentinel set or a Cluster, and they may be mixed.
+func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	server, set, cluster := redistest.Start(t), redistest.StartSentinel(t), redistest.StartCluster(t)
+	nodes := func(t testing.TB) []redis.UniversalClient {
+		return []redis.UniversalClient{server.Client(t), set.Client(t), cluster.Client(t)}
+	}
+	asClients := func(cs []redis.UniversalClient) (all []locker.Client) {
+		for _, c := range cs {
+			all = append(all, c)
+		}
+		return all
+	}
+	if err := locker.EnrollRedlock(t.Context(), asClients(nodes(t))); err != nil {
+		t.Fatal(err)
+	}
+	store := func(t testing.TB) locker.Store {
+		s := quorumStore(asClients(nodes(t)), unhurried)
+		settles(t, s)
+		return s
+	}
+	t.Run("mixed", func(t *testing.T) {
+		storetest.Run(t, func(t *testing.T) storetest.Harness {
+			direct := nodes(t)
+			return storetest.Harness{
+				Store:   store(t),
+				Can:     quorumCan,
+				Another: store,
+				Occupy: func(t testing.TB, key string, ttl time.Duration) {
+					for _, c := range direct {
+						if err := c.Set(t.Context(), key, "somebody else", ttl).Err(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				},
+			}
+		})
+	})
+}

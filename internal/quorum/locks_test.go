@@ -1,0 +1,76 @@
+package quorum_test
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/quorum"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestMain(m *testing.M) {
+	locktest.RunTogether()
+	redistest.Main(m)
+}
+
+// What the tests of other packages use as well.
+var (
+	acquire, release = locktest.Acquire, locktest.Release
+	wantErr, wantNot = locktest.WantErr, locktest.WantNot
+	lost             = locktest.Lost
+	newSingle        = locktest.Single
+	eventually       = locktest.Eventually
+	within           = locktest.Within
+	asks             = locktest.Asks
+	inLine           = locktest.Queued
+	through          = locktest.Through
+	scriptsRun       = locktest.ScriptsRun
+	deadNode         = locktest.DeadServer
+)
+
+const slack = locktest.Slack
+
+type pending = locktest.Pending
+
+// goroutines are the stacks of all goroutines that are in the engine, tests apart.
+func goroutines() []string { return locktest.Goroutines("locker") }
+
+// quorumStore is the Store behind locker.NewRedlock. patience is how long a step waits for a node.
+func quorumStore(cs []locker.Client, patience time.Duration) locker.Store {
+	return quorum.New(nodesOf(cs), settings(patience))
+}
+
+// readWriteQuorumStore is the Store behind locker.NewReadWrite with several clients.
+func readWriteQuorumStore(cs []locker.Client, patience time.Duration) locker.Store {
+	return quorum.NewReadWrite(nodesOf(cs), settings(patience))
+}
+
+func settings(patience time.Duration) quorum.Settings {
+	return quorum.Settings{MaxSkew: locker.DefaultMaxSkew, MaxTTL: time.Minute, NodeTimeout: patience}
+}
+
+func nodesOf(cs []locker.Client) (nodes []redisstore.Client) {
+	for _, c := range cs {
+		nodes = append(nodes, c)
+	}
+	return nodes
+}
+
+// scriptSHA is the name under which a node knows a script.
+func scriptSHA(name string) string {
+	sum := sha1.Sum([]byte(quorum.ScriptTexts[name])) //nolint:gosec // not for security
+	return hex.EncodeToString(sum[:])
+}
+
+// loadScripts makes a node know the scripts, so that no NOSCRIPT comes between.
+func loadScripts(t testing.TB, client redis.UniversalClient) {
+	t.Helper()
+	locktest.LoadScripts(t, client, quorum.ScriptTexts)
+}

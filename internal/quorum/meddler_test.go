@@ -1,0 +1,359 @@
+package quorum_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/quorum"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// meddler is a client whose scripts a test may hold up, or make fail before or after they have run.
+type meddler struct {
+	*redis.Client
+	names map[any]string
+
+	mu     sync.Mutex
+	meddle func(script string, run func() error) error
+}
+
+// with makes calls of scripts go through f; nil: as they are.
+func (m *meddler) with(f func(script string, run func() error) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.meddle = f
+}
+
+func (m *meddler) Process(ctx context.Context, cmd redis.Cmder) error {
+	m.mu.Lock()
+	f := m.meddle
+	m.mu.Unlock()
+	name, ok := m.names[cmd.Args()[min(1, len(cmd.Args())-1)]]
+	if f == nil || !ok {
+		return m.Client.Process(ctx, cmd)
+	}
+	err := f(name, func() error { return m.Client.Process(ctx, cmd) })
+	if err != nil {
+		cmd.SetErr(err)
+	}
+	return err
+}
+
+func meddlerOf(t testing.TB, s *redistest.Server) *meddler {
+	t.Helper()
+	m := &meddler{Client: s.Client(t), names: make(map[any]string)}
+	loadScripts(t, m.Client)
+	for name := range quorum.ScriptTexts {
+		m.names[scriptSHA(name)] = name
+	}
+	return m
+}
+
+// meddlers are of three servers that may vote at once.
+func meddlers(t testing.TB, servers []*redistest.Server) (ms []*meddler, cs []locker.Client) {
+	t.Helper()
+	for _, s := range servers {
+		m := meddlerOf(t, s)
+		ms, cs = append(ms, m), append(cs, m)
+	}
+	return ms, cs
+}
+
+func claimOn(key string) store.Claim {
+	return store.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, FenceCount: 1}
+}
+
+// A done mark that one node has is not found by a quorum of the others, so the work would be done again: a repeated Complete must
+// not take it for its own success.
+func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]quorumOpener{"redlock": quorumStore, "readers": readWriteQuorumStore} {
+		t.Run(name, func(t *testing.T) {
+			servers := enrolled(t, 3)
+			ms, cs := meddlers(t, servers)
+			s := open(cs, locker.DefaultNodeTimeout)
+			settles(t, s)
+			claim := claimOn("a")
+			claim.Once = time.Hour
+			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
+				t.Fatal(g.State, err)
+			}
+			for _, m := range ms {
+				eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
+			}
+			for _, m := range ms[1:] {
+				m.with(func(name string, run func() error) error {
+					if name == "quorum_release" {
+						return os.ErrDeadlineExceeded
+					}
+					return run()
+				})
+			}
+			complete := claim
+			complete.Complete = true
+			if g, err := s.Release(t.Context(), complete); err == nil {
+				t.Fatalf("%v by one node of three", g.State)
+			}
+			for _, m := range ms[1:] {
+				m.with(nil)
+				if err := m.Del(t.Context(), "a").Err(); err != nil { // its time is over
+					t.Fatal(err)
+				}
+			}
+			g, err := s.Release(t.Context(), complete)
+			var again store.Claim
+			eventually(t, "nodes without the mark are a quorum", func() bool {
+				again = claimOn("a")
+				again.Once = time.Hour
+				next, err := s.Acquire(t.Context(), again)
+				return err == nil && next.State == store.Granted
+			})
+			if err == nil && (g.State == store.Released || g.State == store.Done) {
+				t.Errorf("the work is done, says the release (%v), and is given to the next", g.State)
+			}
+			if _, err := s.Release(t.Context(), again); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// An acquire that was abandoned goes on, and may be repeated meanwhile. What the repetition has won, the first must not give back
+// when it comes to its end.
+func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	ms, cs := meddlers(t, servers)
+	s := quorumStore(cs, time.Minute)
+	settles(t, s)
+	for _, i := range []int{0, 2} { // it holds the key when the first acquire asks
+		if err := ms[i].Set(t.Context(), "a", "another program", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked, answer := make(chan struct{}), make(chan struct{})
+	ms[2].with(func(script string, run func() error) error {
+		err := run()
+		if script == "quorum_vote" {
+			close(asked)
+			<-answer
+		}
+		return err
+	})
+	claim := claimOn("a")
+	first := make(chan store.State, 1)
+	go func() {
+		g, _ := s.Acquire(context.WithoutCancel(t.Context()), claim)
+		first <- g.State
+	}()
+	<-asked
+	eventually(t, "the free node has voted", func() bool { return ms[1].Exists(t.Context(), "a").Val() == 1 })
+	if err := ms[0].Del(t.Context(), "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a repetition is granted", func() bool {
+		g, err := s.Acquire(t.Context(), claim)
+		return err == nil && g.State == store.Granted
+	})
+	close(answer)
+	if got := <-first; got != store.Busy {
+		t.Fatalf("positive control: the first came to %v", got)
+	}
+	if err := ms[2].Del(t.Context(), "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	ms[2].with(nil)
+	other := claimOn("a")
+	for range 20 {
+		if g, err := s.Acquire(t.Context(), other); err != nil || g.State != store.Busy {
+			t.Fatalf("%v %v: two hold the key", g.State, err)
+		}
+	}
+	for _, c := range []store.Claim{other, claim} {
+		if _, err := s.Release(t.Context(), c); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Contenders who split the votes of the nodes that are left learn nothing of the one that is down, which may have voted for the
+// other. They must not take each other for a holder, and wait for its lease.
+func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	var ls []*locker.Engine
+	var ms [2][]*meddler
+	for i := range ms {
+		var cs []locker.Client
+		ms[i], cs = meddlers(t, servers)
+		l := newRedlock(t, cs)
+		release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+		ls = append(ls, l)
+	}
+	servers[2].Kill()
+	began := time.Now()
+	for round := range 5 {
+		key := fmt.Sprint("k", round)
+		var first [2]chan struct{} // the vote of node i was given to contender i
+		for i := range ms {
+			first[i] = make(chan struct{})
+		}
+		for i := range ms {
+			var own, others sync.Once
+			ms[i][i].with(func(script string, run func() error) error {
+				err := run()
+				if script == "quorum_vote" {
+					own.Do(func() { close(first[i]) })
+				}
+				return err
+			})
+			ms[i][1-i].with(func(script string, run func() error) error {
+				if script == "quorum_vote" {
+					others.Do(func() { <-first[1-i] })
+				}
+				return run()
+			})
+		}
+		p := []*pending{asks(t, ls[0], locker.Rule{Key: key}), asks(t, ls[1], locker.Rule{Key: key})}
+		var working sync.WaitGroup
+		for _, p := range p {
+			working.Go(func() { <-p.Done; release(t, p.Lease) })
+		}
+		working.Wait()
+	}
+	if took := time.Since(began); took > 5*time.Second { // each head of a queue asks again after a second
+		t.Errorf("five keys took %v", took)
+	}
+}
+
+// Where nobody can have won, or need not have, the same call asks again: who is told "busy" waits for longer.
+func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		holders []string
+		down    bool // the last node
+		again   bool
+	}{
+		"three contenders":                   {holders: []string{"x", "y"}, again: true},
+		"three others":                       {holders: []string{"x", "y", "z"}, again: true},
+		"two contenders, and a node is down": {holders: []string{"x"}, down: true, again: true},
+		"there is a holder":                  {holders: []string{"x", "x"}},
+		"there is a holder, a node is down":  {holders: []string{"x", "x"}, down: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := enrolled(t, 3)
+			cs := clients(clientsOf(t, servers))
+			direct := clientsOf(t, servers)
+			if c.down {
+				cs[2] = deadNode(t)
+			}
+			s := quorumStore(cs, locker.DefaultNodeTimeout)
+			settles(t, s)
+			for i, holder := range c.holders {
+				if err := direct[i].Set(t.Context(), "a", holder, time.Minute).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g, err := s.Acquire(t.Context(), claimOn("a"))
+			// The second round may find too few nodes, as the vote of the first is still being given back.
+			if g.State == store.Granted || err != nil && !c.again || g.Rounds > 1 != c.again {
+				t.Errorf("%v %v after %d rounds", g.State, err, g.Rounds)
+			}
+		})
+	}
+}
+
+// The others have decided a release, and its caller has gone: a node that did not hear of it is told again.
+func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
+	t.Parallel()
+	ms, cs := meddlers(t, enrolled(t, 3))
+	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	settles(t, s)
+	claim := claimOn("a")
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
+		t.Fatal(g.State, err)
+	}
+	for _, m := range ms {
+		eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
+	}
+	var missed sync.Once
+	ms[2].with(func(script string, run func() error) (err error) {
+		if script == "quorum_release" {
+			missed.Do(func() { err = os.ErrDeadlineExceeded })
+		}
+		if err == nil {
+			err = run()
+		}
+		return err
+	})
+	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
+		t.Fatal(g.State, err)
+	}
+	eventually(t, "it has heard", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
+}
+
+// Two nodes have voted, with different fences, so the lower vote must be raised. When it has run out, or its node does not say, there
+// is no grant; and who does not know must not say that there is none.
+func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		silent  bool
+		unclear bool
+	}{
+		"it has run out":           {},
+		"its node does not answer": {silent: true, unclear: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ms, cs := meddlers(t, enrolled(t, 3))
+			cs[2] = deadNode(t)
+			s := quorumStore(cs, 200*time.Millisecond)
+			settles(t, s)
+			ahead := time.Now().Add(time.Hour).UnixMicro() // no later round can agree by itself
+			if err := ms[0].Set(t.Context(), redisstore.CounterKey("a"), ahead, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			var asked sync.Once
+			confirming, ended := make(chan struct{}), make(chan struct{})
+			ms[1].with(func(script string, run func() error) error {
+				if script == "quorum_confirm" {
+					asked.Do(func() { close(confirming) })
+					if c.silent {
+						<-ended
+					} else if err := ms[1].Del(t.Context(), "a").Err(); err != nil {
+						return err
+					}
+				}
+				return run()
+			})
+			claim := claimOn("a")
+			g, err := s.Acquire(t.Context(), claim)
+			close(ended)
+			select {
+			case <-confirming:
+			default:
+				t.Error("positive control: nothing was raised")
+			}
+			var no *store.Refusal
+			if g.State == store.Granted || c.unclear && (err == nil || errors.As(err, &no)) {
+				t.Errorf("%v %v", g.State, err)
+			}
+			eventually(t, "it is released, although a node was late", func() bool {
+				_, err := s.Release(t.Context(), claim)
+				return err == nil
+			})
+		})
+	}
+}

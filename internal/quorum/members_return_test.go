@@ -1,0 +1,317 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// What a review of quorums has found on real servers, each as it was found.
+
+var brief = []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
+
+// with is a list of nodes of which some are others'.
+func with(cs []*redis.Client, other map[int]locker.Client) []locker.Client {
+	all := clients(cs)
+	for i, c := range other {
+		all[i] = c
+	}
+	return all
+}
+
+// The process that brings a node back does not know of the longer leases of another one: the nodes
+// do.
+func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3, brief...)
+	first := redlockOn(t, servers, brief...)
+	release(t, acquire(t, first, locker.Rule{Key: "warm"}))
+	cs := clientsOf(t, servers)
+	long := []locker.QuorumOption{locker.WithMaxTTL(20 * time.Second), locker.WithTTL(20 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithNodeTimeout(500 * time.Millisecond)}
+	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{0: deadNode(t)}), long...), locker.Rule{Key: "x"})
+	cs[2].FlushAll(t.Context())
+	release(t, acquire(t, first, locker.Rule{Key: "y"})) // meets the node that forgot
+	time.Sleep(800 * time.Millisecond)                   //nolint:forbidigo // the first process's own wait would be 0.6 s
+	_, err := first.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
+	if err == nil && lease.Context().Err() == nil {
+		t.Errorf("two hold the key: the first has %v left", time.Until(lease.Expires()))
+	}
+}
+
+// Nodes come back although nobody locks anything when their wait is over, and although no process
+// lives for as long as it takes.
+func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
+	t.Parallel()
+	t.Run("a process that is idle", func(t *testing.T) {
+		t.Parallel()
+		servers := startNodes(t, 3)
+		l := redlockOn(t, servers, brief...)
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+		wantErr(t, err, "a", locker.ErrQuorum)
+		var e *locker.Error
+		if !errors.As(err, &e) || e.RetryAfter < 300*time.Millisecond || e.RetryAfter > 700*time.Millisecond {
+			t.Errorf("%v: retry after what is left of the wait", err)
+		}
+		eventually(t, "all have become members", func() bool {
+			for _, s := range servers {
+				if !strings.Contains(s.Client(t).Get(t.Context(), "latchkit:node").Val(), "/v/") {
+					return false
+				}
+			}
+			return true
+		})
+		release(t, acquire(t, l, locker.Rule{Key: "a", Wait: locker.NoWait}))
+	})
+	t.Run("processes that live for a moment", func(t *testing.T) {
+		t.Parallel()
+		servers := startNodes(t, 3)
+		for try := range 20 {
+			l, err := locker.NewRedlock(clients(clientsOf(t, servers)), brief...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease, err := l.Acquire(t.Context(), locker.Rule{Key: "cron", Wait: locker.NoWait})
+			if err == nil {
+				release(t, lease)
+			}
+			_ = l.Close(t.Context())
+			if err == nil {
+				t.Logf("the job ran at try %d", try)
+				return
+			}
+			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // until the condition above
+		}
+		t.Error("the job never ran")
+	})
+}
+
+// EnrollRedlock and a Locker say the same of the same nodes, and a Locker notices an enrolment at
+// once.
+func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	l := redlockOn(t, servers, shortQuarantine...)
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+	wantErr(t, err, "a", locker.ErrQuorum)
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
+		t.Fatal(err)
+	}
+	release(t, acquire(t, l, locker.Rule{Key: "a", Wait: locker.NoWait}))
+
+	servers[1].Client(t).FlushAll(t.Context())
+	err = locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...)
+	nodes, _ := l.Nodes(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "does not vote for another") || nodes[1].State != locker.NodeJoins || nodes[1].Left < 4*time.Second {
+		t.Errorf("EnrollRedlock: %v; the Locker: %+v", err, nodes)
+	}
+}
+
+// Rolling restarts, with data and without, of more nodes than may be lost at once and faster than
+// they come back.
+func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
+	t.Parallel()
+	for _, data := range []bool{false, true} {
+		t.Run(fmt.Sprint("with data: ", data), func(t *testing.T) {
+			t.Parallel()
+			var servers []*redistest.Server
+			for range 3 {
+				args := []string(nil)
+				if data {
+					args = []string{"--appendonly", "yes", "--appendfsync", "always"}
+				}
+				servers = append(servers, redistest.Start(t, args...))
+			}
+			opts := append(slices.Clone(brief), locker.WithNodeTimeout(500*time.Millisecond))
+			if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), opts...); err != nil {
+				t.Fatal(err)
+			}
+			l := redlockOn(t, servers, opts...)
+			release(t, acquire(t, l, locker.Rule{Key: "a"}))
+			for _, patient := range []bool{true, false} {
+				for i, s := range servers {
+					s.Restart()
+					if patient {
+						release(t, acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second})) // one node is out, and nobody waits for it
+						eventually(t, fmt.Sprintf("all vote after the restart of node %d", i), func() bool { return allVote(t, l) })
+					}
+				}
+			}
+			eventually(t, "all vote after restarts without a pause", func() bool { return allVote(t, l) })
+			release(t, acquire(t, l, locker.Rule{Key: "a", Wait: locker.NoWait}))
+		})
+	}
+}
+
+// Two lists of nodes refuse each other, and the error names both.
+func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 4)
+	cs := clientsOf(t, servers)
+	old, other := []int{0, 1, 2}, []int{0, 1, 3}
+	list := func(which []int) (all []locker.Client) {
+		for _, i := range which {
+			all = append(all, cs[i])
+		}
+		return all
+	}
+	if err := locker.EnrollRedlock(t.Context(), list(old)); err != nil {
+		t.Fatal(err)
+	}
+	bothNamed := func(err error) {
+		t.Helper()
+		if !errors.Is(err, locker.ErrQuorum) {
+			t.Fatalf("%v, want ErrQuorum", err)
+		}
+		for _, s := range servers {
+			if !strings.Contains(err.Error(), s.Addr()) {
+				t.Errorf("%v: does not name %s", err, s.Addr())
+			}
+		}
+	}
+	bothNamed(locker.EnrollRedlock(t.Context(), list(other)))
+	lease := acquire(t, newRedlock(t, []locker.Client{cs[0], deadNode(t), cs[2]}, locker.WithNodeTimeout(500*time.Millisecond)), locker.Rule{Key: "x"})
+	_, err := newRedlock(t, []locker.Client{deadNode(t), cs[1], cs[3]}, locker.WithNodeTimeout(500*time.Millisecond)).Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
+	if err == nil && lease.Context().Err() == nil {
+		t.Fatal("two hold the key")
+	}
+	watched := newWarnings()
+	second := newRedlock(t, list(other), locker.WithObserver(watched))
+	_, err = second.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
+	if err == nil {
+		t.Fatal("two hold the key")
+	}
+	eventually(t, "a warning says so", func() bool {
+		return slices.ContainsFunc(watched.seen(), func(w locker.Warning) bool {
+			return w.Code == "node-out" && strings.Contains(w.Text, "two lists of nodes")
+		})
+	})
+	eventually(t, "Nodes says so", func() bool {
+		nodes, err := second.Nodes(t.Context())
+		return err == nil && nodes[2].State == locker.NodeStranger
+	})
+	longer := startNodes(t, 1)
+	_, err = newRedlock(t, append(list([]int{0, 1, 2, 3}), longer[0].Client(t))).Acquire(t.Context(), locker.Rule{Key: "z", Wait: locker.NoWait})
+	bothNamed(err)
+}
+
+// One node is replaced while locks are taken: no two holders, all processes lock on, and the new
+// node votes in the end.
+func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
+	t.Parallel()
+	opts := append(slices.Clone(brief), locker.WithNodeTimeout(500*time.Millisecond))
+	servers := startNodes(t, 4)
+	cs := clientsOf(t, servers)
+	if err := locker.EnrollRedlock(t.Context(), clients(cs[:3]), opts...); err != nil {
+		t.Fatal(err)
+	}
+	list := []locker.Client{cs[0], cs[1], cs[3]}
+	before, after := newRedlock(t, clients(cs[:3]), opts...), newRedlock(t, list, opts...)
+	var holders atomic.Int32
+	end := make(chan struct{})
+	var working sync.WaitGroup
+	grants := make([]atomic.Int32, 2)
+	for i, l := range []*locker.Engine{before, after} {
+		working.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				lease, err := l.Acquire(context.Background(), locker.Rule{Key: "x", Wait: 10 * time.Second})
+				if errors.Is(err, locker.ErrClosed) {
+					return
+				}
+				if errors.Is(err, locker.ErrUnavailable) { // the machine is busy; that both lock is shown below
+					continue
+				}
+				if err != nil {
+					t.Errorf("list %d: %v", i, err)
+					continue
+				}
+				if holders.Add(1) > 1 && lease.Context().Err() == nil {
+					t.Error("two hold the key")
+				}
+				grants[i].Add(1)
+				time.Sleep(time.Millisecond) //nolint:forbidigo // the work
+				holders.Add(-1)
+				_ = lease.Release(context.Background())
+			}
+		})
+	}
+	eventually(t, "both lock", func() bool { return grants[0].Load() > 5 && grants[1].Load() > 5 })
+	votesIn, err := locker.ReplaceNode(t.Context(), list, opts...)
+	if err != nil || votesIn <= 0 || votesIn > time.Second {
+		t.Errorf("ReplaceNode: %v, %v", votesIn, err)
+	}
+	eventually(t, "the new node votes", func() bool { return allVote(t, after) })
+	was := grants[0].Load()
+	eventually(t, "both lock on", func() bool { return grants[0].Load() > was+5 && grants[1].Load() > 10 })
+	close(end)
+	working.Wait()
+	eventually(t, "the old list knows of the replacement", func() bool {
+		nodes, err := before.Nodes(t.Context()) // a node may be slow to answer
+		return err == nil && nodes[2].State == locker.NodeReplaced
+	})
+	servers[0].Kill() // the new node's vote is needed now
+	release(t, acquire(t, after, locker.Rule{Key: "y", Wait: 5 * time.Second}))
+}
+
+// A node that is out for good is warned of, and Nodes says why.
+func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3, brief...)
+	watched := newWarnings()
+	l := redlockOn(t, servers, append(slices.Clone(brief), locker.WithObserver(watched), locker.WithNodeTimeout(500*time.Millisecond))...)
+	release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	servers[1].Pause()
+	has := func(code string) func() bool {
+		return func() bool {
+			if lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait}); err == nil {
+				release(t, lease)
+			}
+			return slices.ContainsFunc(watched.seen(), func(w locker.Warning) bool { return w.Code == code && strings.Contains(w.Text, "node 1 (") })
+		}
+	}
+	eventually(t, "it is warned of", has("node-out"))
+	nodes, err := l.Nodes(t.Context())
+	if err != nil || nodes[1].State != locker.NodeUnreachable || nodes[1].Reason == "" || nodes[0].State != locker.NodeVotes || nodes[0].Addr != servers[0].Addr() {
+		t.Errorf("%+v, %v", nodes, err)
+	}
+	servers[1].Resume()
+	eventually(t, "its return is reported", has("node-returned"))
+}
+
+// A server that may evict does not vote, whatever its statistics say.
+func TestQuorumQ12AServerThatMayEvictDoesNotVote(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	c := servers[2].Client(t)
+	c.ConfigSet(t.Context(), "maxmemory", "64mb")
+	c.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru")
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), brief...); err == nil || !strings.Contains(err.Error(), "noeviction") {
+		t.Fatalf("EnrollRedlock: %v", err)
+	}
+	c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction")
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), brief...); err != nil {
+		t.Fatal(err)
+	}
+	l := redlockOn(t, servers, brief...)
+	release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	c.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru")
+	eventually(t, "the change is noticed", func() bool {
+		nodes, err := l.Nodes(t.Context())
+		return err == nil && nodes[2].State == locker.NodeEvicts
+	})
+}

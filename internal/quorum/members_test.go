@@ -1,0 +1,283 @@
+package quorum_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/quorum"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// shortQuarantine makes nodes that may have forgotten vote again after about 6 s.
+var shortQuarantine = []locker.QuorumOption{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(time.Second)}
+
+// Of three nodes, two have voted for a holder and one has not. When one of the two forgets, it and
+// the third would be a quorum for somebody else. It must not vote, however it forgot; and must
+// again, when the lease of that time is over.
+func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		how    string
+		forget func(t *testing.T, s *redistest.Server, c *redis.Client)
+	}{
+		{"it was restarted", func(_ *testing.T, s *redistest.Server, _ *redis.Client) { s.Restart() }},
+		{"it was emptied", func(t *testing.T, _ *redistest.Server, c *redis.Client) {
+			if err := c.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		for _, guarded := range []bool{true, false} {
+			name := c.how
+			if !guarded {
+				name += ", and nobody is told"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				servers := startNodes(t, 3)
+				forgets(t, servers, guarded, c.forget)
+			})
+		}
+	}
+}
+
+func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget func(*testing.T, *redistest.Server, *redis.Client)) {
+	t.Helper()
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
+		t.Fatal(err)
+	}
+	cs := clientsOf(t, servers)
+	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, append(shortQuarantine, locker.WithoutRenewal())...)
+	lease := acquire(t, holder, locker.Rule{Key: "held", TTL: 6 * time.Second})
+
+	marker := cs[1].Get(t.Context(), "latchkit:node").Val()
+	forget(t, servers[1], cs[1])
+	eventually(t, "it has forgotten the lease", func() bool {
+		return cs[1].Exists(t.Context(), "held").Val() == 0 && cs[1].Ping(t.Context()).Err() == nil
+	})
+	if !guarded { // positive control: without the marker's being checked two would hold the key
+		id := strings.TrimSpace(strings.SplitN(strings.SplitN(cs[1].Info(t.Context(), "replication").Val(), "master_replid:", 2)[1], "\n", 2)[0])
+		cs[1].Set(t.Context(), "latchkit:node", id+marker[40:], 0)
+	}
+	other := redlockOn(t, servers, shortQuarantine...)
+	_, err := other.Acquire(t.Context(), locker.Rule{Key: "held", Wait: locker.NoWait})
+	if lease.Context().Err() != nil {
+		t.Fatal("the lease has run out meanwhile: this machine was too slow for the test to show anything")
+	}
+	if !guarded {
+		if err != nil {
+			t.Errorf("positive control: %v, although a node that forgot was declared new", err)
+		}
+		return
+	}
+	if err == nil {
+		t.Fatal("two hold the key")
+	}
+	again := acquire(t, other, locker.Rule{Key: "held", Wait: 30 * time.Second})
+	if lease.Context().Err() == nil {
+		t.Error("two hold the key")
+	}
+	if again.Fence() <= lease.Fence() {
+		t.Errorf("fence %d after %d", again.Fence(), lease.Fence())
+	}
+	release(t, again)
+	if _, err := cs[2].Ping(t.Context()).Result(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all nodes vote", func() bool { return allVote(t, other) })
+}
+
+// allVote says whether all nodes of a quorum vote.
+func allVote(t *testing.T, l *locker.Engine) bool {
+	t.Helper()
+	nodes, err := l.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		if n.State != locker.NodeVotes {
+			return false
+		}
+	}
+	return true
+}
+
+// A replica that takes its master's place has the marker, but not the master's identity.
+func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(servers[1].Port()), "--repl-diskless-sync-delay", "0")
+	copied := replica.Client(t)
+	eventually(t, "the replica is in step", func() bool {
+		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the marker is copied", func() bool { return copied.Exists(t.Context(), "latchkit:node").Val() == 1 })
+
+	l := redlockOn(t, servers, append(shortQuarantine, locker.WithoutRenewal())...)
+	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+	if err := copied.ReplicaOf(t.Context(), "no", "one").Err(); err != nil { // before the lease below is copied
+		t.Fatal(err)
+	}
+	cs := clientsOf(t, servers)
+	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, append(shortQuarantine, locker.WithoutRenewal())...)
+	acquire(t, holder, locker.Rule{Key: "held", TTL: 6 * time.Second})
+	servers[1].Kill()
+
+	servers[1] = replica
+	other := redlockOn(t, servers, shortQuarantine...)
+	_, err := other.Acquire(t.Context(), locker.Rule{Key: "held", Wait: locker.NoWait})
+	if err == nil {
+		t.Fatal("the replica has voted although it lacks the lease")
+	}
+	release(t, acquire(t, other, locker.Rule{Key: "held", Wait: 30 * time.Second}))
+}
+
+// Of a server and its replica, only one may be a node.
+func TestAServerAndItsReplicaAreNoTwoNodes(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(servers[0].Port()), "--repl-diskless-sync-delay", "0")
+	copied := replica.Client(t)
+	eventually(t, "the replica is in step", func() bool {
+		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	l := newRedlock(t, clients([]*redis.Client{servers[0].Client(t), copied, deadNode(t)}), locker.WithNodeTimeout(100*time.Millisecond))
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 200 * time.Millisecond})
+	wantErr(t, err, "a", locker.ErrQuorum)
+	wantNot(t, err, locker.ErrBusy)
+}
+
+func TestNewServersVoteAfterTheirQuarantineUnlessTheyAreEnrolled(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	l := redlockOn(t, servers, shortQuarantine...)
+	begun := time.Now()
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 200 * time.Millisecond})
+	wantErr(t, err, "a", locker.ErrQuorum, locker.ErrUnavailable)
+	if !strings.Contains(err.Error(), "EnrollRedlock") {
+		t.Errorf("%v: does not say what to do", err)
+	}
+	for {
+		lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 500 * time.Millisecond})
+		if err == nil {
+			release(t, lease)
+			break
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatal(err)
+		}
+	}
+	if early := time.Since(begun); early < 6*time.Second {
+		t.Errorf("they voted after %v", early)
+	}
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
+		t.Errorf("enrolling nodes that vote already: %v", err)
+	}
+}
+
+// Enrolling a node whose data was replaced would hide that it forgot.
+func TestOnlyNewServersAreEnrolled(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	c := servers[1].Client(t)
+	c.Set(t.Context(), "latchkit:node", strings.Repeat("ab", 20)+":60000", 0) // as copied from another server
+	err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)))
+	if err == nil || !strings.Contains(err.Error(), "node 1 (") || !strings.Contains(err.Error(), "does not vote for another") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A second loss of the same server begins another wait.
+func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3, shortQuarantine...)
+	l, other := redlockOn(t, servers, shortQuarantine...), redlockOn(t, servers, shortQuarantine...)
+	c := servers[0].Client(t)
+	if !allVote(t, l) || !allVote(t, other) {
+		t.Fatal("they are enrolled")
+	}
+	c.FlushAll(t.Context())
+	if allVote(t, l) {
+		t.Fatal("it has forgotten")
+	}
+	eventually(t, "the other process has ended the wait", func() bool { return allVote(t, other) })
+	c.FlushAll(t.Context())
+	again := time.Now()
+	if allVote(t, other) {
+		t.Fatal("it has forgotten")
+	}
+	eventually(t, "all nodes vote", func() bool { return allVote(t, l) })
+	if d := time.Since(again); d < 6*time.Second {
+		t.Errorf("after the second loss it voted again after %v", d)
+	}
+}
+
+// Who uses longer leases than others says so to the nodes. One that has forgotten does not know any
+// more, so the others are asked how long it must stay out.
+func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
+	t.Parallel()
+	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
+	servers := enrolled(t, 3, brief...)
+	other := redlockOn(t, servers, brief...)
+	release(t, acquire(t, other, locker.Rule{Key: "warm"})) // it knows the nodes before longer leases are used
+
+	cs := clientsOf(t, servers)
+	long := []locker.QuorumOption{locker.WithMaxTTL(6 * time.Second), locker.WithTTL(6 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithoutRenewal()}
+	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, long...)
+	lease := acquire(t, holder, locker.Rule{Key: "held"})
+	cs[1].FlushAll(t.Context())
+
+	var next *locker.Lease
+	eventually(t, "it has forgotten for long enough", func() (granted bool) {
+		var err error
+		next, err = other.Acquire(t.Context(), locker.Rule{Key: "held", Wait: locker.NoWait})
+		return err == nil
+	})
+	if lease.Context().Err() == nil {
+		t.Error("two hold the key")
+	}
+	if next.Fence() <= lease.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
+	}
+	release(t, next)
+}
+
+// The digits of a node's clock are put together from seconds and microseconds: the zeros in between
+// must not get lost.
+func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
+	t.Parallel()
+	c := clientsOf(t, enrolled(t, 3)[:1])[0]
+	text := c.Get(t.Context(), "latchkit:node").Val()
+	for i := 0; ; i++ {
+		before := c.Time(t.Context()).Val()
+		hint := strconv.FormatInt(before.UnixMicro(), 10)
+		key := fmt.Sprintf("k%d", i)
+		v, err := c.Eval(t.Context(), quorum.ScriptTexts["quorum_vote"],
+			[]string{key, redisstore.QueueKey(key), "w", redisstore.CounterKey(key), redisstore.TombstoneKey(key, "o"), redisstore.DoneKey(key), "latchkit:node", "r", "i"},
+			text, "o", 60_000, hint, hint, 1, 500_000, "").Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := c.Time(t.Context()).Val()
+		micros, err := strconv.ParseInt(strings.Fields(v)[1], 10, 64)
+		if told := time.UnixMicro(micros); err != nil || told.Before(before) || told.After(after) {
+			t.Fatalf("%q: %v, between %v and %v", v, told, before, after)
+		}
+		if want := fmt.Sprintf("granted %d 60000 o:%s:1:%s:", micros, hint, hint); v != want {
+			t.Fatalf("%q, want %q", v, want)
+		}
+		if after.Nanosecond() < int(100*time.Millisecond) && after.Second() == before.Second() {
+			return
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestAMinorityMayBeDown(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 5)
+	l := redlockOn(t, servers)
+	other := redlockOn(t, servers, locker.WithNodeTimeout(100*time.Millisecond))
+	servers[1].Kill()
+	servers[3].Kill()
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second})
+	_, err := other.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+	if e := wantErr(t, err, "a", locker.ErrBusy); e.RetryAfter <= 0 || e.RetryAfter > 2*time.Second {
+		t.Errorf("retry after %v", e.RetryAfter)
+	}
+	first := lease.Expires()
+	eventually(t, "it is renewed", func() bool { return lease.Expires().After(first) })
+	servers[4].Kill()
+	lost(t, lease, locker.ErrLost)
+	_, err = other.Acquire(t.Context(), locker.Rule{Key: "b", Wait: 300 * time.Millisecond})
+	wantErr(t, err, "b", locker.ErrQuorum)
+	wantNot(t, err, locker.ErrBusy)
+}
+
+// A server that stands still costs nothing, and when it goes on, nothing of what it was told meanwhile stays.
+func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
+	servers := enrolled(t, 3)
+	eventually(t, "no goroutine of another test is left", func() bool { return len(goroutines()) == 0 })
+	cs := clientsOf(t, servers)
+	l, err := locker.NewRedlock(clients(cs), locker.WithNodeTimeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+	servers[1].Pause()
+	begun := time.Now()
+	for i := range 200 {
+		release(t, acquire(t, l, locker.Rule{Key: fmt.Sprint("k", i)}))
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("200 leases took %v", took)
+	}
+	if n := len(goroutines()); n > 60 {
+		t.Errorf("%d goroutines wait for a server that stands still", n)
+	}
+	servers[1].Resume()
+	for _, s := range servers {
+		nothingIsLeft(t, s)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all goroutines have ended", func() bool { return len(goroutines()) == 0 })
+}
+
+func TestCloseOfAQuorumIsBoundedByItsContext(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	l, err := locker.NewRedlock(clients(clientsOf(t, servers)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+	servers[2].Pause()
+	release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close: %v, although a node has not confirmed", err)
+	}
+	if d := time.Since(begun); d < 300*time.Millisecond || d > 300*time.Millisecond+slack {
+		t.Errorf("Close returned after %v, with a context of 300 ms", d)
+	}
+	servers[2].Resume()
+}
+
+// Each of these answers is lost once; whatever becomes of the call, the key is excluded and free afterwards.
+func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	proxy := chaos.NewProxy(t, servers[0].Addr())
+	cs := clientsOf(t, servers)
+	cs[0] = through(t, servers[0], proxy)
+	l := newRedlock(t, clients(cs))
+	loadScripts(t, cs[0])
+	for _, op := range []locker.Op{locker.OpAcquire, locker.OpRelease, locker.OpRenew} {
+		key := op.String()
+		fault := proxy.LoseReplies(1, quorumCall(op, key))
+		lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Second})
+		first := lease.Expires()
+		eventually(t, "it is renewed", func() bool { return lease.Expires().After(first) })
+		release(t, lease)
+		fault.Await(t, 1)
+		for _, s := range servers {
+			nothingIsLeft(t, s)
+		}
+	}
+}
+
+// What a server that is down was not told, it has forgotten, or will find run out: Close does not wait for it.
+func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	l, err := locker.NewRedlock(clients(clientsOf(t, servers)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := acquire(t, l, locker.Rule{Key: "a"})
+	c := servers[0].Client(t)
+	eventually(t, "it has voted", func() bool { return c.Exists(t.Context(), "a").Val() == 1 })
+	servers[0].Kill()
+	release(t, lease)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// One call that hangs says little of a server; of all servers it must not be believed.
+func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	cs := clientsOf(t, servers)
+	var faults []*chaos.Fault
+	for i, s := range servers {
+		proxy := chaos.NewProxy(t, s.Addr())
+		cs[i] = s.Client(t, func(o *redis.Options) { o.Addr, o.ReadTimeout = proxy.Addr(), time.Minute })
+		loadScripts(t, cs[i])
+		faults = append(faults, proxy.SwallowReplies(1, quorumCall(locker.OpAcquire, "hangs")))
+	}
+	l := newRedlock(t, clients(cs), locker.WithNodeTimeout(time.Second))
+	p := asks(t, l, locker.Rule{Key: "hangs", Wait: 10 * time.Second})
+	for _, f := range faults {
+		f.Await(t, 1)
+	}
+	<-time.After(1500 * time.Millisecond) // until they are late
+	for i := range 20 {
+		lease, err := l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("k", i), Wait: locker.NoWait})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, lease)
+	}
+	p.Cancel()
+	<-p.Done
+	for i := range cs {
+		cs[i].Close() // and with it what hangs
+	}
+}

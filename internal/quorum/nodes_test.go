@@ -1,0 +1,113 @@
+package quorum_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// startNodes starts servers of the test's own.
+func startNodes(t *testing.T, n int) []*redistest.Server {
+	t.Helper()
+	servers := make([]*redistest.Server, n)
+	for i := range servers {
+		servers[i] = redistest.Start(t)
+	}
+	return servers
+}
+
+func clientsOf(t testing.TB, servers []*redistest.Server) []*redis.Client {
+	t.Helper()
+	var cs []*redis.Client
+	for _, s := range servers {
+		cs = append(cs, s.Client(t))
+	}
+	return cs
+}
+
+func clients(cs []*redis.Client) []locker.Client {
+	var all []locker.Client
+	for _, c := range cs {
+		all = append(all, c)
+	}
+	return all
+}
+
+// enrolled starts servers that may vote at once.
+func enrolled(t *testing.T, n int, opts ...locker.QuorumOption) []*redistest.Server {
+	t.Helper()
+	servers := startNodes(t, n)
+	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), opts...); err != nil {
+		t.Fatal(err)
+	}
+	return servers
+}
+
+// readWriteOn is NewReadWrite with the options of NewRedlock.
+func readWriteOn(cs []locker.Client, opts ...locker.QuorumOption) (*locker.Engine, error) {
+	all := make([]locker.ReadWriteOption, len(opts))
+	for i, o := range opts {
+		all[i] = o
+	}
+	return locker.NewReadWrite(cs, all...)
+}
+
+// newRedlock is closed when the test ends, and fails it if that does not go in good order.
+func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.QuorumOption) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewRedlock(cs, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return l
+}
+
+// redlockOn is a Locker of a process of its own.
+func redlockOn(t testing.TB, servers []*redistest.Server, opts ...locker.QuorumOption) *locker.Engine {
+	t.Helper()
+	return newRedlock(t, clients(clientsOf(t, servers)), opts...)
+}
+
+// leftOn are the keys of a server that should not be there when nobody holds or waits for anything.
+func leftOn(t testing.TB, s *redistest.Server) (left []string) {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	defer c.Close()
+	for _, key := range c.Keys(context.Background(), "*").Val() {
+		if key != "latchkit:node" && key != "latchkit:begun" && !isCounter(key) && !isTombstone(key) {
+			left = append(left, key)
+		}
+	}
+	return left
+}
+
+func isCounter(key string) bool { return len(key) > 12 && key[:12] == "latchkit:f:{" }
+
+func isTombstone(key string) bool { return len(key) > 12 && key[:12] == "latchkit:x:{" }
+
+// nothingIsLeft waits until all that a quorum does after it has answered is done.
+func nothingIsLeft(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	var left []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("left on %s: %q", s.Addr(), left)
+		}
+	}()
+	eventually(t, "nothing is left", func() bool {
+		left = leftOn(t, s)
+		return len(left) == 0
+	})
+}

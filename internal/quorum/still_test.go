@@ -1,0 +1,118 @@
+package quorum_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// standsStill is a process that waits for the key at all nodes, in front of everybody else, and does nothing when it is told.
+func standsStill(t *testing.T, servers []*redistest.Server, entry string) (told *atomic.Int32) {
+	t.Helper()
+	told = new(atomic.Int32)
+	for _, s := range servers {
+		c := s.Client(t)
+		p := c.Subscribe(t.Context(), "still")
+		if _, err := p.Receive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		go func() {
+			for m := range p.Channel() {
+				if strings.HasPrefix(m.Payload, "free ") {
+					told.Add(1)
+				}
+			}
+		}()
+		if err := c.Do(t.Context(), "zadd", redisstore.QueueKey("a"), 1, entry).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return told
+}
+
+// A process that stands still is told of its turn, and does not come. It must not be told first again and again, because for 50 ms
+// each time the nodes keep their votes for it.
+func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]struct {
+		open  func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error)
+		entry string
+	}{
+		"redlock": {locker.NewRedlock, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|0"},
+		"writer":  {readWriteOn, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := enrolled(t, 3)
+			told := standsStill(t, servers, kind.entry)
+			var working sync.WaitGroup
+			const each = 60
+			began := time.Now()
+			for i := range 2 {
+				l, err := kind.open(clients(clientsOf(t, servers)), locker.WithHandoffs(1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = l.Close(t.Context()) })
+				working.Go(func() {
+					for range each {
+						lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+						if err == nil {
+							err = lease.Release(t.Context())
+						}
+						if err != nil {
+							t.Error(fmt.Errorf("process %d: %w", i, err))
+							return
+						}
+					}
+				})
+			}
+			working.Wait()
+			took := time.Since(began)
+			if told.Load() == 0 {
+				t.Error("positive control: it was never told")
+			}
+			if took > 50*time.Millisecond*each {
+				t.Errorf("%d grants took %v", 2*each, took)
+			}
+		})
+	}
+}
+
+// After a writer it is the readers' turn, for 50 ms. When they do not come, the writer who waits need not find that out by asking
+// a second later.
+func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
+	t.Parallel()
+	ls, servers := shelves(t, 2)
+	told := standsStill(t, servers, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|1")
+	took, cs := time.Duration(0), clientsOf(t, servers)
+	for range 5 {
+		lease := acquire(t, ls[0], writing)
+		w := asks(t, ls[1], writing)
+		eventually(t, "the writer waits where it has no vote", func() bool {
+			n := 0
+			for _, c := range cs {
+				n += inLine(t, c, "a")
+			}
+			return n >= 5
+		})
+		began := time.Now()
+		release(t, lease)
+		release(t, w.Granted(5*time.Second))
+		took += w.At.Sub(began)
+	}
+	if told.Load() == 0 {
+		t.Error("positive control: it was nobody's turn")
+	}
+	if took > 3*time.Second {
+		t.Errorf("five turns that nobody used took %v", took)
+	}
+}

@@ -1,0 +1,89 @@
+package quorum_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Where a slot is served by another master than before, nobody knows what was granted in it: neither after a move, nor after a
+// failover, also a planned one. Other slots are not concerned.
+func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
+	t.Parallel()
+	const key, elsewhere = "{moved}key", "{stays}key"
+	for how, happens := range map[string]func(t *testing.T, c *redistest.Cluster){
+		"it moved": func(t *testing.T, c *redistest.Cluster) {
+			from, i := c.Owner(int(redisstore.SlotOf(key)))
+			c.Migrate(t, int(redisstore.SlotOf(key)), from, c.Masters[(i+1)%3]).Finish()
+		},
+		"its replica took over": func(t *testing.T, c *redistest.Cluster) {
+			_, i := c.Owner(int(redisstore.SlotOf(key)))
+			c.Failover(t, c.Replicas[i])
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			cluster, servers := redistest.StartCluster(t), startNodes(t, 2)
+			nodes := []locker.Client{cluster.Client(t), servers[0].Client(t), servers[1].Client(t)}
+			if err := locker.EnrollRedlock(t.Context(), nodes, shortQuarantine...); err != nil {
+				t.Fatal(err)
+			}
+			l := newRedlock(t, nodes, shortQuarantine...)
+			servers[1].Kill() // now the cluster's vote is needed
+			before := acquire(t, l, locker.Rule{Key: key, Wait: 10 * time.Second})
+			release(t, before)
+			release(t, acquire(t, l, locker.Rule{Key: elsewhere, Wait: 10 * time.Second}))
+
+			happens(t, cluster)
+			var refused error
+			eventually(t, "the slot does not vote", func() bool {
+				lease, err := l.Acquire(t.Context(), locker.Rule{Key: key, Wait: 500 * time.Millisecond})
+				if err == nil { // not at its new place yet
+					release(t, lease)
+					return false
+				}
+				refused = err
+				// With one node down and one that may have forgotten, only one is known to remember.
+				return strings.Contains(err.Error(), "known to remember")
+			})
+			wantErr(t, refused, key, locker.ErrQuorum)
+			if how == "it moved" {
+				release(t, acquire(t, l, locker.Rule{Key: elsewhere, Wait: 10 * time.Second}))
+			}
+			servers[1].Restart()
+			var after *locker.Lease
+			eventually(t, "it votes again", func() bool {
+				var err error
+				after, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: time.Second})
+				return err == nil
+			})
+			if after.Fence() <= before.Fence() {
+				t.Errorf("fence %d after %d", after.Fence(), before.Fence())
+			}
+			release(t, after)
+		})
+	}
+}
+
+// Two clients of one cluster are one node.
+func TestTwoClientsOfAClusterDoNotVoteTwice(t *testing.T) {
+	t.Parallel()
+	cluster, server := redistest.StartCluster(t), redistest.Start(t)
+	if err := locker.EnrollRedlock(t.Context(), []locker.Client{cluster.Client(t), server.Client(t), redistest.Start(t).Client(t)}); err != nil {
+		t.Fatal(err)
+	}
+	one := []locker.Client{cluster.Client(t), cluster.Client(t), server.Client(t)}
+	err := locker.EnrollRedlock(t.Context(), one)
+	if err == nil || !strings.Contains(err.Error(), "the same server as node") {
+		t.Fatalf("EnrollRedlock: %v", err)
+	}
+	l := newRedlock(t, one, locker.WithNodeTimeout(100*time.Millisecond))
+	release(t, acquire(t, l, locker.Rule{Key: "a"})) // with the two votes that there are
+	server.Kill()
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 700 * time.Millisecond})
+	wantErr(t, err, "a", locker.ErrQuorum)
+}

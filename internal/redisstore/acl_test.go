@@ -1,0 +1,75 @@
+package redisstore_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// documentedUser returns the words of `ACL SETUSER locks …` in docs/operations.md, and the commands
+// that a Cluster needs besides.
+func documentedUser(t *testing.T) (words, onACluster []any) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "ACL SETUSER locks ")
+	list, rest, _ := strings.Cut(rest, "```")
+	_, rest, _ = strings.Cut(rest, "On a Cluster add `")
+	more, _, ok := strings.Cut(rest, "`")
+	if !ok {
+		t.Fatal("docs/operations.md has no such list")
+	}
+	words = []any{"acl", "setuser", "locks"}
+	for word := range strings.FieldsSeq(list) {
+		words = append(words, word)
+	}
+	for word := range strings.FieldsSeq(more) {
+		onACluster = append(onACluster, word)
+	}
+	return words, onACluster
+}
+
+// A user with the documented rights can acquire, wait, share, join several keys and release, on one
+// server with and without readers. The server counts what it refused.
+func TestAUserForLocks(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	words, _ := documentedUser(t)
+	if err := admin.Do(t.Context(), words...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	as := func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }
+	readWrite, err := locker.NewReadWrite([]locker.Client{server.Client(t, as)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = readWrite.Close(context.Background()) })
+	for name, l := range map[string]*locker.Engine{"single": newSingle(t, server.Client(t, as)), "readers": readWrite} {
+		rule := locker.Rule{Key: "order:" + name, Once: time.Minute}
+		holder := acquire(t, l, rule)
+		waiter := queues(t, newSingle(t, server.Client(t, as)), locker.Rule{Key: "order:" + name}, admin)
+		if err := holder.Extend(t.Context(), time.Minute); err != nil {
+			t.Errorf("%s: extend: %v", name, err)
+		}
+		release(t, holder)
+		release(t, waiter.Granted(5*time.Second))
+		rules := []locker.Rule{{Key: "order:a" + name}, {Key: "order:b" + name}}
+		if err := locker.RunAll(t.Context(), l, rules, func(context.Context) error { return nil }); err != nil {
+			t.Errorf("%s: RunAll: %v", name, err)
+		}
+	}
+	release(t, acquire(t, readWrite, locker.Rule{Key: "order:shared", Mode: locker.Shared}))
+	if refused := admin.ACLLog(t.Context(), 10).Val(); len(refused) > 0 {
+		t.Errorf("the server refused: %+v", refused[0])
+	}
+}

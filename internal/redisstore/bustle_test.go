@@ -1,0 +1,125 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// bustle is callers of several processes who work on a few keys without a pause.
+type bustle struct {
+	*testing.T
+	stop context.CancelFunc
+	work sync.WaitGroup
+	done []atomic.Int64 // sections, by worker
+
+	mu     sync.Mutex
+	grants map[string][]uint64 // fences by key, in the order of the grants as far as sections exclude each other
+	errs   []error
+	mixed  int // sections that were not alone
+}
+
+// bustles starts n workers for each pair of a Locker and a key.
+func bustles(t *testing.T, ls []*locker.Engine, keys []string, n int, rule locker.Rule) *bustle {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	c := &bustle{T: t, stop: stop, grants: make(map[string][]uint64), done: make([]atomic.Int64, len(ls)*len(keys)*n)}
+	inside := make([]atomic.Int32, len(keys))
+	worker := 0
+	for _, l := range ls {
+		for k, key := range keys {
+			for range n {
+				rule, done := rule, &c.done[worker]
+				rule.Key = key
+				worker++
+				c.work.Go(func() {
+					for ctx.Err() == nil {
+						if c.section(ctx, l, rule, &inside[k]) {
+							done.Add(1)
+						}
+					}
+				})
+			}
+		}
+	}
+	t.Cleanup(c.end)
+	return c
+}
+
+func (c *bustle) section(ctx context.Context, l *locker.Engine, rule locker.Rule, inside *atomic.Int32) bool {
+	lease, err := l.Acquire(ctx, rule)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.note(func() { c.errs = append(c.errs, err) })
+		}
+		return false
+	}
+	if inside.Add(1) != 1 {
+		c.note(func() { c.mixed++ })
+	}
+	c.note(func() { c.grants[rule.Key] = append(c.grants[rule.Key], lease.Fence()) })
+	time.Sleep(time.Millisecond) //nolint:forbidigo // work; others come meanwhile
+	inside.Add(-1)
+	if err := lease.Release(context.Background()); err != nil {
+		c.note(func() { c.errs = append(c.errs, err) })
+		return false
+	}
+	return true
+}
+
+func (c *bustle) note(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do()
+}
+
+// goesOn returns when each of them has done another section that began after now.
+func (c *bustle) goesOn() {
+	c.Helper()
+	var before []int64
+	for i := range c.done {
+		before = append(before, c.done[i].Load())
+	}
+	for i := range c.done {
+		eventually(c.T, fmt.Sprintf("worker %d goes on", i), func() bool { return c.done[i].Load() >= before[i]+2 })
+	}
+}
+
+func (c *bustle) end() {
+	c.stop()
+	c.work.Wait()
+}
+
+// unharmed ends the bustle, which nothing has happened to.
+func (c *bustle) unharmed() {
+	c.Helper()
+	c.end()
+	for _, err := range c.errs {
+		c.Error(err)
+	}
+	if c.mixed > 0 {
+		c.Errorf("%d sections were not alone", c.mixed)
+	}
+	for key, fences := range c.grants {
+		if !slices.IsSorted(fences) || len(slices.Compact(slices.Clone(fences))) != len(fences) {
+			c.Errorf("fences of %s do not grow: %v", key, fences)
+		}
+	}
+}
+
+// largest are the largest fences so far.
+func (c *bustle) largest() map[string]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	most := make(map[string]uint64)
+	for key, fences := range c.grants {
+		most[key] = slices.Max(fences)
+	}
+	return most
+}

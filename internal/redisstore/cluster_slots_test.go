@@ -1,0 +1,396 @@
+package redisstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// answers counts the error replies of all nodes of a cluster, by their first word.
+type answers struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+// counted makes a client count the errors that its nodes answer, also those that it deals with by itself.
+func (a *answers) counted(o *redis.ClusterOptions) {
+	a.n = make(map[string]int)
+	o.NewClient = func(o *redis.Options) *redis.Client {
+		node := redis.NewClient(o)
+		node.AddHook(a)
+		return node
+	}
+}
+
+func (a *answers) note(err error) {
+	if err == nil || err == redis.Nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	word, _, _ := strings.Cut(err.Error(), " ")
+	a.n[word]++
+}
+
+func (a *answers) of(word string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.n[word]
+}
+
+func (a *answers) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a *answers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		a.note(err)
+		return err
+	}
+}
+
+func (a *answers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			a.note(cmd.Err())
+		}
+		return err
+	}
+}
+
+// listenersIn counts who listens in a key's slot at the node.
+func listenersIn(t *testing.T, node *redistest.Server, key string) (n int) {
+	t.Helper()
+	tag := strings.TrimPrefix(redisstore.CounterKey(key), "latchkit:f:")
+	c := node.Client(t)
+	return len(c.PubSubShardChannels(t.Context(), "latchkit:s:"+tag+":*").Val()) + len(c.PubSubChannels(t.Context(), "latchkit:i:"+tag+":*").Val())
+}
+
+// While a slot moves, no script of several keys runs there. Leases are held, renewed and given up all the same, and nobody
+// who wants one is told of it.
+func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for name, carry := range map[string]bool{"before its keys are carried": false, "after its keys were carried": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := "moves " + name
+			from, i := cluster.Owner(int(redisstore.SlotOf(key)))
+			to := cluster.Masters[(i+1)%3]
+			var seen answers
+			client := cluster.Client(t, seen.counted)
+			l := newSingle(t, client)
+			holder := acquire(t, l, locker.Rule{Key: key})
+			head := queues(t, newSingle(t, client), locker.Rule{Key: key}, client)
+			waiter := queues(t, newSingle(t, client), locker.Rule{Key: key}, client)
+
+			move := cluster.Migrate(t, int(redisstore.SlotOf(key)), from, to)
+			if carry && move.Carry() == 0 {
+				t.Fatal("there was nothing to carry")
+			}
+			release(t, holder)
+			if n := client.Exists(t.Context(), key).Val(); n != 0 {
+				t.Error("the key is still there")
+			}
+			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
+			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // the same slot
+			time.Sleep(1500 * time.Millisecond)                             //nolint:forbidigo // nothing is to happen, for longer than a first answer may take
+			newcomer.WaitsStill()
+			head.WaitsStill()
+			waiter.WaitsStill()
+			move.Finish()
+
+			// In any order: who asks first may find the others' subscriptions still on their way to the other node.
+			served := make(chan error)
+			for _, p := range []*pending{head, waiter, newcomer} {
+				go func() {
+					if <-p.Done; p.Err != nil {
+						served <- p.Err
+						return
+					}
+					served <- p.Lease.Release(context.Background())
+				}()
+			}
+			for range 3 {
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			}
+			if n := seen.of("CROSSSLOT"); n > 0 {
+				t.Errorf("%d scripts went across slots", n)
+			}
+		})
+	}
+}
+
+// Some keys of a batch are here, and some there: the batch is refused, each alone is not.
+func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	var seen answers
+	client := cluster.Client(t, seen.counted)
+	l := newSingle(t, client)
+	slot := int(redisstore.SlotOf("{batch}"))
+	from, i := cluster.Owner(slot)
+	var leases []*locker.Lease
+	var half []string
+	for n := range 60 { // so many that some are due together
+		rule := locker.Rule{Key: fmt.Sprintf("{batch}:%d", n), TTL: 3 * time.Second}
+		leases = append(leases, acquire(t, l, rule))
+		if n%2 == 0 {
+			half = append(half, rule.Key)
+		}
+	}
+	live := func() {
+		t.Helper()
+		before := make(map[*locker.Lease]time.Time)
+		for _, l := range leases {
+			before[l] = l.Expires()
+		}
+		for _, l := range leases {
+			eventually(t, "it is renewed", func() bool {
+				if l.Context().Err() != nil {
+					t.Fatal(context.Cause(l.Context()))
+				}
+				return l.Expires().After(before[l])
+			})
+		}
+	}
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	live()
+	if n := move.Carry(half...); n != len(half) {
+		t.Fatalf("%d keys were carried", n)
+	}
+	live()
+	live()
+	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+		t.Fatal("positive control: no batch was refused, or nobody was sent to the target")
+	}
+	move.Finish()
+	live()
+	for _, l := range leases {
+		release(t, l)
+	}
+	if n := seen.of("CROSSSLOT"); n > 0 {
+		t.Errorf("%d scripts went across slots", n)
+	}
+}
+
+// Readers and writers, too: those who hold go on holding, and nobody else comes in.
+func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	var seen answers
+	client := cluster.Client(t, seen.counted)
+	slot := int(redisstore.SlotOf("{rw}"))
+	from, i := cluster.Owner(slot)
+	read, written := locker.Rule{Key: "{rw}:read", Mode: locker.Shared, TTL: 3 * time.Second}, locker.Rule{Key: "{rw}:written", TTL: 3 * time.Second}
+	down := locker.Rule{Key: "{rw}:down", TTL: 3 * time.Second}
+	l, other := newReadWrite(t, client), newReadWrite(t, client)
+	leases := []*locker.Lease{acquire(t, l, read), acquire(t, other, read), acquire(t, l, written), acquire(t, l, down)}
+	if err := leases[3].Downgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	live := func() {
+		t.Helper()
+		before := make(map[*locker.Lease]time.Time)
+		for _, l := range leases {
+			before[l] = l.Expires()
+		}
+		for _, l := range leases {
+			eventually(t, "it is renewed", func() bool {
+				if l.Context().Err() != nil {
+					t.Fatal(context.Cause(l.Context()))
+				}
+				return l.Expires().After(before[l])
+			})
+		}
+	}
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	live()
+	if n := move.Carry(read.Key, redisstore.ReadersKey(down.Key)); n != 2 {
+		t.Fatalf("%d keys were carried", n)
+	}
+	live()
+	live()
+	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+		t.Fatal("positive control: no step was refused, or nobody was sent to the target")
+	}
+	// Of another phase, or without a part, nothing is renewed.
+	backend := locktest.ReadWriteStore(client)
+	for _, c := range []store.Claim{
+		{Key: read.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", Mode: locker.Shared, TTL: time.Minute, Fence: leases[0].Fence()},
+		{Key: written.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", TTL: time.Minute},
+	} {
+		gs, err := backend.Renew(t.Context(), []store.Claim{c})
+		if err != nil || gs[0].State != store.NotOurs {
+			t.Errorf("%v: %v, %v", c, gs, err)
+		}
+	}
+	move.Finish()
+	live()
+	for _, key := range []string{read.Key, written.Key, down.Key} {
+		_, err := other.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+		wantErr(t, err, key, locker.ErrBusy)
+	}
+	for _, l := range leases {
+		release(t, l)
+	}
+	for _, key := range []string{read.Key, written.Key, down.Key} {
+		release(t, acquire(t, other, locker.Rule{Key: key, Wait: locker.NoWait}))
+	}
+	if n := seen.of("CROSSSLOT"); n > 0 {
+		t.Errorf("%d scripts went across slots", n)
+	}
+}
+
+func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	backend := locktest.SingleStore(client)
+	const key = "confirmed"
+	holder := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
+	winner := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, HandoffTTL: time.Minute}
+	want := func(state store.State, g store.Grant, err error) {
+		t.Helper()
+		if err != nil || g.State != state {
+			t.Fatalf("%v %v, want %v", g.State, err, state)
+		}
+	}
+	g, err := backend.Acquire(t.Context(), holder)
+	want(store.Granted, g, err)
+	g, err = backend.Acquire(t.Context(), winner)
+	want(store.Busy, g, err)
+	g, err = backend.Release(t.Context(), holder)
+	want(store.Released, g, err)
+
+	slot := int(redisstore.SlotOf(key))
+	from, i := cluster.Owner(slot)
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	if move.Carry(key) != 1 {
+		t.Fatal("the lease was not carried, or the queue with it")
+	}
+	renewal := store.Claim{Key: key, Owner: winner.Owner, TTL: 2 * time.Minute, ByHandoff: true}
+	gs, err := backend.Renew(t.Context(), []store.Claim{renewal})
+	want(store.Granted, gs[0], err)
+	if left := client.PTTL(t.Context(), key).Val(); left < 90*time.Second {
+		t.Errorf("%v are left", left)
+	}
+	if n := client.ZCard(t.Context(), redisstore.QueueKey(key)).Val(); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+
+	// The rest of what a release does, in steps of one key each.
+	waiter := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: time.Minute, TombstoneTTL: time.Minute}
+	g, err = backend.Release(t.Context(), waiter)
+	want(store.NotOurs, g, err)
+	if client.Get(t.Context(), redisstore.TombstoneKey(key, waiter.Owner)).Val() != "undone" {
+		t.Error("there is no tombstone")
+	}
+	winner.KeepFor = time.Minute
+	g, err = backend.Release(t.Context(), winner)
+	want(store.Released, g, err)
+	if text := client.Get(t.Context(), key).Val(); !strings.HasPrefix(text, "kept:") {
+		t.Errorf("AtLeast keeps %q", text)
+	}
+	once := store.Claim{Key: key, Owner: rand.Text(), Once: time.Minute, Complete: true}
+	if _, err := backend.Release(t.Context(), once); !redis.IsTryAgainError(err) {
+		t.Errorf("a release that sets the mark ended with %v", err)
+	}
+}
+
+// A cluster has sharded channels from Redis 7 on; older ones have plain ones, of which no node takes one away when a slot
+// moves.
+func TestAWaiterFollowsItsSlot(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"by a sharded channel": nil,
+		"by a plain channel":   {"--rename-command", "SSUBSCRIBE", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.StartCluster(t, args...)
+			client := cluster.Client(t)
+			const key = "follows"
+			slot := int(redisstore.SlotOf(key))
+			from, i := cluster.Owner(slot)
+			to := cluster.Masters[(i+1)%3]
+			holder := acquire(t, newSingle(t, client), locker.Rule{Key: key})
+			waiter := queues(t, newSingle(t, cluster.Client(t)), locker.Rule{Key: key}, client)
+			if n := listenersIn(t, from, key); n != 1 {
+				t.Fatalf("%d listen at the first node", n)
+			}
+			cluster.Migrate(t, slot, from, to).Finish()
+			eventually(t, "the waiter listens at the other node", func() bool { return listenersIn(t, to, key) == 1 })
+			eventually(t, "and at the first no more", func() bool { return listenersIn(t, from, key) == 0 })
+			release(t, holder)
+			release(t, waiter.Granted(5*time.Second))
+		})
+	}
+}
+
+func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]locker.SingleOption{
+		"":             nil,
+		"acknowledged": {locker.WithReplicaAck(1, 4*time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.StartCluster(t)
+			var seen, other answers
+			client, another := cluster.Client(t, seen.counted), cluster.Client(t, other.counted)
+			ls := []*locker.Engine{newSingle(t, client, opts...), newSingle(t, another, opts...)}
+			keys := []string{"{moving}:1", "{moving}:2", "elsewhere"}
+			c := bustles(t, ls, keys, 3, locker.Rule{TTL: 10 * time.Second})
+			c.goesOn()
+
+			slot := int(redisstore.SlotOf(keys[0]))
+			from, i := cluster.Owner(slot)
+			to := cluster.Masters[(i+1)%3]
+			refused := 0
+			met := func() bool { // since it was last asked
+				before := refused
+				refused = seen.of("TRYAGAIN") + other.of("TRYAGAIN")
+				return refused > before
+			}
+			for range 4 {
+				move := cluster.Migrate(t, slot, from, to)
+				eventually(t, "callers meet a slot on the move", func() bool { return met() })
+				move.Carry()
+				eventually(t, "callers meet one whose keys are elsewhere", func() bool { return met() })
+				move.Finish()
+				c.goesOn()
+				from, to = to, from
+			}
+			for n, replica := range cluster.Replicas {
+				if cluster.Masters[n] == from || cluster.Masters[n] == to {
+					cluster.Failover(t, replica)
+					c.goesOn()
+				}
+			}
+			c.unharmed()
+			for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
+				if seen.of(word)+other.of(word) == 0 {
+					t.Errorf("positive control: nobody was answered %s", word)
+				}
+			}
+			if n := seen.of("CROSSSLOT") + other.of("CROSSSLOT"); n > 0 {
+				t.Errorf("%d scripts went across slots", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,113 @@
+package redisstore_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+func TestTheClientsOfALockerLeadToTheSamePlace(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t).Client(t)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for _, pair := range [][2]locker.Client{{server, cluster}, {cluster, server}} {
+		_, err := locker.NewSingle(pair[0], locker.WithRenewClient(pair[1]))
+		if err == nil || !strings.Contains(err.Error(), "two of one cluster") {
+			t.Error(err)
+		}
+	}
+	if _, err := locker.NewSingle(cluster, locker.WithRenewClient(cluster)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	alone := locktest.SingleStore(cluster.Masters[0].Client(t)).(store.ServerChecker)
+	if w := alone.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "cluster-node" {
+		t.Errorf("%+v", w)
+	}
+	whole := locktest.SingleStore(cluster.Client(t)).(store.ServerChecker)
+	if w := whole.CheckServer(t.Context()); len(w) != 0 {
+		t.Errorf("%+v", w)
+	}
+	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory", "100mb")
+	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru")
+	if w := whole.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "eviction-policy" {
+		t.Errorf("%+v", w)
+	}
+}
+
+// The user that docs/operations.md describes.
+func TestAUserForLocksOnACluster(t *testing.T) {
+	t.Parallel()
+	words, more := documentedUser(t)
+	words = append(words, more...)
+	cluster := redistest.StartCluster(t)
+	for _, node := range append(cluster.Masters, cluster.Replicas...) {
+		if err := node.Client(t).Do(t.Context(), words...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	as := func(o *redis.ClusterOptions) { o.Username, o.Password = "locks", "secret" }
+	client := cluster.Client(t)
+	holder := acquire(t, newSingle(t, cluster.Client(t, as)), locker.Rule{Key: "order:1"})
+	waits := newSingle(t, cluster.Client(t, as))
+	waiter := queues(t, waits, locker.Rule{Key: "order:1"}, client)
+	node, i := cluster.Owner(int(redisstore.SlotOf("order:1")))
+	if n := listenersIn(t, node, "order:1"); n != 1 {
+		t.Errorf("%d listen", n)
+	}
+	to := cluster.Masters[(i+1)%3]
+	cluster.Migrate(t, int(redisstore.SlotOf("order:1")), node, to).Finish()
+	eventually(t, "the waiter follows its slot", func() bool { return listenersIn(t, to, "order:1") == 1 })
+	release(t, holder)
+	release(t, waiter.Granted(5*time.Second))
+}
+
+func TestRunAllOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for name, opts := range map[string][]locker.SingleOption{"": nil, "acknowledged": {locker.WithReplicaAck(1, 4*time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var seen answers
+			client := cluster.Client(t, seen.counted)
+			l := newSingle(t, client, opts...)
+			for _, keys := range [][]string{{"{all}" + name + ":1", "{all}" + name + ":2"}, {"one" + name, "two" + name, "three" + name, "four" + name}} {
+				var rules []locker.Rule
+				for _, key := range keys {
+					rules = append(rules, locker.Rule{Key: key})
+				}
+				err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
+					if n := len(locker.LeasesFromContext(ctx)); n != len(keys) {
+						t.Errorf("%d leases of %v", n, keys)
+					}
+					for _, key := range keys {
+						if client.Exists(ctx, key).Val() != 1 {
+							t.Errorf("%s is not held", key)
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if n := seen.of("CROSSSLOT"); n > 0 {
+				t.Errorf("%d scripts went across slots", n)
+			}
+		})
+	}
+}

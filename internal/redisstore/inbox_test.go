@@ -1,0 +1,234 @@
+package redisstore_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// post is a Notifier, and what it told.
+type post struct {
+	*testing.T
+	store.Notifier
+	told chan store.Event
+	stop func()
+}
+
+func (p *post) open() string {
+	p.Helper()
+	name, err := p.Open(p.Context(), "any")
+	if err != nil || name == "" || p.Inbox("any") != name {
+		p.Fatalf("open: %q %v, and the inbox is %q", name, err, p.Inbox("any"))
+	}
+	return name
+}
+
+func (p *post) next() store.Event {
+	p.Helper()
+	select {
+	case e := <-p.told:
+		return e
+	case <-time.After(20 * time.Second):
+		p.Fatal("nothing was told")
+		return store.Event{}
+	}
+}
+
+func (p *post) wantReopened() {
+	p.Helper()
+	if e := p.next(); e.Kind != store.EventReopened || e.Key != "" {
+		p.Fatalf("told %+v, want EventReopened", e)
+	}
+}
+
+// wantHears publishes, and wants it told: nothing else was before.
+func (p *post) wantHears(c *redis.Client, name string) {
+	p.Helper()
+	if n := c.Publish(p.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {
+		p.Fatalf("%d listen at %s", n, name)
+	}
+	want := store.Event{Kind: store.EventHead, Key: "the key", Owner: "TOKEN", HandoffTTL: 1500 * time.Millisecond}
+	if e := p.next(); e != want {
+		p.Fatalf("told %#v, want %#v", e, want)
+	}
+}
+
+func newPost(t *testing.T, c locker.Client) *post {
+	t.Helper()
+	n, ok := locktest.SingleStore(c).(store.Notifier)
+	if !ok {
+		t.Fatalf("the Store of a %T is no Notifier", c)
+	}
+	p := &post{t, n, make(chan store.Event, 100), nil}
+	p.stop = n.Listen(func(e store.Event) { p.told <- e })
+	t.Cleanup(p.stop)
+	return p
+}
+
+// subscribers are the addresses of the connections that subscribe.
+func subscribers(t *testing.T, c *redis.Client) (addrs []string) {
+	t.Helper()
+	list, err := c.Do(t.Context(), "client", "list", "type", "pubsub").Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(list) {
+		_, addr, _ := strings.Cut(line, " addr=")
+		addr, _, _ = strings.Cut(addr, " ")
+		addrs = append(addrs, addr)
+	}
+	return addrs
+}
+
+func TestAnInboxHearsOfItsTurns(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	p := newPost(t, l.server)
+	if p.Inbox(l.key) != "" {
+		t.Fatal("it names an inbox where nobody listens yet")
+	}
+	name := p.open()
+	holder := l.held()
+	c := l.waits(name)
+	for _, text := range malformed {
+		l.server.Publish(t.Context(), name, text)
+	}
+	l.release(holder, store.Released)
+	e := p.next()
+	if e.Kind != store.EventGranted || e.Owner != c.Owner || e.Key != l.key || e.HandoffTTL != handed {
+		t.Fatalf("told %#v", e)
+	}
+	p.wantHears(l.server, name)
+}
+
+var malformed = []string{
+	"", " ", "granted", "granted ", "head", "done", "done T", "done T ", "head 5 T", "head x T L", "head 0 T L", "head -5 T L",
+	"granted 1 2 3 4 T", "granted 0 2 3 4 T L", "granted 1 -2 3 4 T L", "granted 1 2 0 4 T L", "granted 1 2 3 0 T L",
+	"granted 1 2 3 4  L", "granted 99999999999999999999 2 3 4 T L", "free", "free ", "Granted 1 2 3 4 T L", "\xff\x00",
+}
+
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	for _, text := range malformed {
+		if e, ok := redisstore.ParseEvent(text); ok {
+			t.Errorf("%q is read as %#v", text, e)
+		}
+	}
+	for text, want := range map[string]store.Event{
+		"granted 7 8 9 10 T a key: of 3 words": {
+			Kind: store.EventGranted, At: time.UnixMicro(7), Fence: 8, FenceCount: 9, HandoffTTL: 10 * time.Millisecond, Owner: "T", Key: "a key: of 3 words",
+		},
+		"head 10 T k": {Kind: store.EventHead, HandoffTTL: 10 * time.Millisecond, Owner: "T", Key: "k"},
+		"done T k":    {Kind: store.EventDone, Owner: "T", Key: "k"},
+		"free a key":  {Kind: store.EventFree, Key: "a key"},
+	} {
+		if e, ok := redisstore.ParseEvent(text); !ok || e != want {
+			t.Errorf("%q is read as %#v", text, e)
+		}
+	}
+}
+
+func TestResetSubscribesOnAnotherConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	p := newPost(t, client)
+	p.Reset("") // before there is anything: nothing
+	name := p.open()
+	p.Reset("another inbox")
+	p.wantHears(client, name)
+	before := subscribers(t, client)
+	p.Reset(name)
+	p.Reset(name) // who hears the same at the same time
+	p.wantReopened()
+	p.wantHears(client, name)
+	eventually(t, "the old connection is gone", func() bool { return len(subscribers(t, client)) == 1 })
+	if after := subscribers(t, client); after[0] == before[0] {
+		t.Fatalf("it is still on %v", after)
+	}
+}
+
+func TestOneSubscriptionServesAll(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	p := newPost(t, client)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			if _, err := p.Open(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(subscribers(t, client)); n != 1 {
+		t.Fatalf("%d subscriptions", n)
+	}
+}
+
+// Not parallel: it looks at all goroutines.
+func TestStopLeavesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	here := func() bool {
+		all := make([]byte, 1<<20)
+		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*Subscription).run")
+	}
+	for _, meanwhile := range []func(p *post){
+		func(*post) {}, // never opened
+		func(p *post) { p.open() },
+		func(p *post) { p.open(); p.Reset(p.open()) },
+		func(p *post) { p.open(); client.ClientKillByFilter(t.Context(), "type", "pubsub") },
+	} {
+		p := newPost(t, client)
+		meanwhile(p)
+		p.stop()
+		if here() {
+			t.Error("the goroutine is still there")
+		}
+		if name, err := p.Open(t.Context(), "any"); name != "" || !errors.Is(err, locker.ErrClosed) {
+			t.Errorf("open after stop: %q %v", name, err)
+		}
+		eventually(t, "the subscription is gone", func() bool {
+			return len(client.PubSubChannels(t.Context(), "*").Val()) == 0 && len(subscribers(t, client)) == 0
+		})
+	}
+	p := newPost(t, client)
+	p.open()
+	if !here() {
+		t.Error("positive control: the goroutine cannot be seen")
+	}
+	server.Kill()
+	p.stop() // between two attempts
+	if here() {
+		t.Error("the goroutine is still there")
+	}
+}
+
+func TestAClientThatCannotSubscribeMakesNoNotifier(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	backend := locktest.SingleStore(struct{ locker.Client }{client})
+	if _, ok := backend.(store.Notifier); ok {
+		t.Fatal("it says that it notifies")
+	}
+	l := sharedLine(t)
+	l.store = backend
+	holder := l.held()
+	waiter := l.waits("")
+	l.release(holder, store.Released)
+	l.wantHolder(waiter)
+}

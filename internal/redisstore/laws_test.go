@@ -1,0 +1,176 @@
+package redisstore_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/locker/store/storetest"
+)
+
+func TestSingleObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	obeysTheLaws(t, locktest.SingleStore)
+}
+
+func TestReadWriteObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	obeysTheLaws(t, locktest.ReadWriteStore)
+}
+
+// obeysTheLaws runs the laws on one server.
+func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
+	t.Helper()
+	lawsHold(t, func(t *testing.T) site { return serverSite(t, redistest.Shared(t), options...) }, store)
+}
+
+func serverSite(t *testing.T, server *redistest.Server, options ...func(*redis.Options)) site {
+	t.Helper()
+	direct := server.Client(t)
+	return site{
+		direct: direct,
+		addrs:  []string{server.Addr()},
+		client: func(dial dialer) redis.UniversalClient {
+			o := &redis.Options{Addr: server.Addr(), Dialer: dial}
+			for _, set := range options {
+				set(o)
+			}
+			return redis.NewClient(o)
+		},
+		listeners: func(channel string) int64 {
+			return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
+		},
+	}
+}
+
+// site is where Stores have their data while a law is checked.
+type site struct {
+	direct    redis.UniversalClient
+	addrs     []string // where the servers are that run scripts
+	client    func(dial dialer) redis.UniversalClient
+	listeners func(channel string) int64
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// lawsHold runs the laws with Stores on a site of their own each.
+func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker.Client) locker.Store) {
+	t.Helper()
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
+		s := where(t)
+		direct := s.direct
+		proxies, dial := before(t, s.addrs)
+		connect := func(t testing.TB, dial dialer) redis.UniversalClient {
+			c := s.client(dial)
+			t.Cleanup(func() { _ = c.Close() }) // Kill may have
+			return c
+		}
+		client := connect(t, dial)
+		clients := make(map[locker.Store]redis.UniversalClient)
+		under, can := backend(client), storetest.All
+		_, can.Readers = under.(store.Downgrader)
+		return storetest.Harness{
+			Store: under,
+			Can:   can,
+			LoseReply: func(t testing.TB, op locker.Op, key string) {
+				loadScripts(t, client)
+				var lost []*chaos.Fault
+				for _, p := range proxies {
+					lost = append(lost, p.LoseReplies(1, scriptCall(op, key)))
+				}
+				t.Cleanup(func() {
+					hits := 0
+					for _, f := range lost {
+						hits += f.Hits()
+					}
+					if hits != 1 {
+						t.Errorf("%d answers were lost, the law needs one", hits)
+					}
+				})
+			},
+			Another: func(t testing.TB) locker.Store {
+				c := connect(t, nil)
+				s := backend(c)
+				clients[s] = c
+				return s
+			},
+			Kill: func(t testing.TB, dead locker.Store) {
+				for _, channel := range redisstore.Silence(dead) {
+					for s.listeners(channel) != 0 {
+						if t.Context().Err() != nil {
+							t.Fatal("somebody listens there still")
+						}
+					}
+				}
+				if err := clients[dead].Close(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Queued: func(t testing.TB, key string) int {
+				return int(direct.ZCard(t.Context(), redisstore.QueueKey(key)).Val())
+			},
+			Occupy: func(t testing.TB, key string, ttl time.Duration) {
+				if err := direct.Set(t.Context(), key, "QkZ:redislock/other==", ttl).Err(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Spoil: func(t testing.TB, key string) func() bool {
+				if err := direct.HSet(t.Context(), key, "field", "value").Err(); err != nil {
+					t.Fatal(err)
+				}
+				return func() bool { return direct.HGet(context.Background(), key, "field").Val() == "value" }
+			},
+		}
+	})
+}
+
+// before puts a proxy before each server, and returns a dialer that takes that way.
+func before(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
+	t.Helper()
+	var proxies []*chaos.Proxy
+	way := make(map[string]string)
+	for _, addr := range addrs {
+		p := chaos.NewProxy(t, addr)
+		proxies, way[addr] = append(proxies, p), p.Addr()
+	}
+	return proxies, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if through, ok := way[addr]; ok {
+			addr = through
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+}
+
+// scriptCall matches the EVALSHA of one step on one key, of a Locker with readers or without.
+func scriptCall(op locker.Op, key string) chaos.Match {
+	name := map[locker.Op]string{
+		locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release", locker.OpDowngrade: "downgrade",
+	}[op]
+	shas := []string{scriptSHA(name), scriptSHA("rw_" + name)}
+	return func(request []byte) bool {
+		return strings.Contains(string(request), key) && slices.ContainsFunc(shas, func(sha string) bool {
+			return strings.Contains(string(request), sha)
+		})
+	}
+}
+
+// loadScripts makes the server know the scripts, so that no NOSCRIPT comes between.
+func loadScripts(t testing.TB, client redis.UniversalClient) {
+	t.Helper()
+	for _, text := range redisstore.ScriptTexts {
+		if err := client.ScriptLoad(t.Context(), text).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

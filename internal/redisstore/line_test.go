@@ -1,0 +1,212 @@
+package redisstore_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// line is a key, the Store, and a server to look behind it.
+type line struct {
+	*testing.T
+	server *redis.Client
+	store  locker.Store
+	key    string
+}
+
+// claim is one that queues, at this inbox.
+func (l *line) claim(inbox string) store.Claim {
+	return store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: inbox, HandoffTTL: handed}
+}
+
+func (l *line) acquire(c store.Claim, want store.State) store.Grant {
+	l.Helper()
+	g, err := l.store.Acquire(l.Context(), c)
+	if err != nil || g.State != want {
+		l.Fatalf("acquire: %v %+v %v, want %v", g.State, g, err, want)
+	}
+	return g
+}
+
+func (l *line) release(c store.Claim, want store.State) store.Grant {
+	l.Helper()
+	g, err := l.store.Release(l.Context(), c)
+	if err != nil || g.State != want {
+		l.Fatalf("release: %v %+v %v, want %v", g.State, g, err, want)
+	}
+	return g
+}
+
+func (l *line) renew(c store.Claim, want store.State) {
+	l.Helper()
+	gs, err := l.store.Renew(l.Context(), []store.Claim{c})
+	if err != nil || len(gs) != 1 || gs[0].State != want {
+		l.Fatalf("renew: %+v %v, want %v", gs, err, want)
+	}
+}
+
+// held makes somebody hold the key who does not queue.
+func (l *line) held() store.Claim {
+	l.Helper()
+	c := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
+	l.acquire(c, store.Granted)
+	return c
+}
+
+// waits makes a claim wait.
+func (l *line) waits(inbox string) store.Claim {
+	l.Helper()
+	c := l.claim(inbox)
+	l.acquire(c, store.Busy)
+	return c
+}
+
+// holder is the token that holds the key, "" when nobody does.
+func (l *line) holder() string {
+	l.Helper()
+	text, err := l.server.Get(l.Context(), l.key).Result()
+	if err != nil && err != redis.Nil {
+		l.Fatal(err)
+	}
+	token, _, _ := strings.Cut(text, ":")
+	return token
+}
+
+func (l *line) wantHolder(c store.Claim) {
+	l.Helper()
+	if got := l.holder(); got != c.Owner {
+		l.Fatalf("%q holds the key, want %q", got, c.Owner)
+	}
+}
+
+// queued are the tokens in the queue, with a '-' in front where the key was handed over.
+func (l *line) queued() (tokens []string) {
+	l.Helper()
+	for _, z := range l.server.ZRangeWithScores(l.Context(), redisstore.QueueKey(l.key), 0, -1).Val() {
+		token, _, _ := strings.Cut(z.Member.(string), "|")
+		if z.Score < 0 {
+			token = "-" + token
+		}
+		tokens = append(tokens, token)
+	}
+	return tokens
+}
+
+func (l *line) wantQueued(want ...string) {
+	l.Helper()
+	if got := l.queued(); fmt.Sprint(got) != fmt.Sprint(want) {
+		l.Fatalf("the queue is %v, want %v", got, want)
+	}
+}
+
+// age makes everybody in the queue have waited longer, by d.
+func (l *line) age(d time.Duration) {
+	l.Helper()
+	q := redisstore.QueueKey(l.key)
+	for _, z := range l.server.ZRangeWithScores(l.Context(), q, 0, -1).Val() {
+		if err := l.server.ZAdd(l.Context(), q, redis.Z{Score: z.Score - float64(d.Microseconds()), Member: z.Member}).Err(); err != nil {
+			l.Fatal(err)
+		}
+	}
+}
+
+func (l *line) listen() *ear {
+	l.Helper()
+	e := &ear{T: l.T, name: "latchkit:i:" + rand.Text()}
+	e.sub = l.server.Subscribe(l.Context(), e.name)
+	l.Cleanup(func() { e.sub.Close() })
+	if _, err := e.sub.Receive(l.Context()); err != nil {
+		l.Fatal(err)
+	}
+	return e
+}
+
+func newLine(t *testing.T, server *redistest.Server) *line {
+	t.Helper()
+	client := server.Client(t)
+	return &line{t, client, locktest.SingleStore(client), "line: of " + rand.Text()} // a key may contain spaces
+}
+
+// shared is a line on the server of all tests.
+func sharedLine(t *testing.T) *line {
+	t.Helper()
+	return newLine(t, redistest.Shared(t))
+}
+
+// handed is how long a lease that was handed over lives, where its end does not matter.
+const handed = 20 * time.Second
+
+// ear is a process that listens.
+type ear struct {
+	*testing.T
+	name  string
+	sub   *redis.PubSub
+	heard []string
+}
+
+// next is the next message, "" when there is none.
+func (e *ear) next() string {
+	e.Helper()
+	// What was published before the ping comes before its answer: no sleep is needed to hear that nothing came.
+	if err := e.sub.Ping(e.Context()); err != nil {
+		e.Fatal(err)
+	}
+	for answered := false; !answered; {
+		v, err := e.sub.ReceiveTimeout(e.Context(), 10*time.Second)
+		if err != nil {
+			e.Fatal(err)
+		}
+		switch v := v.(type) {
+		case *redis.Message:
+			e.heard = append(e.heard, v.Payload)
+		case *redis.Pong:
+			answered = true
+		}
+	}
+	if len(e.heard) == 0 {
+		return ""
+	}
+	first := e.heard[0]
+	e.heard = e.heard[1:]
+	return first
+}
+
+func (e *ear) wantSilence() {
+	e.Helper()
+	if got := e.next(); got != "" {
+		e.Fatalf("%s was told %q", e.name, got)
+	}
+}
+
+func (e *ear) wantGranted(c store.Claim) store.Event {
+	e.Helper()
+	got := e.next()
+	event, ok := redisstore.ParseEvent(got)
+	for ok && event.Kind == store.EventHead { // on a slow machine it has waited for long
+		got = e.next()
+		event, ok = redisstore.ParseEvent(got)
+	}
+	if !ok || event.Kind != store.EventGranted || event.Owner != c.Owner || event.Key != c.Key {
+		e.Fatalf("told %q, want the grant of %s", got, c.Owner)
+	}
+	return event
+}
+
+func (e *ear) wantGrantedOrNothing(granted bool, c store.Claim) {
+	e.Helper()
+	if granted {
+		e.wantGranted(c)
+	} else {
+		e.wantSilence()
+	}
+}

@@ -1,0 +1,46 @@
+package redisstore_test
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestMain(m *testing.M) {
+	locktest.RunTogether()
+	redistest.Main(m)
+}
+
+// What the tests of other packages use as well.
+var (
+	acquire, release = locktest.Acquire, locktest.Release
+	wantErr, wantNot = locktest.WantErr, locktest.WantNot
+	lost             = locktest.Lost
+	newSingle        = locktest.Single
+	newReadWrite     = locktest.ReadWrite
+	eventually       = locktest.Eventually
+	asks, queues     = locktest.Asks, locktest.Queues
+	inLine           = locktest.Queued
+	through          = locktest.Through
+	scriptsRun       = locktest.ScriptsRun
+	nothingLeftBut   = locktest.NothingLeftBut
+)
+
+// ackedStore is the Store behind locker.NewSingle with WithReplicaAck.
+func ackedStore(c locker.Client, n int, within time.Duration) (locker.Store, error) {
+	return redisstore.New(c, redisstore.Settings{Acks: redisstore.Acks{Replicas: n, Within: within}})
+}
+
+// scriptSHA is the name under which the server knows a script.
+func scriptSHA(name string) string {
+	sum := sha1.Sum([]byte(redisstore.ScriptTexts[name])) //nolint:gosec // not for security
+	return hex.EncodeToString(sum[:])
+}
+
+type pending = locktest.Pending

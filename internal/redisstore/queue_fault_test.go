@@ -1,0 +1,322 @@
+package redisstore_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// A full server lets everybody wait and serves whoever waits; only those who come to a free key are refused.
+func TestAFullServerServesTheQueue(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, redistest.Start(t))
+	ear := l.listen()
+	holder := l.held()
+	first := l.waits(ear.name)
+	kept := l.key
+	l.key = "another"
+	expired := l.held()
+	waits := l.waits(ear.name)
+	l.key = "once"
+	done := l.held()
+	asksOnce := l.claim(ear.name)
+	asksOnce.Once = time.Minute
+	l.acquire(asksOnce, store.Busy)
+	full := func(limit string) {
+		if err := l.server.ConfigSet(t.Context(), "maxmemory", limit).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full("1")
+	defer full("0")
+
+	newcomer := store.Claim{Key: "free", Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: handed}
+	if _, err := l.store.Acquire(t.Context(), newcomer); !refused(err, "out of memory") {
+		t.Fatalf("a new lease on a full server: %v", err)
+	}
+	if n := l.server.Exists(t.Context(), "free").Val(); n != 0 {
+		t.Fatal("the lease is there")
+	}
+
+	l.key = kept
+	second, next := l.waits(ear.name), l.claim(ear.name)
+	holder.Next = &next
+	if g := l.release(holder, store.Released).Next; g == nil || g.State != store.Busy || g.Place != 2 {
+		t.Fatalf("%+v", g)
+	}
+	e := ear.wantGranted(first)
+	text := l.server.Get(t.Context(), l.key).Val()
+	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message is no promise of what was refused then
+		t.Fatalf("told %+v, and the lease is %q", e, text)
+	}
+	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+		t.Fatal(g, err)
+	}
+	ear.wantGranted(second)
+	l.wantHolder(second)
+	second.KeepFor = time.Minute
+	l.release(second, store.Released)
+	if got := ear.next(); !strings.HasPrefix(got, "head 60000 "+next.Owner) {
+		t.Fatalf("told %q", got)
+	}
+
+	l.key = "another"
+	l.server.Del(t.Context(), l.key) // it has run out, and somebody asks
+	l.acquire(l.claim(""), store.Busy)
+	ear.wantGranted(waits)
+	l.wantHolder(waits)
+	l.release(expired, store.NotOurs)
+
+	l.key = "once"
+	done.Complete, done.Once = true, time.Minute
+	l.release(done, store.Released)
+	if got := ear.next(); got != "done "+asksOnce.Owner+" once" {
+		t.Fatalf("told %q", got)
+	}
+	l.acquire(asksOnce, store.Done)
+}
+
+func refused(err error, text string) bool {
+	no, ok := errtype.As[*store.Refusal](err)
+	return ok && !no.Temporary && strings.Contains(err.Error(), text)
+}
+
+// Not one call of somebody who waits may be answered by a replica from what it knows.
+func TestAReplicaServesNobody(t *testing.T) {
+	t.Parallel()
+	l := newLine(t, redistest.Start(t))
+	ear := l.listen()
+	holder := l.held()
+	first := l.waits(ear.name)
+	l.release(holder, store.Released)
+	ear.wantGranted(first)
+	second := l.waits(ear.name)
+	busy := l.key
+	l.key = "free but queued"
+	freed := l.held()
+	third := l.waits(ear.name)
+	l.server.Del(t.Context(), l.key)
+	queued := l.queued()
+	if err := l.server.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+
+	first.ByHandoff = true
+	next := l.claim(ear.name)
+	releasing := first
+	releasing.Next = &next
+	calls := map[string]func() error{
+		"the holder asks again": func() error { _, err := l.store.Acquire(t.Context(), first); return err },
+		"a waiter asks again":   func() error { _, err := l.store.Acquire(t.Context(), second); return err },
+		"the head asks again":   func() error { _, err := l.store.Acquire(t.Context(), third); return err },
+		"a confirmation":        func() error { _, err := l.store.Renew(t.Context(), []store.Claim{first}); return err },
+		"a stranger confirms": func() error {
+			c := freed
+			c.ByHandoff = true
+			_, err := l.store.Renew(t.Context(), []store.Claim{c})
+			return err
+		},
+		"a release":           func() error { _, err := l.store.Release(t.Context(), releasing); return err },
+		"a waiter gives up":   func() error { _, err := l.store.Release(t.Context(), second); return err },
+		"a stranger releases": func() error { _, err := l.store.Release(t.Context(), freed); return err },
+		"a newcomer asks": func() error {
+			_, err := l.store.Acquire(t.Context(), store.Claim{Key: third.Key, Owner: rand.Text(), TTL: time.Minute})
+			return err
+		},
+	}
+	for name, call := range calls {
+		if no, ok := errtype.As[*store.Refusal](call()); !ok || !no.Temporary {
+			t.Errorf("%s: a replica answers %v", name, no)
+		}
+	}
+	ear.wantSilence()
+	if got := l.queued(); !slices.Equal(got, queued) || l.holder() != "" {
+		t.Fatalf("%v became %v, and %q holds the key", queued, got, l.holder())
+	}
+	l.key = busy
+	l.wantHolder(first)
+	l.wantQueued("-"+first.Owner, second.Owner)
+}
+
+// Data of another type at a companion key is refused before anything is done, and stays.
+func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
+	t.Parallel()
+	type keys struct{ l, q, c, x, d, next string }
+	acquire := func(c store.Claim) func(l *line) (store.Grant, error) {
+		return func(l *line) (store.Grant, error) { c.Key = l.key; return l.store.Acquire(l.Context(), c) }
+	}
+	me, next := rand.Text(), rand.Text()
+	claim := store.Claim{Owner: me, TTL: time.Minute, Queue: true, HandoffTTL: handed, Once: time.Minute}
+	releases := func(change func(c *store.Claim)) func(l *line) (store.Grant, error) {
+		return func(l *line) (store.Grant, error) {
+			c := claim
+			c.Key = l.key
+			change(&c)
+			return l.store.Release(l.Context(), c)
+		}
+	}
+	breaks := func(l *line) (store.Grant, error) {
+		text := l.server.Get(l.Context(), l.key).Val()
+		fence := uint64(0)
+		_, _ = fmt.Sscanf(strings.Split(text, ":")[1], "%d", &fence)
+		return l.store.(store.Revoker).Revoke(l.Context(), l.key, fence, "drill")
+	}
+	plain := func(*store.Claim) {}
+	for name, c := range map[string]struct {
+		spoil func(k keys) string
+		mine  bool // the lease is ours
+		free  bool // there is no lease
+		queue bool // somebody waits
+		call  func(l *line) (store.Grant, error)
+	}{
+		"acquire, lease":                  {spoil: func(k keys) string { return k.l }, free: true, call: acquire(claim)},
+		"acquire, lease with a queue":     {spoil: func(k keys) string { return k.l }, free: true, queue: true, call: acquire(claim)},
+		"acquire, queue of a free key":    {spoil: func(k keys) string { return k.q }, free: true, call: acquire(claim)},
+		"acquire, queue of a busy key":    {spoil: func(k keys) string { return k.q }, call: acquire(claim)},
+		"acquire, queue of a key of ours": {spoil: func(k keys) string { return k.q }, mine: true, call: acquire(claim)},
+		"acquire, counter":                {spoil: func(k keys) string { return k.c }, free: true, call: acquire(claim)},
+		"acquire, counter with a queue":   {spoil: func(k keys) string { return k.c }, free: true, queue: true, call: acquire(claim)},
+		"acquire, tombstone":              {spoil: func(k keys) string { return k.x }, free: true, call: acquire(claim)},
+		"acquire, mark":                   {spoil: func(k keys) string { return k.d }, free: true, call: acquire(claim)},
+		"release, queue":                  {spoil: func(k keys) string { return k.q }, mine: true, call: releases(plain)},
+		"release, counter":                {spoil: func(k keys) string { return k.c }, mine: true, queue: true, call: releases(plain)},
+		"release, tombstone":              {spoil: func(k keys) string { return k.x }, mine: true, call: releases(func(c *store.Claim) { c.TombstoneTTL = time.Minute })},
+		"release, mark":                   {spoil: func(k keys) string { return k.d }, mine: true, call: releases(func(c *store.Claim) { c.Complete = true })},
+		"release, tombstone of next": {spoil: func(k keys) string { return k.next }, mine: true, call: releases(func(c *store.Claim) {
+			c.Next = &store.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
+		})},
+		"release, counter for next": {spoil: func(k keys) string { return k.c }, mine: true, call: releases(func(c *store.Claim) {
+			c.Next = &store.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
+		})},
+		"release, queue, not ours": {spoil: func(k keys) string { return k.q }, call: releases(plain)},
+		"break, queue":             {spoil: func(k keys) string { return k.q }, call: breaks},
+		"break, counter":           {spoil: func(k keys) string { return k.c }, queue: true, call: breaks},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := sharedLine(t)
+			l.key = "spoiled:" + rand.Text()
+			k := keys{
+				l.key, redisstore.QueueKey(l.key), redisstore.CounterKey(l.key), redisstore.TombstoneKey(l.key, me), redisstore.DoneKey(l.key),
+				redisstore.TombstoneKey(l.key, next),
+			}
+			at := c.spoil(k)
+			if at == k.c { // it is shared by all keys of its slot: a server of its own
+				l = newLine(t, redistest.Start(t))
+				l.key = k.l
+			}
+			if at != k.q {
+				l.held()
+				if c.queue {
+					l.waits("")
+				}
+				l.server.Del(t.Context(), l.key)
+			}
+			holder := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}
+			if c.mine {
+				holder.Owner = me
+			}
+			if !c.free { // not by a script: somebody may wait
+				l.server.Set(t.Context(), l.key, holder.Owner+":7:1", time.Minute)
+			}
+			l.server.Del(t.Context(), at)
+			if err := l.server.RPush(t.Context(), at, "data").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if at == k.q {
+				l.server.Del(t.Context(), at)
+				l.server.Set(t.Context(), at, "data", 0)
+			}
+			before := dump(l)
+			g, err := c.call(l)
+			if no, ok := errtype.As[*store.Refusal](err); !ok || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
+				t.Fatalf("%+v %v, want a refusal that is ErrInvalidKey", g, err)
+			}
+			if after := dump(l); fmt.Sprint(after) != fmt.Sprint(before) {
+				t.Fatalf("%q\nbecame\n%q", before, after)
+			}
+		})
+	}
+}
+
+// dump is all that lies on the server about a key. A counter that counts may have gone on: a fence that nobody got is no
+// harm.
+func dump(l *line) map[string]string {
+	all := make(map[string]string)
+	for _, key := range l.server.Keys(l.Context(), "*").Val() {
+		counts := key == redisstore.CounterKey(l.key) && l.server.Type(l.Context(), key).Val() == "string"
+		if strings.Contains(key, l.key) || key == redisstore.CounterKey(l.key) && !counts {
+			all[key] = l.server.Dump(l.Context(), key).Val()
+		}
+	}
+	return all
+}
+
+// Some commands may not be called by scripts.
+func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	info, err := client.Command(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
+	seen := make(map[string]bool)
+	for name, text := range redisstore.ScriptTexts {
+		for _, found := range call.FindAllStringSubmatch(text, -1) {
+			c, ok := info[strings.ToLower(found[1])]
+			if !ok || slices.Contains(c.Flags, "noscript") {
+				t.Errorf("%s calls %s", name, found[1])
+			}
+			seen[found[1]] = true
+		}
+	}
+	if !seen["PUBSUB"] || !slices.Contains(info["subscribe"].Flags, "noscript") {
+		t.Error("positive control: nothing was looked at")
+	}
+}
+
+// Whoever frees a key or gives up is answered once, and has done it once, also when the answer is lost.
+func TestTheQueueSurvivesRepetitions(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second := l.waits(ear.name), l.waits(ear.name)
+	for range 3 {
+		l.acquire(first, store.Busy)
+		l.acquire(second, store.Busy)
+	}
+	l.release(holder, store.Released)
+	e := ear.wantGranted(first)
+	for range 3 {
+		l.release(holder, store.NotOurs)
+		if g := l.acquire(first, store.Granted); g.Fence != e.Fence || g.FenceCount != e.FenceCount {
+			t.Fatalf("told %+v, answered %+v", e, g)
+		}
+		if g := l.acquire(second, store.Busy); g.Place != 1 || g.Holder.Fence != e.Fence {
+			t.Fatalf("%+v", g)
+		}
+		l.renew(first, store.Granted)
+	}
+	ear.wantSilence()
+	l.wantQueued(second.Owner)
+	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
+		t.Fatalf("the lease lives for %v: who asks gets the full TTL", left)
+	}
+}

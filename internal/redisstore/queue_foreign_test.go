@@ -1,0 +1,80 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Another program that deletes and sets the key takes part in no queue.
+func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second := l.waits(ear.name), l.waits("")
+	l.release(holder, store.Released)
+	ear.wantGranted(first)
+	l.server.Set(t.Context(), l.key, "foreign", time.Minute)
+	if g := l.acquire(second, store.Busy); g.Place != 1 || !g.Holder.Foreign {
+		t.Fatalf("%+v", g)
+	}
+	if g := l.acquire(first, store.Busy); g.Place != 1 {
+		t.Fatalf("%+v", g)
+	}
+	l.wantQueued(first.Owner, second.Owner)
+	l.server.Del(t.Context(), l.key)
+	l.acquire(second, store.Busy)
+	ear.wantGranted(first)
+	l.wantQueued("-"+first.Owner, second.Owner)
+	l.release(first, store.Released)
+	l.wantHolder(second)
+	l.wantQueued("-" + second.Owner)
+	ear.wantSilence() // it is not handed the key again
+}
+
+// The same with Engines: who is put first is served once, and those behind it after that.
+func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "a"})
+	rule := locker.Rule{Key: "a", AtMost: time.Minute} // what is not renewed is confirmed by its release
+	first := queues(t, newSingle(t, server.Client(t)), rule, client)
+	second := queues(t, newSingle(t, server.Client(t)), rule, client)
+	q := redisstore.QueueKey("a")
+	entry := client.ZRange(t.Context(), q, 0, 0).Val()[0]
+	for _, score := range []float64{-1, 0} { // a handed lease that lapsed, and what an older version made of it
+		client.ZAdd(t.Context(), q, redis.Z{Score: score, Member: entry})
+		if score < 0 {
+			_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+			wantErr(t, err, "a", locker.ErrBusy)
+		}
+	}
+	release(t, holder)
+	release(t, first.Granted(0))
+	release(t, second.Granted(0))
+	nothingLeftBut(t, client)
+}
+
+// Whatever stands in a queue and is no entry leaves it, and harms nobody.
+func TestWhatIsNoEntryIsDropped(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	q := redisstore.QueueKey(l.key)
+	for i, junk := range []string{"", "junk", "T|inbox|0|0|1|0|", "T|-|x|0|1|0|", "T|-|5|0|0|0|", "|-|5|0|1|0|"} {
+		l.server.ZAdd(t.Context(), q, redis.Z{Score: float64(i), Member: junk})
+	}
+	c := l.waits(ear.name)
+	l.release(holder, store.Released)
+	ear.wantGranted(c)
+	l.wantQueued("-" + c.Owner)
+}

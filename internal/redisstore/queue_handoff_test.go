@@ -1,0 +1,228 @@
+package redisstore_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	stopped, ear := l.listen(), l.listen() // stopped: the server still counts its connection
+	holder := l.held()
+	first := l.waits(stopped.name)
+	l.waits(stopped.name)
+	next := l.waits(ear.name)
+	l.waits(stopped.name)
+	l.release(holder, store.Released)
+	stopped.wantGranted(first)
+	l.server.Del(t.Context(), l.key) // lapsed
+
+	g := l.acquire(next, store.Granted) // it is the first that is left, and asks
+	if g.Fence == 0 {
+		t.Fatalf("%+v", g)
+	}
+	l.wantQueued()
+	l.release(next, store.Released)
+
+	// A stranger comes first: the next one is served all the same.
+	holder = l.held()
+	first = l.waits(stopped.name)
+	next = l.waits(ear.name)
+	mine := l.waits(stopped.name)
+	l.release(holder, store.Released)
+	stopped.wantGranted(first)
+	l.server.Del(t.Context(), l.key)
+	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
+	ear.wantGranted(next)
+	l.wantQueued("-" + next.Owner)
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // it lives after all: it queues again, behind
+		t.Fatalf("%+v", g)
+	}
+	l.release(next, store.Released)
+	stopped.wantGranted(mine)
+}
+
+func TestAPollerThatLetsAHandedKeyLapseLosesOnlyThatPlace(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	holder := l.held()
+	first, second := l.waits(""), l.waits("")
+	l.release(holder, store.Released)
+	l.wantHolder(first)
+	l.server.Del(t.Context(), l.key)
+	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
+	l.wantHolder(second)
+	l.wantQueued("-" + second.Owner)
+}
+
+func TestASignOfLifeEndsTheHandOver(t *testing.T) {
+	t.Parallel()
+	for name, sign := range map[string]func(l *line, c store.Claim){
+		"acquire": func(l *line, c store.Claim) { l.acquire(c, store.Granted) },
+		"confirm": func(l *line, c store.Claim) { c.ByHandoff = true; l.renew(c, store.Granted) },
+		"release": func(l *line, c store.Claim) { l.release(c, store.Released) },
+		"keep":    func(l *line, c store.Claim) { c.KeepFor = time.Minute; l.release(c, store.Released) },
+		"break": func(l *line, c store.Claim) {
+			i, _ := l.store.(store.Inspector).Inspect(l.Context(), l.key)
+			if g, err := l.store.(store.Revoker).Revoke(l.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+				l.Fatal(g, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := sharedLine(t)
+			ear := l.listen()
+			holder := l.held()
+			c := l.waits(ear.name)
+			l.release(holder, store.Released)
+			ear.wantGranted(c)
+			l.wantQueued("-" + c.Owner)
+			l.renew(c, store.Granted) // an ordinary renewal looks at no queue
+			l.wantQueued("-" + c.Owner)
+			other := l.claim(ear.name)
+			if name != "release" && name != "break" {
+				l.acquire(other, store.Busy)
+				sign(l, c)
+				l.wantQueued(other.Owner)
+			} else {
+				sign(l, c)
+				l.wantQueued()
+				l.held()
+				l.acquire(other, store.Busy)
+			}
+			l.server.Del(t.Context(), l.key) // the lease runs out, but was confirmed: nobody is punished
+			l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
+			l.wantHolder(other)
+		})
+	}
+}
+
+func TestAConfirmationRenewsInABatch(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	var claims []store.Claim
+	base := l.key
+	for i := range 9 {
+		l.key = fmt.Sprint(base, i)
+		holder := l.held()
+		c := holder
+		switch i % 3 {
+		case 0: // handed over
+			c = l.waits(ear.name)
+			l.release(holder, store.Released)
+			ear.wantGranted(c)
+			c.ByHandoff = true
+		case 1: // somebody else's
+			c.Owner, c.ByHandoff = rand.Text(), i > 4
+		}
+		c.TTL = time.Hour
+		claims = append(claims, c)
+	}
+	l.server.Del(t.Context(), redisstore.QueueKey(claims[3].Key)) // a queue that is none must end nobody's renewal
+	l.server.Set(t.Context(), redisstore.QueueKey(claims[3].Key), "data", 0)
+	defer l.server.Del(t.Context(), redisstore.QueueKey(claims[3].Key))
+	gs, err := l.store.Renew(t.Context(), claims)
+	if err != nil || len(gs) != len(claims) {
+		t.Fatal(gs, err)
+	}
+	for i, g := range gs {
+		want := store.Granted
+		if i%3 == 1 {
+			want = store.NotOurs
+		}
+		if g.State != want || g.At.IsZero() {
+			t.Errorf("claim %d: %+v, want %v", i, g, want)
+		}
+		l.key = claims[i].Key
+		if left := l.server.PTTL(t.Context(), l.key).Val(); (left > 30*time.Minute) != (want == store.Granted) {
+			t.Errorf("claim %d has %v left", i, left)
+		}
+		if i%3 == 0 && i != 3 {
+			l.wantQueued()
+		}
+	}
+}
+
+// Whoever was handed the key may be stopped. The next process that has waited for long looks after it.
+func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		waited time.Duration
+		fresh  bool // the next process and the one behind have not waited
+		dead   bool // the next process
+		told   string
+	}{
+		"after a short wait nobody":     {waited: 0},
+		"after a long wait":             {waited: 600 * time.Millisecond, told: "next"},
+		"only the winner's have waited": {waited: 600 * time.Millisecond, fresh: true},
+		"the one behind, if it lives":   {waited: 600 * time.Millisecond, dead: true, told: "last"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := sharedLine(t)
+			ears := map[string]*ear{"winner": l.listen(), "next": l.listen(), "last": l.listen()}
+			holder := l.held()
+			first := l.waits(ears["winner"].name)
+			for range 20 {
+				l.waits(ears["winner"].name)
+			}
+			if c.fresh {
+				l.age(time.Hour + c.waited)
+			}
+			l.waits("")
+			claims := map[string]store.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
+			if c.fresh || c.waited == 0 { // they come an hour from now, however long this machine takes
+				l.age(-time.Hour)
+			} else {
+				l.age(c.waited)
+			}
+			if c.dead {
+				ears["next"].sub.Close()
+				eventually(t, "the server knows that it is dead", func() bool {
+					return l.server.PubSubNumSub(t.Context(), ears["next"].name).Val()[ears["next"].name] == 0
+				})
+				delete(ears, "next")
+			}
+			l.release(holder, store.Released)
+			ears["winner"].wantGranted(first)
+			for name, ear := range ears {
+				if name == c.told {
+					want := fmt.Sprintf("head %d %s %s", handed.Milliseconds(), claims[name].Owner, l.key)
+					if got := ear.next(); got != want {
+						t.Errorf("%s was told %q, want %q", name, got, want)
+					}
+				}
+				ear.wantSilence()
+			}
+		})
+	}
+}
+
+// The confirmation of a lease that was handed over lengthens it, as a renewal does; one that is late does not undo what came
+// before it.
+func TestALateConfirmationDoesNotShorten(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	holder := l.held()
+	ear := l.listen()
+	c := l.waits(ear.name)
+	l.release(holder, store.Released)
+	ear.wantGranted(c)
+	c.ByHandoff = true
+	for _, ttl := range []time.Duration{time.Hour, time.Second} {
+		c.TTL = ttl
+		l.renew(c, store.Granted)
+		if left := l.server.PTTL(t.Context(), l.key).Val(); left < 50*time.Minute {
+			t.Errorf("after a confirmation by %v the lease lives for %v", ttl, left)
+		}
+	}
+	l.release(c, store.Released)
+}

@@ -1,0 +1,333 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits("")
+	l.release(second, store.NotOurs)
+	l.wantQueued(first.Owner, third.Owner)
+	l.release(second, store.NotOurs)
+	third.TombstoneTTL = time.Minute
+	l.release(third, store.NotOurs)
+	l.wantQueued(first.Owner)
+	l.acquire(third, store.Undone) // a late execution
+	l.wantQueued(first.Owner)
+
+	// A grant that crosses the cancellation is handed on by it.
+	fourth := l.waits(ear.name)
+	l.release(holder, store.Released)
+	ear.wantGranted(first)
+	l.release(first, store.Released)
+	ear.wantGranted(fourth)
+	l.release(fourth, store.Released)
+	if l.holder() != "" {
+		t.Fatalf("%s holds the key", l.holder())
+	}
+	l.wantQueued()
+}
+
+// The key is free, and who was to find that out goes away.
+func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits(ear.name)
+	l.server.Del(t.Context(), l.key) // as if its time was over
+	l.release(second, store.NotOurs)
+	ear.wantGranted(first)
+	l.release(first, store.Released)
+	ear.wantGranted(third)
+	l.release(holder, store.NotOurs) // a late one, which has nothing to do with it
+	l.wantHolder(third)
+	l.release(third, store.Released)
+	ear.wantSilence()
+	l.wantQueued()
+	if l.holder() != "" {
+		t.Fatalf("%s holds the key", l.holder())
+	}
+
+	holder = l.held()
+	holder.KeepFor = 20 * time.Millisecond
+	first, second = l.waits(ear.name), l.waits(ear.name)
+	l.release(holder, store.Released)
+	if told, _ := redisstore.ParseEvent(ear.next()); told.Kind != store.EventHead || told.Owner != first.Owner {
+		t.Fatalf("told %+v", told)
+	}
+	eventually(t, "the kept key is free", func() bool { return l.holder() == "" })
+	l.release(first, store.NotOurs)
+	ear.wantGranted(second)
+}
+
+func TestReleaseWithNext(t *testing.T) {
+	t.Parallel()
+	with := func(c, next store.Claim) store.Claim { c.Next = &next; return c }
+
+	t.Run("when nobody waits it is granted", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		ear := l.listen()
+		c, next := l.claim(ear.name), l.claim(ear.name)
+		next.FenceCount, next.Metadata = 3, "me"
+		first := l.acquire(c, store.Granted)
+		g := l.release(with(c, next), store.Released).Next
+		if g == nil || g.State != store.Granted || g.Fence <= first.Fence || g.FenceCount != 3 || g.At.IsZero() {
+			t.Fatalf("%+v", g)
+		}
+		want := fmt.Sprintf("%s:%d:3:me", next.Owner, g.Fence)
+		if got := l.server.Get(t.Context(), l.key).Val(); got != want {
+			t.Fatalf("the lease is %q, want %q", got, want)
+		}
+		if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
+			t.Fatalf("the lease lives for %v, want the full TTL", left)
+		}
+		l.wantQueued()
+		ear.wantSilence()
+
+		// A repetition, after a lost answer, lets it in no second time; the engine asks with an acquire then.
+		if g := l.release(with(c, next), store.NotOurs); g.Next != nil {
+			t.Fatalf("%+v", g.Next)
+		}
+		if again := l.acquire(next, store.Granted); again.Fence != g.Fence || again.FenceCount != g.FenceCount {
+			t.Fatalf("fence %d became %d", g.Fence, again.Fence)
+		}
+	})
+
+	t.Run("when only the dead wait it is granted", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		c := l.held()
+		l.waits("latchkit:i:dead")
+		if g := l.release(with(c, l.claim("")), store.Released).Next; g == nil || g.State != store.Granted {
+			t.Fatalf("%+v", g)
+		}
+		l.wantQueued()
+	})
+
+	t.Run("it stands behind whoever waits", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		ear, mine := l.listen(), l.listen()
+		holder := l.held()
+		first, second := l.claim(ear.name), l.claim(ear.name)
+		first.Metadata = "first"
+		l.acquire(first, store.Busy)
+		l.acquire(second, store.Busy)
+		next := l.claim(mine.name)
+		g := l.release(with(holder, next), store.Released).Next
+		e := ear.wantGranted(first)
+		want := store.Holder{Fence: e.Fence, Left: handed, Metadata: "first"}
+		if g == nil || g.State != store.Busy || g.Place != 2 || g.NotListening || g.At.IsZero() || g.Holder != want {
+			t.Fatalf("%+v, want place 2 behind %+v", g, want)
+		}
+		l.wantQueued("-"+first.Owner, second.Owner, next.Owner)
+		l.release(with(holder, next), store.NotOurs)
+		l.wantQueued("-"+first.Owner, second.Owner, next.Owner)
+		l.release(first, store.Released)
+		l.release(second, store.Released)
+		mine.wantGranted(next)
+	})
+
+	t.Run("a handed key is released so, too", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		ear := l.listen()
+		holder := l.held()
+		c := l.waits(ear.name)
+		l.release(holder, store.Released)
+		next := l.claim("latchkit:i:nobody")
+		if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Granted {
+			t.Fatalf("%+v", g)
+		}
+		other := l.waits(ear.name)
+		again := l.claim("latchkit:i:nobody")
+		if g := l.release(with(next, again), store.Released).Next; g == nil || g.State != store.Busy || !g.NotListening || g.Place != 1 {
+			t.Fatalf("%+v, want to hear that nobody listens", g)
+		}
+		l.wantQueued("-"+other.Owner, again.Owner)
+	})
+
+	t.Run("it is refused when it was undone", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		for _, others := range []bool{false, true} {
+			c := l.held()
+			next := l.claim("")
+			next.TombstoneTTL = time.Minute
+			l.release(next, store.NotOurs)
+			if others {
+				l.waits("")
+			}
+			if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Undone {
+				t.Fatalf("%+v", g)
+			}
+			if h := l.holder(); h == next.Owner || (h != "") != others {
+				t.Fatalf("%q holds the key", h)
+			}
+		}
+		l.wantQueued("-" + l.holder())
+	})
+
+	t.Run("nothing comes in with a release of what is not ours", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		l.held()
+		if g := l.release(with(l.claim(""), l.claim("")), store.NotOurs); g.Next != nil {
+			t.Fatalf("%+v", g.Next)
+		}
+		l.wantQueued()
+	})
+
+	t.Run("work that is done is not done again", func(t *testing.T) {
+		t.Parallel()
+		l := sharedLine(t)
+		c := l.held()
+		c.Complete, c.Once = true, time.Minute
+		next := l.claim("")
+		next.Once = time.Minute
+		if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Done {
+			t.Fatalf("%+v", g)
+		}
+	})
+}
+
+func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.claim(ear.name)
+	holder.Once = time.Minute
+	l.acquire(holder, store.Granted)
+	var once []store.Claim
+	var other store.Claim
+	for i := range 4 {
+		if i == 2 {
+			other = l.waits(ear.name)
+		}
+		c := l.claim(ear.name)
+		if c.Once = time.Minute; i == 3 {
+			c.Inbox = ""
+		}
+		l.acquire(c, store.Busy)
+		once = append(once, c)
+	}
+	holder.Complete = true
+	l.release(holder, store.Released)
+	for _, c := range once[:3] {
+		if e, ok := redisstore.ParseEvent(ear.next()); !ok || e != (store.Event{Kind: store.EventDone, Key: l.key, Owner: c.Owner}) {
+			t.Fatalf("told %#v, want that the work of %s is done", e, c.Owner)
+		}
+	}
+	ear.wantGranted(other)
+	ear.wantSilence()
+	l.wantQueued("-" + other.Owner)
+	for _, c := range once {
+		l.acquire(c, store.Done)
+	}
+	l.wantQueued("-" + other.Owner)
+}
+
+func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	dead, ear := l.listen(), l.listen()
+	holder := l.claim("")
+	l.acquire(holder, store.Granted)
+	l.waits(dead.name)
+	head := l.waits(ear.name)
+	l.waits(ear.name)
+	dead.sub.Close()
+	eventually(t, "the server knows that it is dead", func() bool {
+		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
+	})
+	holder.KeepFor = 5 * time.Second
+	next := l.claim("")
+	holder.Next = &next
+	if g := l.release(holder, store.Released); g.Next != nil {
+		t.Fatalf("%+v comes in although the key is kept", g.Next)
+	}
+	want := fmt.Sprintf("head 5000 %s %s", head.Owner, l.key)
+	if got := ear.next(); got != want {
+		t.Fatalf("told %q, want %q", got, want)
+	}
+	ear.wantSilence()
+	if l.holder() != "kept" || len(l.queued()) != 3 {
+		t.Fatalf("%s holds the key, and %v wait", l.holder(), l.queued())
+	}
+	if g := l.acquire(head, store.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
+		t.Fatalf("%+v", g)
+	}
+	// A broken kept key is handed on.
+	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
+	if err != nil || !i.Kept || i.Waiters != 3 {
+		t.Fatalf("%+v %v", i, err)
+	}
+	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+		t.Fatal(g, err)
+	}
+	ear.wantGranted(head)
+}
+
+func TestABrokenKeyIsHandedOn(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	ear := l.listen()
+	holder := l.held()
+	first, second := l.waits(ear.name), l.waits(ear.name)
+	inspector, breaker := l.store.(store.Inspector), l.store.(store.Revoker)
+	i, err := inspector.Inspect(t.Context(), l.key)
+	if err != nil || i.Waiters != 2 {
+		t.Fatalf("%+v %v", i, err)
+	}
+	for n, want := range []store.State{store.Released, store.NotOurs} { // a repetition hits nobody else
+		if g, err := breaker.Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != want {
+			t.Fatal(n, g, err)
+		}
+		l.wantHolder(first)
+		ear.wantGrantedOrNothing(n == 0, first)
+	}
+	l.release(holder, store.Revoked)
+	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and loses no place.
+	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
+		t.Fatalf("%+v %v, want one waiter: who was handed the key waits no more", i, err)
+	}
+	if g, err := breaker.Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+		t.Fatal(g, err)
+	}
+	ear.wantGranted(second)
+	l.wantQueued("-" + second.Owner)
+	if g := l.release(first, store.Revoked); g.Reason != "drill" {
+		t.Fatalf("%+v", g)
+	}
+}
+
+// Who was thrown out hears so however often it asks, also after it has undone what it did not hear of.
+func TestAnUndoDoesNotHideARevocation(t *testing.T) {
+	t.Parallel()
+	l := sharedLine(t)
+	c := l.held()
+	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+		t.Fatal(g, err)
+	}
+	c.TombstoneTTL = time.Minute
+	for range 2 {
+		if g := l.release(c, store.Revoked); g.Reason != "drill" {
+			t.Fatalf("%+v", g)
+		}
+	}
+}

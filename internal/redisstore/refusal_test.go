@@ -1,0 +1,80 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// serverError is an error reply, as go-redis makes one.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+func (serverError) RedisError() {}
+
+func TestEveryErrorOfTheServerIsSortedAndNoneIsBusy(t *testing.T) {
+	const refused, temporary, unclear = "refused", "temporary", "unclear"
+	for text, want := range map[string]string{
+		"LOADING Redis is loading the dataset in memory":                                                    temporary,
+		"READONLY You can't write against a read only replica.":                                             temporary,
+		"CLUSTERDOWN The cluster is down":                                                                   temporary,
+		"MASTERDOWN Link with MASTER is down":                                                               temporary,
+		"TRYAGAIN Multiple keys request during rehashing of slot":                                           temporary,
+		"BUSY Redis is busy running a script.":                                                              temporary,
+		"MOVED 3999 127.0.0.1:6381":                                                                         temporary,
+		"ASK 3999 127.0.0.1:6381":                                                                           temporary,
+		"ERR max number of clients reached":                                                                 temporary,
+		"OOM command not allowed when used memory > 'maxmemory'.":                                           refused,
+		"NOAUTH Authentication required.":                                                                   refused,
+		"WRONGPASS invalid username-password pair or user is disabled.":                                     refused,
+		"ERR Protocol error: unauthenticated multibulk length":                                              refused,
+		"NOPERM this user has no permissions to run the 'evalsha' command":                                  refused,
+		"MISCONF Redis is configured to save RDB snapshots":                                                 refused,
+		"NOREPLICAS Not enough good replicas to write.":                                                     refused,
+		"WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:1.": refused,
+		"ERR Error running script (call to f_abc): @user_script:12: -READONLY You can't write against a read only replica.":                               temporary,
+		"ERR Error running script (call to f_abc): @user_script: 12: WRONGTYPE Operation against a key holding the wrong kind of value":                   refused,
+		"ERR Error compiling script (new function): :26: READONLY You can't write against a read only replica. stack traceback:  [G]: in function 'call'": temporary,
+		"upstream failure":              unclear,
+		"ERR unknown command 'evalsha'": refused,
+		"ERR Error running script (call to f_abc): @user_script:3: Script killed by user with SCRIPT KILL... abc": refused,
+	} {
+		check(t, text, redisstore.Refused(serverError(text)), want)
+	}
+	dial := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+	for err, want := range map[error]string{
+		dial: temporary, redis.ErrPoolTimeout: temporary, redis.ErrPoolExhausted: temporary, redis.ErrClosed: refused,
+		io.EOF: unclear, io.ErrUnexpectedEOF: unclear, os.ErrDeadlineExceeded: unclear, context.Canceled: unclear,
+		context.DeadlineExceeded: unclear, &net.OpError{Op: "read", Err: io.EOF}: unclear,
+	} {
+		check(t, err.Error(), redisstore.Refused(err), want)
+	}
+}
+
+func check(t *testing.T, text string, err error, want string) {
+	t.Helper()
+	got := "unclear"
+	if no, ok := errtype.As[*store.Refusal](err); ok {
+		got = "refused"
+		if no.Temporary {
+			got = "temporary"
+		}
+	}
+	if got != want {
+		t.Errorf("%q is %s, want %s", text, got, want)
+	}
+	if errors.Is(err, locker.ErrBusy) || errors.Is(err, locker.ErrLost) {
+		t.Errorf("%q became %v", text, err)
+	}
+}

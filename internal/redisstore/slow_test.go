@@ -1,0 +1,157 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// far is a process whose network is slow.
+type far struct {
+	*testing.T
+	direct *redis.Client
+	proxy  *chaos.Proxy
+	near   *locker.Engine // a process beside the server
+	far    *locker.Engine
+	asked  *atomic.Int32 // acquires of the far process that were sent
+}
+
+func newFar(t *testing.T) *far {
+	t.Helper()
+	server := redistest.Start(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	spy := &acquires{Client: through(t, server, proxy)}
+	return &far{t, server.Client(t), proxy, newSingle(t, server.Client(t)), newSingle(t, spy), &spy.n}
+}
+
+// acquires counts the acquires that are sent through a client.
+type acquires struct {
+	*redis.Client
+	n   atomic.Int32
+	lag time.Duration // of their answers
+}
+
+func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
+	words := cmd.Args()
+	acquires := len(words) > 1 && words[1] == scriptSHA("acquire")
+	if acquires {
+		a.n.Add(1)
+	}
+	err := a.Client.Process(ctx, cmd)
+	if acquires && a.lag > 0 {
+		<-time.After(a.lag)
+	}
+	return err
+}
+
+// withinTheServers wants the lease to end here before it does on the server.
+func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
+	t.Helper()
+	here, there := lease.Expires(), c.PTTL(t.Context(), lease.Key()).Val()
+	if latest := time.Now().Add(there + time.Millisecond); here.After(latest) { // the server's answer is older than now
+		t.Errorf("the lease lives %v longer here than on the server, where it has %v left", here.Sub(latest), there)
+	}
+}
+
+// A grant that is told at once is a lease without a call; one that is told late is asked about first.
+func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
+	t.Parallel()
+	f := newFar(t)
+	inTime := 0
+	for n := range 12 {
+		key, late := fmt.Sprint("slow:", n), n%4 == 3
+		holder := acquire(t, f.near, locker.Rule{Key: key})
+		w := queues(t, f.far, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
+		asked := f.asked.Load()
+		var hole *chaos.Fault
+		if late {
+			hole = f.proxy.BlackHole()
+		}
+		release(t, holder)
+		if late {
+			hole.Await(t, 1)
+			<-time.After(200 * time.Millisecond) // how late it is
+			w.WaitsStill()
+			hole.Lift()
+		}
+		lease := w.Granted(time.Second)
+		switch again := f.asked.Load() > asked; {
+		case late && !again:
+			t.Error("it was told late, and nobody was asked")
+		case !late && !again:
+			inTime++
+		}
+		if i, err := f.near.Inspect(t.Context(), key); err != nil || i.Fence != lease.Fence() {
+			t.Errorf("the server says %+v %v, the lease has fence %d", i, err, lease.Fence())
+		}
+		withinTheServers(t, f.direct, lease)
+		release(t, lease)
+	}
+	if inTime == 0 { // of nine; on a slow machine some are late by themselves
+		t.Error("positive control: whoever was told in time has asked all the same")
+	}
+	nothingLeftBut(t, f.direct)
+}
+
+// So late that the server has given the key to somebody else meanwhile: the message is old, and nobody acts on it.
+func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
+	t.Parallel()
+	f := newFar(t)
+	const key = "slow:lapsed"
+	holder := acquire(t, f.near, locker.Rule{Key: key})
+	w := queues(t, f.far, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
+	next := queues(t, f.near, locker.Rule{Key: key, TTL: time.Minute}, f.direct) // other terms than the holder's
+	hole := f.proxy.BlackHole()
+	release(t, holder)
+	lease := next.Granted(3250 * time.Millisecond)
+	w.WaitsStill()
+	hole.Lift()
+	eventually(t, "it waits again", func() bool { return inLine(t, f.direct, key) == 1 })
+	w.WaitsStill()
+	if i, err := f.near.Inspect(t.Context(), key); err != nil || i.Fence != lease.Fence() || lease.Context().Err() != nil {
+		t.Fatalf("the key was taken from its holder: %+v %v", i, err)
+	}
+	if hole.Hits() == 0 {
+		t.Error("positive control: nothing was held up")
+	}
+	release(t, lease)
+	last := w.Granted(0)
+	if last.Fence() <= lease.Fence() {
+		t.Errorf("fence %d after %d", last.Fence(), lease.Fence())
+	}
+	release(t, last)
+	nothingLeftBut(t, f.direct)
+}
+
+// The answer to the acquire that queued was slow. Whoever counted from its arrival would believe in a lease that the
+// server has given away.
+func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	spy := &acquires{Client: server.Client(t), lag: 80 * time.Millisecond}
+	near, slow := newSingle(t, client), newSingle(t, spy)
+	for n := range 5 {
+		key := fmt.Sprint("slow:answer:", n)
+		holder := acquire(t, near, locker.Rule{Key: key})
+		w := queues(t, slow, locker.Rule{Key: key, TTL: time.Minute}, client)
+		if n > 0 { // otherwise the grant is told before the answer comes
+			<-time.After(2 * spy.lag)
+		}
+		release(t, holder)
+		lease := w.Granted(time.Second)
+		withinTheServers(t, client, lease)
+		release(t, lease)
+	}
+	if spy.n.Load() < 5 {
+		t.Errorf("positive control: %d answers were slow", spy.n.Load())
+	}
+}

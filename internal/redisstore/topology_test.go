@@ -1,0 +1,90 @@
+package redisstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestAcknowledgedObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	store := func(c locker.Client) locker.Store {
+		s, err := ackedStore(c, 1, 4*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	t.Run("on a server", func(t *testing.T) {
+		t.Parallel()
+		lawsHold(t, func(*testing.T) site { return serverSite(t, r.server) }, store)
+	})
+	t.Run("on a cluster", func(t *testing.T) {
+		t.Parallel()
+		clusterLaws(t, redistest.StartCluster(t), store)
+	})
+}
+
+func TestSentinelObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	set := redistest.StartSentinel(t)
+	master := set.Servers[0]
+	direct := master.Client(t)
+	lawsHold(t, func(*testing.T) site {
+		return site{
+			direct: direct,
+			addrs:  []string{master.Addr()},
+			client: func(dial dialer) redis.UniversalClient {
+				return redis.NewFailoverClient(&redis.FailoverOptions{
+					MasterName: redistest.SentinelName, SentinelAddrs: set.Addrs(), Dialer: dial,
+				})
+			},
+			listeners: func(channel string) int64 {
+				return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
+			},
+		}
+	}, locktest.SingleStore)
+}
+
+func TestClusterObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	for name, store := range map[string]func(c locker.Client) locker.Store{
+		"one by one":   locktest.SingleStore,
+		"with readers": locktest.ReadWriteStore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clusterLaws(t, cluster, store)
+		})
+	}
+}
+
+func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.Client) locker.Store) {
+	t.Helper()
+	direct := cluster.Client(t)
+	lawsHold(t, func(*testing.T) site {
+		return site{
+			direct: direct,
+			addrs:  cluster.Addrs(),
+			client: func(dial dialer) redis.UniversalClient {
+				return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), Dialer: dial})
+			},
+			listeners: func(channel string) (n int64) {
+				node, err := direct.MasterForKey(context.Background(), channel)
+				if err != nil {
+					return -1
+				}
+				return node.PubSubShardNumSub(context.Background(), channel).Val()[channel] +
+					node.PubSubNumSub(context.Background(), channel).Val()[channel]
+			},
+		}
+	}, store)
+}

@@ -1,0 +1,29 @@
+package locker_test
+
+import "github.com/latchkit/latchkit/internal/locktest"
+
+// What the tests of other packages use as well.
+var (
+	acquire, release = locktest.Acquire, locktest.Release
+	wantErr, wantNot = locktest.WantErr, locktest.WantNot
+	lost             = locktest.Lost
+	newSingle        = locktest.Single
+	newReadWrite     = locktest.ReadWrite
+	eventually       = locktest.Eventually
+	within           = locktest.Within
+	asks, queues     = locktest.Asks, locktest.Queues
+	inLine           = locktest.Queued
+	through          = locktest.Through
+	scriptsRun       = locktest.ScriptsRun
+	nothingLeftBut   = locktest.NothingLeftBut
+)
+
+const (
+	slack      = locktest.Slack
+	stuckAfter = locktest.StuckAfter
+)
+
+type pending = locktest.Pending
+
+// goroutines are the stacks of all goroutines that are in the engine, tests apart.
+func goroutines() []string { return locktest.Goroutines("locker") }
