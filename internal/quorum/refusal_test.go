@@ -1,4 +1,4 @@
-package locker_test
+package quorum_test
 
 import (
 	"crypto/rand"
@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A Refusal means that nothing was done. Here the answers of two nodes do not count because of their clocks, but all three
-// nodes have put the waiter into their queues. A Refusal made the Engine forget the waiter without a release, and each queue
-// kept the entry for a minute.
+// A Refusal means that nothing was done. Here the answers of two nodes do not count because of their
+// clocks, but all three nodes have put the waiter into their queues. A Refusal made the Engine forget
+// the waiter without a release, and each queue kept the entry for a minute.
 func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -22,18 +23,16 @@ func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 	for i, by := range []time.Duration{-time.Hour, 0, time.Hour} {
 		cs = append(cs, skewedNode(t, servers[i], by))
 	}
-	s, err := locker.QuorumStore(cs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := quorumStore(cs, locker.DefaultNodeTimeout)
 	settles(t, s)
 	claim := store.Claim{Key: "a", Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: "of all nodes"}
 	queued := func() (n int64) {
 		for _, c := range direct {
-			n += c.ZCard(t.Context(), locker.QueueOf("a")).Val()
+			n += c.ZCard(t.Context(), redisstore.QueueKey("a")).Val()
 		}
 		return n
 	}
+	var err error
 	eventually(t, "positive control: a node has the waiter in its queue, and too few answers count", func() bool {
 		_, err = s.Acquire(t.Context(), claim)
 		return err != nil && queued() > 0
