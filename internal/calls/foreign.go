@@ -105,12 +105,12 @@ func (f *Foreign) Close(ctx context.Context) error { return f.chores.Stop(ctx) }
 // Attempts is a chore as link.Chores know it. release begins a release.
 func Attempts(ch Chore, release func(c store.Claim, told func(store.Grant, error))) link.Chore {
 	return link.Chore{Useless: ch.Useless, Try: func(done func(link.Outcome, error)) {
-		release(ch.At(time.Now()), func(_ store.Grant, err error) { done(outcome(err), err) })
+		release(ch.At(time.Now()), func(_ store.Grant, err error) { done(OutcomeOf(err), err) })
 	}}
 }
 
-// outcome says whether an attempt is to be repeated.
-func outcome(err error) link.Outcome {
+// OutcomeOf says whether an attempt that ended with err is to be repeated.
+func OutcomeOf(err error) link.Outcome {
 	refused, ok := errtype.As[*store.Refusal](err)
 	switch {
 	case err == nil:

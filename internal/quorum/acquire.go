@@ -7,21 +7,22 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostRounds bounds how often votes are collected anew within one acquire, when contenders have
-// split them and nobody won.
+// mostRounds bounds the rounds of votes of one acquire: contenders may have split the votes, so that
+// none of them has won.
 const mostRounds = 3
 
-// soon is how long an acquire waits for the late answers to an earlier one of the same token.
+// soon is how long an acquire waits for late answers to an earlier acquire of the same token.
 const soon = 5 * time.Millisecond
 
-// Acquire asks all nodes for their votes. It is granted when more than half of them gave it theirs
-// and agree on the fence.
+// Acquire asks all nodes for their votes. It is granted when more than half of the nodes have voted
+// for the token and agree on the fence.
 func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	ctx = lasting(ctx)
-	b := q.ballots.open(c)
+	ctx = context.WithoutCancel(ctx)
+	b := q.ballots.open(c, c.TTL+2*q.skew)
 	total, tended := 0, false
 	for round := 1; ; round++ {
 		t, ok := q.round(ctx, b, c)
@@ -37,7 +38,7 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 			if r.voting() >= q.need { // the nodes have come back
 				continue
 			}
-			t, _ = q.round(ctx, b, c) // they say now why they do not vote
+			t, _ = q.round(ctx, b, c) // the errors say why the nodes do not vote
 			t.after = r.left()
 			g, err = t.result()
 		}
@@ -48,7 +49,7 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 			return g, err
 		}
 		if (t.split() || t.tied()) && round < mostRounds {
-			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) //nolint:forbidigo // others do the same, for as long as it takes them
+			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) //nolint:forbidigo // the other contenders pause for other times
 			continue
 		}
 		if b.settled() {
@@ -62,7 +63,7 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 	}
 }
 
-// round collects votes once. False: the token is being released.
+// round collects votes once. It is false when the token is being released.
 func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally, ok bool) {
 	b.await(soon)
 	ask, hint, ticket, ok := b.begin(q)
@@ -82,13 +83,14 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally,
 	sent := time.Now()
 	t.rounds = 1
 	a := q.appeal(c, hint, ticket)
-	f := fanOut(q, ask, isVote, func(n *node) (poll, error) {
-		p, err := n.acquire(ctx, a)
-		if p.NotListening {
-			n.deaf(a.claim.Key)
-		}
-		q.afterwards(ctx, n, b, b.heard(n.index, p, err))
-		return p, err
+	f := fanOut(q, ask, isVote, func(n *node, told func(poll, error)) {
+		n.acquire(ctx, a, func(p poll, err error) {
+			if p.NotListening {
+				n.links.Go(func() { n.deaf(c.Key) })
+			}
+			q.afterwards(n, b, b.heard(n.index, p, err))
+			told(p, err)
+		})
 	})
 	for !t.decided() {
 		a, ok := f.next()
@@ -96,7 +98,7 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally,
 			break
 		}
 		t.hear(a.node, a.value, a.err)
-		if t.enough() { // what is there already may make them agree
+		if t.enough() { // the answers that are there already may agree on the fence
 			for a, ok := f.ready(); ok && !t.won(); a, ok = f.ready() {
 				t.hear(a.node, a.value, a.err)
 			}
@@ -110,30 +112,29 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally,
 	}
 	t.took = time.Since(sent)
 	for n := range q.each(b.end(t.won(), t.uncertain(), q.need)) {
-		q.calls.Do(func() { q.giveBack(ctx, n, b) })
+		q.giveBack(n, b)
 	}
 	return t, true
 }
 
-// isVote says whether a node has said who has its vote. It takes a quorum of such answers to decide
-// anything.
+// isVote says whether a node has answered who has its vote. One such answer decides nothing.
 func isVote(p poll, err error) bool {
 	return err == nil && (p.State == store.Granted || p.State == store.Busy)
 }
 
-// agree raises the votes to the largest fence among them. With it, and only where the vote is still
-// the same, the counter is raised over the whole block: so whoever is granted the key next, by a
-// quorum that shares a node with this one, gets a larger fence. No clock is needed for that.
+// agree raises the votes to the largest fence among them, where the vote is still the same, and the
+// counters over the whole block. The next holder's quorum shares a node with this one, so the next
+// fence is larger, whatever the clocks say.
 func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
-	fence, block := t.proposal() // of the votes that are enough
+	fence, block := t.proposal()
 	var lower nodes
 	for i := range q.nodes {
 		if t.votes(i) && t.polls[i].Fence != fence {
 			lower = lower.with(i)
 		}
 	}
-	f := fanOut(q, lower, nil, func(n *node) (bool, error) {
-		return n.confirm(ctx, c, t.polls[n.index], fence, block)
+	f := fanOut(q, lower, nil, func(n *node, told func(bool, error)) {
+		n.confirm(ctx, c, t.polls[n.index], fence, block, told)
 	})
 	defer f.done()
 	for !t.won() {
@@ -141,53 +142,45 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 		if !ok {
 			break
 		}
-		switch {
+		switch p := &t.polls[a.node]; {
 		case a.err != nil:
 			t.errs[a.node] = a.err
 		case a.value:
-			t.polls[a.node].Fence, t.polls[a.node].FenceCount = fence, block // its counter covers no more
-		default: // it ran out meanwhile
-			t.polls[a.node].State = store.NotOurs
+			p.Fence, p.FenceCount = fence, block // the node's counter covers no more
+		default: // the vote has run out
+			p.State = store.NotOurs
 		}
 	}
-	for i := range q.nodes { // whose confirmation is not known cannot be counted
+	for i := range q.nodes { // a confirmation without an answer does not count
 		if f.open.has(i) && t.polls[i].Fence != fence {
 			t.errs[i] = errSilent
 		}
 	}
 }
 
-// afterwards does with a late vote what must be done.
-func (q *quorum) afterwards(ctx context.Context, n *node, b *ballot, fate afterwards) {
+// afterwards finishes a vote that came late.
+func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 	switch fate {
 	case leaveIt:
 	case giveItBack:
-		q.giveBack(ctx, n, b)
+		q.giveBack(n, b)
 	case releaseIt:
-		c := b.farewell(n.index)
-		if _, err := n.release(lasting(ctx), c); err != nil {
-			n.clean(c)
-		}
+		n.clean(b.farewell(n.index))
 	}
 }
 
-// giveBack frees a node from the vote that a lost round has left there. It wakes nobody: who was
-// refused because of it tries again by itself, and all who are woken would split the votes again.
-// The node is not asked again before it has confirmed; a repetition that comes later still finds
-// another vote, if any.
-func (q *quorum) giveBack(ctx context.Context, n *node, b *ballot) {
-	c, vote := b.lost(n.index)
-	over := time.Now().Add(c.TTL)
-	for pause := range calls.BetweenRepeats {
-		_, err := n.take(lasting(ctx), c, taking{vote: vote, hush: true})
-		if err == nil || time.Now().After(over) { // or it has run out by itself
-			break
-		}
-		select {
-		case <-time.After(pause):
-		case <-q.closing:
-			over = time.Time{}
-		}
-	}
-	b.given(n.index)
+// giveBack frees a node from the vote of a lost round. It wakes nobody: the contenders that this
+// vote has refused ask again by themselves, and waiters that are woken all at once would split the
+// votes again. The node is not asked before it has confirmed; a repetition that comes later finds
+// another vote.
+func (q *quorum) giveBack(n *node, b *ballot) {
+	c, vote, useless := b.lost(n.index)
+	n.links.Chore(c.Key, link.Chore{Useless: useless, Try: func(done func(link.Outcome, error)) {
+		n.take(context.Background(), c, taking{vote: vote, hush: true}, func(_ store.Grant, err error) {
+			if err == nil {
+				b.given(n.index)
+			}
+			done(calls.OutcomeOf(err), err)
+		})
+	}})
 }

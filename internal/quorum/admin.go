@@ -43,34 +43,27 @@ func (n *node) view(ctx context.Context, key string) (seen, error) {
 
 // Inspect says who holds a quorum of the votes, or may, where some nodes do not answer.
 func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
-	holder, _, err := q.inspect(lasting(ctx), key)
+	holder, _, err := q.inspect(context.WithoutCancel(ctx), key)
 	return holder.Info, err
 }
 
 // inspect is Inspect, with what each node shows; nil where it did not answer.
 func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error) {
-	f := fanOut(q, q.all(), nil, func(n *node) (seen, error) { return n.view(ctx, key) })
+	f := fanOut(q, q.all(), nil, waiting(func(n *node) (seen, error) { return n.view(ctx, key) }))
 	defer f.done()
 	views := make([]*seen, len(q.nodes))
 	var errs []error
 	answers := 0
-	for {
-		a, ok := f.next()
-		if !ok {
-			break
-		}
+	for n, a := range f.rest {
 		if a.err != nil {
-			errs = append(errs, q.nodes[a.node].error(a.err))
+			errs = append(errs, n.error(a.err))
 			continue
 		}
 		views[a.node] = &a.value
 		answers++
 	}
-	for n := range q.each(f.open) {
-		errs = append(errs, n.error(errSilent))
-	}
 	if answers < q.need {
-		return seen{}, nil, &quorumError{what: fmt.Sprintf("%d of %d nodes answered, %d must", answers, len(q.nodes), q.need), nodes: errs}
+		return seen{}, nil, q.short("answered", answers, append(errs, f.silent()...))
 	}
 	count := func(id string) (n int) {
 		for _, v := range views {
@@ -125,7 +118,7 @@ func (q *quorum) describe(views []*seen, holder string) (s seen) {
 // Each node takes back the vote that it has shown, and no other: a phase of readers, or a key that
 // is kept, that begins meanwhile is not hit.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
-	ctx = lasting(ctx)
+	ctx = context.WithoutCancel(ctx)
 	holder, views, err := q.inspect(ctx, key)
 	switch {
 	case err != nil:
@@ -142,29 +135,24 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	if holder.Mode == store.Shared {
 		c.Owner, c.Fence = redisstore.SharedToken, holder.Fence
 	}
-	f := fanOut(q, q.all(), nil, func(n *node) (store.Grant, error) {
+	f := fanOut(q, q.all(), nil, func(n *node, told func(store.Grant, error)) {
 		how := taking{tombstone: "revoked:" + reason, vote: noVote}
 		if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
 			how.vote = v.minted
 		}
-		return n.take(ctx, c, how)
+		n.take(ctx, c, how, told)
 	})
 	defer f.done()
 	t := count{quorum: q}
-	for t.released+t.gone <= len(q.nodes)-q.need || t.released == 0 {
-		a, ok := f.next()
-		if !ok {
-			break
+	for n, a := range f.rest {
+		if t.hear(n, a.value, a.err); t.released+t.gone > len(q.nodes)-q.need && t.released > 0 { // what is left to the holder is no quorum
+			return store.Grant{State: store.Released}, nil
 		}
-		t.hear(q.nodes[a.node], a.value, a.err)
 	}
-	switch {
-	case t.released+t.gone > len(q.nodes)-q.need && t.released > 0: // what is left to the holder is no quorum
-		return store.Grant{State: store.Released}, nil
-	case t.gone > len(q.nodes)-q.need:
+	if t.gone > len(q.nodes)-q.need {
 		return store.Grant{State: store.NotOurs}, nil
 	}
-	return t.result(f.open)
+	return t.result(f.silent)
 }
 
 // noVote is a vote that no node has ever given: for nodes that have shown none.
@@ -172,32 +160,24 @@ const noVote = 1
 
 // RaiseFence raises the counters of a quorum, so that every quorum has one of them in it.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
-	ctx = lasting(ctx)
-	f := fanOut(q, q.all(), nil, func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) })
+	ctx = context.WithoutCancel(ctx)
+	f := fanOut(q, q.all(), nil, waiting(func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) }))
 	defer f.done()
 	raised, refused := 0, 0
 	var errs []error
-	for raised < q.need {
-		a, ok := f.next()
-		if !ok {
-			break
-		}
+	for n, a := range f.rest {
 		if a.err == nil {
-			raised++
+			if raised++; raised == q.need {
+				return nil
+			}
 			continue
 		}
-		errs = append(errs, q.nodes[a.node].error(a.err))
+		errs = append(errs, n.error(a.err))
 		if isRefusal(a.err) {
 			refused++
 		}
 	}
-	if raised >= q.need {
-		return nil
-	}
-	for n := range q.each(f.open) {
-		errs = append(errs, n.error(errSilent))
-	}
-	err := error(&quorumError{what: fmt.Sprintf("%d of %d nodes raised it, %d must", raised, len(q.nodes), q.need), nodes: errs})
+	err := q.short("raised it", raised, append(errs, f.silent()...))
 	if refused == len(q.nodes) {
 		return &store.Refusal{Err: err}
 	}
@@ -206,22 +186,19 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 
 // CheckServer looks at every node.
 func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
-	f := fanOut(q, q.all(), nil, func(n *node) ([]store.Warning, error) { return n.examine(ctx), nil })
+	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]store.Warning, error) { return n.examine(ctx), nil }))
 	defer f.done()
-	for {
-		a, ok := f.next()
-		if !ok {
-			break
-		}
+	for n, a := range f.rest {
 		for _, w := range a.value {
-			w.Text = "node " + strconv.Itoa(a.node) + ": " + w.Text
+			w.Text = "node " + strconv.Itoa(n.index) + ": " + w.Text
 			all = append(all, w)
 		}
 	}
 	return all
 }
 
-// Explain says what is known of nodes that have not answered, or answered with an error.
+// Explain names the nodes that have not answered, or answered with an error; nil while the others
+// are a quorum.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {
@@ -231,8 +208,8 @@ func (q *quorum) Explain() error {
 			errs = append(errs, n.error(*err))
 		}
 	}
-	if len(q.nodes)-len(errs) >= q.need {
-		return nil
+	if answer := len(q.nodes) - len(errs); answer < q.need {
+		return q.short("answer", answer, errs)
 	}
-	return &quorumError{what: fmt.Sprintf("%d of %d nodes answer, %d must agree", len(q.nodes)-len(errs), len(q.nodes), q.need), nodes: errs}
+	return nil
 }

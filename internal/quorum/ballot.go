@@ -20,17 +20,19 @@ import (
 // No vote is given back while a round may count it: in a round only nodes are asked for which
 // nothing is under way, and only between rounds is anything given back.
 type ballot struct {
-	claim store.Claim // of the last acquire
+	claim store.Claim   // of the last acquire
+	life  time.Duration // of a vote
 
 	mu     sync.Mutex
 	asking nodes             // an acquire is under way
 	giving nodes             // a vote is being given back
+	back   time.Time         // all of these votes have run out
 	holds  nodes             // the node has granted the token's lease
 	loose  nodes             // an acquire is unclear
 	queued nodes             // the node has the token in its queue
 	knows  nodes             // the node may know the token
 	votes  [mostNodes]uint64 // what tells the vote that a node has given from a later one to the same token
-	calm   chan struct{}     // closed when nothing is asked any more; nil while nobody waits for that
+	calm   chan struct{}     // closed when no call of an acquire is left; nil while nobody waits for that
 	rounds int               // that are under way
 	won    bool              // a quorum has granted it
 	keeps  bool              // no quorum was seen, but there may be one
@@ -48,8 +50,8 @@ type ballots struct {
 	sweep int // at this size, look for those whose token was never released
 }
 
-// open finds a token's ballot, or makes one.
-func (bs *ballots) open(c store.Claim) *ballot {
+// open finds a token's ballot, or makes one. Nodes keep a vote for its life.
+func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	now := time.Now()
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -71,7 +73,7 @@ func (bs *ballots) open(c store.Claim) *ballot {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.claim = c
+	b.claim, b.life = c, life
 	b.lives(now, c.TTL)
 	return b
 }
@@ -124,7 +126,7 @@ const hintLife = time.Second
 // at.
 func (b *ballot) await(soon time.Duration) {
 	b.mu.Lock()
-	if b.asking == 0 {
+	if b.asking|b.giving == 0 {
 		b.mu.Unlock()
 		return
 	}
@@ -150,6 +152,9 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	if b.gone {
 		return 0, 0, 0, false
 	}
+	if b.giving != 0 && time.Now().After(b.back) {
+		b.giving, b.holds = 0, b.holds&^b.giving
+	}
 	if b.hint == 0 || b.asking|b.holds|b.loose == 0 || time.Since(b.since) > hintLife {
 		b.hint, b.since = now, time.Now()
 	}
@@ -173,10 +178,8 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 func (b *ballot) heard(i int, p poll, err error) (fate afterwards) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.asking = b.asking.without(i); b.asking == 0 && b.calm != nil {
-		close(b.calm)
-		b.calm = nil
-	}
+	b.asking = b.asking.without(i)
+	defer b.calmed()
 	refused := isRefusal(err)
 	switch {
 	case err != nil && !refused:
@@ -199,7 +202,7 @@ func (b *ballot) heard(i int, p poll, err error) (fate afterwards) {
 	case b.rounds > 0 || b.won || b.keeps || !b.holds.has(i):
 		return leaveIt
 	}
-	b.giving = b.giving.with(i)
+	b.giving, b.back = b.giving.with(i), time.Now().Add(b.life)
 	return giveItBack
 }
 
@@ -224,7 +227,7 @@ func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
 	b.keeps = keeps
 	if !b.won && !keeps && !b.gone && b.rounds == 0 {
 		giveBack = b.holds &^ b.asking &^ b.giving
-		b.giving |= giveBack
+		b.giving, b.back = b.giving|giveBack, time.Now().Add(b.life)
 	}
 	return giveBack
 }
@@ -234,6 +237,15 @@ func (b *ballot) given(i int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.giving, b.holds = b.giving.without(i), b.holds.without(i)
+	b.calmed()
+}
+
+// calmed ends the wait for calls of which none is left; b.mu is held.
+func (b *ballot) calmed() {
+	if b.asking|b.giving == 0 && b.calm != nil {
+		close(b.calm)
+		b.calm = nil
+	}
 }
 
 // leave says what a release must do: whom to tell, who needs a tombstone, and who is told when its
@@ -276,10 +288,11 @@ func (b *ballot) farewell(i int) store.Claim {
 	return c
 }
 
-// lost is the release of node i's vote after a round that was lost, and which vote it is: a release
-// that is late must not take a later one. The token stays in the queue.
-func (b *ballot) lost(i int) (c store.Claim, vote uint64) {
+// lost is the release of node i's vote after a round that was lost, which vote it is, because a late
+// release must not take a later vote, and when the vote has run out. The token stays in the queue.
+func (b *ballot) lost(i int) (c store.Claim, vote uint64, over time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}, b.votes[i]
+	c = store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}
+	return c, b.votes[i], b.back
 }

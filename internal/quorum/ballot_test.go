@@ -14,7 +14,7 @@ func ballotOfThree() (*quorum, *ballot) {
 	for i := range 3 {
 		q.nodes = append(q.nodes, &node{index: i})
 	}
-	return q, q.ballots.open(store.Claim{Key: "k", Owner: "o", TTL: time.Second})
+	return q, q.ballots.open(store.Claim{Key: "k", Owner: "o", TTL: time.Second}, time.Second)
 }
 
 // asks begins a round that must ask these nodes.

@@ -44,9 +44,13 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 	return left, nil
 }
 
+// patient is how long an operator waits for a node at least: each of them counts.
+const patient = 2 * time.Second
+
 // once tends all nodes of a list, for an operator, and says whether all of them vote. The roster is
 // the one that took longest.
 func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
+	cfg.NodeTimeout = max(cfg.NodeTimeout, patient)
 	q := newQuorum(cs, cfg)
 	defer func() { _ = q.Close(ctx) }()
 	ctx, cancel := context.WithCancel(ctx)

@@ -33,6 +33,11 @@ func (e *quorumError) Unwrap() []error { return append([]error{store.ErrQuorum},
 // RetryAfter is when another try may succeed; 0: that is not known.
 func (e *quorumError) RetryAfter() time.Duration { return e.after }
 
+// short is ErrQuorum for a step that n nodes have done, which are too few.
+func (q *quorum) short(done string, n int, nodes []error) error {
+	return &quorumError{what: fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), done, q.need), nodes: nodes}
+}
+
 var (
 	errSilent = errors.New("it has not answered in time")
 	errBehind = &store.Refusal{Temporary: true, Err: errors.New("too many earlier calls are unanswered, so it was not asked")}
@@ -42,4 +47,8 @@ var (
 func isRefusal(err error) bool {
 	_, ok := errtype.As[*store.Refusal](err)
 	return ok
+}
+
+func errOff(by time.Duration) error {
+	return &store.Refusal{Temporary: true, Err: fmt.Errorf("its clock is %v away from the others', so its vote does not count; set it right, or allow it with WithMaxSkew", by.Round(time.Millisecond))}
 }

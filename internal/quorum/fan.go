@@ -1,11 +1,12 @@
 package quorum
 
 import (
+	"errors"
 	"math/bits"
 	"sync/atomic"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/link"
 )
 
 // nodes is a set of nodes of a quorum: bit i is node i.
@@ -16,66 +17,48 @@ func (s nodes) with(i int) nodes    { return s | 1<<i }
 func (s nodes) without(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
-// fan is one step that is under way on several nodes at once. Whoever sent it takes answers until
-// they decide; all others come later, and are the business of the call itself: it goes on, on its
-// own goroutine, when nobody listens any more.
+// fan is one step that is under way on several nodes at once. Its caller takes answers until they
+// decide. Later answers are the business of the calls themselves.
 type fan[T any] struct {
 	quorum  *quorum
-	answers chan said[T]  // room for all
-	bell    chan struct{} // there are answers that may decide something; room for one
-	open    nodes         // those whose answer was not taken
+	answers chan answer[T] // room for all
+	bell    chan struct{}  // answers are there that may decide something; room for one
+	open    nodes          // whose answers the caller has not taken
 	timer   *time.Timer
 	overdue bool
-	fates   []atomic.Int32
 
 	said atomic.Int32 // answers
 	loud atomic.Bool  // one of them was not quiet
 }
 
-// said is one node's answer.
-type said[T any] struct {
+// answer is one node's.
+type answer[T any] struct {
 	node  int
 	value T
 	err   error
 }
 
-// fanOut calls some nodes. call is made on one goroutine for each.
+// fanOut begins a call to some nodes. begin does not wait: it calls told with the answer, once, on
+// any goroutine.
 //
-// Quiet answers decide nothing as long as all are quiet and fewer than a quorum, or than the nodes
-// that are worth waiting for: so whoever waits is not woken by each of them. nil: no answer is
-// quiet.
-func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, call func(n *node) (T, error)) *fan[T] {
-	f := &fan[T]{
-		quorum: q, open: to, answers: make(chan said[T], len(q.nodes)), bell: make(chan struct{}, 1),
-		fates: make([]atomic.Int32, len(q.nodes)),
-	}
-	prompt := 0
+// An answer for which quiet is true does not wake the caller until so many answers are there as
+// make a quorum, or as responsive nodes can give. With nil, each answer wakes it.
+func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, told func(T, error))) *fan[T] {
+	f := &fan[T]{quorum: q, open: to, answers: make(chan answer[T], len(q.nodes)), bell: make(chan struct{}, 1)}
+	responsive := 0
 	for n := range q.each(to) {
-		if n.prompt() {
-			prompt++
+		n.underWay.Add(1)
+		if n.responsive() {
+			responsive++
 		}
 	}
-	enough := int32(min(q.need, prompt)) //nolint:gosec // at most mostNodes
+	enough := int32(min(q.need, responsive)) //nolint:gosec // at most mostNodes
 	q.active.Add(1)
-	for i, n := range q.nodes {
-		if !to.has(i) {
-			continue
-		}
-		n.underWay.Add(1)
-		q.calls.Do(func() {
-			v, err := call(n)
-			n.underWay.Add(-1)
-			if err != nil {
-				n.failed.Add(1)
-				n.last.Store(&err)
-			} else {
-				n.failed.Store(0)
-				n.last.Store(nil)
-			}
-			if !f.fates[i].CompareAndSwap(calls.UnderWay, calls.Answered) {
-				n.late.Add(-1)
-			}
-			f.answers <- said[T]{i, v, err}
+	f.timer = q.timers.Start(q.patience)
+	for n := range q.each(to) {
+		begin(n, func(v T, err error) {
+			n.answered(err)
+			f.answers <- answer[T]{n.index, v, err}
 			if quiet == nil || !quiet(v, err) {
 				f.loud.Store(true)
 			}
@@ -84,11 +67,15 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, call func(n *
 			}
 		})
 	}
-	f.timer = q.timers.Start(q.patience)
 	return f
 }
 
-// ring wakes whoever waits.
+// waiting makes a begin of a step that waits for its answer.
+func waiting[T any](step func(n *node) (T, error)) func(n *node, told func(T, error)) {
+	return func(n *node, told func(T, error)) { n.links.Go(func() { told(step(n)) }) }
+}
+
+// ring wakes the caller.
 func (f *fan[T]) ring() {
 	select {
 	case f.bell <- struct{}{}:
@@ -96,16 +83,15 @@ func (f *fan[T]) ring() {
 	}
 }
 
-// next waits for an answer. It is false when there is none to wait for: all have answered, or their
-// time is over. A node that has not answered an earlier call in time, or the last few at all, is
-// not waited for, while the others are enough.
-func (f *fan[T]) next() (said[T], bool) {
+// next waits for an answer. It is false when there is none to wait for: all nodes have answered,
+// the time is over, or only nodes are open that do not respond, and the others are a quorum.
+func (f *fan[T]) next() (answer[T], bool) {
 	for {
 		a, ok := f.ready()
 		switch {
 		case ok, f.open == 0, f.overdue:
 			return a, ok
-		case f.onlyLate():
+		case f.hopeless():
 			f.overdue = true
 			return f.ready()
 		}
@@ -113,59 +99,91 @@ func (f *fan[T]) next() (said[T], bool) {
 		case <-f.bell:
 		case <-f.timer.C:
 			f.overdue = true
-			for i, n := range f.quorum.nodes {
-				if f.open.has(i) && f.fates[i].CompareAndSwap(calls.UnderWay, calls.Abandoned) {
-					n.late.Add(1)
-				}
+			for n := range f.quorum.each(f.open) {
+				n.failed.Store(fewFailures)
 			}
 		}
 	}
 }
 
 // ready takes an answer that is there already.
-func (f *fan[T]) ready() (said[T], bool) {
+func (f *fan[T]) ready() (answer[T], bool) {
 	select {
 	case a := <-f.answers:
 		f.open = f.open.without(a.node)
 		return a, true
 	default:
-		return said[T]{}, false
+		return answer[T]{}, false
 	}
 }
 
-// prompt says whether a node is worth waiting for: it is not late with another call, and has
-// answered one of the last few.
-func (n *node) prompt() bool { return n.late.Load() == 0 && n.failed.Load() < fewFailures }
+// rest yields the answers that are still worth waiting for.
+func (f *fan[T]) rest(yield func(*node, answer[T]) bool) {
+	for {
+		a, ok := f.next()
+		if !ok || !yield(f.quorum.nodes[a.node], a) {
+			return
+		}
+	}
+}
 
-// onlyLate says whether those that are still open are not worth waiting for, and the others are a
-// quorum.
-func (f *fan[T]) onlyLate() bool {
-	prompt := 0
+// silent is an error for each node that has not answered.
+func (f *fan[T]) silent() (errs []error) {
+	for n := range f.quorum.each(f.open) {
+		errs = append(errs, n.error(errSilent))
+	}
+	return errs
+}
+
+// hopeless says whether no open node responds, and the responsive nodes are a quorum.
+func (f *fan[T]) hopeless() bool {
+	responsive := 0
 	for i, n := range f.quorum.nodes {
-		if n.prompt() {
-			prompt++
+		if n.responsive() {
+			responsive++
 			if f.open.has(i) {
 				return false
 			}
 		}
 	}
-	return prompt >= f.quorum.need
+	return responsive >= f.quorum.need
 }
 
-// fewFailures is how many calls in a row must fail until a node is not waited for. One says little.
-const fewFailures = 3
-
-// done ends the wait. What is still open goes on by itself.
+// done ends the wait. The calls that are still open go on by themselves.
 func (f *fan[T]) done() {
 	f.quorum.timers.Stop(f.timer)
 	f.quorum.active.Add(-1)
 }
 
-// behind says whether a node lags so far behind the others that it is left alone: calls that nobody
-// waits for any more must not pile up on one that hangs or is slow.
+const (
+	// fewFailures is how many calls in a row must fail until nobody waits for the node: one says
+	// little. A call that is not answered in time counts as so many.
+	fewFailures = 3
+	// mostBehind is how many calls that nobody waits for may be under way on a node.
+	mostBehind = 16
+)
+
+// responsive says whether the node is worth waiting for: it has answered one of the last few calls.
+func (n *node) responsive() bool { return n.failed.Load() < fewFailures }
+
+// answered notes the end of a call.
+func (n *node) answered(err error) {
+	n.underWay.Add(-1)
+	switch {
+	case err == nil:
+		n.failed.Store(0)
+		n.last.Store(nil)
+		return
+	case errors.Is(err, link.ErrNoAnswer):
+		n.failed.Add(fewFailures)
+	default:
+		n.failed.Add(1)
+	}
+	n.last.Store(&err)
+}
+
+// behind says whether a node lags so far behind the others that it is left alone. The link bounds
+// the calls to a node that hangs; this keeps the acquires of seconds from being undone there later.
 func (q *quorum) behind(n *node) bool {
 	return n.underWay.Load()-q.active.Load() > mostBehind
 }
-
-// mostBehind is how many calls may be under way on a node that nobody waits for.
-const mostBehind = 16

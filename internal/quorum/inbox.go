@@ -94,7 +94,7 @@ func (q hinted) Inbox(key string) string {
 
 // Open subscribes on all nodes, and returns when a quorum is heard.
 func (q hinted) Open(ctx context.Context, key string) (string, error) {
-	f := fanOut(q.quorum, q.all(), nil, func(n *node) (string, error) { return n.ear.Open(ctx, key) })
+	f := fanOut(q.quorum, q.all(), nil, waiting(func(n *node) (string, error) { return n.ear.Open(ctx, key) }))
 	defer f.done()
 	heard := 0
 	var errs []error
@@ -115,7 +115,7 @@ func (q hinted) Open(ctx context.Context, key string) (string, error) {
 // Reset has nothing to do: each node where nobody listened was seen to when it said so.
 func (q hinted) Reset(string) {}
 
-// deaf is called when a node has said that nobody listens there at our inbox.
+// deaf is called when a node has answered that nobody listens there at our inbox.
 func (n *node) deaf(key string) {
 	if n.ear.Inbox(key) != "" {
 		n.ear.Reset(n.ear.Address(key))
@@ -124,10 +124,8 @@ func (n *node) deaf(key string) {
 	if n.opening.Swap(true) {
 		return
 	}
-	n.quorum.calls.Do(func() { // it never was, or the node was down when the others were subscribed to
-		defer n.opening.Store(false)
-		ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
-		defer cancel()
-		_, _ = n.ear.Open(ctx, key) // the next answer says whether it worked
-	})
+	defer n.opening.Store(false) // the node was down when the process subscribed at the others
+	ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
+	defer cancel()
+	_, _ = n.ear.Open(ctx, key) // the next answer says whether it worked
 }

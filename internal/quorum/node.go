@@ -11,58 +11,50 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// node is one independent server of a quorum: what single is where there is one server. It gives
-// votes.
+// node is one independent server of a quorum.
 type node struct {
-	redisstore.Single
-	cluster *redisstore.Cluster // a Redis Cluster; nil: one server, or the one that Sentinel picks
-	index   int
-	addr    string
-	label   string // by which this process calls the node in markers
-	quorum  *quorum
-	ear     ear // nil: the client cannot subscribe
+	redisstore.Single // for what needs no vote
+	links             *link.Links
+	cluster           bool // it is a Redis Cluster, and not one server
+	client            redisstore.Client
+	index             int
+	addr              string
+	label             string // by which this process calls the node in markers
+	quorum            *quorum
+	ear               ear // nil: the client cannot subscribe
 
-	underWay atomic.Int32 // calls
-	late     atomic.Int32 // those that have taken too long
-	failed   atomic.Int32 // the last ones, in a row
-	opening  atomic.Bool  // of the inbox
-
-	cleaner calls.Cleaner         // releases that the node has not confirmed
-	last    atomic.Pointer[error] // of the last call, when it failed
+	underWay atomic.Int32          // calls
+	failed   atomic.Int32          // calls in a row
+	last     atomic.Pointer[error] // of the last call, when it failed
+	opening  atomic.Bool           // the inbox
 }
 
 // poll is a node's answer to an acquire.
 type poll struct {
 	store.Grant
-	holder string // Busy: what tells holders apart
-	minted uint64 // Granted: the fence that this node has minted, whatever the quorum's is
+	holder string // Busy: tells holders apart
+	minted uint64 // Granted: the fence that this node has minted, whatever the quorum's fence is
 	vote   uint64 // Granted: grows with each vote that the node gives to a token
-	text   string // of the marker that it was asked under
+	text   string // of the marker that the request carried
 }
 
 func newNode(c redisstore.Client, i int, q *quorum) *node {
-	n := &node{Single: redisstore.NewSingle(c), index: i, addr: addressOf(c), quorum: q}
-	if cluster, ok := c.(redisstore.ClusterClient); ok {
-		n.cluster = redisstore.NewCluster(n.Single, cluster)
-	}
+	n := &node{links: link.New(c, link.Options{One: true}), client: c, index: i, addr: addressOf(c), quorum: q}
+	n.Single = redisstore.NewSingle(c, n.links)
+	_, n.cluster = c.(redisstore.ClusterClient)
 	if n.label = labelled(n.addr); n.label == "" || n.addr == failover {
 		n.label = "#" + strconv.Itoa(i)
 	}
-	n.cleaner = calls.Cleaner{
-		Calls: &q.calls, Background: q.background, Closing: q.closing, One: true,
-		Release: func(ctx context.Context, c store.Claim) (store.Grant, error) { return n.release(ctx, c) },
-	}
-	n.cleaner.Init()
 	return n
 }
 
-// error says which node an error is of. That this node refused says nothing of the others, so it is
-// no Refusal any more: whoever looks for one inside would take a step for not done that another
-// node may have done.
+// error adds which node an error is of. The error is no Refusal any more: that this node has
+// refused does not prove that the whole step had no effect.
 func (n *node) error(err error) error {
 	for no, ok := errtype.As[*store.Refusal](err); ok; no, ok = errtype.As[*store.Refusal](err) {
 		err = no.Err
@@ -70,42 +62,57 @@ func (n *node) error(err error) error {
 	return &store.NodeError{Node: n.index, Addr: n.addr, Err: err}
 }
 
-// acquire asks for the node's vote, if it may vote.
-func (n *node) acquire(ctx context.Context, a *appeal) (poll, error) {
-	for range 2 {
-		text, err := a.roster.admitted(ctx, n)
-		if err != nil {
-			return poll{}, err
-		}
-		p, err := n.vote(ctx, a, text)
-		if err != errChanged {
-			return p, err
-		}
-		a.roster.changed(n, *text)
+// acquire asks for the node's vote, if the node may vote.
+func (n *node) acquire(ctx context.Context, a *appeal, told func(poll, error)) {
+	text := a.roster.members[n.index].text.Load()
+	if text == nil {
+		n.links.Go(func() { n.acquireAnew(ctx, a, told) })
+		return
 	}
-	return poll{}, errChanged
+	n.vote(ctx, a, text, func(p poll, err error) {
+		if err != errChanged {
+			told(p, err)
+			return
+		}
+		n.links.Go(func() {
+			a.roster.changed(n, *text)
+			n.acquireAnew(ctx, a, told)
+		})
+	})
 }
 
-func (n *node) vote(ctx context.Context, a *appeal, text *string) (poll, error) {
+// acquireAnew is acquire after a look at the node.
+func (n *node) acquireAnew(ctx context.Context, a *appeal, told func(poll, error)) {
+	text, err := a.roster.admitted(ctx, n)
+	if err != nil {
+		told(poll{}, err)
+		return
+	}
+	n.vote(ctx, a, text, told)
+}
+
+func (n *node) vote(ctx context.Context, a *appeal, text *string, told func(poll, error)) {
 	c := &a.claim
 	if n.inboxOf(c) != "" {
-		n.ear.Inbox(c.Key) // which is so in use
+		n.ear.Inbox(c.Key) // marks it as in use
 	}
 	sent := time.Now()
 	call := a.to(n, text)
-	v, err := call.Run(ctx, n.Steps)
-	if err != nil {
-		return poll{}, err
-	}
-	p, at, err := n.quorum.pollOf(v)
-	if !at.IsZero() {
-		a.roster.clockSeen(n, at, sent)
-	}
-	p.text = *text
-	if p.vote = p.minted; c.Mode == store.Shared { // many have the same; then it is when the reader's part runs out, in ms
-		p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
-	}
-	return p, err
+	call.Begin(ctx, n.links, link.Step, func(v string, err error) {
+		if err != nil {
+			told(poll{}, err)
+			return
+		}
+		p, at, err := n.quorum.pollOf(v)
+		if !at.IsZero() {
+			a.roster.clockSeen(n, at, sent)
+		}
+		p.text = *text
+		if p.vote = p.minted; c.Mode == store.Shared { // all readers of a phase have one fence, so it is the end of this reader's part
+			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
+		}
+		told(p, err)
+	})
 }
 
 // pollOf reads the answer to an acquire. at is the node's clock.
@@ -163,26 +170,21 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	return h, 0, number == "" // kept for somebody, or of a Locker on this server alone
 }
 
-// confirm raises the node's vote to the fence that the quorum agreed on. It is false when it is not
-// the owner's any more.
-func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int) (bool, error) {
+// confirm raises the node's vote to the fence that the quorum agreed on. It is false when the vote is
+// not the owner's any more.
+func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, told func(bool, error)) {
 	part := ""
 	if c.Mode == store.Shared {
 		part = n.partOf(c)
 	}
-	v, err := confirmScript.Run(ctx, n.Steps,
+	confirmScript.Call(
 		[]string{c.Key, redisstore.CounterKey(c.Key), redisstore.ReadersKey(c.Key), n.quorum.roster(c.Key).marker},
 		p.text, c.Owner, strconv.FormatUint(p.minted, 10), strconv.FormatUint(fence, 10),
-		strconv.FormatUint(fence+uint64(block)-1, 10), part) //nolint:gosec // ≥ 1
-	return v == "1", err
+		strconv.FormatUint(fence+uint64(block)-1, 10), part, //nolint:gosec // ≥ 1
+	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { told(v == "1", err) })
 }
 
-// release takes the vote back, and wakes who waits for it.
-func (n *node) release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return n.take(ctx, c, taking{})
-}
-
-// taking is what a release is told besides the claim.
+// taking is what a release says besides the claim.
 type taking struct {
 	vote      uint64 // take this vote back and no other; 0: whichever it is
 	hush      bool   // notify nobody
@@ -190,19 +192,40 @@ type taking struct {
 	text      string // of the node's marker; only with Complete
 }
 
-// take is a release.
-func (n *node) take(ctx context.Context, c store.Claim, how taking) (store.Grant, error) {
-	g, err := takenOf(n.taking(&c, how).Run(ctx, n.Steps))
-	if err == errChanged {
-		c.Complete = false // a mark that does not count must not be set, but the lease ends all the same
-		if _, released := n.take(ctx, c, how); released != nil {
-			return g, released
+// take is a release: it takes the vote back, and wakes a waiter.
+func (n *node) take(ctx context.Context, c store.Claim, how taking, told func(store.Grant, error)) {
+	n.begin(ctx, n.taking(&c, how), link.Release, func(g store.Grant, err error) {
+		if err != errChanged {
+			told(g, err)
+			return
 		}
-	}
-	return g, err
+		c.Complete = false // the mark would not count, but the lease must end
+		n.take(ctx, c, how, func(_ store.Grant, err error) {
+			if err == nil {
+				err = errChanged
+			}
+			told(g, err)
+		})
+	})
 }
 
-// taking is what take runs: release.lua.
+// begin runs release.lua.
+func (n *node) begin(ctx context.Context, release *redisstore.Call, class link.Class, told func(store.Grant, error)) {
+	release.Begin(ctx, n.links, class, func(text string, err error) { told(takenOf(text, err)) })
+}
+
+// clean repeats a release at this node until the node confirms it.
+func (n *node) clean(c store.Claim) {
+	ch := calls.Chore{Claim: c, Useless: time.Now().Add(max(c.TTL, c.TombstoneTTL, calls.QueueLife))}
+	if c.KeepFor > 0 {
+		ch.Keep = time.Now().Add(c.KeepFor)
+	}
+	n.links.Chore(c.Key, calls.Attempts(ch, func(c store.Claim, told func(store.Grant, error)) {
+		n.begin(context.Background(), n.taking(&c, taking{}), link.Undo, told)
+	}))
+}
+
+// taking is release.lua as the node receives it.
 func (n *node) taking(c *store.Claim, how taking) *redisstore.Call {
 	done, text, hush := time.Duration(0), "-", "0"
 	if c.Complete {
@@ -260,80 +283,60 @@ func takenOf(text string, err error) (store.Grant, error) {
 	return store.Grant{}, redisstore.Unreadable("release")
 }
 
-// renew renews votes where they lie, as far as the node has a text in rosters.
-func (n *node) renew(ctx context.Context, cs []store.Claim, texts map[*roster][]string) ([]store.Grant, error) {
-	grants := make([]store.Grant, len(cs))
-	renew := func(b *redisstore.Batch) { n.renewBatch(ctx, b, grants, texts) }
-	switch q := n.quorum; {
-	case n.cluster != nil:
-		n.cluster.Each(redisstore.Batches(cs, redisstore.SlotOf), renew)
-	case q.slotted:
-		for _, b := range redisstore.Batches(cs, redisstore.SlotOf) {
-			renew(b)
-		}
-	default:
-		for _, b := range redisstore.Batches(cs, func(string) uint16 { return 0 }) {
-			renew(b)
-		}
-	}
-	return n.Renewed(ctx, cs, grants)
-}
-
-func (n *node) renewBatch(ctx context.Context, b *redisstore.Batch, grants []store.Grant, texts map[*roster][]string) {
-	keys := make([]string, 0, 3*len(b.Places)+1)
-	args := make([]any, 0, 4*len(b.Places)+1)
-	var r *roster
-	for c := range b.Claims() {
-		if c.Mode == store.Shared && c.Inbox != "" && n.ear != nil {
-			n.ear.Inbox(c.Key) // which is so in use: a reader wants to be notified of writers
-		}
-		r = n.quorum.roster(c.Key)
-		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
-		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(*c), strconv.FormatUint(c.Fence, 10))
-	}
-	text := texts[r][n.index]
+// renew lengthens the votes of leases whose keys have one roster, if the node votes under the text.
+func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, told func([]store.Grant, error)) {
 	if text == "" {
-		b.Fail(grants, r.why(&r.members[n.index]))
+		told(nil, r.why(n.index))
 		return
+	}
+	keys := make([]string, 0, 3*len(cs)+1)
+	args := make([]any, 0, 4*len(cs)+1)
+	for _, c := range cs {
+		if c.Mode == store.Shared && c.Inbox != "" && n.ear != nil {
+			n.ear.Inbox(c.Key) // marks it as in use: readers are notified of writers
+		}
+		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
+		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))
 	}
 	sent := time.Now()
-	v, err := renewScript.Run(ctx, n.Renewals, append(keys, r.marker), append(args, text)...)
-	if err != nil {
-		b.Fail(grants, err)
-		return
-	}
-	if strings.HasPrefix(v, "changed ") {
-		r.changed(n, text)
-		r.tendSoon()
-		b.Fail(grants, errChanged)
-		return
-	}
-	at := (&redisstore.Reply{Rest: v}).Time()
-	r.clockSeen(n, at, sent)
-	var short error
-	if off := n.quorum.clocks.off(n.index); off > n.quorum.skew {
-		short = errOff(off) // by a clock that is behind the lease would be over sooner
-	}
-	b.Fill(grants, v, short)
+	call := renewScript.Call(append(keys, r.marker), append(args, text)...)
+	call.Begin(ctx, n.links, link.Renewal, func(v string, err error) {
+		reply := redisstore.Reply{Rest: v}
+		switch {
+		case err != nil:
+			told(nil, err)
+			return
+		case strings.HasPrefix(v, "changed "):
+			r.outdated(n, text)
+			told(nil, errChanged)
+			return
+		}
+		at := reply.Time()
+		if len(reply.Rest) != len(cs) {
+			told(nil, redisstore.Unreadable("renew"))
+			return
+		}
+		r.clockSeen(n, at, sent)
+		off := n.quorum.clocks.off(n.index)
+		grants := make([]store.Grant, len(cs))
+		for i := range grants {
+			switch mark := reply.Rest[i]; {
+			case mark == '0':
+				grants[i] = store.Grant{State: store.NotOurs, At: at}
+			case off > n.quorum.skew: // a clock that is behind would end the lease sooner
+				grants[i] = store.Grant{Err: errOff(off)}
+			default:
+				grants[i] = store.Grant{State: store.Released, At: at, Writer: mark == '2'}
+			}
+		}
+		told(grants, nil)
+	})
 }
 
 // examine finds out what is unsafe about the node.
 func (n *node) examine(ctx context.Context) []store.Warning {
-	if n.cluster != nil {
-		return n.cluster.CheckServer(ctx)
+	if c, ok := n.client.(redisstore.ClusterClient); ok {
+		return redisstore.NewCluster(n.Single, c).CheckServer(ctx)
 	}
 	return n.CheckServer(ctx)
-}
-
-// clean makes the node's cleaner repeat a release until it is confirmed.
-func (n *node) clean(c store.Claim) {
-	ch := calls.Chore{Claim: c, Useless: time.Now().Add(max(c.TTL, c.TombstoneTTL, calls.QueueLife))}
-	if c.KeepFor > 0 {
-		ch.Keep = time.Now().Add(c.KeepFor)
-	}
-	n.cleaner.Add(ch)
-}
-
-func errOff(by time.Duration) error {
-	return &store.Refusal{Temporary: true, Err: fmt.Errorf("its clock is %v away from the others', so its vote does not count; set it right, or allow it with WithMaxSkew", by.Round(time.Millisecond))}
 }

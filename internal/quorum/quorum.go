@@ -11,14 +11,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// quorum is a Store of several independent servers, of which more than half must agree: Redlock,
-// with a fence that needs no clock, and without the nodes that may have forgotten what they
-// granted.
+// quorum is a Store of several independent servers, of which more than half must agree.
 //
-// Each step goes to all nodes at once, and is answered when enough of them have answered alike. The
-// rest comes later, and is finished here: votes that nobody counted are given back, releases that a
-// node did not hear are repeated until it has. Only what the quorum could not decide is the
-// Engine's to repeat.
+// Each step goes to all nodes at once, and ends when enough nodes have answered alike. The rest is
+// finished in the background: votes that do not count are given back, and releases are repeated at
+// a node until it confirms them. The Engine repeats only what the quorum could not decide.
 type quorum struct {
 	nodes    []*node
 	need     int // nodes that must agree
@@ -33,13 +30,11 @@ type quorum struct {
 
 	clocks  *clocks
 	ballots ballots
-	calls   calls.Pool
 	timers  calls.Timers
-	active  atomic.Int32 // steps that somebody waits for
+	active  atomic.Int32 // steps that have a caller
 
-	background context.Context
+	background context.Context // of the looks at the nodes
 	cut        context.CancelFunc
-	closing    chan struct{}
 	settled    sync.Once
 }
 
@@ -54,7 +49,7 @@ var _ interface {
 	store.Explainer
 } = (*quorum)(nil)
 
-// Settings are what a Locker on a quorum is told.
+// Settings are the options of a Locker that a quorum needs.
 type Settings struct {
 	MaxSkew     time.Duration // between the nodes' clocks
 	MaxTTL      time.Duration // the longest TTL of a lease
@@ -71,26 +66,24 @@ func NewReadWrite(cs []redisstore.Client, cfg Settings) store.Store {
 
 func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	q := &quorum{
-		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: cfg.MaxTTL,
-		clocks: newClocks(len(cs)), closing: make(chan struct{}),
+		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: cfg.MaxTTL, clocks: newClocks(len(cs)),
 	}
 	q.background, q.cut = context.WithCancel(context.Background())
 	for i, c := range cs {
 		n := newNode(c, i, q)
 		q.nodes = append(q.nodes, n)
-		q.slotted = q.slotted || n.cluster != nil
+		q.slotted = q.slotted || n.cluster
 	}
 	q.whole = newRoster(q, "")
 	return q
 }
 
-// life is how long a node keeps a lease of a TTL. Between the vote and the moment when somebody
-// else asks for the key, the node's clock may wander from one end of what is allowed to the other,
-// and nobody notices.
+// life is how long a node keeps a lease of a TTL. Between the vote and the request of the next
+// contender, the node's clock may wander unnoticed from one end of the allowed skew to the other.
 func (q *quorum) life(ttl time.Duration) int64 { return redisstore.Millis(ttl + 2*q.skew) }
 
-// left is what the holder of a lease counts on when a node keeps the lease for pttl. When the
-// holder's time is over, it is what the node's waiters still have to wait for.
+// left is how much of a lease its holder has left when the node keeps the lease for pttl. After the
+// holder's time it is how long the node still keeps the lease.
 func (q *quorum) left(pttl time.Duration) time.Duration {
 	if held := pttl - 2*q.skew; held > 0 {
 		return held
@@ -101,7 +94,7 @@ func (q *quorum) left(pttl time.Duration) time.Duration {
 // all is every node.
 func (q *quorum) all() nodes { return 1<<len(q.nodes) - 1 }
 
-// each is the nodes of a set.
+// each yields the nodes of a set.
 func (q *quorum) each(s nodes) func(yield func(*node) bool) {
 	return func(yield func(*node) bool) {
 		for i, n := range q.nodes {
@@ -112,27 +105,21 @@ func (q *quorum) each(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// lasting is ctx for calls that go on when the caller has gone: its values, and a time that is far
-// enough for any server that answers at all.
-func lasting(ctx context.Context) context.Context {
-	return calls.Until(context.WithoutCancel(ctx), time.Now().Add(calls.Timeout))
-}
-
-// Close waits for what is still under way, and for the releases that nodes have not confirmed, at
-// most until ctx ends.
+// Close waits for the calls that are under way, and for the releases that nodes have not confirmed,
+// at most until ctx ends.
 func (q *quorum) Close(ctx context.Context) (err error) {
 	q.settled.Do(func() {
-		close(q.closing)
 		q.whole.end()
 		q.slots.Range(func(_, r any) bool { r.(*roster).end(); return true })
+		q.cut()
+		ended := make(chan error, len(q.nodes))
 		for _, n := range q.nodes {
-			if stopped := n.cleaner.Stop(ctx); err == nil {
+			go func() { ended <- n.links.Close(ctx) }()
+		}
+		for range q.nodes {
+			if stopped := <-ended; err == nil {
 				err = stopped
 			}
-		}
-		q.cut()
-		if stopped := q.calls.Stop(ctx); err == nil {
-			err = stopped
 		}
 	})
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -50,57 +51,51 @@ func (q hintedReaders) Downgrade(ctx context.Context, c store.Claim) (store.Gran
 	return q.downgrade(ctx, c)
 }
 
-// downgrade is granted when a quorum has made the writer a reader. On the others it is repeated by
-// the Engine, or they go on keeping readers out until the release.
+// downgrade is granted when a quorum has made the writer a reader. The Engine repeats it at the other
+// nodes, or they keep readers out until the release.
 func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
-	ctx = lasting(ctx)
+	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed([]store.Claim{c})
 	r := q.roster(c.Key)
 	texts := r.known(ctx)
-	f := fanOut(q, q.all(), nil, func(n *node) (store.Grant, error) { return n.downgrade(ctx, r, c, texts[n.index]) })
-	defer f.done()
 	t := count{quorum: q}
-	for !t.decided() {
-		a, ok := f.next()
-		if !ok {
-			break
-		}
-		t.hear(q.nodes[a.node], a.value, a.err)
-	}
-	g, err := t.result(f.open)
+	g, err := t.collect(fanOut(q, q.all(), nil, func(n *node, told func(store.Grant, error)) {
+		n.downgrade(ctx, r, c, texts[n.index], told)
+	}))
 	if g.State == store.Released {
 		g = store.Grant{State: store.Granted, Fence: c.Fence, FenceCount: 1, Writer: t.writer}
 	}
-	return g, err
+	grants := []store.Grant{g}
+	q.lookUp(ctx, []store.Claim{c}, grants)
+	return grants[0], err
 }
 
-// downgrade runs downgrade.lua. Released stands for a node that has done it: it counts like one
-// that has released.
-func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text string) (store.Grant, error) {
+// downgrade runs downgrade.lua.
+func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text string, told func(store.Grant, error)) {
 	if text == "" {
-		return store.Grant{}, r.why(&r.members[n.index])
+		told(store.Grant{}, r.why(n.index))
+		return
 	}
-	v, err := downgradeScript.Run(ctx, n.Steps,
+	downgradeScript.Call(
 		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key), r.marker},
-		text, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))
-	if err != nil {
-		return store.Grant{}, err
-	}
-	reply := redisstore.Reply{Rest: v}
-	switch ours, at := reply.Word(), reply.Time(); ours {
-	case "changed":
-		r.changed(n, text)
-		r.tendSoon()
-		return store.Grant{}, errChanged
-	case "1":
-		return store.Grant{State: store.Released, At: at, Writer: reply.Rest == "1"}, nil
-	case "0":
-		if reason, ok := n.Revoked(ctx, c); ok {
-			return store.Grant{State: store.Revoked, At: at, Reason: reason}, nil
+		text, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10),
+	).Begin(ctx, n.links, link.Renewal, func(v string, err error) {
+		reply := redisstore.Reply{Rest: v}
+		ours, at := reply.Word(), reply.Time()
+		switch {
+		case err != nil:
+			told(store.Grant{}, err)
+		case ours == "changed":
+			r.outdated(n, text)
+			told(store.Grant{}, errChanged)
+		case ours == "1":
+			told(store.Grant{State: store.Released, At: at, Writer: reply.Rest == "1"}, nil)
+		case ours == "0":
+			told(store.Grant{State: store.NotOurs, At: at}, nil)
+		default:
+			told(store.Grant{}, redisstore.Unreadable("downgrade"))
 		}
-		return store.Grant{State: store.NotOurs, At: at}, nil
-	}
-	return store.Grant{}, redisstore.Unreadable("downgrade")
+	})
 }
 
 // partOf is a claim's entry in R at this node. It must not change while the token lives.

@@ -2,22 +2,22 @@ package quorum
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Release takes the votes back. It is Released when a quorum had given them. A node that does not
-// answer is told again until it does, once the others have decided; as long as they have not, the
-// Engine repeats the whole.
+// answer gets the release again until it does, once the other nodes have decided; before that the
+// Engine repeats the whole release.
 //
-// Next is asked for when the key is free. That is a round trip more than on one server, where it is
-// the same step.
+// Next asks for the key when it is free, which takes one round trip more.
 func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	g, err := q.release(lasting(ctx), c)
+	ctx = context.WithoutCancel(ctx)
+	g, err := q.release(ctx, c)
 	if err == nil && g.State == store.Released && c.Next != nil && c.KeepFor == 0 {
 		if next, err := q.Acquire(ctx, *c.Next); err == nil {
 			g.Next = &next
@@ -27,26 +27,25 @@ func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error
 }
 
 func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	tell, tombstones, later := q.all(), nodes(0), nodes(0)
+	now, tombstones, later := q.all(), nodes(0), nodes(0)
 	b := q.ballots.of(c.Owner)
 	if b != nil {
-		tell, tombstones, later = b.leave(c.TombstoneTTL > 0)
+		now, tombstones, later = b.leave(c.TombstoneTTL > 0)
 	}
-	open := farewell{quorum: q}
-	claim := func(i int) store.Claim {
+	open := leftovers{}
+	claim := func(n *node) store.Claim {
 		c := c
 		c.Next = nil
-		if tombstones.has(i) {
+		if tombstones.has(n.index) {
 			c.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
 		}
 		return c
 	}
-	t := count{quorum: q, gone: len(q.nodes)}
-	for n := range q.each(tell | later) {
-		t.gone--
-		if tell.has(n.index) && q.behind(n) {
-			tell = tell.without(n.index)
-			open.failed(n, claim(n.index), errBehind)
+	t := count{quorum: q, gone: len(q.nodes) - (now | later).count()}
+	for n := range q.each(now) {
+		if q.behind(n) {
+			now = now.without(n.index)
+			open.add(n, claim(n), errBehind)
 			t.hear(n, store.Grant{}, errBehind)
 		}
 	}
@@ -54,34 +53,28 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 	if c.Complete {
 		texts = q.roster(c.Key).known(ctx)
 	}
-	channel, call := first.channelOf(&c), first.taking(&c, taking{}) // its words are made once, because most nodes are sent the same
-	f := fanOut(q, tell, isReleased, func(n *node) (g store.Grant, err error) {
+	channel, call := first.channelOf(&c), first.taking(&c, taking{}) // its words are made once: most nodes get the same
+	f := fanOut(q, now, isReleased, func(n *node, told func(store.Grant, error)) {
+		end := func(g store.Grant, err error) {
+			if err != nil {
+				open.add(n, claim(n), err)
+			}
+			told(g, err)
+		}
 		switch {
 		case c.Complete:
-			g, err = n.take(ctx, claim(n.index), taking{text: texts[n.index]})
+			n.take(ctx, claim(n), taking{text: texts[n.index]}, end)
 		case tombstones.has(n.index) || n.channelOf(&c) != channel:
-			g, err = n.take(ctx, claim(n.index), taking{})
+			n.take(ctx, claim(n), taking{}, end)
 		default:
 			call := call.Again()
-			g, err = takenOf(call.Run(ctx, n.Steps))
+			n.begin(ctx, &call, link.Release, end)
 		}
-		if err != nil {
-			open.failed(n, claim(n.index), err)
-		}
-		return g, err
 	})
-	defer f.done()
-	for !t.decided() {
-		a, ok := f.next()
-		if !ok {
-			break
-		}
-		t.hear(q.nodes[a.node], a.value, a.err)
-	}
-	g, err := t.result(f.open)
+	g, err := t.collect(f)
 	if err == nil {
-		open.decided()
-		if c.TombstoneTTL == 0 { // otherwise an acquire that has not begun yet must find that it is too late
+		open.clean()
+		if c.TombstoneTTL == 0 { // otherwise a later acquire of the token must find that it is too late
 			q.ballots.drop(c.Owner)
 		}
 	}
@@ -90,48 +83,45 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
-// farewell is what is left of a release when it was decided: nodes that have not heard of it.
-type farewell struct {
-	quorum *quorum
-
-	mu    sync.Mutex
-	done  bool
-	fails []func()
+// leftovers is what remains of a release: the nodes that have not confirmed it. They get it again
+// when it is decided. Before that the Engine repeats the whole release.
+type leftovers struct {
+	mu      sync.Mutex
+	decided bool
+	cleans  []func()
 }
 
-// failed says that a node has not confirmed. It does not need to when the Engine repeats the
-// release.
-func (f *farewell) failed(n *node, c store.Claim, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// add records that a node has not confirmed.
+func (l *leftovers) add(n *node, c store.Claim, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if no, ok := errtype.As[*store.Refusal](err); ok && !no.Temporary {
-		return // it refuses for good: the lease runs out
+		return // a node that refuses for good keeps the lease until its end
 	}
-	if f.done {
+	if l.cleans = append(l.cleans, func() { n.clean(c) }); l.decided {
 		n.clean(c)
-	} else {
-		f.fails = append(f.fails, func() { n.clean(c) })
 	}
 }
 
-func (f *farewell) decided() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.done = true
-	for _, clean := range f.fails {
+func (l *leftovers) clean() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.decided = true
+	for _, clean := range l.cleans {
 		clean()
 	}
 }
 
-// count counts the answers to a release.
+// count counts the answers to a release; and those to a renewal or a downgrade, where Released
+// stands for a node that has done it.
 type count struct {
 	quorum   *quorum
 	released int
-	gone     int // nodes where it is not the owner's
+	gone     int // nodes where the lease is not the owner's
 	done     int // of those: nodes that have the done mark
 	revoked  bool
 	reason   string
-	writer   bool // waits, says a node
+	writer   bool // a writer waits
 	errs     []error
 }
 
@@ -152,6 +142,19 @@ func (t *count) hear(n *node, g store.Grant, err error) {
 	t.gone++
 }
 
+// collect takes answers until they decide, and is what they come to.
+func (t *count) collect(f *fan[store.Grant]) (store.Grant, error) {
+	defer f.done()
+	for !t.decided() {
+		a, ok := f.next()
+		if !ok {
+			break
+		}
+		t.hear(t.quorum.nodes[a.node], a.value, a.err)
+	}
+	return t.result(f.silent)
+}
+
 // decided says whether no further answer can change anything.
 func (t *count) decided() bool {
 	need, all := t.quorum.need, len(t.quorum.nodes)
@@ -162,22 +165,17 @@ func (t *count) decided() bool {
 	return t.marked() >= need || t.marked()+open < need
 }
 
-// marked is how many nodes have the done mark, if one was asked for: only what a quorum has, is
-// found by every later acquire.
+// marked is how many nodes have the done mark, if the release sets one. Only a mark at a quorum of
+// nodes is found by every later acquire.
 func (t *count) marked() int { return t.released + t.done }
 
-func (t *count) result(silent nodes) (store.Grant, error) {
+// result is what the answers come to. silent is an error for each node that has not answered.
+func (t *count) result(silent func() []error) (store.Grant, error) {
 	switch {
 	case t.released >= t.quorum.need:
 		return store.Grant{State: store.Released}, nil
 	case !t.decided():
-		for n := range t.quorum.each(silent) {
-			t.errs = append(t.errs, n.error(errSilent))
-		}
-		return store.Grant{}, &quorumError{
-			what:  fmt.Sprintf("%d of %d nodes answered, %d must agree", t.released+t.gone, len(t.quorum.nodes), t.quorum.need),
-			nodes: t.errs,
-		}
+		return store.Grant{}, t.quorum.short("answered", t.released+t.gone, append(t.errs, silent()...))
 	case t.revoked:
 		return store.Grant{State: store.Revoked, Reason: t.reason}, nil
 	case t.done > 0 && t.marked() >= t.quorum.need:
@@ -186,65 +184,105 @@ func (t *count) result(silent nodes) (store.Grant, error) {
 	return store.Grant{State: store.NotOurs}, nil
 }
 
-// Renew lengthens the votes. A lease is renewed when a quorum of them was, and lost when so many
-// nodes say that it is not the owner's that the others are no quorum. What is neither has no
-// answer.
+// renewal is leases whose keys have one roster, and their renewal at the nodes.
+type renewal struct {
+	places []int // of the leases among all
+	claims []store.Claim
+	fan    *fan[[]store.Grant]
+}
+
+// Renew lengthens the votes. A lease is renewed when a quorum of its votes were, and lost when the
+// votes that may be left are no quorum. Otherwise there is no answer.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
-	ctx = lasting(ctx)
+	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed(cs)
-	texts := make(map[*roster][]string)
-	for _, c := range cs {
-		if r := q.roster(c.Key); texts[r] == nil {
-			texts[r] = r.known(ctx)
+	parts := make(map[*roster]*renewal)
+	for i, c := range cs {
+		r := q.roster(c.Key)
+		if parts[r] == nil {
+			parts[r] = new(renewal)
+		}
+		parts[r].places, parts[r].claims = append(parts[r].places, i), append(parts[r].claims, c)
+	}
+	for r, p := range parts {
+		texts := r.known(ctx)
+		p.fan = fanOut(q, q.all(), nil, func(n *node, told func([]store.Grant, error)) {
+			n.renew(ctx, r, p.claims, texts[n.index], told)
+		})
+	}
+	grants := make([]store.Grant, len(cs))
+	for _, p := range parts {
+		p.collect(q, grants)
+	}
+	q.lookUp(ctx, cs, grants)
+	for _, g := range grants {
+		if g.Err == nil {
+			return grants, nil
 		}
 	}
-	f := fanOut(q, q.all(), nil, func(n *node) ([]store.Grant, error) { return n.renew(ctx, cs, texts) })
-	defer f.done()
-	counts := make([]count, len(cs))
-	open := len(cs)
-	var errs []error
-	for open > 0 {
-		a, ok := f.next()
+	if len(grants) > 0 {
+		return nil, grants[0].Err
+	}
+	return grants, nil
+}
+
+// collect takes answers until they decide about each lease.
+func (p *renewal) collect(q *quorum, grants []store.Grant) {
+	defer p.fan.done()
+	counts := make([]count, len(p.claims))
+	for i := range counts {
+		counts[i].quorum = q
+	}
+	for open := len(counts); open > 0; {
+		a, ok := p.fan.next()
 		if !ok {
 			break
 		}
-		n := q.nodes[a.node]
-		if a.err != nil {
-			errs = append(errs, n.error(a.err))
-			continue
-		}
-		for i, g := range a.value {
-			t := &counts[i]
-			t.quorum = q
+		for i := range counts {
+			t, g, err := &counts[i], store.Grant{}, a.err
+			if err == nil {
+				g, err = a.value[i], a.value[i].Err
+			}
 			was := t.decided()
-			if g.Err != nil {
-				t.hear(n, store.Grant{}, g.Err)
-				continue
-			}
-			if g.State == store.Granted { // where a release takes, a renewal keeps
-				g.State = store.Released
-			}
-			if t.hear(n, g, nil); !was && t.decided() {
+			if t.hear(q.nodes[a.node], g, err); !was && t.decided() {
 				open--
 			}
 		}
 	}
-	if open == len(cs) && open > 0 {
-		for n := range q.each(f.open) {
-			errs = append(errs, n.error(errSilent))
-		}
-		return nil, &quorumError{what: fmt.Sprintf("the votes of %d of %d nodes must be renewed", q.need, len(q.nodes)), nodes: errs}
-	}
-	grants := make([]store.Grant, len(cs))
 	for i := range counts {
-		t := &counts[i]
-		t.quorum, t.errs = q, append(t.errs, errs...)
-		g, err := t.result(f.open)
+		g, err := counts[i].result(p.fan.silent)
 		if g.State == store.Released {
-			g.State, g.Writer = store.Granted, t.writer
+			g.State, g.Writer = store.Granted, counts[i].writer
 		}
 		g.Err = err
-		grants[i] = g
+		grants[p.places[i]] = g
 	}
-	return grants, nil
+}
+
+// lookUp finds out whether leases that are lost were revoked. All notes are read at once.
+func (q *quorum) lookUp(ctx context.Context, cs []store.Claim, grants []store.Grant) {
+	notes := make(map[int]*fan[*string])
+	for i, g := range grants {
+		if g.State == store.NotOurs {
+			notes[i] = fanOut(q, q.all(), nil, waiting(func(n *node) (*string, error) {
+				if reason, ok := n.Revoked(ctx, cs[i]); ok {
+					return &reason, nil
+				}
+				return nil, nil
+			}))
+		}
+	}
+	for i, f := range notes {
+		for answers := 0; answers < q.need; answers++ { // a revocation leaves its note at a quorum
+			a, ok := f.next()
+			if !ok {
+				break
+			}
+			if a.value != nil {
+				grants[i].State, grants[i].Reason = store.Revoked, *a.value
+				break
+			}
+		}
+		f.done()
+	}
 }

@@ -140,7 +140,7 @@ func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 		return text, nil
 	}
 	if time.Since(m.asked) < askAgain {
-		return nil, r.why(m)
+		return nil, r.why(n.index)
 	}
 	v := r.look(ctx, n)
 	if v.err != nil {
@@ -151,16 +151,17 @@ func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 		return m.text.Load(), nil
 	}
 	r.tendSoon()
-	return nil, r.why(m)
+	return nil, r.why(n.index)
 }
 
-func (r *roster) why(m *member) error {
+// why is the reason for which a node does not vote.
+func (r *roster) why(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m.why == nil {
-		return errChanged
+	if err := r.members[i].why; err != nil {
+		return err
 	}
-	return m.why
+	return errChanged
 }
 
 // admit lets a node vote that is a member beyond doubt. What is doubtful takes a look at all of
@@ -235,7 +236,15 @@ func (r *roster) clockSeen(n *node, at, sent time.Time) {
 	}
 }
 
-// view is one node's answer to a look.
+// outdated is changed, and looks at all nodes, in the background.
+func (r *roster) outdated(n *node, text string) {
+	n.links.Go(func() {
+		r.changed(n, text)
+		r.tendSoon()
+	})
+}
+
+// look reads a node's marker.
 func (r *roster) look(ctx context.Context, n *node) view {
 	sent := time.Now()
 	text, err := lookScript.Run(ctx, n.Client, []string{r.marker, r.begun})
@@ -268,22 +277,19 @@ func (r *roster) lookAll(ctx context.Context) []view {
 	for i := range views {
 		views[i].err = errSilent
 	}
-	f := fanOut(q, q.all(), nil, func(n *node) (view, error) {
+	f := fanOut(q, q.all(), nil, waiting(func(n *node) (view, error) {
 		if q.behind(n) {
 			return view{}, errBehind
 		}
 		v := r.look(ctx, n)
 		return v, v.err
-	})
+	}))
 	defer f.done()
-	for {
-		a, ok := f.next()
-		if !ok {
-			return views
-		}
-		views[a.node] = a.value
-		views[a.node].err = a.err
+	for n, a := range f.rest {
+		views[n.index] = a.value
+		views[n.index].err = a.err
 	}
+	return views
 }
 
 // tendSoon looks at all nodes, and does what is due, in the background.
@@ -299,7 +305,7 @@ func (r *roster) tendLocked() {
 	}
 	ended := make(chan struct{})
 	r.tending = ended
-	r.quorum.calls.Do(func() {
+	r.quorum.nodes[0].links.Go(func() {
 		r.tend(r.quorum.background, wish{})
 		r.mu.Lock()
 		r.tending = nil
@@ -404,7 +410,7 @@ func (r *roster) take(ctx context.Context, steps []step) {
 	for _, s := range steps {
 		to = to.with(s.node)
 	}
-	f := fanOut(r.quorum, to, nil, func(n *node) (struct{}, error) {
+	f := fanOut(r.quorum, to, nil, waiting(func(n *node) (struct{}, error) {
 		for _, s := range steps {
 			if s.node != n.index {
 				continue
@@ -414,10 +420,9 @@ func (r *roster) take(ctx context.Context, steps []step) {
 			}
 		}
 		return struct{}{}, nil
-	})
+	}))
 	defer f.done()
-	for ok := true; ok; {
-		_, ok = f.next()
+	for range f.rest { //nolint:revive // the next look shows what has come of it
 	}
 }
 
@@ -486,7 +491,7 @@ func (q *quorum) fresh(after string) string {
 func (q *quorum) warn(code string, i int, text string) {
 	if q.report != nil {
 		n := q.nodes[i]
-		q.calls.Do(func() { q.report(store.Warning{Code: code, Text: n.error(errors.New(text)).Error()}) })
+		n.links.Go(func() { q.report(store.Warning{Code: code, Text: n.error(errors.New(text)).Error()}) })
 	}
 }
 

@@ -251,8 +251,10 @@ func (t *tally) busy() store.Grant {
 		}
 	}
 	g.NotListening = heard < 0
-	// The key is free when so many of these leases have run out that the rest is no quorum.
-	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
+	// The key is free when so many of these leases have run out that the rest is no quorum; a node that
+	// has not answered may be free.
+	unheard := t.count(func(i int) bool { return !t.heard.has(i) })
+	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes)-unheard)
 	if t.tied() {
 		g.Place = 0 // as who is in no queue asks again: who gives a vote back calls nobody
 	}

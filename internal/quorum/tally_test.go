@@ -194,7 +194,7 @@ func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 		if got := n.decided(); got != c.decided {
 			t.Errorf("%q: decided is %v", c.answers, got)
 		}
-		if g, err := n.result(0); g.State != c.result || errors.Is(err, store.ErrQuorum) != (c.result == 0) {
+		if g, err := n.result(func() []error { return nil }); g.State != c.result || errors.Is(err, store.ErrQuorum) != (c.result == 0) {
 			t.Errorf("%q: %v, %v, want %v", c.answers, g.State, err, c.result)
 		}
 	}

@@ -44,7 +44,7 @@ func NewScript(text string, fragments ...string) Script {
 	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
 }
 
-// as makes calls of the script urgent in another way.
+// as gives calls of the script another urgency.
 func (s Script) as(class link.Class) Script {
 	s.class = class
 	return s
@@ -78,6 +78,21 @@ func (c *Call) Run(ctx context.Context, to link.Sender) (string, error) {
 		return "", Refused(err)
 	}
 	return v, nil
+}
+
+// Begin executes the call once, urgent as class says. told receives the answer, on any goroutine: it
+// must not wait for anything.
+func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, told func(string, error)) {
+	l := c.link()
+	l.Class = class
+	l.Told = func(l *link.Call) {
+		text, err := l.Answer()
+		if err != nil {
+			err = Refused(err)
+		}
+		told(text, err)
+	}
+	to.Put(ctx, l)
 }
 
 // link is the call as links know it. A script's first key stands in its words as it is.

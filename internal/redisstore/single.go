@@ -47,10 +47,9 @@ type Settings struct {
 	Warn        func(error) // is called with the refusal that ends an undo; nil: nobody cares
 }
 
-// NewSingle is the Store of one server, which does not subscribe. Each call is made on the goroutine
-// of its caller.
-func NewSingle(c Client) Single {
-	to := link.Plain{Client: c}
+// NewSingle is the Store of one server, which does not subscribe. Its calls go by the links, which
+// lead to the server of c.
+func NewSingle(c Client, to *link.Links) Single {
 	return Single{Client: to, Steps: to, Renewals: to, server: c}
 }
 
