@@ -2,11 +2,13 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -89,20 +91,38 @@ func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*r
 
 // settle tends the nodes, and is nil when all of them vote.
 func (r *roster) settle(ctx context.Context, w wish) error {
-	r.tend(ctx, w)
-	if ctx.Err() != nil {
-		return &quorumError{what: "it is not known how the nodes stand", nodes: []error{ctx.Err()}}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var errs []error
-	for i, n := range r.quorum.nodes {
-		if m := &r.members[i]; m.state != store.NodeVotes {
-			errs = append(errs, n.error(m.why))
+	for range settleTries {
+		for _, n := range r.quorum.nodes {
+			n.failed.Store(0) // each of them is waited for
+		}
+		r.tend(ctx, w)
+		if ctx.Err() != nil {
+			return &quorumError{what: "it is not known how the nodes stand", nodes: []error{ctx.Err()}}
+		}
+		var silent bool
+		if errs, silent = r.out(); !silent {
+			break
 		}
 	}
 	if len(errs) == 0 {
 		return nil
 	}
 	return &quorumError{what: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
+}
+
+// settleTries is how often an operator's call asks nodes that are too slow to answer.
+const settleTries = 3
+
+// out is why nodes do not vote. silent says whether one of them may only be slow.
+func (r *roster) out() (errs []error, silent bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, n := range r.quorum.nodes {
+		if m := &r.members[i]; m.state != store.NodeVotes {
+			errs = append(errs, n.error(m.why))
+			silent = silent || errors.Is(m.why, errSilent) || errors.Is(m.why, link.ErrNoAnswer)
+		}
+	}
+	return errs, silent
 }

@@ -3,6 +3,7 @@ package quorum
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -163,12 +164,26 @@ func (t *tally) decided() bool {
 	if t.enough() {
 		return true
 	}
-	if _, n := t.rival(); n >= t.quorum.need {
+	if _, n := t.rival(); n >= t.quorum.need && (t.alike() || t.heard.count() == len(t.polls)) {
 		return true
 	}
 	open := t.count(func(i int) bool { return !t.heard.has(i) })
 	_, final := t.final()
 	return final && t.count(t.votes)+open < t.quorum.need
+}
+
+// alike says whether the holder's lease ends at about the same time at all nodes that have answered.
+// Otherwise a renewal or a release is on its way, and the other nodes' answers say when the key is
+// free.
+func (t *tally) alike() bool {
+	least, most := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
+	for i := range t.polls {
+		if t.busyAt(i) {
+			left := t.polls[i].Holder.Left
+			least, most = min(least, left), max(most, left)
+		}
+	}
+	return most-least < 100*time.Millisecond
 }
 
 // split says whether the votes went to contenders none of whom can have won.
@@ -251,10 +266,8 @@ func (t *tally) busy() store.Grant {
 		}
 	}
 	g.NotListening = heard < 0
-	// The key is free when so many of these leases have run out that the rest is no quorum; a node that
-	// has not answered may be free.
-	unheard := t.count(func(i int) bool { return !t.heard.has(i) })
-	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes)-unheard)
+	// The key is free when so many of these leases have run out that the rest is no quorum.
+	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
 	if t.tied() {
 		g.Place = 0 // as who is in no queue asks again: who gives a vote back calls nobody
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// answers of nodes in a word each: g5 has granted fence 5, x and y are other holders, u undone, r
+// answers of nodes in a word each: g5 has granted fence 5, x and y are other holders, x+ is x with a longer lease, u undone, r
 // revoked, d done, ! an unclear error, - a refusal, = a refusal for good; what is not there has not
 // answered.
 func tallyOf(answers ...string) *tally {
@@ -22,8 +22,12 @@ func tallyOf(answers ...string) *tally {
 		case a == "":
 		case a[0] == 'g':
 			t.hear(i, poll{Grant: store.Grant{State: store.Granted, Fence: uint64(a[1] - '0'), FenceCount: 10 - i}}, nil)
-		case a == "x" || a == "y":
-			t.hear(i, poll{Grant: store.Grant{State: store.Busy, Place: i + 1, Holder: store.Holder{Fence: 7, Left: time.Duration(i+1) * time.Second}}, holder: a}, nil)
+		case a == "x" || a == "y" || a == "x+":
+			left := time.Duration(i+1) * 10 * time.Millisecond
+			if a == "x+" {
+				left += time.Minute
+			}
+			t.hear(i, poll{Grant: store.Grant{State: store.Busy, Place: i + 1, Holder: store.Holder{Fence: 7, Left: left}}, holder: a[:1]}, nil)
 		case a == "!":
 			t.hear(i, poll{}, errors.New("reset"))
 		case a == "-" || a == "=":
@@ -88,6 +92,8 @@ func TestWhenAnswersDecide(t *testing.T) {
 		{true, []string{"g5", "g5", ""}},
 		{true, []string{"g5", "g6", ""}}, // they must agree, but enough have voted
 		{true, []string{"x", "x", ""}},
+		{false, []string{"x", "x+", ""}}, // a renewal or a release is on its way
+		{true, []string{"x", "x+", "x"}},
 		{true, []string{"x", "u", ""}},
 		{false, []string{"g5", "", ""}},
 		{false, []string{"g5", "x", ""}},
@@ -110,13 +116,13 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	if fence, block := tallyOf("g5", "g6", "").proposal(); fence != 6 || block != 9 {
 		t.Errorf("proposal %d, block %d", fence, block)
 	}
-	if g, _ := tallyOf("x", "x", "x").result(); g.Holder.Left != 2*time.Second || g.Place != 1 || g.Holder.Fence != 7 {
+	if g, _ := tallyOf("x", "x", "x").result(); g.Holder.Left != 20*time.Millisecond || g.Place != 1 || g.Holder.Fence != 7 {
 		t.Errorf("busy %+v: when two of three have run out the key is free", g)
 	}
-	if g, _ := tallyOf("g5", "x", "x").result(); g.Holder.Left != 2*time.Second {
+	if g, _ := tallyOf("g5", "x", "x").result(); g.Holder.Left != 20*time.Millisecond {
 		t.Errorf("left %v: one vote was had, so one more must run out", g.Holder.Left)
 	}
-	if g, _ := tallyOf("x", "g5", "-").result(); g.Place != 0 || g.Holder.Left != time.Second {
+	if g, _ := tallyOf("x", "g5", "-").result(); g.Place != 0 || g.Holder.Left != 10*time.Millisecond {
 		t.Errorf("%+v: x may have no more than we have, so nobody is sure to call us", g)
 	}
 	if g, _ := tallyOf("x", "x", "-").result(); g.Place != 1 {
