@@ -2,6 +2,7 @@ package calls
 
 import (
 	"context"
+	"time"
 
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -41,4 +42,20 @@ type Steps interface {
 type Joins interface {
 	// BeginJoin is Join. told is called once, and must not wait for anything.
 	BeginJoin(ctx context.Context, c store.Claim, told func(store.Grant, error))
+}
+
+// A Chore is a release that nobody waits for. It is repeated until it is answered or useless.
+type Chore struct {
+	Claim   store.Claim
+	Keep    time.Time // Rule.AtLeast holds until then; zero: no AtLeast
+	Useless time.Time // from then on nothing is left to release
+}
+
+// At is the claim of a release that is sent at that time.
+func (ch *Chore) At(now time.Time) store.Claim {
+	claim := ch.Claim
+	if !ch.Keep.IsZero() {
+		claim.KeepFor = max(0, ch.Keep.Sub(now))
+	}
+	return claim
 }
