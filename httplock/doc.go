@@ -1,6 +1,6 @@
 // Package httplock guards net/http handlers with locks, for ServeMux, chi and other routers that
-// speak net/http. Echo 4 has a package of its own, contrib/echolock, since its handlers return
-// errors.
+// speak net/http. Echo 4 and Fiber 3 have packages of their own, contrib/echolock and
+// contrib/fiberlock, since their handlers return errors.
 //
 //	mux.Handle("POST /orders/{id}/pay", httplock.New(l, "order:{param.id}")(pay))
 //

@@ -1,0 +1,163 @@
+package fiberlock
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+)
+
+// New returns a handler that runs the handlers after it under the lock that k names, such as
+// "order:{param.id}". It panics, with a text that says what to do, when l is nil or k or an option
+// makes no sense.
+func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) fiber.Handler {
+	lock, err := httplock.Make(l, k, ofFiber(opts)...)
+	if err != nil {
+		panic("fiberlock: New: " + err.Error())
+	}
+	return handler(lock)
+}
+
+// Idempotency returns a handler that runs a request with an Idempotency-Key once, and answers it
+// with the same response when it comes again. scope says who owns the keys, such as "{claim.sub}".
+// [httplock.Idempotency] says the rest. It panics as [New] does.
+func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) fiber.Handler {
+	lock, err := httplock.MakeIdempotency(l, store, scope, ofFiber(opts)...)
+	if err != nil {
+		panic("fiberlock: Idempotency: " + err.Error())
+	}
+	return handler(lock)
+}
+
+// FromContext returns the lease under which c's handler runs; see [httplock.FromContext].
+func FromContext(c fiber.Ctx) (*locker.Lease, bool) {
+	return httplock.FromContext(new(http.Request).WithContext(c.Context()))
+}
+
+// Ctx returns Fiber's context of a request that httplock hands to the function of an option:
+//
+//	httplock.WithClaims(func(r *http.Request) map[string]any {
+//		return fiberlock.Ctx(r).Locals("claims").(jwt.MapClaims)
+//	})
+func Ctx(r *http.Request) fiber.Ctx { return visitOf(r).c }
+
+type outcomeKey struct{}
+
+// Outcome returns the Problem of a request whose handler was not run or lost its lock. There is
+// none when all went well. It is for loggers, after the handler.
+func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
+	p, ok := c.Locals(outcomeKey{}).(*httplock.Problem)
+	return p, ok
+}
+
+// ofFiber puts Fiber's own ways before the options that the user gave. Fiber's strings are only
+// valid until the handler returns, and a key may be used for longer: they are copied.
+func ofFiber(opts []httplock.Option) []httplock.Option {
+	return append([]httplock.Option{
+		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
+			c := Ctx(r)
+			if name == "*" || name == "+" {
+				name += "1" // as Fiber calls the first one
+			}
+			return strings.Clone(c.Params(name)), slices.Contains(c.Route().Params, name)
+		}),
+		httplock.WithClientIP(func(r *http.Request) string { return strings.Clone(Ctx(r).IP()) }),
+		httplock.WithValues(func(r *http.Request, name string) any {
+			switch value := Ctx(r).Locals(name).(type) {
+			case string:
+				return strings.Clone(value)
+			default:
+				return value
+			}
+		}),
+		httplock.WithObserve(func(r *http.Request, p *httplock.Problem) { Ctx(r).Locals(outcomeKey{}, p) }),
+		httplock.WithSuccess(func(r *http.Request, _ int) bool {
+			v := visitOf(r)
+			return v.ran && v.err == nil && v.c.Response().StatusCode() < http.StatusBadRequest
+		}),
+	}, opts...)
+}
+
+// visit is one request on its way through httplock, which does not know Fiber. As the request's
+// context it carries Fiber's context, and as the handler it goes on with Fiber's handlers.
+type visit struct {
+	context.Context
+	c     fiber.Ctx
+	body  *lazyBody // nil: fasthttp has read the body
+	reply *reply
+	probe *probe
+	ran   bool
+	err   error // of the handlers
+}
+
+type visitKey struct{}
+
+// Value finds the visit itself, and the values of the request's own context.
+func (v *visit) Value(k any) any {
+	if _, ok := k.(visitKey); ok {
+		return v
+	}
+	return v.Context.Value(k)
+}
+
+func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
+
+func handler(lock func(http.Handler) http.Handler) fiber.Handler {
+	return func(c fiber.Ctx) error { return serve(c, lock) }
+}
+
+func serve(c fiber.Ctx, lock func(http.Handler) http.Handler) error {
+	ctx, end := context.WithCancel(c.Context())
+	defer end()
+	v := &visit{Context: ctx, c: c, reply: newReply(c.Response())}
+	r := v.request()
+	v.probe = newProbe(c.RequestCtx().Conn(), end)
+	defer v.probe.stop()
+	lock(v).ServeHTTP(v.reply, r)
+	if v.body != nil && !v.ran && !v.body.whole {
+		c.RequestCtx().SetConnectionClose() // the rest of the body would be taken for the next request
+	}
+	v.reply.send(c.Response())
+	return nil
+}
+
+// ServeHTTP runs Fiber's handlers with a context that ends with the lock. Where httplock holds the
+// response back, w gets a copy of it.
+func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v.probe.stop()
+	v.ran = true
+	v.err = v.next(r)
+	if v.err != nil {
+		if err := v.c.App().ErrorHandler(v.c, v.err); err != nil {
+			v.c.Status(fiber.StatusInternalServerError)
+		}
+	}
+	if !v.direct(w) {
+		copyTo(w, v.c.Response())
+	}
+}
+
+// next calls the handlers with r's context.
+func (v *visit) next(r *http.Request) error {
+	if err := v.handBack(r); err != nil {
+		return err
+	}
+	before := v.c.Context()
+	v.c.SetContext(r.Context())
+	defer v.c.SetContext(before)
+	return v.c.Next()
+}
+
+// direct reports whether w is the reply itself, and not a response that httplock holds back.
+func (v *visit) direct(w http.ResponseWriter) bool {
+	if u, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
+		w = u.Unwrap()
+	}
+	return w == http.ResponseWriter(v.reply)
+}

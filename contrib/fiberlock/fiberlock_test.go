@@ -1,0 +1,452 @@
+package fiberlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	recovery "github.com/gofiber/fiber/v3/middleware/recover"
+
+	"github.com/latchkit/latchkit/contrib/fiberlock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/delegate"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// server is an app that listens.
+type server struct {
+	addr   string
+	client *http.Client
+}
+
+// start lets app listen.
+func start(t *testing.T, app *fiber.App) *server {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	s := &server{addr: listener.Addr().String(), client: &http.Client{Transport: &http.Transport{}}}
+	t.Cleanup(func() {
+		s.client.CloseIdleConnections()
+		if err := app.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// serve starts an app with one guarded route, POST /orders/:id.
+func serve(t *testing.T, guard, h fiber.Handler, outside ...fiber.Handler) *server {
+	t.Helper()
+	app := fiber.New()
+	for _, o := range outside {
+		app.Use(o)
+	}
+	app.Post("/orders/:id", guard, h)
+	return start(t, app)
+}
+
+// send posts, and returns status, body and header.
+func (s *server) send(t *testing.T, path, body string, header ...string) (int, string, http.Header) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	res, err := s.client.Do(r)
+	if err != nil {
+		t.Error(err)
+		return 0, "", nil
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return res.StatusCode, string(text), res.Header
+}
+
+var errBank = errors.New("the bank does not answer")
+
+func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
+	for name, guard := range map[string]fiber.Handler{
+		"New":                  fiberlock.New(l, "a:{param.id}"),
+		"WithBufferedResponse": fiberlock.New(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),
+		"Idempotency":          fiberlock.Idempotency(l, idempotency.NewMemory(), "shop"),
+		"Once":                 fiberlock.New(l, "c:{param.id}", once),
+	} {
+		runs := 0
+		s := serve(t, guard, func(c fiber.Ctx) error {
+			if runs++; runs == 1 {
+				return errBank
+			}
+			return c.Status(http.StatusCreated).SendString("paid")
+		})
+		if code, body, _ := s.send(t, "/orders/1", "{}", "Idempotency-Key", "k"); code != 500 || body != errBank.Error() {
+			t.Errorf("%s: %d %q", name, code, body)
+		}
+		if code, body, _ := s.send(t, "/orders/1", "{}", "Idempotency-Key", "k"); code != 201 || body != "paid" || runs != 2 {
+			t.Errorf("%s, again: %d %q, %d runs", name, code, body, runs)
+		}
+	}
+}
+
+func TestAStoredResponseIsTheFirstOne(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	for name, tc := range map[string]struct {
+		h    fiber.Handler
+		code int
+		body string
+	}{
+		"JSON":      {func(c fiber.Ctx) error { return c.Status(201).JSON(fiber.Map{"paid": 7}) }, 201, `{"paid":7}`},
+		"no body":   {func(c fiber.Ctx) error { return c.SendStatus(204) }, 204, ""},
+		"nothing":   {func(fiber.Ctx) error { return nil }, 200, ""},
+		"not found": {func(fiber.Ctx) error { return fiber.ErrNotFound }, 404, "Not Found"},
+		"a stream": {func(c fiber.Ctx) error {
+			return c.SendStream(io.MultiReader(strings.NewReader("pa"), strings.NewReader("id")))
+		}, 200, "paid"},
+	} {
+		runs := 0
+		outside := func(c fiber.Ctx) error {
+			c.Set("X-Request-Id", c.Get("X-Request-Id"))
+			return c.Next()
+		}
+		s := serve(t, fiberlock.Idempotency(l, idempotency.NewMemory(), "shop"), func(c fiber.Ctx) error {
+			runs++
+			c.Append("X-Receipt", "a")
+			return tc.h(c)
+		}, outside)
+		for i := range 2 {
+			id := fmt.Sprint(i)
+			code, body, header := s.send(t, "/orders/1", "", "Idempotency-Key", name, "X-Request-Id", id)
+			if code != tc.code || body != tc.body || (header.Get("Idempotency-Replayed") == "true") != (i == 1) {
+				t.Errorf("%s, %d: %d %q %v", name, i, code, body, header)
+			}
+			if header.Get("X-Request-Id") != id || header.Get("X-Receipt") != "a" {
+				t.Errorf("%s, %d: %v", name, i, header)
+			}
+			if name == "JSON" && !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
+				t.Errorf("%s, %d: %v", name, i, header)
+			}
+		}
+		if runs != 1 {
+			t.Errorf("%s: %d runs", name, runs)
+		}
+	}
+}
+
+// recorded refuses everybody, and keeps the keys.
+type recorded struct {
+	mu   sync.Mutex
+	keys []string
+}
+
+func (l *recorded) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keys = append(l.keys, r.Key)
+	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
+}
+
+// fasthttp uses its memory again: a key of the first request must not change with the next one.
+func TestPartsOfFiberAreCopied(t *testing.T) {
+	l := &recorded{}
+	var outcome *httplock.Problem
+	s := serve(t, fiberlock.New(l, "order:{param.id}:{value.user}:{ip}:{body.sku}:{header.X-Tenant}"),
+		func(fiber.Ctx) error { return nil },
+		func(c fiber.Ctx) error {
+			c.Locals("user", c.Get("X-User"))
+			err := c.Next()
+			outcome, _ = fiberlock.Outcome(c)
+			return err
+		})
+	const want = "order:aaaa:ann:127.0.0.1:pen:acme"
+	code, _, header := s.send(t, "/orders/aaaa", `{"sku":"pen"}`, "X-User", "ann", "X-Tenant", "acme")
+	if code != 409 || header.Get("Retry-After") == "" || outcome == nil || outcome.Code != httplock.CodeBusy {
+		t.Errorf("%d %v %v", code, header, outcome)
+	}
+	for range 20 {
+		s.send(t, "/orders/bbbb", `{"sku":"ink"}`, "X-User", "bob", "X-Tenant", "umbr")
+	}
+	if len(l.keys) != 21 || l.keys[0] != want {
+		t.Errorf("%d keys, the first one is %q, want %q", len(l.keys), l.keys[0], want)
+	}
+	wrong := serve(t, fiberlock.New(l, "order:{param.number}"), func(fiber.Ctx) error { return nil })
+	if code, body, _ := wrong.send(t, "/orders/1", ""); code != 500 || !strings.Contains(body, "lock-misconfigured") {
+		t.Errorf("a parameter that the route has not: %d %s", code, body)
+	}
+}
+
+// Fiber sends the reply when all handlers have returned: it is replaced although it was written.
+func TestALostLockIsNoSuccess(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond))
+	s := serve(t, fiberlock.New(l, "order:{param.id}"), func(c fiber.Ctx) error {
+		lease, ok := fiberlock.FromContext(c)
+		if !ok || lease.Fence() == 0 {
+			t.Error("there is no lease")
+		}
+		c.Set("X-Own", "1")
+		_ = c.SendString("paid")
+		store.Steal(lease.Key())
+		<-c.Context().Done()
+		return nil
+	}, func(c fiber.Ctx) error {
+		c.Set("X-Outer", "1")
+		return c.Next()
+	})
+	code, body, header := s.send(t, "/orders/1", "")
+	if code != 503 || !strings.Contains(body, "lock-lost") || header.Get("X-Own") != "" || header.Get("X-Outer") != "1" ||
+		header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("%d %s %v", code, body, header)
+	}
+}
+
+func TestAPanicFindsTheLockReleased(t *testing.T) {
+	store := lockertest.NewMemory()
+	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "order:{param.id}"),
+		func(fiber.Ctx) error { panic("out of ink") }, recovery.New())
+	if code, _, _ := s.send(t, "/orders/1", ""); code != 500 || store.Len() != 0 {
+		t.Errorf("%d, %d leases", code, store.Len())
+	}
+}
+
+func TestRulesGuardFibersRoutes(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	guard, err := fiberlock.FromRules(l, httplock.Rules{
+		"POST /orders/:id<int>": {Key: "order:{param.id}"}, "POST /files/*": {Key: "file:{param.*}"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	var inside, most atomic.Int32
+	guard.Handle(app, "post /orders/:id<int>", func(c fiber.Ctx) error {
+		if n := inside.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer inside.Add(-1)
+		return c.SendString("paid")
+	})
+	if err := guard.Validate(); err == nil || !strings.Contains(err.Error(), `rule "POST /files/*": no route`) {
+		t.Error(err)
+	}
+	guard.Handle(app, "POST /files/*", func(c fiber.Ctx) error {
+		lease, _ := fiberlock.FromContext(c)
+		return c.SendString(lease.Key())
+	})
+	guard.Handle(app, "POST /visits", func(fiber.Ctx) error { return nil })
+	if err := guard.Validate(); err != nil || fmt.Sprint(guard.Unguarded()) != "[POST /visits]" {
+		t.Error(err, guard.Unguarded())
+	}
+	s := start(t, app)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if code, body, _ := s.send(t, "/orders/42", ""); code != 200 || body != "paid" {
+				t.Errorf("%d %s", code, body)
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d handlers were under one lock", most.Load())
+	}
+	if code, body, _ := s.send(t, "/files/a/b", ""); code != 200 || body != "file:a/b" {
+		t.Errorf("a wildcard: %d %s", code, body)
+	}
+	if _, err := fiberlock.FromRules(l, httplock.Rules{"POST /a/:id": {Key: "a:{param.x}"}}); err == nil || !strings.Contains(err.Error(), "the path has only id") {
+		t.Error(err)
+	}
+}
+
+// A basket locks each of its articles, all or none.
+func TestABasketLocksEachOfItsArticles(t *testing.T) {
+	store := lockertest.NewMemory()
+	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
+		func(c fiber.Ctx) error { return c.SendString(fmt.Sprint(len(locker.LeasesFromContext(c.Context())))) })
+	const basket = `{"items":[{"sku":"pen"},{"sku":"ink"},{"sku":"cup"}]}`
+	if code, body, _ := s.send(t, "/orders/1", basket); code != 200 || body != "3" {
+		t.Errorf("%d %s", code, body)
+	}
+	store.Occupy("stock:cup", 0)
+	if code, body, _ := s.send(t, "/orders/1", basket); code != 409 || store.Len() != 1 {
+		t.Errorf("%d %s, %d leases", code, body, store.Len())
+	}
+}
+
+// dial sends the text of a request and leaves the connection as it is.
+func (s *server) dial(t *testing.T, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// within waits for what will be true soon, also on a slow machine.
+func within(t *testing.T, what string, true func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !true(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come about that %s", what)
+		}
+	}
+}
+
+// One client sends half a body, one does not read its response: 100 others are served.
+func TestSlowClientsHoldNobodysLock(t *testing.T) {
+	large := strings.Repeat("x", 8<<20)
+	var running atomic.Int32
+	s := serve(t, fiberlock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}", httplock.WithWait(time.Minute)),
+		func(c fiber.Ctx) error {
+			running.Add(1)
+			if string(c.Body()) == "large" {
+				return c.SendString(large)
+			}
+			return c.SendString("paid")
+		})
+	const head = "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: "
+	s.dial(t, head+"100\r\n\r\n{")
+	s.dial(t, head+"5\r\n\r\nlarge")
+	within(t, "the large response is made", func() bool { return running.Load() == 1 })
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			if code, body, _ := s.send(t, "/orders/1", "{}"); code != 200 {
+				t.Errorf("%d %s", code, body)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestClientsThatLeaveAtRandomLeaveNoLock(t *testing.T) {
+	store := lockertest.NewMemory()
+	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithWait(time.Minute)),
+		func(c fiber.Ctx) error { return c.SendString("paid") })
+	var wg sync.WaitGroup
+	for i := range 300 {
+		pause := rand.N(2 * time.Millisecond)
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", s.addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = fmt.Fprintf(conn, "POST /orders/%d HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", i%3)
+			time.Sleep(pause)
+			_ = conn.Close()
+		})
+	}
+	wg.Wait()
+	if code, body, _ := s.send(t, "/orders/0", ""); code != 200 {
+		t.Errorf("%d %s", code, body)
+	}
+	within(t, "no lease is left", func() bool { return store.Len() == 0 })
+}
+
+// An app with StreamRequestBody hands the body on as it comes in.
+func TestABodyThatFiberStreams(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	app := fiber.New(fiber.Config{StreamRequestBody: true, BodyLimit: 10})
+	length := func(c fiber.Ctx) error {
+		if stream := c.Request().BodyStream(); stream != nil {
+			n, err := io.Copy(io.Discard, stream)
+			if err != nil {
+				return err
+			}
+			return c.SendString(fmt.Sprint("streamed ", n))
+		}
+		return c.SendString(fmt.Sprint("read ", len(c.Body())))
+	}
+	app.Post("/read", fiberlock.New(l, "read:{body.sku}", httplock.WithMaxBody(40_000)), length)
+	app.Post("/streamed", fiberlock.New(l, "streamed", httplock.WithStreamedBody()), length)
+	app.Post("/busy", fiberlock.New(&recorded{}, "busy", httplock.WithStreamedBody()), length)
+	app.Post("/large", fiberlock.New(l, "large", httplock.WithMaxBody(1000)), length)
+	s := start(t, app)
+	body := `{"sku":"pen","note":"` + strings.Repeat("x", 30_000) + `"}`
+	// The rest of a body that nobody reads must not be taken for the next request.
+	conn := s.dial(t, fmt.Sprintf("POST /busy HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+	if reply, _ := io.ReadAll(conn); !strings.HasPrefix(string(reply), "HTTP/1.1 409 ") || strings.Count(string(reply), "HTTP/1.1") != 1 {
+		t.Errorf("a refusal whose body nobody reads: %s", reply)
+	}
+	for path, want := range map[string]string{
+		"/read": fmt.Sprint("200 read ", len(body)), "/streamed": fmt.Sprint("200 streamed ", len(body)), "/large": "413 Request Entity Too Large",
+	} {
+		if code, text, _ := s.send(t, path, body); fmt.Sprint(code, " ", text) != want {
+			t.Errorf("%s: %d %s, want %s", path, code, text, want)
+		}
+	}
+}
+
+// Nobody forwards a delegation that the guard has not accepted.
+func TestADelegationIsTakenOutOfTheRequest(t *testing.T) {
+	s := serve(t, fiberlock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"),
+		func(c fiber.Ctx) error { return c.SendString(c.Get(delegate.Header)) })
+	if code, body, _ := s.send(t, "/orders/1", "", delegate.Header, "forged"); code != 200 || body != "" {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestAWaitIsShownToTheClient(t *testing.T) {
+	for name, opts := range map[string][]httplock.Option{"as it comes": nil, "held back": {httplock.WithBufferedResponse(1000)}} {
+		store := lockertest.NewMemory()
+		store.Occupy("order:1", 50*time.Millisecond)
+		s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "order:{param.id}", opts...), func(c fiber.Ctx) error {
+			c.Set("Server-Timing", "db;dur=1")
+			return c.SendString("paid")
+		})
+		_, body, header := s.send(t, "/orders/1", "")
+		if shown := strings.Join(header["Server-Timing"], " "); body != "paid" || !strings.Contains(shown, "lock;dur=") || !strings.Contains(shown, "db;dur=1") {
+			t.Errorf("%s: %q %q", name, body, shown)
+		}
+	}
+}
+
+func TestMistakesPanic(t *testing.T) {
+	for want, f := range map[string]func(){
+		"fiberlock: New: the Locker is nil":        func() { fiberlock.New(nil, "a") },
+		"fiberlock: Idempotency: the Store is nil": func() { fiberlock.Idempotency(&recorded{}, nil, "a") },
+	} {
+		if got := panicOf(f); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// panicOf returns the text with which f panics.
+func panicOf(f func()) (text string) {
+	defer func() { text = fmt.Sprint(recover()) }()
+	f()
+	return ""
+}

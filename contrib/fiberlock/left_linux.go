@@ -1,0 +1,18 @@
+package fiberlock
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// left reports whether the client has closed its end of a connection. It also sees that behind
+// data that nobody has read yet, such as the end of a TLS session.
+func left(conn syscall.RawConn) (gone bool) {
+	err := conn.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor is small
+		n, err := unix.Poll(fds, 0)
+		gone = err == nil && n > 0
+	})
+	return err != nil || gone
+}

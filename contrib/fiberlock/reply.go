@@ -1,0 +1,111 @@
+package fiberlock
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+)
+
+// reply is what httplock answers: a Problem, a stored response, or one that was held back. It
+// replaces the response of Fiber's handlers, unless nothing was written to it.
+type reply struct {
+	header http.Header
+	before http.Header // what the middlewares outside have set
+	status int         // 0: nothing was written
+	body   bytes.Buffer
+}
+
+func newReply(resp *fasthttp.Response) *reply {
+	before := headerOf(resp)
+	before.Del("Content-Type") // fasthttp has a default
+	return &reply{header: before.Clone(), before: before}
+}
+
+func headerOf(resp *fasthttp.Response) http.Header {
+	h := make(http.Header)
+	for name, value := range resp.Header.All() {
+		h.Add(string(name), string(value))
+	}
+	for _, name := range []string{"Content-Length", "Date", "Connection", "Transfer-Encoding"} { // fasthttp's own
+		h.Del(name)
+	}
+	return h
+}
+
+// Header returns what will be sent.
+func (w *reply) Header() http.Header { return w.header }
+
+// Status is for httplock, which asks how far the reply has come.
+func (w *reply) Status() int {
+	if w.status == 0 {
+		return http.StatusOK
+	}
+	return w.status
+}
+
+// Written is for httplock: what stands in the reply is not replaced.
+func (w *reply) Written() bool { return w.status != 0 }
+
+// WriteHeader notes the status.
+func (w *reply) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+}
+
+// Write collects the body.
+func (w *reply) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(p)
+}
+
+// send makes resp the reply. Where nothing was written, it only adds headers of httplock's.
+func (w *reply) send(resp *fasthttp.Response) {
+	if w.status == 0 {
+		for name, values := range w.header {
+			if !slices.Equal(values, w.before[name]) {
+				add(resp, name, values[min(len(w.before[name]), len(values)):])
+			}
+		}
+		return
+	}
+	closes := resp.ConnectionClose()
+	resp.Reset()
+	if closes {
+		resp.SetConnectionClose()
+	}
+	for name, values := range w.header {
+		add(resp, name, values)
+	}
+	resp.SetStatusCode(w.status)
+	resp.SetBodyRaw(w.body.Bytes())
+}
+
+func add(resp *fasthttp.Response, name string, values []string) {
+	for _, v := range values {
+		resp.Header.Add(name, v)
+	}
+}
+
+// copyTo writes the response of Fiber's handlers to w, which is held back. A stream is read to its
+// end.
+func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
+	header := w.Header()
+	timing := header["Server-Timing"] // httplock's
+	for name, values := range headerOf(resp) {
+		header[name] = values
+	}
+	if len(timing) > 0 && !slices.Equal(timing, header["Server-Timing"]) {
+		header["Server-Timing"] = append(timing, header["Server-Timing"]...)
+	}
+	w.WriteHeader(resp.StatusCode())
+	if !resp.IsBodyStream() {
+		_, _ = w.Write(resp.Body()) // httplock knows of a response that is too long
+		return
+	}
+	_, _ = io.Copy(w, resp.BodyStream())
+	_ = resp.CloseBodyStream()
+}

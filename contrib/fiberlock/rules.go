@@ -1,0 +1,101 @@
+package fiberlock
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gofiber/fiber/v3"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A Guard is the locks of Rules. [FromRules] makes one. It is safe for concurrent use.
+type Guard struct {
+	locks map[string]func(http.Handler) http.Handler // by route, such as "POST /orders/:id"
+
+	mu    sync.Mutex
+	added map[string]bool // routes; true: the route has a Rule
+}
+
+// FromRules compiles rules, whose names are method and path as they are registered, such as
+// "POST /orders/:id/pay". opts hold for all of them. The error has a line for each Rule that is
+// wrong.
+func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
+	locks, err := rules.Compile(l, params, ofFiber(opts)...)
+	if err != nil {
+		return nil, fmt.Errorf("fiberlock: %w", err)
+	}
+	return &Guard{locks: locks, added: make(map[string]bool)}, nil
+}
+
+// Handle registers handlers for a route, such as "POST /orders/:id/pay", under the lock of the
+// route's Rule if there is one. In a group, the path of the Rule is the one without the group's.
+func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Handler) {
+	fields := strings.Fields(route)
+	if len(fields) != 2 || len(handlers) == 0 {
+		panic(fmt.Sprintf("fiberlock: Handle: the route %q needs a method, a path and a handler, such as \"POST /orders/:id\"", route))
+	}
+	method, path := strings.ToUpper(fields[0]), fields[1]
+	lock, guarded := g.locks[method+" "+path]
+	g.mu.Lock()
+	g.added[method+" "+path] = guarded
+	g.mu.Unlock()
+	var chain []any
+	if guarded {
+		chain = append(chain, handler(lock))
+	}
+	for _, h := range handlers {
+		chain = append(chain, h)
+	}
+	router.Add([]string{method}, path, chain[0], chain[1:]...)
+}
+
+// Validate returns an error that names the Rules which guard no route. Call it when all routes are
+// registered, and end the program when it fails.
+func (g *Guard) Validate() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, route := range slices.Sorted(maps.Keys(g.locks)) {
+		if !g.added[route] {
+			errs = append(errs, fmt.Errorf("fiberlock: rule %q: no route was registered by Handle; correct its name, or register the route", route))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unguarded returns the routes that were registered by Handle, change something by their method,
+// and have no Rule: those to think about. A Rule with NoLock takes a route off the list.
+func (g *Guard) Unguarded() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var routes []string
+	for route, guarded := range g.added {
+		switch method, _, _ := strings.Cut(route, " "); method {
+		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		default:
+			if !guarded {
+				routes = append(routes, route)
+			}
+		}
+	}
+	slices.Sort(routes)
+	return routes
+}
+
+var parameter = regexp.MustCompile(`:(\w+)|([*+])`)
+
+// params lists the parameters of "/orders/:id<int>/files/*".
+func params(path string) (names []string) {
+	for _, m := range parameter.FindAllStringSubmatch(path, -1) {
+		names = append(names, m[1]+m[2])
+	}
+	return names
+}
