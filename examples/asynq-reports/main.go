@@ -1,11 +1,11 @@
-// Asynq-reports is a small back office: two workers make reports, send invoices and follow a
-// schedule, and their locks keep them out of each other's way. Run it from the root of the
-// repository, nothing has to be installed:
+// Asynq-reports is a small back office. Two workers make reports, send invoices and follow a
+// schedule, and locks keep their tasks apart. Run it from the root of the repository; nothing has
+// to be installed:
 //
 //	go run ./examples/asynq-reports
 //
-// Read work.go first: what is guarded, and how, stands there in one place. transcript.txt is what
-// the program prints.
+// Read work.go first: it has all the rules in one place. transcript.txt is the output of the
+// program.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	addr := flag.String("redis", "", "host:port of a Redis that may be written to; without it, one inside this program")
+	addr := flag.String("redis", "", "`host:port` of a Redis that may be written to (default: one inside this program)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -35,8 +35,8 @@ func main() {
 
 func run(ctx context.Context, out io.Writer, addr string) error {
 	if addr == "" {
-		// It is good enough to try things out, and never the server to prove that a lock is safe:
-		// it expires nothing by itself.
+		// miniredis is enough for a demonstration. It cannot prove that a lock is safe, because it
+		// expires no keys by itself.
 		local, err := miniredis.Run()
 		if err != nil {
 			return err

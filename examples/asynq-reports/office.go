@@ -17,17 +17,17 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// An office is all that runs here: two workers, each with a Locker of its own as if it was a
-// process of its own, and whoever enqueues.
+// An office is everything that runs here: two workers, each with a Locker of its own as in a
+// process of its own, and two clients that enqueue.
 type office struct {
 	redis   *redis.Client
 	lockers []*locker.Engine
 	servers []*asynq.Server
 	work    *work
 	spans   *spans
-	plain   *asynq.Client     // enqueues whatever it is given
-	client  *asynqlock.Client // enqueues by the rules
-	dropped chan string       // the codes of the tasks that were thrown away
+	plain   *asynq.Client     // enqueues without rules
+	client  *asynqlock.Client // enqueues by the rules, such as Unique
+	dropped chan string       // the codes of dropped tasks
 }
 
 const workers = 2
@@ -41,7 +41,7 @@ func open(c *redis.Client) (_ *office, err error) {
 		return nil, err
 	}
 	for range workers {
-		l, err := locker.NewSingle(c, locker.WithObserver(observer)) // the one line that turns tracing on
+		l, err := locker.NewSingle(c, locker.WithObserver(observer)) // this option turns tracing on
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func open(c *redis.Client) (_ *office, err error) {
 	return o, nil
 }
 
-// watched notes what becomes of tasks that are not run.
+// watched records the dropped tasks.
 func (o *office) watched(mux *asynq.ServeMux) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		err := mux.ProcessTask(ctx, t)
@@ -81,13 +81,13 @@ func (o *office) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	for _, l := range o.lockers {
-		_ = l.Close(ctx) // what is left ends by its TTL
+		_ = l.Close(ctx) // a remaining lease ends by its TTL
 	}
 }
 
 // reports orders five reports for two tenants at once.
 func (o *office) reports(ctx context.Context, out io.Writer) error {
-	fmt.Fprintln(out, "Five reports for two tenants are ordered at once. Two workers make them, a tenant's one at a time.")
+	fmt.Fprintln(out, "Five reports for two tenants are ordered at once. Two workers make them, one at a time for each tenant.")
 	orders := []report{{"acme", "2026-08"}, {"acme", "2026-09"}, {"acme", "2026-10"}, {"globex", "2026-09"}, {"globex", "2026-10"}}
 	for _, r := range orders {
 		ctx, span := o.work.tracer.Start(ctx, "order report")
@@ -111,11 +111,11 @@ func (o *office) reports(ctx context.Context, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "  %-7s %d reports, at most %d at a time\n", tenant, n, o.work.most[tenant])
 	}
-	fmt.Fprintln(out, "The trace of one that waited, from the order in this process to the work in the worker:")
+	fmt.Fprintln(out, "The trace of a report that waited, from the order in this process to the work in the worker:")
 	return o.spans.print(ctx, out)
 }
 
-// invoices sends an invoice that is ordered three times.
+// invoices orders an invoice three times; it is sent once.
 func (o *office) invoices(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nInvoice 4711 is ordered three times.")
 	bill := invoice{4711, "ann@example.org"}
@@ -123,24 +123,24 @@ func (o *office) invoices(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "  the first order is enqueued, for later")
+	fmt.Fprintln(out, "  the first order is enqueued, to run in an hour")
 	if _, err := o.client.EnqueueContext(ctx, task("invoice:send", bill)); !errors.Is(err, asynq.ErrDuplicateTask) {
 		return fmt.Errorf("the second order was enqueued as well: %w", err)
 	}
-	fmt.Fprintln(out, "  the second is refused, because the first is scheduled: it is Unique")
+	fmt.Fprintln(out, "  the second order is refused: the task is Unique, and the first one is scheduled")
 	if err := asynq.NewInspectorFromRedisClient(o.redis).RunTask(info.Queue, info.ID); err != nil {
 		return err
 	}
 	if err := o.await(ctx, func() bool { return o.work.sent[bill.Number] > 0 }); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "  the first is run, and the invoice sent")
-	if _, err := o.plain.EnqueueContext(ctx, task("invoice:send", bill)); err != nil { // by somebody who does not know the rules
+	fmt.Fprintln(out, "  the first order runs, and sends the invoice")
+	if _, err := o.plain.EnqueueContext(ctx, task("invoice:send", bill)); err != nil { // a client without the rules
 		return err
 	}
 	select {
 	case code := <-o.dropped:
-		fmt.Fprintf(out, "  the third is dropped, %s: it is wanted Once\n", code)
+		fmt.Fprintf(out, "  the third order is dropped, %s: the task has Once\n", code)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -150,9 +150,9 @@ func (o *office) invoices(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// schedule runs the same schedule in two replicas, and stops the one that leads.
+// schedule runs the same schedule in two replicas, and stops the leader.
 func (o *office) schedule(ctx context.Context, out io.Writer) error {
-	fmt.Fprintln(out, "\nTwo replicas run the same schedule, with a tick in each second.")
+	fmt.Fprintln(out, "\nTwo replicas run the same schedule, with one tick per second.")
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	type tick struct {
@@ -186,16 +186,16 @@ func (o *office) schedule(ctx context.Context, out io.Writer) error {
 			return errors.New("two ticks were enqueued in one second")
 		case n == 0:
 			leader = t.replica
-			fmt.Fprintln(out, "  one of them leads, and enqueues the ticks")
+			fmt.Fprintln(out, "  one replica leads, and enqueues the ticks")
 		case n == 1:
 			if t.replica != leader {
 				return errors.New("both enqueue ticks")
 			}
 			stops[leader]()
-			fmt.Fprintln(out, "  it is stopped")
+			fmt.Fprintln(out, "  the leader is stopped")
 		case t.replica != leader:
 			if after++; after == 1 {
-				fmt.Fprintln(out, "  the other one takes over, and no second has two ticks")
+				fmt.Fprintln(out, "  the other replica takes over, and no second has two ticks")
 			}
 		}
 		seconds[t.second] = true
@@ -219,7 +219,7 @@ func task(typename string, payload any) *asynq.Task {
 	return asynq.NewTask(typename, text)
 }
 
-// await returns once what is said of the work is so.
+// await returns once so is true of the work.
 func (o *office) await(ctx context.Context, so func() bool) error {
 	for {
 		o.work.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// spans keeps them in memory, where a real service would export them.
+// spans keeps spans in memory. A real service would export them.
 type spans struct {
 	provider *sdk.TracerProvider
 	mu       sync.Mutex
@@ -50,7 +50,7 @@ func (s *spans) print(ctx context.Context, out io.Writer) error {
 			return nil
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // the last span is of the release
+		case <-time.After(5 * time.Millisecond): // until the span of the release has ended
 		case <-ctx.Done():
 		}
 	}
@@ -74,7 +74,7 @@ func (s *spans) waited() (found trace.TraceID, ok bool) {
 	return found, false
 }
 
-// tree prints the spans of a trace whose parent is given.
+// tree prints the spans below parent.
 func (s *spans) tree(out io.Writer, id trace.TraceID, parent trace.SpanID, indent string) {
 	s.mu.Lock()
 	var children []sdk.ReadOnlySpan

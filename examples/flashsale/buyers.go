@@ -15,7 +15,7 @@ import (
 const (
 	rush        = 200 * time.Millisecond // all buyers click within this time
 	connections = 100                    // open at a time, over all buyers; the others wait for a free one
-	tries       = 10                     // a buyer who is sent away that often gives up
+	tries       = 10                     // a buyer gives up after this many refusals
 )
 
 // A crowd is all buyers of one sale. Each is an HTTP client that wants one item.
@@ -28,10 +28,10 @@ type crowd struct {
 	done  atomic.Int64
 }
 
-// An end is how it ended for one buyer.
+// An end is the result of one buyer.
 type end struct {
 	how     how
-	refused int           // 409s on the way there
+	refused int           // 409s before the result
 	waited  time.Duration // from the click to the last answer
 	err     error         // with failed
 }
@@ -40,12 +40,12 @@ type how int
 
 const (
 	gotIt   how = iota
-	soldOut     // 410: there is nothing left
-	gaveUp      // refused until it was enough
-	failed      // something that should not happen
+	soldOut     // 410: no item is left
+	gaveUp      // refused too often
+	failed      // an unexpected reply
 )
 
-// buy lets all buyers in, and returns how it ended for each. It fails when ctx ends.
+// buy runs all buyers, and returns the result of each. It fails when ctx ends.
 func (c *crowd) buy(ctx context.Context) ([]end, error) {
 	transport := &http.Transport{MaxConnsPerHost: max(1, connections/len(c.shops)), MaxIdleConnsPerHost: connections}
 	defer transport.CloseIdleConnections()
@@ -62,9 +62,9 @@ func (c *crowd) buy(ctx context.Context) ([]end, error) {
 	return ends, ctx.Err()
 }
 
-// buyer clicks, and while it is sent away with "try again later" does as it is told.
+// buyer clicks, and repeats the click after each "try again later".
 func (c *crowd) buyer(ctx context.Context, i int) (e end) {
-	// Each buyer has its own dice, thrown in the same order in every sale: same seed, same buyers.
+	// Each buyer has its own random numbers: the same seed gives the same buyers in each sale.
 	dice := rand.New(rand.NewPCG(c.seed, ^uint64(i))) //nolint:gosec // not for secrets
 	url := fmt.Sprintf("%s/skus/%s/orders?buyer=%d", c.shops[i%len(c.shops)], c.sku, i)
 	if e.err = sleep(ctx, time.Duration(dice.Int64N(int64(rush)))); e.err != nil {
@@ -86,7 +86,7 @@ func (c *crowd) buyer(ctx context.Context, i int) (e end) {
 	return e
 }
 
-// post makes one try. gaveUp means: sent away, try again later.
+// post makes one try. gaveUp means: refused, try again later.
 func (c *crowd) post(ctx context.Context, url string) (h how, later time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 // shop.go.
 const (
 	lockTTL  = 300 * time.Millisecond // a lock that nobody renews is free again after this
-	lockWait = 2 * time.Second        // a buyer who waits longer is sent away with 409 and Retry-After
+	lockWait = 2 * time.Second        // a buyer who waits longer gets 409 with Retry-After
 )
 
-// A way is one way to guard a purchase. The sale is held three times, and the guard in front of the
-// handler is all that differs.
+// A way is one way to guard a purchase. The three sales differ only in the guard in front of the
+// handler.
 type way struct {
 	name  string
 	guard func(*shop) gin.HandlerFunc
@@ -30,14 +30,13 @@ var ways = []way{
 	{"latchkit", latchkit},
 }
 
-// noLock lets everybody in. Two buyers read the same stock and write the same stock-1: two sales,
-// one item.
+// noLock lets all buyers in. Two buyers read the same stock and write the same stock-1: two sales
+// of one item.
 func noLock(*shop) gin.HandlerFunc {
 	return func(c *gin.Context) { c.Next() }
 }
 
-// setnxDel is the lock that everybody writes first. It works until one handler is slower than the
-// TTL.
+// setnxDel is the usual first lock. It works until one handler is slower than the TTL.
 func setnxDel(s *shop) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, key := c.Request.Context(), "{flashsale}:naive:"+c.Param("id")
@@ -56,18 +55,18 @@ func setnxDel(s *shop) gin.HandlerFunc {
 				return
 			}
 		}
-		// First mistake: nobody renews the lock. After lockTTL the next buyer is let in beside this
-		// one. Second mistake: this handler is never told. It goes on and writes a stock that it
-		// read long ago.
+		// First mistake: no watchdog renews the lock, so after lockTTL the next buyer enters beside
+		// this one. Second mistake: this handler does not learn of the loss. It continues, and
+		// writes a stock that it read long ago.
 		c.Next()
-		// Third mistake: DEL deletes whatever lock is there, so after a slow purchase it is the
-		// next buyer's.
+		// Third mistake: DEL deletes any lock. After a slow purchase this is the lock of the next
+		// buyer.
 		s.redis.Del(context.WithoutCancel(ctx), key)
 	}
 }
 
-// latchkit is one line. The lock is renewed while the handler runs; should it be lost all the same,
-// the handler's context ends; and giving it up never touches the lock of somebody else.
+// latchkit is one line. It renews the lock while the handler runs. If the lock is lost, the
+// handler's context ends. The release never frees the lock of another buyer.
 func latchkit(s *shop) gin.HandlerFunc {
 	return ginlock.New(s.locks, "sku:{param.id}", ginlock.WithTTL(lockTTL), ginlock.WithWait(lockWait))
 }

@@ -1,10 +1,10 @@
-// Flashsale holds the same sale three times: without a lock, with the lock that everybody writes
-// first, and with latchkit. Then it counts what was sold. Run it from the root of the repository,
+// Flashsale holds the same sale three times: without a lock, with the usual first lock (SETNX +
+// DEL), and with latchkit. Then it counts the sold items. Run it from the root of the repository;
 // nothing has to be installed:
 //
 //	go run ./examples/flashsale
 //
-// Read locks.go first: the three ways stand there side by side.
+// Read locks.go first: it has the three ways side by side.
 package main
 
 import (
@@ -26,8 +26,7 @@ func start() int {
 	if isBranch() {
 		return branchMain(os.Stdin, os.Stdout, os.Stderr)
 	}
-	// Whatever ends the program early, a closed terminal or a "| head" included, it tidies up
-	// first.
+	// An early end, also by a closed terminal or "| head", still cleans up.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// A branch is a shop, seen from the buyers: an address, in this process or in another one.
+// A branch is the address of a shop, in this process or in another one.
 type branch struct {
 	url   string
 	close func(context.Context) error
 }
 
-// openBranches opens one shop in this process, or several in processes of their own. What it opened
-// before an error is returned beside it.
+// openBranches opens one shop in this process, or several in other processes. With an error it also
+// returns the shops that it has opened.
 func openBranches(ctx context.Context, cfg shopConfig, procs int) ([]branch, error) {
 	if procs == 1 {
 		s, err := openShop(ctx, cfg)
@@ -53,8 +53,8 @@ func closeBranches(ctx context.Context, branches []branch) error {
 	return errors.Join(errs...)
 }
 
-// branchVariable tells this program that it is a branch: a child that sells, and talks to its
-// parent over pipes.
+// branchVariable marks this process as a branch: a child that sells, connected to its parent by
+// pipes.
 //
 //	stdin    a shopConfig; its end closes the shop, also when the parent dies
 //	stdout   the URL, once the shop is open
@@ -103,7 +103,7 @@ func startBranch(ctx context.Context, cfg shopConfig) (branch, error) {
 	return branch{strings.TrimSpace(url), stop}, nil
 }
 
-// branchMain is what a branch does instead of main.
+// branchMain is the main function of a branch.
 func branchMain(stdin io.Reader, stdout, stderr io.Writer) int {
 	signal.Ignore(os.Interrupt) // Ctrl-C goes to parent and child; the parent decides when the child is done
 	if err := runBranch(context.Background(), stdin, stdout); err != nil {

@@ -16,7 +16,7 @@ func openRedis(ctx context.Context, url string) (*redis.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
 	}
-	logging.Disable() // go-redis would print each failed attempt; the error that it returns says it all
+	logging.Disable() // go-redis would log each failed attempt; its error shows the failure
 	client := redis.NewClient(options)
 	if err := client.Ping(ctx).Err(); err != nil {
 		_ = client.Close()
@@ -25,9 +25,8 @@ func openRedis(ctx context.Context, url string) (*redis.Client, error) {
 	return client, nil
 }
 
-// A localRedis is a Redis inside this process, so that the demo needs nothing installed. It is good
-// enough to try things out, and never the server to prove that a lock is safe: for that, give a
-// real one with -redis.
+// A localRedis is a Redis inside this process, so the demo needs no installation. It is enough for
+// a demonstration. It cannot prove that a lock is safe: for that, use a real one with -redis.
 type localRedis struct {
 	server *miniredis.Miniredis
 	stop   chan struct{}
@@ -36,14 +35,13 @@ type localRedis struct {
 
 const (
 	clockTick = time.Millisecond
-	// A clock that makes up for lost time in small steps only falls behind when this process gets
-	// no processor, instead of expiring at once what its owner, in the same process, had no chance
-	// to renew.
+	// When this process gets no processor, its keys must not expire before their owner, in the same
+	// process, had a chance to renew them. So the clock makes up for lost time only in small steps.
 	clockStep = 10 * clockTick
 )
 
-// startRedis starts a server whose clock runs. By itself miniredis expires nothing: it is made for
-// tests, where time stands still.
+// startRedis starts a server with a running clock. miniredis is made for tests with a fixed time,
+// so by itself it expires no keys.
 func startRedis() (*localRedis, error) {
 	server, err := miniredis.Run()
 	if err != nil {

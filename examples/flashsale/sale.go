@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// A result is what one sale came to.
+// A result has the numbers of one sale.
 type result struct {
 	way      string
 	sold     int // orders in the database
 	oversold int // orders beyond the stock
-	soldOut  int // buyers who were told that nothing is left
-	gaveUp   int // buyers who were refused too often
-	refused  int // 409s, those included that were followed by another try
+	soldOut  int // buyers who found no item left
+	gaveUp   int // buyers who gave up after too many refusals
+	refused  int // 409s, also those followed by another try
 	failed   []error
-	p50, p99 time.Duration // what buyers waited, from the click to their last answer
+	p50, p99 time.Duration // the wait of a buyer, from the click to the last reply
 	took     time.Duration
 }
 
-// A venue is where sales take place: the servers that all shops use, known to answer.
+// A venue is the servers that all shops use. They have answered once.
 type venue struct {
 	redis, dsn string
 	closers    []func()
 }
 
-// prepare starts the servers that were not given, and asks those that were.
+// prepare starts the servers that the flags do not name, and checks that the others answer.
 func (s *sale) prepare(ctx context.Context) (*venue, error) {
 	v := &venue{redis: s.redis, dsn: s.dsn}
 	if err := v.open(ctx); err != nil {
@@ -77,11 +77,11 @@ func (v *venue) close() {
 	}
 }
 
-// hold holds the sale in each of the three ways, one after the other, and hands over each result as
-// it comes. request is what -trace shows; nil without it.
+// hold holds the sale in each of the three ways, one after the other, and passes each result to
+// done. request is the purchase that -trace shows; nil without -trace.
 func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) (results []result, request *node, err error) {
 	for i := range ways {
-		trace := s.trace && i == len(ways)-1 // of the last one, latchkit
+		trace := s.trace && i == len(ways)-1 // the last way, latchkit
 		cfg := shopConfig{Way: i, Redis: v.redis, DSN: v.dsn, Seed: s.seed, Trace: trace}
 		r, n, err := s.once(ctx, cfg, bar)
 		if err != nil {
@@ -138,14 +138,14 @@ func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, re
 	return r, request, err
 }
 
-// count puts what the buyers say into numbers.
+// count adds up the results of the buyers.
 func (s *sale) count(ends []end) (r result) {
 	waits := make([]time.Duration, len(ends))
 	for i, e := range ends {
 		waits[i] = e.waited
 		r.refused += e.refused
 		switch e.how {
-		case gotIt: // counted in the database, where it is true
+		case gotIt: // the database has the true count
 		case soldOut:
 			r.soldOut++
 		case gaveUp:
@@ -159,7 +159,7 @@ func (s *sale) count(ends []end) (r result) {
 	return r
 }
 
-// check is -assert: what must be true of every run, on every machine.
+// check is -assert: conditions that hold in every run on every machine.
 func check(s *sale, results []result) error {
 	var errs []error
 	none, ours := results[0], results[len(results)-1]

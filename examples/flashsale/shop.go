@@ -15,8 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// shopConfig is all that a shop must be told. It travels as JSON to the shops in processes of their
-// own.
+// shopConfig is the configuration of a shop. Shops in other processes receive it as JSON.
 type shopConfig struct {
 	Way   int // in ways
 	Redis string
@@ -32,7 +31,7 @@ type shop struct {
 	store  *store
 	redis  *redis.Client
 	locks  *locker.Engine
-	tracer *tracer // nil: no traces are wanted
+	tracer *tracer // nil: no traces
 	server *http.Server
 	url    string
 }
@@ -76,8 +75,8 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 	return nil
 }
 
-// close ends what open began, in the other order: first the requests, then what they use. It does
-// so also when ctx has ended.
+// close ends the requests first, and then the resources that they use. It also works when ctx has
+// ended.
 func (s *shop) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -110,8 +109,8 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 	return r
 }
 
-// buy sells one item: read the stock, take the money, write the stock. Nothing in it knows of
-// locks; ctx ends when the lock is lost, and with it the transaction.
+// buy sells one item: it reads the stock, takes the money, and writes the stock. It contains no
+// locks. ctx ends when the lock is lost, and with it the transaction.
 func (s *shop) buy(c *gin.Context) {
 	ctx, sku := c.Request.Context(), c.Param("id")
 	buyer, err := strconv.Atoi(c.Query("buyer"))
@@ -139,7 +138,7 @@ func (s *shop) buy(c *gin.Context) {
 	c.Status(http.StatusCreated)
 }
 
-// charge takes the money, which takes the time that the payment of this buyer always takes.
+// charge takes the money. The payment of a buyer takes the same time in each sale.
 func (s *shop) charge(ctx context.Context, buyer int) error {
 	ctx, end := step(ctx, "charge the card")
 	defer end()
@@ -149,7 +148,7 @@ func (s *shop) charge(ctx context.Context, buyer int) error {
 // work is how long the payment of a buyer takes: 2 to 8 ms, but one in twenty is slow, slower than
 // a lock's TTL.
 func work(seed uint64, buyer int) time.Duration {
-	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // the same work in every run is what is wanted
+	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // every run must have the same work
 	if r.IntN(20) == 0 {
 		return 3*lockTTL/2 + time.Duration(r.Int64N(int64(lockTTL)))
 	}
@@ -168,8 +167,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fail answers that nothing was bought. When ctx has ended it leaves the reply open, because then
-// the guard knows better what happened: the lock was lost.
+// fail replies that no item was bought. When ctx has ended it writes no reply, because the guard
+// then replies that the lock was lost.
 func (s *shop) fail(c *gin.Context, err error) {
 	if c.Request.Context().Err() != nil {
 		c.Status(http.StatusServiceUnavailable)

@@ -32,7 +32,7 @@ var (
 )
 
 // A store is the shop's database: a stock that is read and then written, and a list of orders. The
-// orders are the truth: what was sold is how many there are, whatever the stock says.
+// number of orders is the number of sold items, whatever the stock is.
 type store struct{ db *sql.DB }
 
 // openStore opens dsn: a PostgreSQL URL, or else the path of an SQLite file.
@@ -45,7 +45,7 @@ func openStore(ctx context.Context, dsn string) (*store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	// Few connections do for many handlers: none is kept between reading the stock and writing it.
+	// A few connections serve many handlers, because no handler keeps one between read and write.
 	db.SetMaxOpenConns(4)
 	db.SetMaxIdleConns(4)
 	if err := db.PingContext(ctx); err != nil {
@@ -55,9 +55,9 @@ func openStore(ctx context.Context, dsn string) (*store, error) {
 	return &store{db}, nil
 }
 
-// sqliteURL makes SQLite fit for several processes: with WAL, readers and a writer work side by
-// side, and whoever finds the file busy waits. Nobody needs these orders after a power cut, so
-// nothing waits for the disk.
+// sqliteURL configures SQLite for several processes. With WAL, readers and a writer work at the
+// same time, and a process that finds the file busy waits. The orders need not survive a power cut,
+// so no write waits for the disk.
 func sqliteURL(path string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() +
 		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
@@ -65,7 +65,7 @@ func sqliteURL(path string) string {
 
 func (s *store) close() error { return s.db.Close() }
 
-// migrate creates the tables, unless they are there.
+// migrate creates the tables, unless they exist.
 func (s *store) migrate(ctx context.Context) error {
 	if _, err := s.db.ExecContext(ctx, schema); err != nil {
 		return fmt.Errorf("create the tables: %w", err)
@@ -89,9 +89,8 @@ func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
 	return left, err
 }
 
-// sell writes an order and how many items are left after it, in one transaction: either both are
-// there or none. That does not help against overselling, because left was worked out from a stock
-// that was read before.
+// sell writes an order and the remaining stock in one transaction: both or neither. This does not
+// prevent overselling, because left was computed from a stock that was read before.
 func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
 	ctx, end := step(ctx, "write order and stock")
 	defer end()
@@ -115,7 +114,7 @@ func (s *store) sold(ctx context.Context, sku string) (n int, err error) {
 	return n, err
 }
 
-// clear removes what a sale has written.
+// clear removes the rows of a sale.
 func (s *store) clear(ctx context.Context, sku string) error {
 	for _, query := range []string{stockClear, orderClear} {
 		if _, err := s.db.ExecContext(ctx, query, sku); err != nil {

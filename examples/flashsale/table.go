@@ -22,12 +22,12 @@ func printRow(w io.Writer, r result) {
 		millis(r.p50), millis(r.p99), fmt.Sprintf("%.1f s", r.took.Seconds()))
 }
 
-// printFoot says how to read the table, and what to see in it.
+// printFoot explains the columns, and sums the table up.
 func printFoot(w io.Writer, s *sale, results []result) {
 	fmt.Fprintf(w, `
   sold      orders in the database
   oversold  orders beyond the stock of %d
-  sold out  buyers who were told that nothing is left
+  sold out  buyers who found no item left
   gave up   buyers who were refused %d times
   refused   answers 409 with Retry-After; the buyer comes back later
   wait      from a buyer's first click to the last answer
@@ -41,20 +41,20 @@ func printFoot(w io.Writer, s *sale, results []result) {
 	fmt.Fprintln(w, verdict(s, results))
 }
 
-// verdict says in a sentence, of a line for each row, what the numbers show.
+// verdict sums the numbers up, in one line for each row.
 func verdict(s *sale, results []result) string {
 	none, naive, ours := results[0], results[1], results[2]
 	stock := min(s.items, s.buyers)
 	var first, second, third string
 	if none.oversold > 0 {
-		first = fmt.Sprintf("Without a lock, %d of %d items were sold", none.sold, s.items)
+		first = fmt.Sprintf("Without a lock the shop sold %d items out of a stock of %d", none.sold, s.items)
 	} else {
-		first = "Without a lock nothing was oversold this time, because there was no crowd"
+		first = "Without a lock the shop oversold nothing this time: too few buyers met"
 	}
 	if naive.oversold > 0 {
-		second = fmt.Sprintf("SETNX + DEL oversold %d, because it ran out under slow payments", naive.oversold)
+		second = fmt.Sprintf("SETNX + DEL oversold %d: the lock expired during slow payments", naive.oversold)
 	} else {
-		second = "SETNX + DEL got away with it this time"
+		second = "SETNX + DEL oversold nothing this time"
 	}
 	if ours.sold == stock {
 		third = fmt.Sprintf("latchkit, with the same TTL, sold exactly %d", stock)
@@ -71,7 +71,7 @@ func millis(d time.Duration) string {
 	return fmt.Sprintf("%.0f ms", d.Seconds()*1000)
 }
 
-// printTrace prints a request's spans as a tree, each with its part of the request's time.
+// printTrace prints the spans of a request as a tree, each with its share of the request's time.
 func printTrace(w io.Writer, request *node) {
 	if request == nil {
 		fmt.Fprintln(w, "\nNo purchase waited for the lock, so there is no trace to show; try more -buyers.")

@@ -16,8 +16,8 @@ func TestTableSaysWhatTheNumbersShow(t *testing.T) {
 		want    string
 	}{
 		{"as usual", []result{none, naive, {way: "latchkit", sold: 100}},
-			"Without a lock, 300 of 100 items were sold;\nSETNX + DEL oversold 62, because it ran out under slow payments;\nlatchkit, with the same TTL, sold exactly 100."},
-		{"a lucky naive lock", []result{none, {way: "SETNX + DEL", sold: 100}, {way: "latchkit", sold: 100}}, "got away with it this time"},
+			"Without a lock the shop sold 300 items out of a stock of 100;\nSETNX + DEL oversold 62: the lock expired during slow payments;\nlatchkit, with the same TTL, sold exactly 100."},
+		{"a lucky naive lock", []result{none, {way: "SETNX + DEL", sold: 100}, {way: "latchkit", sold: 100}}, "SETNX + DEL oversold nothing this time"},
 		{"a defect", []result{none, naive, {way: "latchkit", sold: 101, oversold: 1}}, "latchkit sold 101 instead of 100."},
 	} {
 		if got := verdict(s, test.results); !strings.Contains(got, test.want) {

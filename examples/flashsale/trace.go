@@ -19,7 +19,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// A tracer keeps the spans of one shop in memory, where a real service would export them.
+// A tracer keeps the spans of one shop in memory. A real service would export them.
 type tracer struct {
 	provider *sdk.TracerProvider
 	mu       sync.Mutex
@@ -83,7 +83,7 @@ func (n *node) find(prefix string) *node {
 	return nil
 }
 
-// lockWait is how long the request stood in front of the lock.
+// lockWait is the time that the request waited for the lock.
 func (n *node) lockWait() time.Duration {
 	if acquire := n.find("acquire "); acquire != nil {
 		return acquire.Took
@@ -91,14 +91,14 @@ func (n *node) lockWait() time.Duration {
 	return 0
 }
 
-// waited says whether the request found the lock held by somebody else, and got it in the end.
+// waited reports whether another buyer held the lock first, and the request got it in the end.
 func (n *node) waited() bool {
 	acquire := n.find("acquire ")
 	return acquire != nil && acquire.Attributes["latchkit.lock.result"] == "acquired" &&
 		acquire.Attributes["latchkit.lock.wait.duration"] != ""
 }
 
-// longer compares two requests, of which the nil one is the shortest.
+// longer compares the durations of two requests; nil is shorter than any request.
 func longer(a, b *node) int {
 	took := func(n *node) time.Duration {
 		if n == nil {
@@ -109,8 +109,7 @@ func longer(a, b *node) int {
 	return cmp.Compare(took(a), took(b))
 }
 
-// show answers GET /trace with the slowest purchase that waited for the lock, null when there is
-// none.
+// show answers GET /trace with the slowest purchase that waited for the lock, or with null.
 func (t *tracer) show(c *gin.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +122,7 @@ func (t *tracer) show(c *gin.Context) {
 	c.JSON(http.StatusOK, slowest)
 }
 
-// trees puts spans into the spans that they are part of, and returns those that are part of none.
+// trees puts each span below its parent, and returns the spans without a parent.
 func trees(spans []sdk.ReadOnlySpan) (roots []*node) {
 	nodes := make(map[trace.SpanID]*node, len(spans))
 	for _, s := range spans {

@@ -1,6 +1,6 @@
-// Command gin-checkout is a small shop on Gin whose routes are guarded by a table of rules and
-// whose checkout may be sent twice. Without arguments it makes a tour: it starts itself and a Redis
-// in this process, plays its clients, and prints what they get. With -listen it serves, for curl.
+// Command gin-checkout is a small shop on Gin. A table of rules guards its routes, and a client may
+// repeat a checkout. Without arguments it makes a tour: it starts the shop and a Redis in this
+// process, plays the clients, and prints their replies. With -listen it serves, for curl.
 //
 //	go run ./examples/gin-checkout
 //	go run ./examples/gin-checkout -listen localhost:8080 -redis redis://localhost:6379
@@ -25,11 +25,11 @@ import (
 )
 
 func main() {
-	listen := flag.String("listen", "", "serve here, such as localhost:8080, instead of making the tour")
-	url := flag.String("redis", "", "the Redis to serve with, such as redis://localhost:6379; by default one inside this process")
+	listen := flag.String("listen", "", "serve at this `address`, such as localhost:8080, instead of making the tour")
+	url := flag.String("redis", "", "the `URL` of a Redis, such as redis://localhost:6379 (default: one inside this process)")
 	flag.Parse()
 	gin.SetMode(gin.ReleaseMode)
-	logging.Disable() // go-redis would print each failed attempt; the replies say it all
+	logging.Disable() // go-redis would log each failed attempt; the replies show the failure
 
 	var err error
 	if *listen == "" {
@@ -66,7 +66,7 @@ func serve(listen, url string) error {
 	defer cancel()
 	shutDown := make(chan error, 1)
 	context.AfterFunc(stopping, func() {
-		s.stop() // first: requests that wait for a lock are answered, and those that hold one finish
+		s.stop() // first: requests that wait for a lock get 503, and requests that hold one finish
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		shutDown <- server.Shutdown(ctx)

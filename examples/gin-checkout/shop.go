@@ -21,7 +21,7 @@ import (
 //go:embed rules.yaml
 var rulesText []byte
 
-// A shop sells what is in a cart. Its handlers know nothing of locks.
+// A shop sells the content of a cart. Its handlers contain no locks.
 type shop struct {
 	engine *gin.Engine
 	locker *locker.Engine
@@ -58,8 +58,8 @@ func newShop(client *redis.Client, charge func(ctx context.Context, cart string)
 	return s, validate()
 }
 
-// authenticate stands for your own authentication. What it finds out is a claim; a client cannot
-// choose it. Here a token is the customer's name.
+// authenticate stands for your own authentication. Its result is a claim, which a client cannot
+// choose. In this example the token is the customer's name.
 func authenticate(c *gin.Context) {
 	customer, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	if !ok || customer == "" {
@@ -73,8 +73,8 @@ func authenticate(c *gin.Context) {
 func claims(c *gin.Context) map[string]any { return map[string]any{"sub": c.GetString("customer")} }
 
 // stop closes the Locker. Call it before the server's Shutdown: then requests that wait for a lock
-// are answered 503 at once, and those that hold one finish. It takes a second at most; a lock that
-// is left expires by itself.
+// get 503 at once, and requests that hold one finish. It takes at most a second; a lock that is
+// still held then expires by itself.
 func (s *shop) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -82,7 +82,7 @@ func (s *shop) stop() {
 }
 
 func (s *shop) checkout(c *gin.Context) {
-	if err := s.charge(c.Request.Context(), c.Param("id")); err != nil { // ends if the lock is lost
+	if err := s.charge(c.Request.Context(), c.Param("id")); err != nil { // its ctx ends if the lock is lost
 		c.JSON(http.StatusBadGateway, gin.H{"error": "the bank does not answer"})
 		return
 	}

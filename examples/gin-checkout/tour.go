@@ -18,9 +18,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// tour plays the clients of a shop and writes what they send and get.
+// tour plays the clients of a shop, and prints their requests and replies.
 func tour(out io.Writer) error {
-	spans := tracetest.NewSpanRecorder() // any service's SDK; a real one exports
+	spans := tracetest.NewSpanRecorder() // a real service has an exporter
 	otel.SetTracerProvider(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
 
 	server, err := miniredis.Run()
@@ -33,7 +33,7 @@ func tour(out io.Writer) error {
 
 	paying, paid := make(chan struct{}), make(chan struct{})
 	s, err := newShop(client, func(_ context.Context, cart string) error {
-		if cart == "42" { // the bank takes its time
+		if cart == "42" { // a slow payment
 			close(paying)
 			<-paid
 		}
@@ -47,7 +47,7 @@ func tour(out io.Writer) error {
 	defer web.Close()
 	v := &visitor{url: web.URL, out: out}
 
-	v.say("A cart is being paid; a second click, and another cart.")
+	v.say("Cart 42 is being paid. A second click on it is refused, and cart 43 is served.")
 	first := make(chan string)
 	go func() { first <- v.send(checkout("42", "key-1")) }()
 	<-paying
@@ -56,28 +56,28 @@ func tour(out io.Writer) error {
 	close(paid)
 	v.print(checkout("42", "key-1"), <-first)
 
-	v.say("The reply got lost, and the client sends the same request again: it is answered, and not run again.")
+	v.say("A reply was lost, and the client repeats the request: it gets the stored reply, and the handler does not run.")
 	v.show(checkout("43", "key-3"))
 
-	v.say("That key with another request.")
+	v.say("Another request with the same Idempotency-Key is refused.")
 	v.show(checkout("44", "key-3"))
 
-	v.say("A part that a rule needs is missing or wrong.")
+	v.say("A value that a rule needs is missing or wrong.")
 	v.show(request{method: "PUT", path: "/carts/number-42/items"})
 	v.show(request{method: "POST", path: "/carts/42/checkout"})
 	v.show(request{method: "POST", path: "/reservations", body: `{"count": 2}`})
 
-	v.say("A lock on a member of the body, which the handler reads again.")
+	v.say("The key contains a member of the body; the handler can still read the body.")
 	v.show(request{method: "POST", path: "/reservations", body: `{"sku": "book", "count": 2}`})
 
 	v.say("A basket locks each of its articles.")
 	v.show(request{method: "POST", path: "/baskets", body: `{"items": [{"sku": "pen"}, {"sku": "book"}, {"sku": "ink"}]}`})
 
-	v.say("Redis is gone: without a lock nothing runs.")
+	v.say("Redis is down: no handler runs without its lock.")
 	server.Close()
 	v.show(request{method: "POST", path: "/reservations", body: `{"sku": "book", "count": 2}`})
 
-	v.say("What the first four requests left in the trace.")
+	v.say("The spans of the first four requests.")
 	web.Close() // waits for the ends of all requests
 	v.trace(spans.Ended(), 4)
 	return nil
@@ -90,7 +90,7 @@ func checkout(cart, key string) request {
 	return request{method: "POST", path: "/carts/" + cart + "/checkout", customer: "ann", key: key}
 }
 
-// A visitor is a client that shows what it does.
+// A visitor is a client that prints its requests and replies.
 type visitor struct {
 	url string
 	out io.Writer
@@ -111,8 +111,8 @@ func (v *visitor) print(r request, reply string) {
 	_, _ = fmt.Fprintf(v.out, "> %s\n< %s\n", line, reply)
 }
 
-// send returns the reply in a line: the status, what is of interest of the headers, and the body
-// without what differs from one run to the next.
+// send returns the reply in one line: the status, two headers, and the code of a problem or the
+// body. These are equal in every run.
 func (v *visitor) send(r request) string {
 	req, err := http.NewRequestWithContext(context.Background(), r.method, v.url+r.path, strings.NewReader(r.body))
 	if err != nil {
@@ -146,7 +146,7 @@ func (v *visitor) send(r request) string {
 	return strings.Join(words, "  ")
 }
 
-// trace prints the locks of the first n requests, in the order in which these began.
+// trace prints the spans of the locks of the first n requests, in the order of their start.
 func (v *visitor) trace(spans []sdk.ReadOnlySpan, n int) {
 	var requests []sdk.ReadOnlySpan
 	for _, s := range spans {

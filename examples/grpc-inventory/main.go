@@ -1,5 +1,5 @@
-// Command grpc-inventory is a gRPC service whose .proto file says under which locks its methods
-// run. The program starts two servers of the service, calls them, and prints what happens.
+// Command grpc-inventory is a gRPC service whose .proto file has the lock rules of its methods. The
+// program starts two servers of the service, calls them, and prints the results.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	url := flag.String("redis", "", "a real server, as in redis://localhost:6379; default: one inside this program")
+	url := flag.String("redis", "", "the `URL` of a Redis, such as redis://localhost:6379 (default: one inside this program)")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *url); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -22,7 +22,7 @@ func main() {
 	}
 }
 
-// run plays all scenes in order.
+// run runs all scenes in order.
 func run(ctx context.Context, out io.Writer, url string) error {
 	if url == "" {
 		own := miniredis.NewMiniRedis()

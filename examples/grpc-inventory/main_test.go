@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTranscript holds the program to what transcript.txt shows of it.
+// TestTranscript compares the output of the program with transcript.txt.
 func TestTranscript(t *testing.T) {
 	want, err := os.ReadFile("transcript.txt")
 	if err != nil {
@@ -17,6 +17,6 @@ func TestTranscript(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(out.Bytes(), want) {
-		t.Errorf("it says\n%s\nand not, as in transcript.txt,\n%s", out.Bytes(), want)
+		t.Errorf("the output is\n%s\nwant, from transcript.txt,\n%s", out.Bytes(), want)
 	}
 }

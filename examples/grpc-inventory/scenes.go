@@ -19,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// scenes are played on the same two servers.
+// scenes run on the same two servers.
 type scenes struct {
 	out        io.Writer
 	east, west *server
@@ -28,7 +28,7 @@ type scenes struct {
 
 func (s *scenes) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format+"\n", args...) }
 
-// said is how a call ended.
+// said returns the status of a call.
 func said(err error) string {
 	if reason, ok := grpclock.Reason(err); ok {
 		return fmt.Sprintf("%v, %s", status.Code(err), reason)
@@ -36,8 +36,8 @@ func said(err error) string {
 	return status.Code(err).String()
 }
 
-// busy lets two calls meet. The interceptor of the client repeats the second one when the server
-// asks for that.
+// busy sends two calls for the same key. The client's interceptor repeats the second one after the
+// delay that the server returns.
 func (s *scenes) busy(ctx context.Context) error {
 	s.say("Two boxes of the same item are packed at once")
 	var attempts atomic.Int32
@@ -69,26 +69,26 @@ func (s *scenes) busy(ctx context.Context) error {
 	}()
 	<-begun
 	_, err = hasty.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
-	s.say("  the second is refused: %s, to come back within %v", said(err), advice(err))
+	s.say("  the second call is refused: %s, retry after %v", said(err), advice(err))
 
 	second := make(chan error, 1)
 	go func() {
 		_, err := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 		second <- err
 	}()
-	for attempts.Load() == 0 && ctx.Err() == nil { // until it was refused once
+	for attempts.Load() == 0 && ctx.Err() == nil { // until the server has refused it once
 		time.Sleep(time.Millisecond)
 	}
 	close(finish)
-	s.say("  the first is packed: %s", said(<-first))
+	s.say("  the first call finishes: %s", said(<-first))
 	err = <-second
-	s.say("  who retries comes when told to, with its call no. %d: %s", attempts.Load(), said(err))
+	s.say("  a client that retries succeeds with call no. %d: %s", attempts.Load(), said(err))
 	return nil
 }
 
-// crowd lets many calls run for few items, on both servers.
+// crowd sends many calls for few items to both servers.
 func (s *scenes) crowd(ctx context.Context) error {
-	s.say("50 calls on two servers want one of %d items each", *s.goods["screws"])
+	s.say("50 calls to two servers request one item each, and there are %d items", *s.goods["screws"])
 	var clients []inventory.InventoryClient
 	for _, to := range []*server{s.east, s.west} {
 		c, err := s.west.dial(to)
@@ -118,9 +118,9 @@ func (s *scenes) crowd(ctx context.Context) error {
 	return nil
 }
 
-// basket lets calls meet that want several items each, in any order.
+// basket sends calls that lock several items each, in different orders.
 func (s *scenes) basket(ctx context.Context) error {
-	s.say("30 baskets of three items each, which overlap")
+	s.say("30 baskets of the same three items are reserved at once")
 	client, err := s.west.dial(s.east)
 	if err != nil {
 		return err
@@ -140,13 +140,13 @@ func (s *scenes) basket(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	s.say("  reserved under %d locks, and %d bolts, %d nuts and %d nails are left", locks.Load(), *s.goods["bolts"], *s.goods["nuts"], *s.goods["nails"])
+	s.say("  the calls held %d locks in all; %d bolts, %d nuts and %d nails are left", locks.Load(), *s.goods["bolts"], *s.goods["nuts"], *s.goods["nails"])
 	return nil
 }
 
-// shutdown stops a server in good order while a call holds a lock and another one waits for it.
+// shutdown stops a server gracefully while a call holds a lock and another one waits for it.
 func (s *scenes) shutdown(ctx context.Context) error {
-	s.say("A server shuts down while one call works and one waits")
+	s.say("A server shuts down while one call works and another one waits")
 	client, err := s.west.dial(s.east)
 	if err != nil {
 		return err
@@ -166,13 +166,13 @@ func (s *scenes) shutdown(ctx context.Context) error {
 	}()
 	time.Sleep(100 * time.Millisecond) // until the second call waits
 	go func() { stopped <- s.east.shutdown(ctx) }()
-	s.say("  the one that waits is refused at once: %s", said(<-waiting))
+	s.say("  the waiting call is refused at once: %s", said(<-waiting))
 	close(finish)
-	s.say("  the one that works finishes: %s", said(<-working))
+	s.say("  the working call finishes: %s", said(<-working))
 	return <-stopped
 }
 
-// advice is when a refused client shall come back, in whole seconds.
+// advice is the delay before a refused client should retry, in whole seconds.
 func advice(err error) time.Duration {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {
@@ -182,9 +182,9 @@ func advice(err error) time.Duration {
 	return 0
 }
 
-// caller lets a call run under its caller's lock.
+// caller runs a call under the lock of its caller.
 func (s *scenes) caller(ctx context.Context) error {
-	s.say("A box is packed by one server, which reserves the item at the other")
+	s.say("One server packs a box, and reserves the item at the other server under the same key")
 	client, err := s.west.dial(s.east)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func (s *scenes) caller(ctx context.Context) error {
 	}
 	s.east.other, s.east.packing = other, nil
 	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
-	s.say("  without a delegation it waits for itself: %v", status.Code(err))
+	s.say("  without a delegation the call waits for its own lock: %v", status.Code(err))
 
 	sender, err := delegate.NewSender()
 	if err != nil {
@@ -209,18 +209,18 @@ func (s *scenes) caller(ctx context.Context) error {
 		return err
 	}
 	var token []byte
-	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) } // as somebody who can read along
+	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) } // as an eavesdropper could
 	s.east.trace.forget()
 	s.west.trace.forget()
 	r, packed := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 	if err != nil {
 		return err
 	}
-	s.say("  with one: %s, under one lock: %v", said(packed), r.GetFence() != 0 && r.GetFence() == r.GetReserveFence())
-	s.say("    the trace of one:   %s", s.east.trace)
-	s.say("    and of the other:   %s", s.west.trace)
+	s.say("  with a delegation: %s, under one lock: %v", said(packed), r.GetFence() != 0 && r.GetFence() == r.GetReserveFence())
+	s.say("    spans of the first server:   %s", s.east.trace)
+	s.say("    spans of the second server:  %s", s.west.trace)
 	_, err = other.Reserve(metadata.AppendToOutgoingContext(ctx, delegate.MetadataKey, string(token)), &inventory.ReserveRequest{Sku: "screws"})
-	s.say("  who shows the delegation when the box is packed: %s", said(err))
+	s.say("  the same delegation after the call has ended: %s", said(err))
 	return nil
 }
 

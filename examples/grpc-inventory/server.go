@@ -15,16 +15,16 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// server is one process of the service, but for the process.
+// server has everything that one process of the service would have.
 type server struct {
 	*service
 	addr     string
 	trace    *trace
-	shutdown func(ctx context.Context) error // in good order
+	shutdown func(ctx context.Context) error // gracefully
 	ends     []func()
 }
 
-// start serves on a free port. The first half is what the locks need.
+// start serves on a free port. The locks need the first half of it.
 func start(client *redis.Client, goods goods) (s *server, err error) {
 	s = &server{service: &service{goods: goods}, trace: new(trace)}
 	defer func() {
@@ -43,7 +43,7 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	}
 	g := grpc.NewServer(options...)
 	inventory.RegisterInventoryServer(g, s.service)
-	if err := rules.Bind(g); err != nil { // mistakes in the .proto file, and methods that nothing guards
+	if err := rules.Bind(g); err != nil { // mistakes in the .proto file, and rules without an interceptor
 		return s, err
 	}
 	s.shutdown = func(ctx context.Context) error {
@@ -65,14 +65,14 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	return s, nil
 }
 
-// stop ends the server without waiting for anybody.
+// stop ends the server without waiting for calls.
 func (s *server) stop() {
 	for _, end := range slices.Backward(s.ends) {
 		end()
 	}
 }
 
-// delegating returns the option that lets calls to another server run under the locks of their
+// delegating returns the option with which calls to another server run under the locks of their
 // caller.
 func delegating(to *server, sender *delegate.Sender) (grpc.DialOption, error) {
 	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, to.addr))

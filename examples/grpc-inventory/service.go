@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// goods are the stock. No mutex guards a count: only the locks of the calls do.
+// goods are the stock. Only the locks of the calls guard a count; there is no mutex.
 type goods map[string]*int32
 
 func newGoods(n int32, skus ...string) goods {
@@ -23,7 +23,7 @@ func newGoods(n int32, skus ...string) goods {
 	return g
 }
 
-// service is the inventory. Nothing in it takes a lock.
+// service is the inventory. Its code takes no locks.
 type service struct {
 	inventory.UnimplementedInventoryServer
 	goods   goods
@@ -44,7 +44,7 @@ func (s *service) Reserve(ctx context.Context, r *inventory.ReserveRequest) (*in
 	return &inventory.ReserveReply{Left: left, Fence: fence(ctx)}, nil
 }
 
-// left is what would be left of an item.
+// left is the stock of an item after the request.
 func (s *service) left(r *inventory.ReserveRequest) (int32, error) {
 	stock, ok := s.goods[r.GetSku()]
 	if !ok {

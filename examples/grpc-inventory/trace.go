@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// trace is what a server's spans go to. A real one has an exporter in its place; the locks need
+// trace records the spans of a server. A real server has an exporter in its place; the locks need
 // only their Observer.
 type trace struct {
 	once  sync.Once
@@ -31,10 +31,10 @@ func (t *trace) observer() locker.Observer {
 	return t.looks
 }
 
-// forget begins anew.
+// forget drops the recorded spans.
 func (t *trace) forget() { t.spans.Reset() }
 
-// String is the spans in the order of their ends, each with its result.
+// String lists the spans in the order of their ends, each with its result.
 func (t *trace) String() string {
 	var lines []string
 	for _, s := range t.spans.Ended() {

@@ -1,5 +1,4 @@
-// Command sql-gorm takes one order from a stock on PostgreSQL with GORM: DoWith needs the few lines
-// of tx.
+// Command sql-gorm takes one item from a stock on PostgreSQL with GORM, through gormlock.
 //
 //	go run ./examples/sql-gorm -dsn postgres://localhost/shop -redis redis://localhost:6379
 package main
@@ -19,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Stock is how many items of an article are left.
+// Stock is the number of remaining items of an article.
 type Stock struct {
 	SKU      string `gorm:"primaryKey"`
 	LeftOver int

@@ -1,7 +1,7 @@
-// Command sql-outbox enqueues a job if and only if the transaction that asks for it commits. The
-// job is written into a table of the same database, the outbox, in the same transaction; a relay
-// moves it to asynq. Two relays may run, one may be killed at any moment, and Redis may lose
-// everything: each order is paid once, and its mail is sent.
+// Command sql-outbox enqueues a job if and only if the transaction of the job commits. The
+// transaction writes the job into a table of the same database, the outbox. A relay moves the job
+// to asynq. Two relays may run, a relay may be killed at any moment, and Redis may lose its data:
+// each order is paid once, and its mail is sent.
 //
 //	go run ./examples/sql-outbox
 package main
@@ -25,15 +25,15 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// shop has orders that are paid, and mails about them.
+// shop pays orders and sends mails about them.
 type shop struct {
 	db    *sql.DB
 	l     locker.Locker
 	queue *asynq.Client
 }
 
-// pay pays an order once, however often it is called, and asks for a mail about it. fails is what
-// happens at the end of the work: then there is no payment, and no mail.
+// pay pays an order once, however often it is called, and requests a mail about it. A non-nil fails
+// is an error at the end of the work: then there is no payment and no mail.
 func (s *shop) pay(ctx context.Context, order string, fails error) error {
 	work := func(ctx context.Context, tx *sqllock.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO payments (order_id) VALUES (?)", order); err != nil {
@@ -47,9 +47,9 @@ func (s *shop) pay(ctx context.Context, order string, fails error) error {
 	return sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "order:" + order}, work, sqllock.WithOperation("pay:"+order))
 }
 
-// relay moves the jobs of the outbox to the queue, and returns how many. The job's id is that of
-// the task: a relay that is killed after it has enqueued, and before it has deleted, enqueues it
-// again, and asynq refuses the second one.
+// relay moves the jobs of the outbox to the queue, and returns their number. The id of a job is the
+// id of its task. If a relay is killed after it has enqueued a job and before it has deleted the
+// row, the next relay enqueues the job again, and asynq refuses the second task.
 func (s *shop) relay(ctx context.Context) (moved int, err error) {
 	err = sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "outbox"}, func(ctx context.Context, tx *sqllock.Tx) error {
 		jobs, err := jobsOf(ctx, tx)
@@ -133,15 +133,15 @@ func run(ctx context.Context, out io.Writer) error {
 	return s.story(ctx, out, server.FlushAll)
 }
 
-// story pays orders, and prints what became of them.
+// story pays orders, and prints the results.
 func (s *shop) story(ctx context.Context, out io.Writer, forget func()) error {
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
-		{"the payment of 4711 fails", func() error { return s.pay(ctx, "4711", errors.New("the bank says no")) }},
+		{"the payment of 4711 fails", func() error { return s.pay(ctx, "4711", errors.New("the bank refuses")) }},
 		{"4711 is paid", func() error { return s.pay(ctx, "4711", nil) }},
-		{"Redis loses everything, and 4711 is paid again", func() error { forget(); return s.pay(ctx, "4711", nil) }},
+		{"Redis loses its data, and 4711 is paid again", func() error { forget(); return s.pay(ctx, "4711", nil) }},
 	} {
 		said := "done"
 		if err := step.do(); errors.Is(err, locker.ErrDone) {
@@ -158,7 +158,7 @@ func (s *shop) story(ctx context.Context, out io.Writer, forget func()) error {
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(out, "the relay has enqueued %d mails\n", moved); err != nil {
+		if _, err := fmt.Fprintf(out, "mails that the relay has enqueued: %d\n", moved); err != nil {
 			return err
 		}
 	}
@@ -166,6 +166,6 @@ func (s *shop) story(ctx context.Context, out io.Writer, forget func()) error {
 	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM payments").Scan(&payments); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%d payment was made\n", payments)
+	_, err := fmt.Fprintf(out, "payments: %d\n", payments)
 	return err
 }

@@ -1,4 +1,4 @@
-// Command sql-pgx takes one order from a stock on PostgreSQL with pgx itself, without database/sql.
+// Command sql-pgx takes one item from a stock on PostgreSQL with pgx, without database/sql.
 //
 //	go run ./examples/sql-pgx -dsn postgres://localhost/shop -redis redis://localhost:6379
 package main

@@ -26,8 +26,8 @@ var (
 	writeBalance string
 )
 
-// A bank keeps accounts. Its transfers work out new balances from what they have read, so two at
-// once must not overlap.
+// A bank keeps accounts. Its transfers compute new balances from those that they have read, so two
+// transfers of one account must not overlap.
 type bank struct {
 	db *sql.DB
 	l  *locker.Engine
@@ -63,7 +63,7 @@ func newLocker(client *redis.Client) (*locker.Engine, error) {
 	return locker.NewSingle(client, locker.WithObserver(observer)) // this turns tracing on, for the transactions too
 }
 
-// branch is the same bank as another process sees it.
+// branch is the same bank, with a Locker as in another process.
 func (b *bank) branch(client *redis.Client) (*bank, error) {
 	l, err := newLocker(client)
 	return &bank{b.db, l}, err
@@ -71,11 +71,11 @@ func (b *bank) branch(client *redis.Client) (*bank, error) {
 
 func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() }
 
-var errNotEnough = errors.New("there is not enough in the account")
+var errNotEnough = errors.New("the balance of the account is too low")
 
-// transfer moves cents from one account to another. Both are locked, in the order of their names,
-// whichever way the money goes. meanwhile is called between reading and writing, where a real
-// service is paused when the worst happens.
+// transfer moves cents from one account to another. It locks both, in the order of their names,
+// whatever the direction of the transfer. It calls meanwhile between reading and writing, the worst
+// place for a pause.
 func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
 	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
 	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {

@@ -1,6 +1,6 @@
 // Command sql-transfer moves money between two accounts in an SQLite file, under locks, with the
-// fence of each lock claimed in the transaction. It makes a tour of what can go wrong: it starts a
-// Redis in this process, plays the clients, and prints what they get.
+// fence of each lock claimed in the transaction. It makes a tour of the faults: it starts a Redis
+// in this process, plays the clients, and prints their results.
 //
 //	go run ./examples/sql-transfer
 package main
@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	logging.Disable() // go-redis would print each failed attempt; the errors say it all
+	logging.Disable() // go-redis would log each failed attempt; the errors show the failure
 	if err := tour(context.Background(), os.Stdout); err != nil {
 		log.Fatal(err)
 	}

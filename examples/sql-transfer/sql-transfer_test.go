@@ -11,8 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the transcript anew")
 
-// The transcript is what a reader sees without running anything, so it must be what the program
-// prints.
+// A reader sees the transcript without running the program, so both must be equal.
 func TestTheTourGoesAsItsTranscriptSays(t *testing.T) {
 	logging.Disable()
 	var out strings.Builder

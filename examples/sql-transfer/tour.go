@@ -19,9 +19,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// tour plays the clients of a bank and writes what they get.
+// tour plays the clients of a bank, and prints their results.
 func tour(ctx context.Context, out io.Writer) error {
-	spans := tracetest.NewSpanRecorder() // any service's SDK; a real one exports
+	spans := tracetest.NewSpanRecorder() // a real service has an exporter
 	otel.SetTracerProvider(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
 
 	server, err := miniredis.Run()
@@ -51,7 +51,7 @@ func tour(ctx context.Context, out io.Writer) error {
 	v := &visitor{ctx, b, out}
 	nothing := func() {}
 
-	v.say("Forty transfers at once, in both directions: nobody waits for each other, nothing is lost.")
+	v.say("Forty transfers at once, in both directions: no deadlock, and no lost update.")
 	var wg sync.WaitGroup
 	errs := make([]error, 40)
 	for i := range errs {
@@ -66,17 +66,17 @@ func tour(ctx context.Context, out io.Writer) error {
 	wg.Wait()
 	v.got("forty transfers", errors.Join(errs...))
 
-	v.say("The function's own error comes back as it is, and nothing is changed.")
+	v.say("Do returns the function's own error unchanged, and the accounts stay as they were.")
 	v.got("alice pays bob 9999", b.transfer(ctx, "alice", "bob", 999900, nothing))
 
-	v.say("A holder is paused for longer than its leases last. Another process pays; then it goes on, and does not know.")
+	v.say("A holder is paused for longer than its leases. Another process pays meanwhile. Then the late holder continues, and is refused.")
 	v.got("alice pays bob 10, late", b.transfer(ctx, "alice", "bob", 1000, sync.OnceFunc(func() {
-		server.Del("account:alice") // what Redis does when the time is up
+		server.Del("account:alice") // as Redis does when the leases end
 		server.Del("account:bob")
 		v.got("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000, nothing))
 	}), sqllock.WithStrategy(sqllock.VerifyLast)))
 
-	v.say("Redis comes back without its data and with a clock that is an hour behind: its fences are too small.")
+	v.say("Redis restarts without its data, and its clock is an hour behind: its fences are smaller than those in the database.")
 	server.FlushAll()
 	server.SetTime(time.Now().Add(-time.Hour))
 	v.got("bob pays alice 5", b.transfer(ctx, "bob", "alice", 500, nothing))
@@ -87,7 +87,7 @@ func tour(ctx context.Context, out io.Writer) error {
 	}
 	v.got("bob pays alice 5, after Repair", b.transfer(ctx, "bob", "alice", 500, nothing))
 
-	v.say("What the transactions left in the trace, after the first forty.")
+	v.say("The spans of the transactions after the first forty.")
 	n := 0
 	for _, s := range spans.Ended() {
 		if s.Name() != "transact account" {
@@ -100,7 +100,7 @@ func tour(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// A visitor calls the bank and shows what it gets.
+// A visitor calls the bank and prints the results.
 type visitor struct {
 	ctx  context.Context
 	bank *bank
@@ -109,8 +109,8 @@ type visitor struct {
 
 func (v *visitor) say(text string) { _, _ = fmt.Fprintf(v.out, "\n# %s\n", text) }
 
-// got prints how a transfer ended, without fences, which differ from one run to the next, and what
-// the accounts have.
+// got prints the result of a transfer and the balances. It leaves fences out, because they differ
+// in each run.
 func (v *visitor) got(what string, err error) {
 	said := "committed"
 	if e, ok := errors.AsType[*sqllock.Error](err); ok {

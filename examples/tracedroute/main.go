@@ -1,5 +1,5 @@
 // Command tracedroute guards one Gin route and traces its waits. Set up the OpenTelemetry SDK as
-// for any other service; without it the spans go nowhere, at no cost.
+// for any other service. Without the SDK there are no spans and no cost.
 package main
 
 import (

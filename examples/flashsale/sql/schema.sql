@@ -1,4 +1,4 @@
--- What is left of each article, and who bought it. Both SQLite and PostgreSQL understand this.
+-- The stock of each article, and its orders. SQLite and PostgreSQL both accept this.
 CREATE TABLE IF NOT EXISTS flashsale_stock (
 	sku  TEXT PRIMARY KEY,
 	left_over INTEGER NOT NULL

@@ -1,4 +1,4 @@
--- A real shop would write "left_over = left_over - 1 WHERE left_over > 0" and need no lock for
--- that. It stands here for whatever cannot be said in one statement: the new value was worked out
--- by the program, from what it had read.
+-- A real shop would write "left_over = left_over - 1 WHERE left_over > 0", which needs no lock.
+-- This statement stands for work that one statement cannot express: the program has computed the
+-- new value from an older read.
 UPDATE flashsale_stock SET left_over = $2 WHERE sku = $1
