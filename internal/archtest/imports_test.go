@@ -45,6 +45,7 @@ var mayImport = map[string]map[string]string{
 	},
 	"internal/quorum": {
 		"./internal/calls":             "a step makes one call to each node",
+		"./internal/link":              "the calls of a step travel by the links of the nodes",
 		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./internal/redisstore":        "a node of a quorum is one Redis server, or one Cluster",
 		"./internal/typednil":          "it refuses a nil client",
