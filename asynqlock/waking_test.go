@@ -109,8 +109,9 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	q := newQueue(t)
 	work := &record{each: 5 * time.Millisecond}
 	low := q.name + "-low"
-	gate := make(chan struct{})
+	inside, gate := make(chan struct{}, 100), make(chan struct{})
 	q.workers(q.waking(), 8, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		inside <- struct{}{}
 		<-gate
 		return work.ProcessTask(ctx, t)
 	}), low)
@@ -121,7 +122,9 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 			opts = append(opts, asynq.Queue(low))
 		}
 		info := q.arrive(numbered(n), opts...)
-		if n > 0 {
+		if n == 0 {
+			<-inside // it has the key
+		} else {
 			await(t, "it is put off", func() bool {
 				now, err := q.inspector.GetTaskInfo(info.Queue, info.ID)
 				return err == nil && now.State == asynq.TaskStateRetry

@@ -45,6 +45,8 @@ type section struct {
 	Start   int64
 	End     int64
 	Failed  string // what went wrong, if anything did
+
+	Unanswered int // calls that were not answered in time
 }
 
 type worker struct{}
@@ -95,6 +97,10 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	defer cancel()
 	s := section{Process: w.Name, Worker: name, Key: key, Asked: time.Now().UnixNano()}
 	lease, err := l.Acquire(ctx, locker.Rule{Key: key, TTL: w.TTL})
+	for errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil {
+		s.Unanswered++
+		lease, err = l.Acquire(ctx, locker.Rule{Key: key, TTL: w.TTL})
+	}
 	if err != nil {
 		s.Failed = err.Error()
 		return s
@@ -108,7 +114,10 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	}
 	inside.Add(-1)
 	s.End = time.Now().UnixNano()
-	if err := lease.Release(ctx); err != nil {
+	switch err := lease.Release(ctx); {
+	case errors.Is(err, locker.ErrUnavailable): // it goes on in the background
+		s.Unanswered++
+	case err != nil:
 		s.Failed = err.Error()
 	}
 	return s
@@ -171,8 +180,9 @@ func (h *history) add(t *testing.T, child *proc.Child) {
 func (h history) check(t testing.TB) map[string][]section {
 	t.Helper()
 	byKey := make(map[string][]section)
-	failures := 0
+	failures, unanswered := 0, 0
 	for _, s := range h {
+		unanswered += s.Unanswered
 		if s.Failed != "" {
 			if failures++; failures <= 10 {
 				t.Errorf("%s at %s: %s", s.Worker, s.Key, s.Failed)
@@ -180,6 +190,10 @@ func (h history) check(t testing.TB) map[string][]section {
 			continue
 		}
 		byKey[s.Key] = append(byKey[s.Key], s)
+	}
+	// A server of a busy machine may answer later than an Engine waits for it, now and then.
+	if unanswered > 10+len(h)/20 {
+		t.Errorf("%d calls for %d sections were not answered in time", unanswered, len(h))
 	}
 	for key, of := range byKey {
 		slices.SortFunc(of, func(a, b section) int { return cmp.Compare(a.Start, b.Start) })

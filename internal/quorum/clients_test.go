@@ -88,9 +88,9 @@ func TestEachNodesErrorIsFound(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
-	l := newRedlock(t, []locker.Client{cs[0], deadNode(t), cs[2]})
+	l := newRedlock(t, []locker.Client{cs[0], deadNode(t), cs[2]}, locker.WithNodeTimeout(20*time.Second))
 	cs[2].Close()
-	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 300 * time.Millisecond})
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 20 * time.Second})
 	wantErr(t, err, "a", locker.ErrQuorum, locker.ErrUnavailable, redis.ErrClosed)
 	wantNot(t, err, locker.ErrBusy)
 	var node *locker.NodeError

@@ -21,9 +21,7 @@ import (
 func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers))); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(clientsOf(t, servers)))
 	t.Run("on three servers", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Harness { return harnessOf(t, servers, readWriteQuorumStore) })
 	})
@@ -39,9 +37,7 @@ var quorumCan = func() storetest.Capabilities {
 func TestRedlockObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers))); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(clientsOf(t, servers)))
 	t.Run("on three servers", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Harness { return quorumHarness(t, servers) })
 	})
@@ -154,9 +150,7 @@ func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
 		}
 		return all
 	}
-	if err := locker.EnrollRedlock(t.Context(), asClients(nodes(t))); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, asClients(nodes(t)))
 	store := func(t testing.TB) locker.Store {
 		s := quorumStore(asClients(nodes(t)), unhurried)
 		settles(t, s)

@@ -104,9 +104,7 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	l := redlockOn(t, servers, shortQuarantine...)
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 	wantErr(t, err, "a", locker.ErrQuorum)
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(clientsOf(t, servers)), shortQuarantine...)
 	release(t, acquire(t, l, locker.Rule{Key: "a", Wait: locker.NoWait}))
 
 	servers[1].Client(t).FlushAll(t.Context())
@@ -133,9 +131,7 @@ func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 				servers = append(servers, redistest.Start(t, args...))
 			}
 			opts := append(slices.Clone(brief), locker.WithNodeTimeout(500*time.Millisecond))
-			if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), opts...); err != nil {
-				t.Fatal(err)
-			}
+			enroll(t, clients(clientsOf(t, servers)), opts...)
 			l := redlockOn(t, servers, opts...)
 			release(t, acquire(t, l, locker.Rule{Key: "a"}))
 			for _, patient := range []bool{true, false} {
@@ -165,9 +161,7 @@ func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 		}
 		return all
 	}
-	if err := locker.EnrollRedlock(t.Context(), list(old)); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, list(old))
 	bothNamed := func(err error) {
 		t.Helper()
 		if !errors.Is(err, locker.ErrQuorum) {
@@ -212,9 +206,7 @@ func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 	opts := append(slices.Clone(brief), locker.WithNodeTimeout(500*time.Millisecond))
 	servers := startNodes(t, 4)
 	cs := clientsOf(t, servers)
-	if err := locker.EnrollRedlock(t.Context(), clients(cs[:3]), opts...); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(cs[:3]), opts...)
 	list := []locker.Client{cs[0], cs[1], cs[3]}
 	before, after := newRedlock(t, clients(cs[:3]), opts...), newRedlock(t, list, opts...)
 	var holders atomic.Int32
@@ -304,9 +296,7 @@ func TestQuorumQ12AServerThatMayEvictDoesNotVote(t *testing.T) {
 		t.Fatalf("EnrollRedlock: %v", err)
 	}
 	c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction")
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), brief...); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(clientsOf(t, servers)), brief...)
 	l := redlockOn(t, servers, brief...)
 	release(t, acquire(t, l, locker.Rule{Key: "a"}))
 	c.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru")

@@ -50,9 +50,7 @@ func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 
 func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget func(*testing.T, *redistest.Server, *redis.Client)) {
 	t.Helper()
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(clientsOf(t, servers)), shortQuarantine...)
 	cs := clientsOf(t, servers)
 	holder := newRedlock(t, []locker.Client{cs[0], cs[1], deadNode(t)}, append(shortQuarantine, locker.WithoutRenewal())...)
 	lease := acquire(t, holder, locker.Rule{Key: "held", TTL: 6 * time.Second})
@@ -118,9 +116,7 @@ func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
 	eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(clientsOf(t, servers)), shortQuarantine...)
 	eventually(t, "the marker is copied", func() bool { return copied.Exists(t.Context(), "latchkit:node").Val() == 1 })
 
 	l := redlockOn(t, servers, append(shortQuarantine, locker.WithoutRenewal())...)

@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,10 +43,17 @@ func clients(cs []*redis.Client) []locker.Client {
 func enrolled(t *testing.T, n int, opts ...locker.QuorumOption) []*redistest.Server {
 	t.Helper()
 	servers := startNodes(t, n)
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), opts...); err != nil {
+	enroll(t, clients(clientsOf(t, servers)), opts...)
+	return servers
+}
+
+// enroll waits for servers of a busy machine for longer than a Locker with these options.
+func enroll(t *testing.T, cs []locker.Client, opts ...locker.QuorumOption) {
+	t.Helper()
+	opts = append(slices.Clip(opts), locker.WithNodeTimeout(20*time.Second))
+	if err := locker.EnrollRedlock(t.Context(), cs, opts...); err != nil {
 		t.Fatal(err)
 	}
-	return servers
 }
 
 // readWriteOn is NewReadWrite with the options of NewRedlock.

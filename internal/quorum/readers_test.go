@@ -29,9 +29,7 @@ func patient(r locker.Rule, d time.Duration) locker.Rule {
 func shelves(t *testing.T, n int, opts ...locker.QuorumOption) (ls []*locker.Engine, servers []*redistest.Server) {
 	t.Helper()
 	servers = startNodes(t, 3)
-	if err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers))); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, clients(clientsOf(t, servers)))
 	for range n {
 		l, err := readWriteOn(clients(clientsOf(t, servers)), opts...)
 		if err != nil {

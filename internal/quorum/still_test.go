@@ -80,7 +80,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 			if told.Load() == 0 {
 				t.Error("positive control: it was never told")
 			}
-			if took > 50*time.Millisecond*each {
+			if took > 400*time.Millisecond*each { // each of them would wait for a second
 				t.Errorf("%d grants took %v", 2*each, took)
 			}
 		})
@@ -93,8 +93,9 @@ func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)
 	told := standsStill(t, servers, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|1")
+	const turns = 12
 	took, cs := time.Duration(0), clientsOf(t, servers)
-	for range 5 {
+	for range turns {
 		lease := acquire(t, ls[0], writing)
 		w := asks(t, ls[1], writing)
 		eventually(t, "the writer waits where it has no vote", func() bool {
@@ -112,7 +113,7 @@ func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	if told.Load() == 0 {
 		t.Error("positive control: it was nobody's turn")
 	}
-	if took > 3*time.Second {
-		t.Errorf("five turns that nobody used took %v", took)
+	if took > turns*time.Second*9/10 {
+		t.Errorf("%d turns that nobody used took %v", turns, took)
 	}
 }

@@ -29,9 +29,7 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 			t.Parallel()
 			cluster, servers := redistest.StartCluster(t), startNodes(t, 2)
 			nodes := []locker.Client{cluster.Client(t), servers[0].Client(t), servers[1].Client(t)}
-			if err := locker.EnrollRedlock(t.Context(), nodes, shortQuarantine...); err != nil {
-				t.Fatal(err)
-			}
+			enroll(t, nodes, shortQuarantine...)
 			l := newRedlock(t, nodes, shortQuarantine...)
 			servers[1].Kill() // now the cluster's vote is needed
 			before := acquire(t, l, locker.Rule{Key: key, Wait: 10 * time.Second})
@@ -73,17 +71,15 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 func TestTwoClientsOfAClusterDoNotVoteTwice(t *testing.T) {
 	t.Parallel()
 	cluster, server := redistest.StartCluster(t), redistest.Start(t)
-	if err := locker.EnrollRedlock(t.Context(), []locker.Client{cluster.Client(t), server.Client(t), redistest.Start(t).Client(t)}); err != nil {
-		t.Fatal(err)
-	}
+	enroll(t, []locker.Client{cluster.Client(t), server.Client(t), redistest.Start(t).Client(t)})
 	one := []locker.Client{cluster.Client(t), cluster.Client(t), server.Client(t)}
-	err := locker.EnrollRedlock(t.Context(), one)
+	err := locker.EnrollRedlock(t.Context(), one, locker.WithNodeTimeout(20*time.Second))
 	if err == nil || !strings.Contains(err.Error(), "the same server as node") {
 		t.Fatalf("EnrollRedlock: %v", err)
 	}
-	l := newRedlock(t, one, locker.WithNodeTimeout(100*time.Millisecond))
+	l := newRedlock(t, one, locker.WithNodeTimeout(2*time.Second))
 	release(t, acquire(t, l, locker.Rule{Key: "a"})) // with the two votes that there are
 	server.Kill()
-	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 700 * time.Millisecond})
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 5 * time.Second})
 	wantErr(t, err, "a", locker.ErrQuorum)
 }

@@ -43,7 +43,7 @@ func startReplicated(t *testing.T) *replicated {
 		t.Fatal(err)
 	}
 	r := &replicated{
-		server: server, master: server.Client(t), pipe: pipe,
+		server: server, master: server.Client(t, patientReads), pipe: pipe,
 		replica: redistest.Start(t, "--replicaof", host, port).Client(t),
 	}
 	eventually(t, "the replica follows", func() bool {
@@ -54,6 +54,9 @@ func startReplicated(t *testing.T) *replicated {
 }
 
 const ackWithin = time.Second
+
+// patientReads is for the longest acknowledgement of a test: go-redis 9.19 gives up reading after 3 s.
+func patientReads(o *redis.Options) { o.ReadTimeout = 10 * time.Second }
 
 func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	t.Parallel()

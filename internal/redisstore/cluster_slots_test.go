@@ -27,6 +27,7 @@ type answers struct {
 // counted makes a client count the errors that its nodes answer, also those that it deals with by itself.
 func (a *answers) counted(o *redis.ClusterOptions) {
 	a.n = make(map[string]int)
+	o.ReadTimeout = 10 * time.Second // longer than an acknowledgement may take
 	o.NewClient = func(o *redis.Options) *redis.Client {
 		node := redis.NewClient(o)
 		node.AddHook(a)

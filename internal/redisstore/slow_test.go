@@ -128,7 +128,9 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 		t.Errorf("fence %d after %d", last.Fence(), lease.Fence())
 	}
 	release(t, last)
-	nothingLeftBut(t, f.direct)
+	// The last message can come before the answer to a question that is under way. Its release then
+	// leaves a tombstone, which runs out, so that the question takes nothing if it is executed later.
+	nothingLeftBut(t, f.direct, "latchkit:x:")
 }
 
 // The answer to the acquire that queued was slow. Whoever counted from its arrival would believe in a lease that the

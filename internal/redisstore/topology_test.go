@@ -24,7 +24,7 @@ func TestAcknowledgedObeysTheLaws(t *testing.T) {
 	}
 	t.Run("on a server", func(t *testing.T) {
 		t.Parallel()
-		lawsHold(t, func(*testing.T) site { return serverSite(t, r.server) }, store)
+		lawsHold(t, func(*testing.T) site { return serverSite(t, r.server, patientReads) }, store)
 	})
 	t.Run("on a cluster", func(t *testing.T) {
 		t.Parallel()
@@ -75,7 +75,7 @@ func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.C
 			direct: direct,
 			addrs:  cluster.Addrs(),
 			client: func(dial dialer) redis.UniversalClient {
-				return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), Dialer: dial})
+				return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), Dialer: dial, ReadTimeout: 10 * time.Second})
 			},
 			listeners: func(channel string) (n int64) {
 				node, err := direct.MasterForKey(context.Background(), channel)

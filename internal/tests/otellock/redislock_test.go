@@ -48,7 +48,7 @@ func retry(n int) *redislock.Options {
 }
 
 func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
-	server := redistest.Shared(t)
+	server := redistest.Start(t) // locks that are not released stay
 	direct := redislock.New(server.Client(t))
 	const ttl = 30 * time.Second
 	for name, tc := range map[string]struct {

@@ -310,7 +310,7 @@ var stepLaws = []law{
 		b.want(b.release(c), store.Released, "release with Complete")
 		next := b.claim(owner())
 		next.Once = time.Minute
-		b.eventually(10*time.Second, "the mark ran out", func() bool { return b.acquire(next).State == store.Granted })
+		b.eventually(time.Minute, "the mark ran out", func() bool { return b.acquire(next).State == store.Granted })
 	}},
 
 	// break, inspect, metadata

@@ -79,11 +79,12 @@ var readerLaws = []law{
 	{says: "a phase whose last reader died ends with its time", needs: readers, check: func(b *bench) {
 		dead := b.reader()
 		dead.TTL = blink
+		begun := time.Now()
 		b.gets(dead, "acquire by a reader")
 		long, _ := b.reads()
 		w := b.queued("")
-		b.free(long) // what is left now is the dead one's
-		if left := b.left(); left > blink {
+		b.free(long) // what is left now is the dead one's, unless its time is over on a busy machine
+		if left := b.left(); left > blink && time.Since(begun) < blink {
 			b.Fatalf("%v left of a reader that has %v", left, blink)
 		}
 		b.pass(blink)
@@ -296,9 +297,8 @@ var readerLaws = []law{
 			}
 		}
 		b.free(last)
-		if i := b.info(); i.Readers != 2 {
-			b.Fatalf("%+v, want 2 readers", i)
-		}
+		// A node of a quorum that confirms late still counts the reader.
+		b.eventually(time.Minute, "2 readers are left", func() bool { return b.info().Readers == 2 })
 	}},
 	{says: "a reader that is kept keeps writers out, and lets readers in", needs: all(readers, atLeast), check: func(b *bench) {
 		r, _ := b.reads()
