@@ -61,7 +61,11 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
-	ch.Useless = time.Now().Add(max(longest, ch.Claim.TombstoneTTL))
+	lives := max(longest, ch.Claim.TombstoneTTL)
+	if ch.Claim.Queue { // a node of a quorum that has not granted the lease may have the token in its queue
+		lives = max(lives, calls.QueueLife)
+	}
+	ch.Useless = time.Now().Add(lives)
 	ch.Keep = h.engine.keeper.keepOf(h)
 	return ch
 }

@@ -109,6 +109,27 @@ func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
 	})
 }
 
+// The nodes of a quorum that have not granted a lease may have its token in their queues, for longer than the TTL.
+func TestALostLeaseThatQueuedIsReleasedAlsoAfterItsTTL(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		down := errors.New("down")
+		first := acquire(t, lockertest.NewLocker(t, store), locker.Rule{Key: "a"})
+		time.AfterFunc(time.Second, func() { release(t, first) })
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		store.Fail(locker.OpRenew, down)
+		store.Fail(locker.OpRelease, down)
+		lost(t, lease, locker.ErrLost)
+		time.Sleep(5 * time.Second)
+		store.Fail(locker.OpRelease, nil)
+		before := store.Calls(locker.OpRelease)
+		time.Sleep(time.Second)
+		if store.Calls(locker.OpRelease) == before {
+			t.Error("the token was not released any more, and a node's queue may have it")
+		}
+	})
+}
+
 func TestReleaseIsIdempotent(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
