@@ -73,7 +73,7 @@ func choose(all bool, only string) ([]row, error) {
 		names = append(names, r.name)
 	}
 	for name := range strings.SplitSeq(only, ",") {
-		i := slices.Index(names, strings.ToUpper(strings.TrimSpace(name)))
+		i := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, strings.TrimSpace(name)) })
 		if i < 0 {
 			return nil, fmt.Errorf("say -all, or -row with some of %s", strings.Join(names, ","))
 		}

@@ -46,6 +46,11 @@ func TestChoose(t *testing.T) {
 	if got, err := choose(false, "p4, P1"); err != nil || len(got) != 2 || got[0].name != "P4" || got[1].name != "P1" {
 		t.Errorf("P4 and P1 are %v, %v", got, err)
 	}
+	for _, r := range rows {
+		if got, err := choose(false, r.name); err != nil || len(got) != 1 || got[0].name != r.name {
+			t.Errorf("the row %s cannot be chosen: %v", r.name, err)
+		}
+	}
 	if got, err := choose(true, ""); err != nil || len(got) != len(rows) {
 		t.Errorf("all are %d, %v", len(got), err)
 	}
