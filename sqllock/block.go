@@ -1,0 +1,83 @@
+package sqllock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// step is a statement of ours, by the name of its file.
+type step struct {
+	name string
+	args []any
+}
+
+// withoutBlocks has the pools whose servers have refused a block: those of MySQL.
+var withoutBlocks sync.Map
+
+// play runs steps, the last of which may be a query with one row. MariaDB takes them all in one
+// statement, as a block, and MySQL one after the other.
+func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
+	if _, ok := withoutBlocks.Load(a.pool); !ok {
+		lines := []string{"BEGIN NOT ATOMIC"}
+		for _, s := range steps {
+			lines = append(lines, a.text(s)+";")
+		}
+		err := a.ask(ctx, strings.Join(append(lines, "END"), "\n"), dest)
+		if a.dialect.number(err) != mysqlSyntax {
+			return err
+		}
+		if a.pool != nil {
+			withoutBlocks.Store(a.pool, true)
+		}
+	}
+	for i, s := range steps {
+		var into []any
+		if i == len(steps)-1 {
+			into = dest
+		}
+		if err := a.ask(ctx, a.text(s), into); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask runs a statement, and scans its row if there is a destination for it.
+func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
+	if len(dest) == 0 {
+		return a.tx.Exec(ctx, query)
+	}
+	return a.tx.Row(ctx, query, nil, dest...)
+}
+
+// text is a step as one statement without parameters, which are a round trip more on MySQL. Strings
+// are written in hexadecimal: no setting of the connection changes what that means.
+func (a *attempt) text(s step) string {
+	var b strings.Builder
+	rest := a.stmts[s.name]
+	for _, arg := range s.args {
+		before, after, _ := strings.Cut(rest, "?")
+		b.WriteString(before)
+		if text, ok := arg.(string); ok {
+			fmt.Fprintf(&b, "X'%X'", text)
+		} else {
+			fmt.Fprint(&b, arg)
+		}
+		rest = after
+	}
+	b.WriteString(rest)
+	return b.String()
+}
+
+// changed notes whether the settings of MySQL's session are changed.
+func (a *attempt) changed(session bool) {
+	a.session = session
+	if s, ok := a.tx.(*standard); ok {
+		s.restore = ""
+		if session {
+			s.restore = a.stmts["restore"]
+		}
+	}
+}

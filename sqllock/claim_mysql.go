@@ -1,0 +1,71 @@
+package sqllock
+
+import (
+	"context"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// enterMySQL claims all rows before it reads any of them. InnoDB takes its snapshot with the first
+// plain SELECT. The snapshot must have what earlier holders have committed, also those for whom the
+// claims have waited.
+func (a *attempt) enterMySQL(ctx context.Context) error {
+	claims, shares := a.split()
+	var steps []step
+	want := len(a.leases)
+	switch {
+	case a.reads:
+		steps = append(steps, step{name: "count"})
+		for _, l := range a.leases {
+			steps = append(steps, step{"compare", []any{l.Key(), int64(l.Fence())}})
+		}
+	case a.strategy == VerifyLast:
+		steps, want = []step{a.noting(), {name: "count"}}, 0
+	default:
+		steps = a.claiming(claims)
+		for _, l := range shares {
+			steps = append(steps, step{"share_row", []any{l.Key()}})
+		}
+		for _, l := range shares {
+			fence := int64(l.Fence())
+			steps = append(steps, step{"share", []any{l.Key(), fence, fence}})
+		}
+		steps = append(steps, a.noting())
+	}
+	return a.playCounted(ctx, append(a.sessionStep(), steps...), want)
+}
+
+// claimOnlyMySQL claims without an operation.
+func (a *attempt) claimOnlyMySQL(ctx context.Context) error {
+	return a.playCounted(ctx, append(a.sessionStep(), a.claiming(a.leases)...), len(a.leases))
+}
+
+// sessionStep changes the settings of the session, unless the transaction is somebody else's.
+func (a *attempt) sessionStep() []step {
+	a.changed(!a.borrowed)
+	if a.borrowed {
+		return nil
+	}
+	return []step{{"session", []any{a.idle.seconds()}}}
+}
+
+// playCounted plays steps that count the claims that stand, and marks the transaction for proof.
+func (a *attempt) playCounted(ctx context.Context, steps []step, want int) error {
+	n := 0
+	err := a.play(ctx, append(steps, step{name: "open"}, step{name: "counted"}), &n)
+	return a.standing(ctx, n, want, err)
+}
+
+// claiming are the steps that claim resources, and count the claims that stand.
+func (a *attempt) claiming(leases []*locker.Lease) (steps []step) {
+	for _, l := range leases {
+		key, fence := l.Key(), int64(l.Fence())
+		steps = append(steps, step{"claim", []any{key, fence, a.owner, fence, a.owner, fence, fence}})
+	}
+	steps = append(steps, step{name: "count"})
+	for _, l := range leases {
+		key, fence := l.Key(), int64(l.Fence())
+		steps = append(steps, step{"claimed", []any{key, fence, a.owner, fence}})
+	}
+	return steps
+}

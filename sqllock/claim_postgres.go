@@ -1,0 +1,69 @@
+package sqllock
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+func (a *attempt) enterPostgres(ctx context.Context) error {
+	var n int
+	var mark, idle string // the answers of set_config
+	switch {
+	case a.reads:
+		err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id}, &n, &mark)
+		if err == nil && n > 0 {
+			return a.refuse(ctx)
+		}
+		return err
+	case a.strategy == VerifyLast:
+		first := a.leases[0]
+		args := []any{a.id, first.Key(), int64(first.Fence()), a.idle.millis()}
+		return a.tx.Row(ctx, a.stmts["note"], args, &mark, &idle)
+	}
+	claims, shares := a.split()
+	n, err := a.claimPostgres(ctx, claims, a.id)
+	if err := a.standing(ctx, n, len(claims), err); err != nil {
+		return err
+	}
+	for _, l := range shares {
+		if err := a.tx.Exec(ctx, a.stmts["share_row"], l.Key()); err != nil {
+			return err
+		}
+		err := a.tx.Row(ctx, a.stmts["share"], []any{l.Key(), int64(l.Fence())}, &n)
+		if err := a.standing(ctx, n, 1, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claimPostgres claims leases, and writes the operation into the ledger unless op is "". It returns
+// how many claims stand.
+func (a *attempt) claimPostgres(
+	ctx context.Context, leases []*locker.Lease, op string,
+) (n int, err error) {
+	query, args := "claim_one", []any{leases[0].Key(), int64(leases[0].Fence())}
+	if len(leases) > 1 {
+		query, args = "claim", []any{asJSON(leases)}
+	}
+	args = append(args, a.owner, op, a.idle.millis())
+	var mark, idle string // the answers of set_config
+	err = a.tx.Row(ctx, a.stmts[query], args, &n, &mark, &idle)
+	return n, err
+}
+
+// asJSON returns leases as one parameter, which every driver of PostgreSQL can send.
+func asJSON(leases []*locker.Lease) string {
+	type lease struct {
+		Resource string `json:"resource"`
+		Fence    uint64 `json:"fence"`
+	}
+	all := make([]lease, len(leases))
+	for i, l := range leases {
+		all[i] = lease{l.Key(), l.Fence()}
+	}
+	text, _ := json.Marshal(all) // strings and numbers: it cannot fail
+	return string(text)
+}

@@ -1,0 +1,68 @@
+package sqllock
+
+import (
+	"context"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+func (a *attempt) enterSQLite(ctx context.Context) (err error) {
+	if err := a.tx.Exec(ctx, a.stmts["open"]); err != nil {
+		return err
+	}
+	switch {
+	case a.reads:
+		if err := a.compare(ctx, a.leases); err != nil {
+			return err
+		}
+		a.before, err = a.written(ctx)
+		return err
+	case a.strategy == VerifyLast: // leave writes the operation: here that would take the only write lock
+		return nil
+	}
+	claims, shares := a.split()
+	if err := a.claimSQLite(ctx, claims); err != nil {
+		return err
+	}
+	if err := a.compare(ctx, shares); err != nil { // nobody else can write any more
+		return err
+	}
+	return a.note(ctx)
+}
+
+func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error {
+	for _, l := range leases {
+		if err := a.tx.Exec(ctx, a.stmts["claim"], l.Key(), int64(l.Fence()), a.owner, int64(l.Fence())); err != nil {
+			return err
+		}
+	}
+	for _, l := range leases {
+		seen, owner, err := a.look(ctx, l.Key())
+		if err != nil {
+			return err
+		}
+		if seen != int64(l.Fence()) || owner != a.owner {
+			return a.refuse(ctx)
+		}
+	}
+	return nil
+}
+
+func (a *attempt) note(ctx context.Context) error {
+	s := a.noting()
+	return a.tx.Exec(ctx, a.stmts[s.name], s.args...)
+}
+
+// compare refuses leases if a larger fence was claimed.
+func (a *attempt) compare(ctx context.Context, leases []*locker.Lease) error {
+	for _, l := range leases {
+		seen, _, err := a.look(ctx, l.Key())
+		if err != nil {
+			return err
+		}
+		if seen > int64(l.Fence()) {
+			return a.refuse(ctx)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package sqllock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// leave does what comes last before the COMMIT.
+func (a *attempt) leave(ctx context.Context) error {
+	if a.reads {
+		if err := a.unwritten(ctx); err != nil {
+			return err
+		}
+	}
+	if !a.proofRides() {
+		if err := a.prove(ctx); err != nil {
+			return err
+		}
+	}
+	if a.strategy == VerifyLast && !a.reads {
+		return a.verify(ctx)
+	}
+	return nil
+}
+
+// proofRides reports whether the proof goes to the server together with COMMIT.
+func (a *attempt) proofRides() bool {
+	_, ok := a.tx.(commitAfterer)
+	return a.dialect == MySQL || a.dialect == Postgres && ok
+}
+
+// prove makes sure that the transaction is the one that was begun, and open. A COMMIT or ROLLBACK
+// in the text of a statement has ended it, and so may a statement's error, see [Dialect.ended].
+// What was written since is in no transaction that has claimed anything.
+func (a *attempt) prove(ctx context.Context) error {
+	if a.dialect == Postgres {
+		var one int
+		return a.unproven(a.tx.Row(ctx, a.stmts["proof"], []any{a.id}, &one))
+	}
+	return a.unproven(a.tx.Exec(ctx, a.stmts["proof"]))
+}
+
+// unproven explains the error of a proof.
+func (a *attempt) unproven(err error) error {
+	switch {
+	case a.dialect.failsProof(err):
+		e := a.fail(a.leases[0], ErrEnded, 0)
+		e.Op = a.op()
+		return e
+	case a.dialect == Postgres && state(err) == "25P02":
+		return fmt.Errorf("sqllock: a statement of the transaction has failed, and the function has ignored its error: %w", err)
+	}
+	return err
+}
+
+// verify makes sure that the claims still stand, and keeps others from claiming until the
+// transaction ends.
+func (a *attempt) verify(ctx context.Context) error {
+	standing := 0
+	switch a.dialect {
+	case Postgres:
+		if err := a.tx.Row(ctx, a.stmts["verify"], []any{asJSON(a.leases), a.owner}, &standing); err != nil {
+			return err
+		}
+	case SQLite:
+		if err := a.note(ctx); err != nil {
+			if a.dialect.duplicate(err) {
+				return errGivenUp
+			}
+			return err
+		}
+		fallthrough
+	default:
+		for _, l := range a.leases {
+			n := 0
+			query := a.text(step{"verify", []any{l.Key(), int64(l.Fence()), a.owner}})
+			if a.dialect == SQLite { // to which X'…' is no text
+				query = a.stmts["verify"]
+			}
+			args := []any{l.Key(), int64(l.Fence()), a.owner}
+			if a.dialect == MySQL {
+				args = nil
+			}
+			if err := a.tx.Row(ctx, query, args, &n); err != nil {
+				return err
+			}
+			standing += n
+		}
+	}
+	if standing < len(a.leases) {
+		return a.refuse(ctx)
+	}
+	return nil
+}
+
+var errGivenUp = errors.New("sqllock: Resolve has answered that the operation is not committed, before the operation was done; " +
+	"so it must not be committed any more")
+
+// written is how many rows the connection has changed so far, where the database does not refuse to
+// write in a transaction that only reads; 0 elsewhere.
+func (a *attempt) written(ctx context.Context) (rows int64, err error) {
+	if query := a.stmts["written"]; query != "" {
+		err = a.tx.Row(ctx, query, nil, &rows)
+	}
+	return rows, err
+}
+
+// unwritten refuses a transaction that has written, and has claimed nothing.
+func (a *attempt) unwritten(ctx context.Context) error {
+	rows, err := a.written(ctx)
+	if err != nil {
+		return err
+	}
+	if rows != a.before {
+		return a.fail(a.leases[0], fmt.Errorf(
+			"%w: the transaction has written, though its lease is Shared or WithTxOptions says ReadOnly", locker.ErrUnsupported), 0)
+	}
+	return nil
+}
