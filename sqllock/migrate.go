@@ -61,8 +61,8 @@ func (c *call) create(ctx context.Context, missing []string) error {
 				return err
 			}
 		}
-		for _, table := range missing {
-			if err := tx.Exec(ctx, c.stmts[table+"_table"]); err != nil {
+		for _, statement := range c.creating(missing) {
+			if err := tx.Exec(ctx, statement); err != nil {
 				return err
 			}
 		}
@@ -81,9 +81,17 @@ func Schema(d Dialect, opts ...Option) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []string
-	for _, table := range tables {
-		all = append(all, c.stmts[table+"_table"])
+	return c.creating(tables), nil
+}
+
+// creating returns the statements that create tables, and the rows that must be there.
+func (c *call) creating(missing []string) (all []string) {
+	for _, table := range missing {
+		for _, file := range []string{table + "_table", table + "_seed"} {
+			if statement := c.stmts[file]; statement != "" {
+				all = append(all, statement)
+			}
+		}
 	}
-	return all, nil
+	return all
 }
