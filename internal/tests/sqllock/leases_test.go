@@ -212,6 +212,29 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
+// A Locker of its own does not know the lease of the outer one, so Do must not wait in its queue.
+func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
+	db := newDatabase(t, postgres)
+	l, store := memory(t)
+	other, err := locker.New(store.NewProcess())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close(context.Background()) }()
+	err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		err := sqllock.Do(ctx, other, db, account, deposit(1))
+		if ctx.Err() != nil {
+			t.Error("Do waited for itself")
+		}
+		return err
+	})
+	if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "Within") {
+		t.Errorf("err = %v", err)
+	}
+}
+
 func TestTransactionsInsideEachOtherMayUseTwoDatabasesOrTwoPrefixes(t *testing.T) {
 	db, other := newDatabase(t, postgres), newDatabase(t, maria)
 	if err := sqllock.Migrate(t.Context(), db, sqllock.WithTablePrefix("my_")); err != nil {

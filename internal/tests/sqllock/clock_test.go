@@ -1,0 +1,81 @@
+package sqllock_test
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// setBack restarts a server with its clock set back by a day.
+func setBack(t *testing.T, server *redistest.Server) {
+	t.Helper()
+	library := filepath.Join(t.TempDir(), "clock.so")
+	cc := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-o", library, "testdata/clock.c")
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("a C compiler is needed, as it is for go test -race: %v\n%s", err, out)
+	}
+	t.Setenv("LD_PRELOAD", library)
+	server.Restart()
+	t.Setenv("LD_PRELOAD", "")
+	now, err := server.Client(t).Time(t.Context()).Result()
+	if err != nil || time.Since(now) < 23*time.Hour {
+		t.Fatalf("the control: the server's clock says %v, %v", now, err)
+	}
+}
+
+// A Redis that is restored from an old snapshot goes on with its clock, so its fences grow all the
+// same. When its clock was set back too, it grants fences that it has granted before. Nothing is
+// overwritten then, and RepairAll repairs it.
+//
+// Not parallel: it sets the environment of the servers that are started.
+func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
+	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
+		t.Run(d.String(), func(t *testing.T) {
+			db := newDatabase(t, d)
+			server := redistest.Start(t, "--dir", t.TempDir())
+			keys := []string{"account:1", "account:2", "account:3"}
+			l := redisLocker(t, server)
+			do := func() (errs []error) {
+				for _, key := range keys {
+					errs = append(errs, sqllock.Do(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)))
+				}
+				return errs
+			}
+			check := func(when string) {
+				t.Helper()
+				if err := errors.Join(do()...); err != nil {
+					t.Fatalf("%s: %v", when, err)
+				}
+			}
+			check("at first")
+			if err := server.Client(t).Save(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				check("after the snapshot was taken")
+			}
+			server.Restart()
+			check("with the old snapshot")
+			db.holds(t, 115)
+
+			setBack(t, server)
+			for i, err := range do() {
+				if !errors.Is(err, sqllock.ErrFenceRegressed) {
+					t.Errorf("%s with the clock set back: %v", keys[i], err)
+				}
+			}
+			db.holds(t, 115)
+			if n, err := sqllock.RepairAll(t.Context(), l, db); n != len(keys) || err != nil {
+				t.Errorf("repaired %d, %v", n, err)
+			}
+			check("after RepairAll")
+			db.holds(t, 118)
+		})
+	}
+}
