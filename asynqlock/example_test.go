@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -23,27 +26,29 @@ type Welcome struct {
 func sendWelcome(context.Context, *asynq.Task) error { return nil }
 func makeReport(context.Context, *asynq.Task) error  { return nil }
 
-// One welcome for each user, one report of a tenant at a time, and no other task beside itself.
+// One email for each user and hour, and one report of a tenant at a time.
 func ExampleNew() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	l, err := locker.NewSingle(rdb)
 	if err != nil {
 		log.Fatal(err)
 	}
 	g, err := asynqlock.New(l,
-		asynqlock.On("email:welcome", asynqlock.Key(func(p Welcome) string { return "user:" + p.UserID }),
-			asynqlock.Once(24*time.Hour), asynqlock.Drop()),
-		asynqlock.On("report:*", asynqlock.Template("report:{payload.tenant}"), asynqlock.Snooze(10*time.Second)),
-		asynqlock.On("*", asynqlock.ByTaskID()),
+		asynqlock.WithWaking(rdb), // a task that was put off runs as soon as its key is free
+		asynqlock.On("email:*", asynqlock.Template("user:{payload.user}"), asynqlock.Once(time.Hour), asynqlock.Drop()),
+		asynqlock.On("report:*", asynqlock.Template("report:{payload.tenant}")),
 	)
 	if err != nil {
 		log.Fatal(err)
 	}
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
-	mux.HandleFunc("email:welcome", sendWelcome)
+	mux.HandleFunc("email:", sendWelcome)
 	mux.HandleFunc("report:", makeReport)
-	server := asynq.NewServer(asynq.RedisClientOpt{Addr: "localhost:6379"}, g.Configure(asynq.Config{Concurrency: 10}))
-	if err := server.Run(mux); err != nil {
+	server := asynq.NewServerFromRedisClient(rdb, g.Configure(asynq.Config{Concurrency: 10}))
+	if err := g.Run(ctx, server, mux); err != nil {
 		log.Fatal(err)
 	}
 }
