@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/glebarez/sqlite"
 	"gorm.io/driver/mysql"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/gormlock"
 	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/internal/sqltest/adaptertest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
@@ -83,9 +83,11 @@ func run(t *testing.T, d gorm.Dialector, statement string) {
 	}
 }
 
+var kinds = []string{"postgres", "mysql", "sqlite"}
+
 func each(t *testing.T, test func(t *testing.T, db *gorm.DB)) {
 	t.Helper()
-	for _, kind := range []string{"postgres", "mysql", "sqlite"} {
+	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) { test(t, open(t, kind)) })
 	}
 }
@@ -110,32 +112,54 @@ func deposit(amount int) func(ctx context.Context, tx *gorm.DB) error {
 }
 
 var (
-	account      = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
+	account      = adaptertest.Account
 	errOnPurpose = errors.New("on purpose")
 )
 
-func TestEachCallClaimsAndCommits(t *testing.T) {
-	each(t, func(t *testing.T, db *gorm.DB) {
-		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		want := 100
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			opt := sqllock.WithStrategy(strategy)
-			rules := []locker.Rule{account, {Key: "account:2"}}
-			if err := errors.Join(
-				gormlock.Do(t.Context(), l, db, account, deposit(1), opt),
-				gormlock.DoAll(t.Context(), l, db, rules, deposit(10), opt),
-				locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
-					return errors.Join(
-						gormlock.Within(ctx, db, deposit(100), opt),
-						gormlock.WithinAll(ctx, db, []string{account.Key}, deposit(1000), opt))
-				}),
-			); err != nil {
-				t.Error(err)
+// The adapter does what each adapter of sqllock does, on all kinds of databases.
+func TestAdapter(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			adaptertest.Run(t, func(t *testing.T) adaptertest.Adapter[*gorm.DB] { return adapter(open(t, kind)) })
+		})
+	}
+}
+
+type work = func(ctx context.Context, tx *gorm.DB) error
+
+func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
+	return adaptertest.Adapter[*gorm.DB]{
+		Do: func(ctx context.Context, l locker.Locker, rule locker.Rule, fn work, opts ...sqllock.Option) error {
+			return gormlock.Do(ctx, l, db, rule, fn, opts...)
+		},
+		DoAll: func(ctx context.Context, l locker.Locker, rules []locker.Rule, fn work, opts ...sqllock.Option) error {
+			return gormlock.DoAll(ctx, l, db, rules, fn, opts...)
+		},
+		Within: func(ctx context.Context, fn work, opts ...sqllock.Option) error {
+			return gormlock.Within(ctx, db, fn, opts...)
+		},
+		WithinAll: func(ctx context.Context, keys []string, fn work, opts ...sqllock.Option) error {
+			return gormlock.WithinAll(ctx, db, keys, fn, opts...)
+		},
+		InTx: func(ctx context.Context, amount int, opts ...sqllock.Option) error {
+			return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+				claim, err := gormlock.InTx(ctx, tx, opts...)
+				if err != nil {
+					return err
+				}
+				return errors.Join(deposit(amount)(ctx, tx), claim.Verify(ctx), claim.Verify(ctx))
+			})
+		},
+		Deposit: func(ctx context.Context, tx *gorm.DB, amount int) error { return deposit(amount)(ctx, tx) },
+		Exec:    func(_ context.Context, tx *gorm.DB, text string) error { return tx.Exec(text).Error },
+		Balance: func(t *testing.T) int {
+			var a Account
+			if err := db.First(&a, 1).Error; err != nil {
+				t.Fatal(err)
 			}
-			want += 1111
-		}
-		holds(t, db, 1, want)
-	})
+			return a.Balance
+		},
+	}
 }
 
 // GORM is whole: Exec, Row and Rows, savepoints, and its own DB.
@@ -208,57 +232,6 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	if err := db.Raw("SELECT SUM(balance) FROM accounts").Row().Scan(&sum); err != nil || sum != 300 {
 		t.Errorf("the sum is %d, %v; want 300", sum, err)
 	}
-}
-
-func TestAnOvertakenHolderCommitsNothing(t *testing.T) {
-	each(t, func(t *testing.T, db *gorm.DB) {
-		store := lockertest.NewMemory()
-		l := lockertest.NewLocker(t, store)
-		newer, err := locker.New(store.NewProcess())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = newer.Close(context.Background()) }()
-		err = locker.Run(t.Context(), l, locker.Rule{Key: "tenant"}, func(ctx context.Context) error {
-			return locker.Run(ctx, l, account, func(ctx context.Context) error {
-				store.Free("tenant")
-				if err := gormlock.Do(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(50)); err != nil {
-					return err
-				}
-				return gormlock.Within(ctx, db, deposit(10))
-			})
-		})
-		if !errors.Is(err, sqllock.ErrStaleFence) {
-			t.Errorf("err = %v", err)
-		}
-		holds(t, db, 1, 150)
-	})
-}
-
-func TestATransactionOfSomebodyElseIsClaimedIn(t *testing.T) {
-	each(t, func(t *testing.T, db *gorm.DB) {
-		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-			return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-				claim, err := gormlock.InTx(ctx, tx, sqllock.WithOperation("invoice:4711"))
-				if err != nil {
-					return err
-				}
-				if err := tx.Model(&Account{}).Where("id = ?", 1).Update("balance", 110).Error; err != nil {
-					return err
-				}
-				return claim.Verify(ctx)
-			})
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		holds(t, db, 1, 110)
-		err = gormlock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithOperation("invoice:4711"))
-		if !errors.Is(err, locker.ErrDone) {
-			t.Errorf("again: %v", err)
-		}
-	})
 }
 
 func TestATransactionIsNoDatabase(t *testing.T) {

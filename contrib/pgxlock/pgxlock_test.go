@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/pgxlock"
 	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/internal/sqltest/adaptertest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
@@ -80,35 +81,66 @@ func deposit(amount int) func(ctx context.Context, tx *pgxlock.Tx) error {
 	}
 }
 
-var account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
+var account = adaptertest.Account
 
-func TestEachCallClaimsAndCommits(t *testing.T) {
-	pool := bank(t, nil)
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
+// The adapter does what each adapter of sqllock does, on all kinds of connections.
+func TestAdapter(t *testing.T) {
+	for name, of := range map[string]func(t *testing.T, pool *pgxpool.Pool) pgxlock.DB{
+		"pool":         func(_ *testing.T, pool *pgxpool.Pool) pgxlock.DB { return pool },
+		"pgxpool.Conn": func(t *testing.T, pool *pgxpool.Pool) pgxlock.DB { return connection(t, pool) },
+		"pgx.Conn":     func(t *testing.T, pool *pgxpool.Pool) pgxlock.DB { return connection(t, pool).Conn() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			adaptertest.Run(t, func(t *testing.T) adaptertest.Adapter[*pgxlock.Tx] {
+				pool := bank(t, nil)
+				return adapter(pool, of(t, pool))
+			})
+		})
+	}
+}
+
+func connection(t *testing.T, pool *pgxpool.Pool) *pgxpool.Conn {
+	t.Helper()
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Release()
-	for name, db := range map[string]pgxlock.DB{"pool": pool, "pgxpool.Conn": conn, "pgx.Conn": conn.Conn()} {
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			before, opt := balance(t, pool, 1), sqllock.WithStrategy(strategy)
-			rules := []locker.Rule{account, {Key: "account:2"}}
-			if err := errors.Join(
-				pgxlock.Do(t.Context(), l, db, account, deposit(1), opt),
-				pgxlock.DoAll(t.Context(), l, db, rules, deposit(10), opt),
-				locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
-					return errors.Join(
-						pgxlock.Within(ctx, db, deposit(100), opt),
-						pgxlock.WithinAll(ctx, db, []string{account.Key}, deposit(1000), opt))
-				}),
-			); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if got := balance(t, pool, 1); got != before+1111 {
-				t.Errorf("%s: the account has %d, want %d", name, got, before+1111)
-			}
-		}
+	t.Cleanup(conn.Release)
+	return conn
+}
+
+type work = func(ctx context.Context, tx *pgxlock.Tx) error
+
+func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[*pgxlock.Tx] {
+	return adaptertest.Adapter[*pgxlock.Tx]{
+		Do: func(ctx context.Context, l locker.Locker, rule locker.Rule, fn work, opts ...sqllock.Option) error {
+			return pgxlock.Do(ctx, l, db, rule, fn, opts...)
+		},
+		DoAll: func(ctx context.Context, l locker.Locker, rules []locker.Rule, fn work, opts ...sqllock.Option) error {
+			return pgxlock.DoAll(ctx, l, db, rules, fn, opts...)
+		},
+		Within: func(ctx context.Context, fn work, opts ...sqllock.Option) error {
+			return pgxlock.Within(ctx, db, fn, opts...)
+		},
+		WithinAll: func(ctx context.Context, keys []string, fn work, opts ...sqllock.Option) error {
+			return pgxlock.WithinAll(ctx, db, keys, fn, opts...)
+		},
+		InTx: func(ctx context.Context, amount int, opts ...sqllock.Option) error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				claim, err := pgxlock.InTx(ctx, tx, opts...)
+				if err != nil {
+					return err
+				}
+				_, err = tx.Exec(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = 1", amount)
+				return errors.Join(err, claim.Verify(ctx), claim.Verify(ctx))
+			})
+		},
+		Deposit: func(ctx context.Context, tx *pgxlock.Tx, amount int) error { return deposit(amount)(ctx, tx) },
+		Exec: func(ctx context.Context, tx *pgxlock.Tx, text string) error {
+			_, err := tx.Exec(ctx, text)
+			return err
+		},
+		Balance: func(t *testing.T) int { return balance(t, pool, 1) },
 	}
 }
 
@@ -160,11 +192,14 @@ func TestNothingOfPgxIsMissing(t *testing.T) {
 	}
 }
 
-// trips counts what is sent: statements and batches.
+// trips counts what is sent: statements and batches, but for the pings of the pool, which looks
+// after a connection that was idle for a second.
 type trips struct{ n atomic.Int64 }
 
-func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	c.n.Add(1)
+func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if q.SQL != "-- ping" {
+		c.n.Add(1)
+	}
 	return ctx
 }
 func (c *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
@@ -185,32 +220,6 @@ func TestATransactionCostsNoMoreRoundTripsThanWithoutALock(t *testing.T) {
 	}
 	if n := count.n.Load() - before; n != 4 {
 		t.Errorf("%d round trips, want 4: begin, read, write, commit", n)
-	}
-}
-
-func TestAnOvertakenHolderCommitsNothing(t *testing.T) {
-	pool := bank(t, nil)
-	store := lockertest.NewMemory()
-	l := lockertest.NewLocker(t, store)
-	newer, err := locker.New(store.NewProcess())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = newer.Close(context.Background()) }()
-	err = locker.Run(t.Context(), l, locker.Rule{Key: "tenant"}, func(ctx context.Context) error {
-		return locker.Run(ctx, l, account, func(ctx context.Context) error {
-			store.Free("tenant")
-			if err := pgxlock.Do(context.Background(), newer, pool, locker.Rule{Key: "tenant"}, deposit(50)); err != nil {
-				return err
-			}
-			return pgxlock.Within(ctx, pool, deposit(10))
-		})
-	})
-	if !errors.Is(err, sqllock.ErrStaleFence) {
-		t.Errorf("err = %v", err)
-	}
-	if got := balance(t, pool, 1); got != 150 {
-		t.Errorf("the account has %d", got)
 	}
 }
 
@@ -235,16 +244,17 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 }
 
 func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
+	t.Parallel()
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	calls := 0
-	err := pgxlock.Do(t.Context(), l, pool, locker.Rule{Key: "brief", TTL: time.Second}, func(ctx context.Context, tx *pgxlock.Tx) error {
+	err := pgxlock.Do(t.Context(), l, pool, locker.Rule{Key: "brief", TTL: 4 * time.Second}, func(ctx context.Context, tx *pgxlock.Tx) error {
 		calls++
 		if err := deposit(10)(ctx, tx); err != nil {
 			return err
 		}
 		select {
-		case <-time.After(3 * time.Second):
+		case <-time.After(6 * time.Second): // more than the TTL
 		case <-ctx.Done():
 		}
 		return deposit(10)(ctx, tx)
@@ -274,32 +284,5 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestATransactionOfSomebodyElseIsClaimedIn(t *testing.T) {
-	pool := bank(t, nil)
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			claim, err := pgxlock.InTx(ctx, tx, sqllock.WithOperation("invoice:4711"))
-			if err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = 110 WHERE id = 1"); err != nil {
-				return err
-			}
-			return claim.Verify(ctx)
-		})
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	if got := balance(t, pool, 1); got != 110 {
-		t.Errorf("the account has %d", got)
-	}
-	err = pgxlock.Do(t.Context(), l, pool, account, deposit(1), sqllock.WithOperation("invoice:4711"))
-	if !errors.Is(err, locker.ErrDone) {
-		t.Errorf("again: %v", err)
 	}
 }

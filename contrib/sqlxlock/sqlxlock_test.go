@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	_ "github.com/glebarez/go-sqlite"  // the driver "sqlite"
 	_ "github.com/go-sql-driver/mysql" // the driver "mysql"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/sqlxlock"
 	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/internal/sqltest/adaptertest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
@@ -26,35 +26,41 @@ func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
 
 var databases atomic.Int64
 
-// each runs the test on each kind of database, with the tables of sqllock and two accounts of 100.
+var drivers = []string{"pgx", "mysql", "sqlite"}
+
+// each runs the test on each kind of database.
 func each(t *testing.T, test func(t *testing.T, db *sqlx.DB)) {
 	t.Helper()
-	for _, driver := range []string{"pgx", "mysql", "sqlite"} {
-		t.Run(driver, func(t *testing.T) {
-			name := fmt.Sprintf("sqlxlock_%d", databases.Add(1))
-			var dsn string
-			switch driver {
-			case "pgx":
-				server := sqltest.Shared(t, sqltest.Postgres)
-				run(t, driver, server.DSN("postgres"), "CREATE SCHEMA "+name)
-				dsn = server.DSN("postgres") + "&search_path=" + name
-			case "mysql":
-				server := sqltest.Shared(t, sqltest.MariaDB)
-				run(t, driver, server.DSN(""), "CREATE DATABASE "+name)
-				dsn = server.DSN(name)
-			default:
-				dsn = "file:" + filepath.Join(t.TempDir(), "test.db") + "?_pragma=busy_timeout(1000)"
-			}
-			db := sqlx.MustOpen(driver, dsn)
-			t.Cleanup(func() { _ = db.Close() })
-			if err := sqllock.Migrate(t.Context(), db); err != nil {
-				t.Fatal(err)
-			}
-			db.MustExec("CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)")
-			db.MustExec("INSERT INTO accounts (id, balance) VALUES (1, 100), (2, 100)")
-			test(t, db)
-		})
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) { test(t, open(t, driver)) })
 	}
+}
+
+// open makes a database of a kind, with the tables of sqllock and two accounts of 100.
+func open(t *testing.T, driver string) *sqlx.DB {
+	t.Helper()
+	name := fmt.Sprintf("sqlxlock_%d", databases.Add(1))
+	var dsn string
+	switch driver {
+	case "pgx":
+		server := sqltest.Shared(t, sqltest.Postgres)
+		run(t, driver, server.DSN("postgres"), "CREATE SCHEMA "+name)
+		dsn = server.DSN("postgres") + "&search_path=" + name
+	case "mysql":
+		server := sqltest.Shared(t, sqltest.MariaDB)
+		run(t, driver, server.DSN(""), "CREATE DATABASE "+name)
+		dsn = server.DSN(name)
+	default:
+		dsn = "file:" + filepath.Join(t.TempDir(), "test.db") + "?_pragma=busy_timeout(1000)"
+	}
+	db := sqlx.MustOpen(driver, dsn)
+	t.Cleanup(func() { _ = db.Close() })
+	if err := sqllock.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	db.MustExec("CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)")
+	db.MustExec("INSERT INTO accounts (id, balance) VALUES (1, 100), (2, 100)")
+	return db
 }
 
 func run(t *testing.T, driver, dsn, statement string) {
@@ -91,30 +97,62 @@ func deposit(amount int) func(ctx context.Context, tx *sqlxlock.Tx) error {
 	}
 }
 
-var account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
+var account = adaptertest.Account
 
-func TestEachCallClaimsAndCommits(t *testing.T) {
-	each(t, func(t *testing.T, db *sqlx.DB) {
-		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		want := 100
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			opt := sqllock.WithStrategy(strategy)
-			rules := []locker.Rule{account, {Key: "account:2"}}
-			if err := errors.Join(
-				sqlxlock.Do(t.Context(), l, db, account, deposit(1), opt),
-				sqlxlock.DoAll(t.Context(), l, db, rules, deposit(10), opt),
-				locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
-					return errors.Join(
-						sqlxlock.Within(ctx, db, deposit(100), opt),
-						sqlxlock.WithinAll(ctx, db, []string{account.Key}, deposit(1000), opt))
-				}),
-			); err != nil {
-				t.Error(err)
+// The adapter does what each adapter of sqllock does, on all kinds of databases.
+func TestAdapter(t *testing.T) {
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) {
+			adaptertest.Run(t, func(t *testing.T) adaptertest.Adapter[*sqlxlock.Tx] { return adapter(open(t, driver)) })
+		})
+	}
+}
+
+type work = func(ctx context.Context, tx *sqlxlock.Tx) error
+
+func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
+	return adaptertest.Adapter[*sqlxlock.Tx]{
+		Do: func(ctx context.Context, l locker.Locker, rule locker.Rule, fn work, opts ...sqllock.Option) error {
+			return sqlxlock.Do(ctx, l, db, rule, fn, opts...)
+		},
+		DoAll: func(ctx context.Context, l locker.Locker, rules []locker.Rule, fn work, opts ...sqllock.Option) error {
+			return sqlxlock.DoAll(ctx, l, db, rules, fn, opts...)
+		},
+		Within: func(ctx context.Context, fn work, opts ...sqllock.Option) error {
+			return sqlxlock.Within(ctx, db, fn, opts...)
+		},
+		WithinAll: func(ctx context.Context, keys []string, fn work, opts ...sqllock.Option) error {
+			return sqlxlock.WithinAll(ctx, db, keys, fn, opts...)
+		},
+		InTx: func(ctx context.Context, amount int, opts ...sqllock.Option) error {
+			tx, err := db.BeginTxx(ctx, nil)
+			if err != nil {
+				return err
 			}
-			want += 1111
-		}
-		holds(t, db, want)
-	})
+			defer func() { _ = tx.Rollback() }() // does nothing after Commit
+			claim, err := sqlxlock.InTx(ctx, tx, opts...)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, tx.Rebind("UPDATE accounts SET balance = balance + ? WHERE id = 1"), amount)
+			if err := errors.Join(err, claim.Verify(ctx), claim.Verify(ctx)); err != nil {
+				return err
+			}
+			return tx.Commit()
+		},
+		Deposit: func(ctx context.Context, tx *sqlxlock.Tx, amount int) error { return deposit(amount)(ctx, tx) },
+		Exec: func(ctx context.Context, tx *sqlxlock.Tx, text string) error {
+			_, err := tx.ExecContext(ctx, text)
+			return err
+		},
+		Balance: func(t *testing.T) int {
+			var a row
+			if err := db.GetContext(t.Context(), &a, "SELECT * FROM accounts WHERE id = 1"); err != nil {
+				t.Fatal(err)
+			}
+			return a.Balance
+		},
+	}
 }
 
 // The *sqlx.Tx is sqlx's own: it binds names as the driver wants them, and its other methods work.
@@ -152,31 +190,6 @@ func TestNothingOfSqlxIsMissing(t *testing.T) {
 	})
 }
 
-func TestAnOvertakenHolderCommitsNothing(t *testing.T) {
-	each(t, func(t *testing.T, db *sqlx.DB) {
-		store := lockertest.NewMemory()
-		l := lockertest.NewLocker(t, store)
-		newer, err := locker.New(store.NewProcess())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = newer.Close(context.Background()) }()
-		err = locker.Run(t.Context(), l, locker.Rule{Key: "tenant"}, func(ctx context.Context) error {
-			return locker.Run(ctx, l, account, func(ctx context.Context) error {
-				store.Free("tenant")
-				if err := sqlxlock.Do(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(50)); err != nil {
-					return err
-				}
-				return sqlxlock.Within(ctx, db, deposit(10))
-			})
-		})
-		if !errors.Is(err, sqllock.ErrStaleFence) {
-			t.Errorf("err = %v", err)
-		}
-		holds(t, db, 150)
-	})
-}
-
 // Nothing stays on a connection of the pool, also when the function ends the transaction.
 func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
 	each(t, func(t *testing.T, db *sqlx.DB) {
@@ -201,33 +214,6 @@ func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
 			if err := sqlxlock.Do(t.Context(), l, db, account, deposit(0)); err != nil {
 				t.Errorf("after %s: %v", name, err)
 			}
-		}
-	})
-}
-
-func TestATransactionOfSomebodyElseIsClaimedIn(t *testing.T) {
-	each(t, func(t *testing.T, db *sqlx.DB) {
-		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-			tx := db.MustBeginTx(ctx, nil)
-			defer func() { _ = tx.Rollback() }()
-			claim, err := sqlxlock.InTx(ctx, tx, sqllock.WithOperation("invoice:4711"))
-			if err != nil {
-				return err
-			}
-			tx.MustExec("UPDATE accounts SET balance = 110 WHERE id = 1")
-			if err := errors.Join(claim.Verify(ctx), claim.Verify(ctx)); err != nil {
-				return err
-			}
-			return tx.Commit()
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		holds(t, db, 110)
-		err = sqlxlock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithOperation("invoice:4711"))
-		if !errors.Is(err, locker.ErrDone) {
-			t.Errorf("again: %v", err)
 		}
 	})
 }

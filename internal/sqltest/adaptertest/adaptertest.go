@@ -1,0 +1,193 @@
+// Package adaptertest has the tests that every adapter of sqllock passes: pgxlock, gormlock and
+// sqlxlock. An adapter's own tests are about its library alone.
+package adaptertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// An Adapter is the adapter of a library, on a database with the tables of sqllock and an account
+// that has 100. T is what its functions work with.
+type Adapter[T any] struct {
+	Do func(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(context.Context, T) error,
+		opts ...sqllock.Option) error
+	DoAll func(ctx context.Context, l locker.Locker, rules []locker.Rule,
+		fn func(context.Context, T) error, opts ...sqllock.Option) error
+	Within    func(ctx context.Context, fn func(context.Context, T) error, opts ...sqllock.Option) error
+	WithinAll func(ctx context.Context, keys []string, fn func(context.Context, T) error,
+		opts ...sqllock.Option) error
+
+	// InTx begins a transaction with the library alone, claims in it, deposits, verifies the claim
+	// twice, and commits.
+	InTx func(ctx context.Context, amount int, opts ...sqllock.Option) error
+	// Deposit reads the account, and writes what it has read and amount.
+	Deposit func(ctx context.Context, tx T, amount int) error
+	// Exec runs the text of a statement.
+	Exec func(ctx context.Context, tx T, text string) error
+	// Balance is what the account has.
+	Balance func(t *testing.T) int
+}
+
+// Account is the Rule of the account.
+var Account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
+
+// Run runs all tests. open makes a database for each of them.
+func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
+	t.Helper()
+	for name, test := range map[string]func(*bank[T]){
+		"each call claims and commits":                         (*bank[T]).calls,
+		"an overtaken holder commits nothing":                  (*bank[T]).overtaken,
+		"an error and a panic leave nothing":                   (*bank[T]).fails,
+		"a transaction that ends by its text is noticed":       (*bank[T]).endsByText,
+		"an operation happens once":                            (*bank[T]).once,
+		"a transaction that somebody else began is claimed in": (*bank[T]).inTx,
+		"a function that is nil is an error":                   (*bank[T]).noFunction,
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			test(&bank[T]{open(t), t, store, lockertest.NewLocker(t, store)})
+		})
+	}
+}
+
+// bank is what a test works with.
+type bank[T any] struct {
+	Adapter[T]
+	t     *testing.T
+	store *lockertest.Memory
+	l     *locker.Engine
+}
+
+func (b *bank[T]) deposit(amount int) func(ctx context.Context, tx T) error {
+	return func(ctx context.Context, tx T) error { return b.Deposit(ctx, tx, amount) }
+}
+
+func (b *bank[T]) holds(want int) {
+	b.t.Helper()
+	if got := b.Balance(b.t); got != want {
+		b.t.Errorf("the account has %d, want %d", got, want)
+	}
+}
+
+func (b *bank[T]) calls() {
+	rules := []locker.Rule{Account, {Key: "account:2"}}
+	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+		opt := sqllock.WithStrategy(strategy)
+		if err := errors.Join(
+			b.Do(b.t.Context(), b.l, Account, b.deposit(1), opt),
+			b.DoAll(b.t.Context(), b.l, rules, b.deposit(10), opt),
+			locker.RunAll(b.t.Context(), b.l, rules, func(ctx context.Context) error {
+				return errors.Join(
+					b.Within(ctx, b.deposit(100), opt),
+					b.WithinAll(ctx, []string{Account.Key}, b.deposit(1000), opt))
+			}),
+		); err != nil {
+			b.t.Error(err)
+		}
+	}
+	b.holds(100 + 2*1111)
+}
+
+// The outer key is granted to a newer holder, who commits first.
+func (b *bank[T]) overtaken() {
+	newer, err := locker.New(b.store.NewProcess())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer func() { _ = newer.Close(context.Background()) }()
+	tenant := locker.Rule{Key: "tenant"}
+	err = locker.Run(b.t.Context(), b.l, tenant, func(ctx context.Context) error {
+		return locker.Run(ctx, b.l, Account, func(ctx context.Context) error {
+			b.store.Free(tenant.Key)
+			if err := b.Do(context.Background(), newer, tenant, b.deposit(50)); err != nil {
+				return err
+			}
+			return b.Within(ctx, b.deposit(10))
+		})
+	})
+	if !errors.Is(err, sqllock.ErrStaleFence) {
+		b.t.Errorf("err = %v, want ErrStaleFence", err)
+	}
+	b.holds(150)
+}
+
+func (b *bank[T]) fails() {
+	errOnPurpose := errors.New("on purpose")
+	fails := func(ctx context.Context, tx T) error {
+		return errors.Join(b.Deposit(ctx, tx, 10), errOnPurpose)
+	}
+	if err := b.Do(b.t.Context(), b.l, Account, fails); !errors.Is(err, errOnPurpose) {
+		b.t.Errorf("err = %v, want the function's", err)
+	}
+	func() {
+		defer func() {
+			if r := recover(); r != errOnPurpose {
+				b.t.Errorf("the panic was %v", r)
+			}
+		}()
+		_ = b.Do(b.t.Context(), b.l, Account, func(ctx context.Context, tx T) error {
+			_ = b.Deposit(ctx, tx, 10)
+			panic(errOnPurpose)
+		})
+	}()
+	b.holds(100)
+	rule := Account
+	rule.Wait = locker.NoWait // the panic has released the lock
+	if err := b.Do(b.t.Context(), b.l, rule, b.deposit(1)); err != nil {
+		b.t.Errorf("after the panic: %v", err)
+	}
+	b.holds(101)
+}
+
+func (b *bank[T]) endsByText() {
+	err := b.Do(b.t.Context(), b.l, Account, func(ctx context.Context, tx T) error {
+		return errors.Join(b.Deposit(ctx, tx, 10), b.Exec(ctx, tx, "ROLLBACK"))
+	})
+	if !errors.Is(err, sqllock.ErrEnded) {
+		b.t.Errorf("err = %v, want ErrEnded", err)
+	}
+	b.holds(100)
+	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(1)); err != nil {
+		b.t.Errorf("afterwards: %v", err)
+	}
+}
+
+func (b *bank[T]) once() {
+	once := sqllock.WithOperation("invoice:4711")
+	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(10), once); err != nil {
+		b.t.Error(err)
+	}
+	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(10), once); !errors.Is(err, locker.ErrDone) {
+		b.t.Errorf("again: %v, want ErrDone", err)
+	}
+	b.holds(110)
+}
+
+func (b *bank[T]) inTx() {
+	once := sqllock.WithOperation("invoice:4711")
+	if err := locker.Run(b.t.Context(), b.l, Account, func(ctx context.Context) error {
+		return b.InTx(ctx, 10, once)
+	}); err != nil {
+		b.t.Error(err)
+	}
+	b.holds(110)
+	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(1), once); !errors.Is(err, locker.ErrDone) {
+		b.t.Errorf("again: %v, want ErrDone", err)
+	}
+	if err := b.InTx(b.t.Context(), 10); !errors.Is(err, locker.ErrUnguarded) {
+		b.t.Errorf("without a lease: %v, want ErrUnguarded", err)
+	}
+}
+
+func (b *bank[T]) noFunction() {
+	if err := b.Do(b.t.Context(), b.l, Account, nil); err == nil {
+		b.t.Error("a function that is nil was accepted")
+	}
+}
