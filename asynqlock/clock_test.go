@@ -1,0 +1,39 @@
+package asynqlock
+
+import (
+	"testing"
+	"time"
+)
+
+// A slow answer of the server makes its clock look earlier or later than it is. Deliveries keep
+// their order all the same, whether their time is asked for before or after such an answer.
+func TestDeliveriesKeepTheirOrderWhenTheClockIsMeasuredAnew(t *testing.T) {
+	for name, error := range map[string]time.Duration{"behind": -200 * time.Millisecond, "ahead": 200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			var c serverClock
+			began := time.Now()
+			c.observe(0, began, began)
+			again := began.Add(remeasureAfter)
+			if !c.needed(again) {
+				t.Fatal("the clock is not measured anew")
+			}
+			before := c.at(again.Add(-time.Millisecond))
+			c.observe((remeasureAfter + error).Microseconds(), again, again)
+			last := c.at(again.Add(-2 * time.Millisecond)) // a delivery that asks late
+			if last >= before {
+				t.Errorf("a delivery that came earlier is at %d, not before %d", last, before)
+			}
+			last = before
+			for after := time.Duration(0); after < time.Second; after += 10 * time.Millisecond {
+				next := c.at(again.Add(after))
+				if next <= last {
+					t.Fatalf("a delivery %v after the answer is at %d, not behind %d", after, next, last)
+				}
+				last = next
+			}
+			if off := time.Duration(last)*time.Microsecond - again.Add(990*time.Millisecond).Sub(began) - error; off != 0 {
+				t.Errorf("after a second the clock is still off by %v", off)
+			}
+		})
+	}
+}
