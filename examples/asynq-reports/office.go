@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -22,6 +23,7 @@ import (
 type office struct {
 	redis   *redis.Client
 	lockers []*locker.Engine
+	guards  []*asynqlock.Guard
 	servers []*asynq.Server
 	work    *work
 	spans   *spans
@@ -45,12 +47,12 @@ func open(c *redis.Client) (_ *office, err error) {
 		if err != nil {
 			return nil, err
 		}
-		g, err := guard(l)
+		g, err := guard(l, c)
 		if err != nil {
 			return nil, err
 		}
 		mux := o.work.mux(g)
-		o.lockers = append(o.lockers, l)
+		o.lockers, o.guards = append(o.lockers, l), append(o.guards, g)
 		o.client = g.Client(o.plain, asynq.NewInspectorFromRedisClient(c))
 		server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
 			Concurrency: 4, TaskCheckInterval: 10 * time.Millisecond, LogLevel: asynq.ErrorLevel, ShutdownTimeout: time.Second,
@@ -75,11 +77,14 @@ func (o *office) watched(mux *asynq.ServeMux) asynq.Handler {
 }
 
 func (o *office) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, g := range o.guards {
+		_ = g.Stop(ctx) // tasks that wait for their keys are put off
+	}
 	for _, s := range o.servers {
 		s.Shutdown()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
 	for _, l := range o.lockers {
 		_ = l.Close(ctx) // a remaining lease ends by its TTL
 	}
@@ -113,6 +118,42 @@ func (o *office) reports(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintln(out, "The trace of a report that waited, from the order in this process to the work in the worker:")
 	return o.spans.print(ctx, out)
+}
+
+// imports orders six imports of one shop while somebody who is no worker has the shop's key. So all
+// of them are put off.
+func (o *office) imports(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out, "\nAn operator has locked a shop. Six files of the shop arrive.")
+	lease, err := o.lockers[0].Acquire(ctx, locker.Rule{Key: "shop:acme"})
+	if err != nil {
+		return err
+	}
+	inspector := asynq.NewInspectorFromRedisClient(o.redis)
+	const files = 6
+	for n := range files {
+		info, err := o.client.EnqueueContext(ctx, task("import:file", upload{"acme", n}))
+		if err != nil {
+			return err
+		}
+		if err := o.await(ctx, func() bool {
+			now, err := inspector.GetTaskInfo(info.Queue, info.ID)
+			return err == nil && now.State == asynq.TaskStateRetry
+		}); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(out, "  all are put off; no worker waits, and no retry is used")
+	if err := lease.Release(ctx); err != nil {
+		return err
+	}
+	if err := o.await(ctx, func() bool { return len(o.work.read) == files }); err != nil {
+		return err
+	}
+	o.work.mu.Lock()
+	defer o.work.mu.Unlock()
+	inOrder := slices.IsSortedFunc(o.work.read, func(a, b upload) int { return a.File - b.File })
+	fmt.Fprintf(out, "  the operator is done: each file wakes the next one, in the order of arrival: %v\n", inOrder)
+	return nil
 }
 
 // invoices orders an invoice three times; it is sent once.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/asynqlock"
@@ -20,6 +21,13 @@ type report struct {
 	Month  string `json:"month"`
 }
 
+// An upload is a file of a shop. The files of a shop are imported one by one, in the order in which
+// they came.
+type upload struct {
+	Shop string `json:"shop"`
+	File int    `json:"file"`
+}
+
 // An invoice is sent once, however often somebody wants it sent.
 type invoice struct {
 	Number int    `json:"number" lock:"key"`
@@ -27,9 +35,11 @@ type invoice struct {
 }
 
 // guard says what is guarded, for workers and for those who enqueue.
-func guard(l locker.Locker) (*asynqlock.Guard, error) {
+func guard(l locker.Locker, c redis.UniversalClient) (*asynqlock.Guard, error) {
 	return asynqlock.New(l,
+		asynqlock.WithWaking(c), // a task that was put off runs as soon as its key is free
 		asynqlock.On("report:monthly", asynqlock.Template("tenant:{payload.tenant}"), asynqlock.Wait(10*time.Second)),
+		asynqlock.On("import:file", asynqlock.Template("shop:{payload.shop}")),
 		asynqlock.On("invoice:send", asynqlock.Fields[invoice]("invoice"), asynqlock.Unique(), asynqlock.Once(24*time.Hour), asynqlock.Drop()),
 		asynqlock.On("*", asynqlock.ByTaskID()),
 		asynqlock.WithPropagator(otellock.Headers{}), // the trace goes on in the worker
@@ -44,6 +54,7 @@ type work struct {
 	now  map[string]int // reports that are being made, by tenant
 	most map[string]int // at a time
 	made []report
+	read []upload
 	sent map[int]int // invoices, by number
 }
 
@@ -52,6 +63,7 @@ func (w *work) mux(g *asynqlock.Guard) *asynq.ServeMux {
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
 	mux.HandleFunc("report:monthly", w.makeReport)
+	mux.HandleFunc("import:file", w.importFile)
 	mux.HandleFunc("invoice:send", w.sendInvoice)
 	mux.HandleFunc("stats:count", func(context.Context, *asynq.Task) error { return nil })
 	return mux
@@ -74,6 +86,22 @@ func (w *work) makeReport(ctx context.Context, t *asynq.Task) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.made = append(w.made, r)
+	return nil
+}
+
+func (w *work) importFile(ctx context.Context, t *asynq.Task) error {
+	var u upload
+	if err := json.Unmarshal(t.Payload(), &u); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(20 * time.Millisecond): // that is how long it takes
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.read = append(w.read, u)
 	return nil
 }
 
