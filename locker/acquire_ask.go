@@ -30,8 +30,8 @@ func (a *acquisition) ask() (*Lease, error) {
 	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // it has waited, or may have subscribed
 		a.sent = time.Now()
 	}
-	if a.fresh = !a.known; a.fresh {
-		a.known, a.first = true, a.sent
+	if a.token.ask() {
+		a.first = a.sent
 	}
 	return a.await(a.engine.steps.BeginAcquire(a.ctx, a.claim))
 }
@@ -51,6 +51,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 		case <-q.Answered():
 			g, err := q.Answer()
 			if err == errNotQueued {
+				a.token.ended(callNotSent)
 				return a.ask()
 			}
 			if err != nil {
@@ -67,7 +68,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 		case <-late:
 			if e, granted := a.engine.post.granted(&a.box); granted && a.certain(e) {
 				q.Abandon()
-				a.unclear = true
+				a.token.ended(callLost)
 				return a.handed(e)
 			}
 		case <-a.caller.Done():
@@ -79,9 +80,9 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 		}
 	}
 	if q.Abandon() {
-		a.unclear = true
+		a.token.ended(callLost)
 	} else {
-		a.notSent()
+		a.token.ended(callNotSent)
 	}
 	if time.Since(a.sent) > freshGrant {
 		a.failure = errNoAnswer
@@ -91,23 +92,13 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	return nil, a.giveUp(reason)
 }
 
-// notSent is called when the last question did not reach the server, or was refused there: nothing was
-// done. A token that no other question has named is unknown, so there is nothing to undo.
-func (a *acquisition) notSent() {
-	if a.fresh && !a.unclear {
-		a.known = false
-	}
-}
-
 func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 	a.rounds += g.Rounds
 	if a.polled {
 		a.polled = false
 		a.engine.times.polled(a.rule.Name, g.State == store.Granted)
 	}
-	if g.State != store.Granted {
-		a.known = a.unclear || g.State == store.Busy && (a.claim.Queue || g.Unsettled)
-	}
+	a.token.ended(a.eventOf(g))
 	switch g.State {
 	case store.Granted:
 		return a.newLease(g, a.sent, 0)
@@ -124,6 +115,21 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 	default: // Undone is only answered to tokens that were given up
 		return nil, a.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0)
 	}
+}
+
+// eventOf is what an answer means for the token.
+func (a *acquisition) eventOf(g store.Grant) tokenEvent {
+	switch {
+	case g.State == store.Granted:
+		return answerGranted
+	case g.State != store.Busy:
+		return answerOver
+	case a.claim.Queue:
+		return answerQueued
+	case g.Unsettled:
+		return answerParts
+	}
+	return answerAside
 }
 
 // busy remembers what the answer says of the holder and of the queue.
@@ -173,7 +179,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	f.hold = hold{
 		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: since, taken: now, //nolint:gosec // at most WithHandoffs
 
-		unclear: a.unclear, posted: a.expected, cohort: a.cohort,
+		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort,
 		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {

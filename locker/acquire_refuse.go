@@ -20,15 +20,15 @@ func (a *acquisition) handleError(err error) error {
 	var no *store.Refusal
 	switch {
 	case errors.Is(err, store.ErrNotReplicated): // written, so it must be undone
-		a.unclear, a.known = true, true
+		a.token.ended(callLost)
 		return a.fail(err, 0)
 	case !errors.As(err, &no):
-		a.unclear, a.known = true, true
+		a.token.ended(callLost)
 	case !no.Temporary:
-		a.notSent()
+		a.token.ended(callRefused)
 		return a.fail(unavailable(err), 0)
 	default:
-		a.notSent()
+		a.token.ended(callRefused)
 	}
 	return a.unanswered(err)
 }

@@ -14,9 +14,7 @@ import (
 // one acquisition, and can change hands with its place in the server's queue, when a cohort's leader gives up.
 type ticket struct {
 	claim    store.Claim // never changes once it was queued, because the queue finds an entry by all that it says
-	known    bool        // the server may know the token: a call went out, and no answer since says that it holds nothing
-	fresh    bool        // the last call was the first that named the token
-	unclear  bool        // a call is unanswered
+	token    token       // what the server may have of it
 	first    time.Time   // when it was first sent; zero when events were lost since
 	sent     time.Time   // when it was last sent
 	box      mailbox     // what was told
@@ -120,17 +118,17 @@ func (a *acquisition) open() (string, error) {
 // queue, and that what it may hold goes to the next.
 func (a *acquisition) giveBack() {
 	a.stopExpecting()
-	if !a.known {
+	if a.token.state == tokenNowhere {
 		return
 	}
 	claim := a.claim
-	claim.TombstoneTTL = calls.UndoFor(a.unclear, claim.TTL)
+	claim.TombstoneTTL = calls.UndoFor(a.token.state == tokenUnclear, claim.TTL)
 	lives := max(claim.TTL, claim.TombstoneTTL)
 	if claim.Queue {
 		lives = max(lives, calls.QueueLife)
 	}
 	a.engine.steps.Undo(calls.Chore{Claim: claim, Useless: time.Now().Add(lives)})
-	a.known, a.unclear = false, false
+	a.token = token{}
 }
 
 // stopExpecting makes the post forget the token, which waits no more.
@@ -148,9 +146,6 @@ func (a *acquisition) renewTicket() {
 	a.ticket = &a.own
 	a.prepare()
 }
-
-// mayChangeHands says whether the ticket waits in the queue, and nothing about it is uncertain.
-func (t *ticket) mayChangeHands() bool { return t.known && !t.unclear && t.current && t.claim.Queue }
 
 // handOver takes the ticket away from a, which knows no more than what it has seen.
 func (a *acquisition) handOver() *ticket {

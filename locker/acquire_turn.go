@@ -127,7 +127,7 @@ func (a *acquisition) passUp(t turn) {
 			a.ticket = t.ticket
 		}
 		if t.follow != nil {
-			a.unclear = true
+			a.token.ended(callLost)
 		}
 	}
 }

@@ -83,17 +83,14 @@ func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, ag
 	n := a.engine.post.read(&a.box)
 	switch {
 	case n.done:
-		a.known = a.unclear // the server has taken us out of the queue
+		a.token.read(readDone)
 		return nil, false, a.fail(ErrDone, 0)
 	case n.reopened: // what was told before may be from another server, with another clock
 		a.clock, a.first = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:
-		if lease, err = a.handed(n.grant); lease == nil {
-			// The message has been read, and the next caller of this process would not receive it: the
-			// ticket must not change hands. The release in the background gives the key to the next waiter.
-			a.current = false
-		}
+		a.token.read(readGrant)
+		lease, err = a.handed(n.grant)
 		return lease, lease == nil, err
 	case n.head:
 		a.place = 1

@@ -268,7 +268,7 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	}
 	t := turn{seen: c.seen}
 	c.show(next) // its wait may be over before it gets an answer of its own
-	if a.mayChangeHands() {
+	if a.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}
 	next.turn <- t

@@ -35,7 +35,8 @@ func newFollow(next *acquisition, now time.Time) *follow {
 		next.turn <- turn{seen: true}
 		return nil
 	}
-	next.known, next.fresh, next.first, next.sent = true, true, now, now
+	next.token.ask()
+	next.first, next.sent = now, now
 	next.calls++
 	f := &follow{claim: next.claim, there: make(chan struct{})}
 	next.turn <- turn{follow: f, seen: true}

@@ -118,7 +118,8 @@ func (j *joint) prepare(a *acquisition) {
 		Metadata: a.meta, Once: a.rule.Once,
 	}
 	a.calls++
-	a.known, a.first, a.sent = true, j.sent, j.sent
+	a.token.ask()
+	a.first, a.sent = j.sent, j.sent
 	j.claims = append(j.claims, a.claim)
 }
 
@@ -162,7 +163,7 @@ func (j *joint) await(g *gathering, heard <-chan calls.Answer[[]store.Grant]) (g
 // call takes meanwhile comes free for them. It is an error where somebody does not wait for that.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
-		a.unclear = true
+		a.token.ended(callLost)
 		a.giveBack()
 		if a.rule.Wait == NoWait && err == nil {
 			err = a.fail(unavailable(failure), 0)
@@ -182,6 +183,9 @@ func (j *joint) forget() error {
 
 // newLeases makes the leases.
 func (j *joint) newLeases(g *gathering, grants []store.Grant) error {
+	for _, a := range j.all {
+		a.token.ended(answerGranted)
+	}
 	for i, a := range j.all {
 		a.caller = g.ctx
 		lease, err := a.newLease(grants[i], j.sent, 0)

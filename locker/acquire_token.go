@@ -1,0 +1,77 @@
+package locker
+
+// tokenState is what the server may have of a token that holds nothing in this process:
+//
+//	state          the server may have                      at the end of the wait
+//	tokenNowhere   nothing, now and later                   nothing is sent
+//	tokenQueued    the token's entry in the queue, or the   the next caller of the process gets the
+//	               lease of a grant whose message is still  ticket; without one a release is sent
+//	               to be read
+//	tokenPossible  an entry or a lease                      a release is sent
+//	tokenUnclear   anything, and a call may still arrive    a release is sent that leaves a tombstone
+//
+// The states are ordered: each later one requires what the earlier ones require.
+type tokenState uint8
+
+const (
+	tokenNowhere tokenState = iota
+	tokenQueued
+	tokenPossible
+	tokenUnclear
+	tokenStates
+)
+
+// tokenEvent is what moves a token from one state to another one.
+type tokenEvent uint8
+
+const (
+	// What ends a call.
+	callNotSent   tokenEvent = iota // it was taken back before it went out
+	callRefused                     // a Refusal: it had no effect
+	callLost                        // it was abandoned, or its error proves nothing
+	answerQueued                    // busy, and the token is in the queue
+	answerAside                     // busy, and the token waits nowhere
+	answerParts                     // busy, and parts of the Store may hold the key for the token
+	answerGranted                   // a lease
+	answerOver                      // undone, revoked or done: the server has nothing of the token
+	// What a message says, once the acquisition has read it.
+	readGrant
+	readDone
+	tokenEvents
+)
+
+// tokenMoves is the state after each event, by the state before the call or the message. A token
+// stays unclear whatever is answered to later calls, because the call without an answer may still
+// arrive.
+var tokenMoves = [tokenEvents][tokenStates]tokenState{
+	//              from: nowhere      queued         possible       unclear
+	callNotSent:   {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},
+	callRefused:   {tokenNowhere, tokenPossible, tokenPossible, tokenUnclear}, // the queue of a restarted server is empty
+	callLost:      {tokenUnclear, tokenUnclear, tokenUnclear, tokenUnclear},
+	answerQueued:  {tokenQueued, tokenQueued, tokenQueued, tokenUnclear},
+	answerAside:   {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
+	answerParts:   {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
+	answerGranted: {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
+	answerOver:    {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
+	readGrant:     {tokenPossible, tokenPossible, tokenPossible, tokenUnclear}, // nobody else will read it
+	readDone:      {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
+}
+
+// token follows one token through its calls and messages.
+type token struct {
+	state  tokenState // while a call is under way: tokenUnclear
+	before tokenState // the call that is under way, or the last one
+}
+
+// ask begins a call that names the token. It reports whether no call before it may have reached the
+// server.
+func (t *token) ask() (first bool) {
+	t.state, t.before = tokenUnclear, t.state
+	return t.before == tokenNowhere
+}
+
+// ended ends the call that is under way.
+func (t *token) ended(e tokenEvent) { t.state = tokenMoves[e][t.before] }
+
+// read is called with news that the acquisition has read while no call is under way.
+func (t *token) read(e tokenEvent) { t.state = tokenMoves[e][t.state] }

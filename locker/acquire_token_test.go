@@ -1,0 +1,245 @@
+package locker
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A tokenWorld is one possible truth about a token at the server and on the way there.
+type tokenWorld struct {
+	server  uint8 // what the server has of the token
+	message uint8 // that the acquisition has not read
+	late    uint8 // calls that the caller has abandoned, and that may still arrive
+	lost    bool  // there was such a call; the table does not try to prove that it has arrived
+	call    uint8 // the call under way: none, sent, or 2 + its answer
+	done    bool  // the work is done: the server takes nobody in
+}
+
+const (
+	hasNothing, hasEntry, hasLease = uint8(0), uint8(1), uint8(2)
+	noMessage, grantUnread         = uint8(0), uint8(1)
+	doneUnread                     = uint8(2)
+	noCall, callSent, callAnswered = uint8(0), uint8(1), uint8(2)
+)
+
+// needs is what must happen in this world when the wait ends.
+func (w tokenWorld) needs() tokenState {
+	switch {
+	case w.lost:
+		return tokenUnclear
+	case w.server == hasEntry, w.server == hasLease && w.message == grantUnread:
+		return tokenQueued
+	case w.server == hasLease:
+		return tokenPossible
+	}
+	return tokenNowhere
+}
+
+// executed is what an acquire may come to.
+func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
+	with := func(server uint8) tokenWorld {
+		w := w
+		w.server = server
+		return w
+	}
+	switch {
+	case w.done:
+		return map[tokenEvent]tokenWorld{answerOver: with(hasNothing)}
+	case w.server == hasLease && queues:
+		return map[tokenEvent]tokenWorld{answerGranted: w}
+	case w.server == hasEntry || queues: // the queue may serve the caller that asks
+		return map[tokenEvent]tokenWorld{answerQueued: with(hasEntry), answerGranted: with(hasLease)}
+	}
+	return map[tokenEvent]tokenWorld{answerGranted: with(hasLease), answerAside: with(hasNothing), answerParts: with(hasLease)}
+}
+
+// tokenTruths are all worlds that fit what the caller has seen.
+type tokenTruths map[tokenWorld]bool
+
+// closed adds what may happen at the server without the caller's knowledge.
+func (ts tokenTruths) closed(queues bool) tokenTruths {
+	all, list := make(tokenTruths), make([]tokenWorld, 0, len(ts))
+	add := func(w tokenWorld) {
+		if !all[w] {
+			all[w] = true
+			list = append(list, w)
+		}
+	}
+	for w := range ts {
+		add(w)
+	}
+	for i := 0; i < len(list); i++ {
+		w := list[i]
+		if w.server == hasEntry {
+			handed, over := w, w
+			handed.server, handed.message = hasLease, grantUnread
+			over.server, over.message, over.done = hasNothing, doneUnread, true
+			add(handed)
+			add(over)
+		}
+		if w.call == callSent {
+			for answer, after := range w.executed(queues) {
+				after.call = callAnswered + uint8(answer)
+				add(after)
+			}
+		}
+		if w.late > 0 {
+			for _, after := range w.executed(queues) {
+				after.late--
+				add(after)
+			}
+		}
+	}
+	return all
+}
+
+// after is what is left of the truths when the caller sees something.
+func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
+	left := make(tokenTruths)
+	for w := range ts {
+		for _, w := range see(w) {
+			left[w] = true
+		}
+	}
+	return left
+}
+
+// needs is what must happen at the end of the wait, as the caller cannot know which of the worlds is
+// the true one.
+func (ts tokenTruths) needs() tokenState {
+	seen := map[tokenState]bool{}
+	for w := range ts {
+		if w.message != doneUnread || w.lost { // otherwise anything is right: whoever gets the ticket reads it
+			seen[w.needs()] = true
+		}
+	}
+	for _, state := range []tokenState{tokenUnclear, tokenPossible} {
+		if seen[state] {
+			return state
+		}
+	}
+	if len(seen) > 1 {
+		return tokenPossible
+	}
+	if seen[tokenQueued] {
+		return tokenQueued
+	}
+	return tokenNowhere
+}
+
+// tokenWalk goes through all orders of calls, answers, losses, refusals and messages.
+type tokenWalk struct {
+	found string            // the first history after which the table is wrong
+	met   map[[2]uint8]bool // events and the states that they met
+	moves [tokenEvents][tokenStates]tokenState
+}
+
+func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history string) {
+	if k.found != "" {
+		return
+	}
+	ts = ts.closed(queues)
+	if need := ts.needs(); t.state != need {
+		k.found = fmt.Sprintf("%s: the table says %d, %d is needed", history, t.state, need)
+		return
+	}
+	read := func(e tokenEvent, message uint8) {
+		k.meets(e, t, t.state, ts.after(func(w tokenWorld) []tokenWorld {
+			if w.message != message {
+				return nil
+			}
+			w.message = noMessage
+			return []tokenWorld{w}
+		}), queues, asks, history+fmt.Sprint(" read", e))
+	}
+	read(readGrant, grantUnread)
+	read(readDone, doneUnread)
+	if asks == 0 {
+		return
+	}
+	if !queues {
+		k.walk(t, ts, true, asks, history+" queues")
+	}
+	asked := t
+	asked.ask()
+	sent := ts.after(func(w tokenWorld) []tokenWorld {
+		w.call = callSent
+		return []tokenWorld{w}
+	}).closed(queues)
+	end := func(e tokenEvent, see func(tokenWorld) []tokenWorld) {
+		k.meets(e, asked, asked.before, sent.after(see), queues, asks-1, history+fmt.Sprint(" ask", e))
+	}
+	unsent := func(w tokenWorld) []tokenWorld {
+		if w.call != callSent {
+			return nil
+		}
+		w.call = noCall
+		return []tokenWorld{w}
+	}
+	end(callNotSent, unsent)
+	end(callRefused, func(w tokenWorld) []tokenWorld {
+		forgot := unsent(w)
+		for _, w := range forgot { // a server that loads its data refuses, and may have lost some
+			w.server = hasNothing
+			forgot = append(forgot, w)
+		}
+		return forgot
+	})
+	end(callLost, func(w tokenWorld) []tokenWorld {
+		if w.call == callSent {
+			w.late++
+		}
+		w.call, w.lost = noCall, true
+		return []tokenWorld{w}
+	})
+	for _, answer := range []tokenEvent{answerQueued, answerAside, answerParts, answerGranted, answerOver} {
+		end(answer, func(w tokenWorld) []tokenWorld {
+			if w.call != callAnswered+uint8(answer) {
+				return nil
+			}
+			w.call = noCall
+			return []tokenWorld{w}
+		})
+	}
+}
+
+// meets goes on after an event, if it can happen.
+func (k *tokenWalk) meets(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
+	if len(ts) > 0 {
+		k.met[[2]uint8{uint8(e), uint8(from)}] = true
+		t.state = k.moves[e][from]
+		k.walk(t, ts, queues, asks, history)
+	}
+}
+
+func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
+	k := &tokenWalk{met: map[[2]uint8]bool{}, moves: moves}
+	for _, queues := range []bool{false, true} {
+		k.walk(token{}, tokenTruths{{}: true}, queues, 3, fmt.Sprint("queues=", queues))
+	}
+	return k
+}
+
+// The table of a token's states is exact: after each order of events it requires what the server may
+// have of the token, and no more.
+func TestTheTableOfATokenIsExact(t *testing.T) {
+	t.Parallel()
+	k := walkTokens(tokenMoves)
+	if k.found != "" {
+		t.Fatal(k.found)
+	}
+	t.Logf("%d pairs of a state and an event were met", len(k.met))
+	// Each entry that was met matters: any other state there is found to be wrong.
+	for pair := range k.met {
+		for state := range tokenStates {
+			wrong := tokenMoves
+			if wrong[pair[0]][pair[1]] == state {
+				continue
+			}
+			wrong[pair[0]][pair[1]] = state
+			if walkTokens(wrong).found == "" {
+				t.Errorf("event %d in state %d may as well lead to %d", pair[0], pair[1], state)
+			}
+		}
+	}
+}
