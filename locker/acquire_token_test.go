@@ -221,9 +221,9 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 }
 
 // The table of a token's states is exact: after each order of events it requires what the server may
-// have of the token, and no more.
+// have of the token, and no more. (Not parallel: a test that waits for its turn would be a goroutine
+// of this package, and other tests look for these.)
 func TestTheTableOfATokenIsExact(t *testing.T) {
-	t.Parallel()
 	k := walkTokens(tokenMoves)
 	if k.found != "" {
 		t.Fatal(k.found)

@@ -3,142 +3,175 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	"net"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Subscription is how an Engine on one server hears of its turns: one channel, whatever the number of keys, on one connection,
-// and one goroutine that reads it. Both exist from the first Open to the stop of Listen.
+// ShardSubscriptions is how an Engine on a Redis Cluster hears of its turns: a channel for each slot in which somebody waits, in that slot,
+// because scripts publish where they run, and count there who listens; and for each node one connection, its line. Channels are
+// sharded ones (Redis 7), or plain ones where the cluster knows no others. One that nobody has used for a minute is left.
 //
-// It reads the connection itself: go-redis' Channel would put a buffer between, that is slower and drops what is too much.
-// A subscription that breaks, falls silent or is taken away is not mended but replaced, so that there is one way back, and
-// one place where store.EventReopened is told.
-type Subscription struct {
-	client  Subscriber
-	channel string
-	tell    func(store.Event)
-	ctx     context.Context // of the goroutine
+// As with an inbox, a subscription that breaks, falls silent or is taken away is not mended but replaced, and store.EventReopened
+// told. All channels of a line that breaks are subscribed again, each where its slot is served by then; when a slot moves the
+// old node takes away just its channel.
+type ShardSubscriptions struct {
+	cluster ClusterClient
+	random  string          // what makes our channels ours
+	leaves  time.Duration   // after so long without use, a channel
+	ctx     context.Context // of the goroutines
 	cut     context.CancelFunc
-	reader  sync.WaitGroup
+	work    sync.WaitGroup
+
+	telling sync.Mutex // lines tell one at a time
+	tell    func(store.Event)
 
 	mu      sync.Mutex
 	stopped bool
-	running bool          // the goroutine exists
-	pubsub  *redis.PubSub // what it reads, for Reset and stop to close
-	live    bool          // the server has confirmed it
-	trying  *attempt      // the subscription that is under way, or the last that was
-	refused error         // this user may not subscribe
-	asked   time.Time     // when the server said so
+	plain   bool // the cluster has no sharded channels
+	slots   map[uint16]*shard
+	lines   map[string]*line // by the node's address
+	refused error            // this user may not subscribe
+	asked   time.Time        // when a server said so
 }
 
-// Subscriber is a Client that can subscribe: a *redis.Client is one.
-type Subscriber interface {
-	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
+// shard is the channel of one slot. All of it is guarded by the mutex of the shards.
+type shard struct {
+	slot   uint16
+	name   string
+	line   *line     // that it is live on; nil while it is not
+	since  time.Time // when it became live
+	used   time.Time // when somebody last waited there
+	trying *attempt  // the subscription that is under way, or the last that was
 }
 
-// attempt is one subscription, which all calls of Open wait for together.
-type attempt struct {
-	over chan struct{} // closed when it is known how it ended
-	err  error
-}
+// unusedAfter is when a channel is left. Who waits uses it at least every othersAsk.
+const unusedAfter = time.Minute
 
-const (
-	// silentFor is how long the server may say nothing: then it is asked for a sign of life, and must give it as soon.
-	silentFor = 3 * time.Second
-	// steadyAfter is how long a subscription must have held for the next one to come without a pause.
-	steadyAfter = time.Second
-	// askAgainAfter is when a user who may not subscribe asks whether that has changed.
-	askAgainAfter = 10 * time.Second
-)
-
-// betweenSubscriptions are the pauses after subscriptions that failed or did not hold.
-var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
-
-// listening is the Store of one server whose client can subscribe, and so a Notifier.
-type listening struct {
-	Single
-	*Subscription
+// listeningCluster is the Store of a cluster, and a Notifier.
+type listeningCluster struct {
+	Cluster
+	*ShardSubscriptions
 }
 
 var _ interface {
 	store.Notifier
 	store.BatchAcquirer
-} = listening{}
+} = listeningCluster{}
 
-// AcquireAll runs acquire_all.lua: on one server any keys go together.
-func (s listening) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
-	return s.acquireAll(ctx, cs)
-}
-
-// NewChannel is a name that no other inbox has.
-func NewChannel() string { return inboxPrefix + rand.Text() }
-
-// NewSubscription is an inbox on a channel of that name.
-func NewSubscription(s Subscriber, channel string) *Subscription {
-	b := &Subscription{client: s, channel: channel, tell: func(store.Event) {}}
-	b.ctx, b.cut = context.WithCancel(context.Background())
-	return b
-}
-
-// Listen makes tell hear of every event, from the goroutine that reads. stop waits for that; while it connects to a server
-// that hangs this may take the 5 s after which go-redis gives up.
-func (b *Subscription) Listen(tell func(store.Event)) (stop func()) {
-	b.tell = tell
-	return b.stop
-}
-
-// stop ends the subscription, and the goroutine that reads it.
-func (b *Subscription) stop() {
-	b.mu.Lock()
-	b.stopped = true
-	pubsub := b.pubsub
-	b.mu.Unlock()
-	b.cut()
-	if pubsub != nil {
-		pubsub.Close() // ends the read
+// AcquireAll runs acquire_all.lua for keys of one slot. Those of several slots cannot be taken in one step.
+func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	for _, c := range cs {
+		if SlotOf(c.Key) != slot(store.HashTag(cs[0].Key)) {
+			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that belong together a {hash tag}", store.ErrUnsupported, cs[0].Key, c.Key)}
+		}
 	}
-	b.reader.Wait()
+	return l.acquireAll(ctx, cs)
 }
 
-// Inbox is the same channel for every key.
-func (b *Subscription) Inbox(string) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.live {
+// Acquire is that of the Store; who asks again from the queue goes on using the channel.
+func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.Cluster.Acquire(ctx, c)
+}
+
+// BeginAcquire is that of the Store; who asks again from the queue goes on using the channel.
+func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.Cluster.BeginAcquire(ctx, c)
+}
+
+// NewShardSubscriptions makes one that has subscribed to nothing yet.
+func NewShardSubscriptions(c ClusterClient) *ShardSubscriptions {
+	s := &ShardSubscriptions{
+		cluster: c, random: rand.Text(), leaves: unusedAfter, tell: func(store.Event) {},
+		slots: make(map[uint16]*shard), lines: make(map[string]*line),
+	}
+	s.ctx, s.cut = context.WithCancel(context.Background())
+	return s
+}
+
+// Listen makes tell hear of every event. stop waits for the goroutines that read; while one connects to a node that hangs
+// this may take the 5 s after which go-redis gives up.
+func (s *ShardSubscriptions) Listen(tell func(store.Event)) (stop func()) {
+	s.tell = tell
+	return s.stop
+}
+
+func (s *ShardSubscriptions) stop() {
+	s.mu.Lock()
+	s.stopped = true
+	var lines []*line
+	for _, l := range s.lines {
+		lines = append(lines, l)
+	}
+	s.mu.Unlock()
+	s.cut()
+	for _, l := range lines {
+		l.close()
+	}
+	s.work.Wait()
+}
+
+// Inbox is the channel of the key's slot.
+func (s *ShardSubscriptions) Inbox(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sh := s.slots[SlotOf(key)]
+	if sh == nil || sh.line == nil {
 		return ""
 	}
-	return b.channel
+	sh.used = time.Now()
+	return sh.name
 }
 
-// Address is the channel, also while the server has not confirmed it.
-func (b *Subscription) Address(string) string { return b.channel }
+// Address is the channel of the key's slot, also while its node has not confirmed it.
+func (s *ShardSubscriptions) Address(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.channel(SlotOf(key))
+}
 
-// Open waits for the subscription that is under way, and starts one if there never was any. During the pause after one that
-// failed it says why at once.
-func (b *Subscription) Open(ctx context.Context, _ string) (string, error) {
-	b.mu.Lock()
-	if b.stopped {
-		b.mu.Unlock()
+func (s *ShardSubscriptions) use(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sh := s.slots[SlotOf(key)]; sh != nil {
+		sh.used = time.Now()
+	}
+}
+
+// Open waits for the subscription that is under way, and starts one if there is none. While a user may not subscribe it says so
+// at once, and asks again from time to time.
+func (s *ShardSubscriptions) Open(ctx context.Context, key string) (string, error) {
+	n := SlotOf(key)
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
 		return "", &store.Refusal{Err: store.ErrClosed}
 	}
-	if !b.running && b.refused != nil && time.Since(b.asked) < askAgainAfter {
-		b.mu.Unlock()
-		return "", b.refused
+	sh := s.slots[n]
+	if sh == nil {
+		if s.refused != nil && time.Since(s.asked) < askAgainAfter {
+			s.mu.Unlock()
+			return "", s.refused
+		}
+		sh = &shard{slot: n, name: s.channel(n), trying: newAttempt()}
+		s.slots[n] = sh
+		first := sh.trying
+		s.work.Go(func() { s.begin(sh, first) })
 	}
-	if !b.running {
-		b.running = true
-		b.trying = &attempt{over: make(chan struct{})}
-		b.reader.Go(b.run)
-	}
-	a := b.trying
-	b.mu.Unlock()
+	sh.used = time.Now()
+	a := sh.trying
+	s.mu.Unlock()
 	select {
 	case <-a.over:
 	case <-ctx.Done():
@@ -147,180 +180,168 @@ func (b *Subscription) Open(ctx context.Context, _ string) (string, error) {
 	if a.err != nil {
 		return "", Refused(a.err)
 	}
-	return b.channel, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sh.name, nil
 }
 
-// Reset closes the connection; the goroutine subscribes on another one.
-func (b *Subscription) Reset(name string) {
-	b.mu.Lock()
-	if name != b.channel || !b.live { // being replaced already
-		b.mu.Unlock()
-		return
-	}
-	b.live = false
-	pubsub := b.pubsub
-	b.mu.Unlock()
-	pubsub.Close()
-}
-
-// run keeps a subscription alive until stop. If even the first cannot be had it ends, and the next Open tries again.
-func (b *Subscription) run() {
-	missed := false // the waiters know that there is no subscription
-	for first := true; ; {
-		for pause := range betweenSubscriptions {
-			pubsub, err := b.subscribe()
-			if again := b.subscribed(pubsub, err, first); !again {
-				return
-			}
-			if !first && (err == nil || !missed) { // also without a new subscription: the waiters must poll meanwhile
-				b.tell(store.Event{Kind: store.EventReopened})
-			}
-			missed = err != nil
-			if err == nil {
-				first = false
-				since := time.Now()
-				b.read(pubsub)
-				b.lost(pubsub)
-				if time.Since(since) > steadyAfter {
-					break // the pauses begin anew, with the next failure
-				}
-			}
-			select {
-			case <-time.After(pause):
-			case <-b.ctx.Done():
-			}
-			b.tryAgain()
+// Reset closes the line that the channel is on: all its channels are subscribed afresh.
+func (s *ShardSubscriptions) Reset(name string) {
+	s.mu.Lock()
+	var l *line
+	for _, sh := range s.slots {
+		if sh.name == name {
+			l = sh.line // nil: being replaced already
 		}
 	}
+	s.mu.Unlock()
+	if l != nil {
+		s.cluster.ReloadState(s.ctx) // the slot may have moved without our noticing
+		l.close()
+	}
 }
 
-// subscribe opens a connection, and waits until the server has confirmed the subscription.
-func (b *Subscription) subscribe() (*redis.PubSub, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, silentFor)
-	defer cancel()
-	pubsub := b.client.Subscribe(ctx, b.channel)
-	b.mu.Lock()
-	b.pubsub = pubsub
-	if b.stopped { // too soon for stop to have closed it
-		pubsub.Close()
+// channel is the name of a slot's channel; s.mu is held.
+func (s *ShardSubscriptions) channel(slot uint16) string {
+	if s.plain {
+		return inboxPrefix + TagOfSlot(slot) + ":" + s.random
 	}
-	b.mu.Unlock()
-	answer, err := pubsub.ReceiveTimeout(ctx, silentFor)
-	if err != nil {
-		return pubsub, err
-	}
-	if s, ok := answer.(*redis.Subscription); !ok || s.Kind != "subscribe" || s.Channel != b.channel {
-		return pubsub, Unreadable("subscribe")
-	}
-	return pubsub, nil
+	return shardPrefix + TagOfSlot(slot) + ":" + s.random
 }
 
-// subscribed tells all calls of Open how the subscription went, and says whether to go on.
-func (b *Subscription) subscribed(pubsub *redis.PubSub, err error, first bool) (again bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stopped {
+// begin subscribes for the first time. If that fails the next Open tries again.
+//
+// Whoever begins an attempt ends it, and no other: a channel may be lost again as soon as its node has confirmed it, before the
+// one who has subscribed knows, and then the next attempt is under way already.
+func (s *ShardSubscriptions) begin(sh *shard, first *attempt) {
+	err := <-s.subscribe(sh)
+	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
+		err = <-s.subscribe(sh)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
 		err = store.ErrClosed
 	}
-	b.trying.err = err
-	close(b.trying.over)
-	if err == nil {
-		b.live = true
-		return true
-	}
-	pubsub.Close()
-	b.pubsub = nil
-	b.running = !first && !b.stopped
-	b.refused = nil
-	if no, ok := errtype.As[*store.Refusal](Refused(err)); ok && !no.Temporary {
-		b.refused, b.asked = no, time.Now()
-	}
-	return b.running
-}
-
-// read passes on what the server says, until the subscription is lost.
-func (b *Subscription) read(pubsub *redis.PubSub) {
-	asked := false
-	for {
-		said, err := pubsub.ReceiveTimeout(b.ctx, silentFor)
-		switch {
-		case err == nil:
-			asked = false
-			switch said := said.(type) {
-			case *redis.Message:
-				if e, ok := ParseEvent(said.Payload); ok {
-					b.tell(e)
-				}
-			case *redis.Subscription:
-				return // taken away, or go-redis has connected again by itself: something may be lost
-			}
-		case timedOut(err) && !asked:
-			asked = true
-			if pubsub.Ping(b.ctx) != nil {
-				return
-			}
-		default:
-			return
+	if s.refused = nil; err != nil {
+		delete(s.slots, sh.slot)
+		if no, ok := errtype.As[*store.Refusal](Refused(err)); ok && !no.Temporary {
+			s.refused, s.asked = no, time.Now()
 		}
 	}
+	first.end(err)
 }
 
-func timedOut(err error) bool {
-	network, ok := errtype.As[net.Error](err)
-	return ok && network.Timeout()
+// goPlain does without sharded channels from now on, and says whether that is new for this one.
+func (s *ShardSubscriptions) goPlain(sh *shard) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plain = true
+	old := sh.name
+	sh.name = s.channel(sh.slot)
+	return sh.name != old
 }
 
-// lost drops a subscription.
-func (b *Subscription) lost(pubsub *redis.PubSub) {
-	b.mu.Lock()
-	b.live, b.pubsub = false, nil
-	b.trying = &attempt{over: make(chan struct{})}
-	b.mu.Unlock()
-	pubsub.Close()
+// subscribe subscribes where the slot is served, and answers when that is confirmed or has failed.
+func (s *ShardSubscriptions) subscribe(sh *shard) <-chan error {
+	s.mu.Lock()
+	name := sh.name
+	s.mu.Unlock()
+	node, err := s.cluster.MasterForKey(s.ctx, name)
+	if err != nil {
+		return failed(err)
+	}
+	addr := node.Options().Addr
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
+		return failed(store.ErrClosed)
+	}
+	l := s.lines[addr]
+	if l == nil {
+		l = newLine(s, addr, node)
+		s.lines[addr] = l
+		s.work.Go(l.run)
+	}
+	s.mu.Unlock()
+	return l.subscribe(sh, name)
 }
 
-// tryAgain begins another attempt after one that failed.
-func (b *Subscription) tryAgain() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	select {
-	case <-b.trying.over:
-		b.trying = &attempt{over: make(chan struct{})}
-	default: // lost has
+func failed(err error) <-chan error {
+	answer := make(chan error, 1)
+	answer <- err
+	return answer
+}
+
+// lost is called when channels were lost together. It returns when all are live again, or not needed any more.
+func (s *ShardSubscriptions) lost(all []*shard) {
+	s.mu.Lock()
+	hasty := false
+	for _, sh := range all {
+		hasty = hasty || time.Since(sh.since) < steadyAfter
+		sh.line, sh.trying = nil, newAttempt()
+	}
+	s.mu.Unlock()
+	missed := false // the waiters know that there is no subscription
+	for pause := range betweenSubscriptions {
+		if hasty { // what did not hold is not tried again at once
+			select {
+			case <-time.After(pause):
+			case <-s.ctx.Done():
+			}
+		}
+		hasty = true
+		if all = s.again(all); len(all) == 0 {
+			return
+		}
+		if !missed {
+			missed = true
+			s.say(store.Event{Kind: store.EventReopened}) // the waiters must poll meanwhile
+		}
+		s.cluster.ReloadState(s.ctx)
 	}
 }
 
-// ParseEvent reads a message. The key comes last, because it may contain spaces:
-//
-//	granted server-µs fence block hand-ms token L
-//	admitted server-µs fence writers hand-ms token L
-//	writer token L
-//	head hand-ms token L
-//	done token L
-//	free L
-//
-// What does not look so was sent by somebody else.
-func ParseEvent(text string) (e store.Event, ok bool) {
-	r := Reply{Rest: text}
-	switch r.Word() {
-	case "granted":
-		at, fence := r.Integer(), r.Integer()
-		e = store.Event{Kind: store.EventGranted, At: time.UnixMicro(at), Fence: uint64(fence), FenceCount: int(r.Integer()), HandoffTTL: r.Duration()}
-		ok = at > 0 && fence > 0 && e.FenceCount > 0 && e.HandoffTTL > 0
-	case "admitted":
-		at, fence := r.Integer(), r.Integer()
-		e = store.Event{Kind: store.EventGranted, At: time.UnixMicro(at), Fence: uint64(fence), FenceCount: 1, Writer: r.Integer() > 0, HandoffTTL: r.Duration()}
-		ok = at > 0 && fence > 0 && e.HandoffTTL > 0
-	case "writer":
-		e, ok = store.Event{Kind: store.EventWriter}, true
-	case "head":
-		e = store.Event{Kind: store.EventHead, HandoffTTL: r.Duration()}
-		ok = e.HandoffTTL > 0
-	case "done":
-		e, ok = store.Event{Kind: store.EventDone}, true
-	case "free":
-		return store.Event{Kind: store.EventFree, Key: r.Rest}, r.Rest != ""
+// again subscribes once more, and returns those for which that has failed.
+func (s *ShardSubscriptions) again(all []*shard) (failed []*shard) {
+	answers, tries := make([]<-chan error, len(all)), make([]*attempt, len(all))
+	s.mu.Lock()
+	for i, sh := range all {
+		tries[i] = sh.trying
 	}
-	e.Owner, e.Key = r.Word(), r.Rest
-	return e, ok && e.Owner != "" && e.Key != ""
+	s.mu.Unlock()
+	for i, sh := range all {
+		answers[i] = s.subscribe(sh)
+	}
+	for i, sh := range all {
+		err := <-answers[i]
+		s.mu.Lock()
+		switch {
+		case err == nil:
+		case s.stopped || time.Since(sh.used) > s.leaves:
+			delete(s.slots, sh.slot)
+		default: // whoever asks is told how it stands, and comes again after a pause
+			sh.trying = newAttempt()
+			failed = append(failed, sh)
+		}
+		tries[i].end(err)
+		s.mu.Unlock()
+	}
+	if len(failed) < len(all) {
+		s.say(store.Event{Kind: store.EventReopened})
+	}
+	return failed
+}
+
+func (s *ShardSubscriptions) say(e store.Event) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	s.tell(e)
+}
+
+func newAttempt() *attempt { return &attempt{over: make(chan struct{})} }
+
+func (a *attempt) end(err error) {
+	a.err = err
+	close(a.over)
 }
