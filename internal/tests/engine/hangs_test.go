@@ -136,6 +136,26 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	}
 }
 
+// A renewal whose connection is dead is repeated over other connections while the lease lasts. A pool
+// with many of them can cost the lease: docs/guarantees.md says how many.
+func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := chaos.NewProxy(t, s.Addr())
+	e := newEngine(t, s.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() }))
+	lease := acquire(t, e, locker.Rule{Key: "k", TTL: 6 * time.Second})
+	before := lease.Expires()
+	dead := proxy.SwallowReplies(3, chaos.Containing("k"))
+	await(t, "the lease is renewed", func() bool { return lease.Expires().After(before) || lease.Context().Err() != nil })
+	if err := context.Cause(lease.Context()); err != nil {
+		t.Errorf("the lease has ended: %v", err)
+	}
+	if n := dead.Hits(); n != 3 {
+		t.Errorf("positive control: %d renewals met a dead connection", n)
+	}
+	proxy.Cut()
+}
+
 // far is a node that is far away: each round trip takes so long.
 type far struct{ trip time.Duration }
 
@@ -229,8 +249,8 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 		t.Run("one server, "+name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t)
-			e := newEngine(t, s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = deadlines }))
-			standstill(t, e, "a", "b", s, nil)
+			client := s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = deadlines })
+			standstill(t, client, newEngine(t, client), "a", "b", s, nil)
 		})
 		t.Run("Cluster, "+name, func(t *testing.T) {
 			t.Parallel()
@@ -238,21 +258,24 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 			client := s.Client(t, func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = deadlines })
 			hung, sound := s.keys(t, 0, 2), s.keys(t, 1, 5)
 			e := newEngine(t, client)
-			standstill(t, e, hung[0], hung[1], s.Masters[0], func() {
-				for _, key := range sound {
+			standstill(t, client, e, hung[0], hung[1], s.Masters[0], func() {
+				kept := acquire(t, e, locker.Rule{Key: sound[0], TTL: 2 * time.Second})
+				for _, key := range sound[1:] {
 					began := time.Now()
 					release(t, acquire(t, e, locker.Rule{Key: key}))
 					if took := time.Since(began); took > busy {
 						t.Errorf("a lock at a sound node took %v", took)
 					}
 				}
+				time.Sleep(3 * time.Second) // more than its TTL
+				release(t, kept)
 			})
 		})
 	}
 }
 
-// standstill pauses the server of two keys, and calls it. elsewhere is done meanwhile.
-func standstill(t *testing.T, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
+// standstill pauses the server of two keys, and calls it with c. elsewhere is done meanwhile.
+func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})
 	second := acquire(t, e, locker.Rule{Key: free, TTL: 30 * time.Second})
@@ -260,6 +283,8 @@ func standstill(t *testing.T, e *locker.Engine, held, free string, s *redistest.
 	if err != nil {
 		t.Fatal(err)
 	}
+	leaving := newEngine(t, c) // has something to undo
+	short := acquire(t, e, locker.Rule{Key: free + "3{" + free + "}", TTL: time.Second})
 	s.Pause()
 	const patience = 100 * time.Millisecond
 	for name, call := range map[string]struct {
@@ -277,7 +302,25 @@ func standstill(t *testing.T, e *locker.Engine, held, free string, s *redistest.
 		"Extend":  {func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) }, patience},
 		"Inspect": {func(ctx context.Context) error { _, err := e.Inspect(ctx, held); return err }, patience},
 		"Join":    {func(ctx context.Context) error { _, err := e.Join(ctx, locker.Rule{Key: held}, pass); return err }, patience},
-		"Release": {second.Release, 2 * time.Second},
+		"Delegate": {func(ctx context.Context) error {
+			_, err := lease.Delegate(ctx, [32]byte{1}, time.Minute, 0)
+			return err
+		}, patience},
+		"Revoke":     {func(ctx context.Context) error { return e.Revoke(ctx, held, lease.Fence(), "stuck") }, patience},
+		"RaiseFence": {func(ctx context.Context) error { return e.RaiseFence(ctx, held, 1) }, patience},
+		"Release":    {second.Release, 2 * time.Second},
+		"a renewal": {func(context.Context) error {
+			<-short.Context().Done()
+			return context.Cause(short.Context())
+		}, time.Second},
+		"Close, with an undo": {func(ctx context.Context) error {
+			half, cancel := context.WithTimeout(ctx, patience/2)
+			defer cancel()
+			if _, err := leaving.Acquire(half, locker.Rule{Key: free + "4{" + free + "}"}); err == nil {
+				return nil
+			}
+			return leaving.Close(ctx)
+		}, patience},
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		began := time.Now()
@@ -295,7 +338,7 @@ func standstill(t *testing.T, e *locker.Engine, held, free string, s *redistest.
 	s.Resume()
 	release(t, lease)
 	await(t, "nothing is left", func() bool {
-		for _, key := range []string{held, free, free + "{" + free + "}", free + "2{" + free + "}"} {
+		for _, key := range []string{held, free, free + "{" + free + "}", free + "2{" + free + "}", free + "3{" + free + "}"} {
 			if info, err := e.Inspect(t.Context(), key); err != nil || info.Held || info.Waiters > 0 {
 				return false
 			}
