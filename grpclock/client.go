@@ -81,6 +81,7 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 		if !ok {
 			return err
 		}
+		pause = max(pause, shortest(tries))
 		// Clients that were refused together must not come back together, and none before its time.
 		pause += rand.N(pause/10 + 1)
 		again := time.Now().Add(pause)

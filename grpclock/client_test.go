@@ -83,6 +83,38 @@ func TestARetryingClientFollowsThePushback(t *testing.T) {
 	}
 }
 
+// busyAlways is a Locker that knows nothing of the holder.
+type busyAlways struct{ locker.Locker }
+
+func (busyAlways) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, error) {
+	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: 50 * time.Millisecond, Err: locker.ErrBusy}
+}
+
+// Behind a holder of which nothing is known the Locker's advice is short each time. The attempts of a
+// client last for seconds all the same.
+func TestAClientSpreadsItsAttempts(t *testing.T) {
+	for name, dial := range map[string]grpc.DialOption{
+		"by the trailer":   grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig()),
+		"by the RetryInfo": grpc.WithUnaryInterceptor(retrying(t)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var seen counting
+			client := serve(t, setup{
+				locker: busyAlways{}, service: &service{},
+				dial: []grpc.DialOption{dial}, outer: []grpc.UnaryServerInterceptor{seen.intercept},
+			})
+			_, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
+			if status.Code(err) != codes.Aborted || seen.n.Load() != 5 {
+				t.Fatalf("%v after %d attempts", err, seen.n.Load())
+			}
+			if took := seen.at[4].Sub(seen.at[0]); took < 2*time.Second {
+				t.Errorf("five attempts took %v", took)
+			}
+		})
+	}
+}
+
 func retrying(t *testing.T, opts ...grpclock.ClientOption) grpc.UnaryClientInterceptor {
 	t.Helper()
 	c, err := grpclock.UnaryClientInterceptor(opts...)

@@ -196,6 +196,9 @@ func (g *guard) refuse(ctx context.Context, c *call, err error) error {
 
 // answer reports p, and returns it as the reply of its call.
 func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
+	if p.RetryAfter > 0 {
+		p.RetryAfter = max(p.RetryAfter, shortestFor(ctx))
+	}
 	_ = grpc.SetTrailer(ctx, p.trailer()) // fails where no server calls: in tests of the interceptor alone
 	g.report(ctx, p)
 	return p
