@@ -32,12 +32,7 @@ func Silence(s store.Store) (channels []string) {
 	return nil
 }
 
-func (b *Subscription) end() (channels []string) {
-	b.stop()
-	return []string{b.channel}
-}
-
-func (s *ShardSubscriptions) end() (channels []string) {
+func (s *Subscriptions) end() (channels []string) {
 	s.mu.Lock()
 	for _, sh := range s.slots {
 		channels = append(channels, sh.name)

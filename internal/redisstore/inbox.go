@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/rand"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -13,20 +11,21 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ShardSubscriptions is how an Engine on a Redis Cluster hears of its turns: a channel for each slot in which somebody waits, in that slot,
-// because scripts publish where they run, and count there who listens; and for each node one connection, its line. Channels are
-// sharded ones (Redis 7), or plain ones where the cluster knows no others. One that nobody has used for a minute is left.
+// Subscriptions are how an Engine receives messages: a channel for each slot in which somebody waits,
+// and for each node one connection, its line. One server is one node with one slot. On a Redis Cluster
+// a channel lies in its slot, because scripts publish where they run, and count there who listens. The
+// channels of a cluster are sharded ones (Redis 7), or plain ones where the cluster knows no others.
+// One that nobody has used for a minute is left there.
 //
-// As with an inbox, a subscription that breaks, falls silent or is taken away is not mended but replaced, and store.EventReopened
-// told. All channels of a line that breaks are subscribed again, each where its slot is served by then; when a slot moves the
-// old node takes away just its channel.
-type ShardSubscriptions struct {
-	cluster ClusterClient
-	random  string          // what makes our channels ours
-	leaves  time.Duration   // after so long without use, a channel
-	ctx     context.Context // of the goroutines
-	cut     context.CancelFunc
-	work    sync.WaitGroup
+// A subscription that breaks, falls silent or is taken away is not mended but replaced, and
+// store.EventReopened told. All channels of a line that breaks are subscribed again, each where its
+// slot is served by then; when a slot moves the old node takes away just its channel.
+type Subscriptions struct {
+	sites  sites
+	leaves time.Duration   // after so long without use, a channel; 0: never
+	ctx    context.Context // of the goroutines
+	cut    context.CancelFunc
+	work   sync.WaitGroup
 
 	telling sync.Mutex // lines tell one at a time
 	tell    func(store.Event)
@@ -50,50 +49,28 @@ type shard struct {
 	trying *attempt  // the subscription that is under way, or the last that was
 }
 
-// unusedAfter is when a channel is left. Who waits uses it at least every othersAsk.
-const unusedAfter = time.Minute
+const (
+	// silentFor is how long the server may say nothing: then it is asked for a sign of life, and must give it as soon.
+	silentFor = 3 * time.Second
+	// steadyAfter is how long a subscription must have held for the next one to come without a pause.
+	steadyAfter = time.Second
+	// askAgainAfter is when a user who may not subscribe asks whether that has changed.
+	askAgainAfter = 10 * time.Second
+)
 
-// listeningCluster is the Store of a cluster, and a Notifier.
-type listeningCluster struct {
-	Cluster
-	*ShardSubscriptions
+// betweenSubscriptions are the pauses after subscriptions that failed or did not hold.
+var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
+
+// attempt is one subscription, which all calls of Open wait for together.
+type attempt struct {
+	over chan struct{} // closed when it is known how it ended
+	err  error
 }
 
-var _ interface {
-	store.Notifier
-	store.BatchAcquirer
-} = listeningCluster{}
-
-// AcquireAll runs acquire_all.lua for keys of one slot. Those of several slots cannot be taken in one step.
-func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
-	for _, c := range cs {
-		if SlotOf(c.Key) != slot(store.HashTag(cs[0].Key)) {
-			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that belong together a {hash tag}", store.ErrUnsupported, cs[0].Key, c.Key)}
-		}
-	}
-	return l.acquireAll(ctx, cs)
-}
-
-// Acquire is that of the Store; who asks again from the queue goes on using the channel.
-func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	if c.Inbox != "" {
-		l.use(c.Key)
-	}
-	return l.Cluster.Acquire(ctx, c)
-}
-
-// BeginAcquire is that of the Store; who asks again from the queue goes on using the channel.
-func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
-	if c.Inbox != "" {
-		l.use(c.Key)
-	}
-	return l.Cluster.BeginAcquire(ctx, c)
-}
-
-// NewShardSubscriptions makes one that has subscribed to nothing yet.
-func NewShardSubscriptions(c ClusterClient) *ShardSubscriptions {
-	s := &ShardSubscriptions{
-		cluster: c, random: rand.Text(), leaves: unusedAfter, tell: func(store.Event) {},
+// newSubscriptions makes one that has subscribed to nothing yet.
+func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
+	s := &Subscriptions{
+		sites: at, leaves: leaves, tell: func(store.Event) {},
 		slots: make(map[uint16]*shard), lines: make(map[string]*line),
 	}
 	s.ctx, s.cut = context.WithCancel(context.Background())
@@ -102,12 +79,12 @@ func NewShardSubscriptions(c ClusterClient) *ShardSubscriptions {
 
 // Listen makes tell hear of every event. stop waits for the goroutines that read; while one connects to a node that hangs
 // this may take the 5 s after which go-redis gives up.
-func (s *ShardSubscriptions) Listen(tell func(store.Event)) (stop func()) {
+func (s *Subscriptions) Listen(tell func(store.Event)) (stop func()) {
 	s.tell = tell
 	return s.stop
 }
 
-func (s *ShardSubscriptions) stop() {
+func (s *Subscriptions) stop() {
 	s.mu.Lock()
 	s.stopped = true
 	var lines []*line
@@ -123,10 +100,10 @@ func (s *ShardSubscriptions) stop() {
 }
 
 // Inbox is the channel of the key's slot.
-func (s *ShardSubscriptions) Inbox(key string) string {
+func (s *Subscriptions) Inbox(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sh := s.slots[SlotOf(key)]
+	sh := s.slots[s.sites.slot(key)]
 	if sh == nil || sh.line == nil {
 		return ""
 	}
@@ -135,24 +112,24 @@ func (s *ShardSubscriptions) Inbox(key string) string {
 }
 
 // Address is the channel of the key's slot, also while its node has not confirmed it.
-func (s *ShardSubscriptions) Address(key string) string {
+func (s *Subscriptions) Address(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.channel(SlotOf(key))
+	return s.channel(s.sites.slot(key))
 }
 
-func (s *ShardSubscriptions) use(key string) {
+func (s *Subscriptions) use(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sh := s.slots[SlotOf(key)]; sh != nil {
+	if sh := s.slots[s.sites.slot(key)]; sh != nil {
 		sh.used = time.Now()
 	}
 }
 
 // Open waits for the subscription that is under way, and starts one if there is none. While a user may not subscribe it says so
 // at once, and asks again from time to time.
-func (s *ShardSubscriptions) Open(ctx context.Context, key string) (string, error) {
-	n := SlotOf(key)
+func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
+	n := s.sites.slot(key)
 	s.mu.Lock()
 	if s.stopped {
 		s.mu.Unlock()
@@ -186,7 +163,7 @@ func (s *ShardSubscriptions) Open(ctx context.Context, key string) (string, erro
 }
 
 // Reset closes the line that the channel is on: all its channels are subscribed afresh.
-func (s *ShardSubscriptions) Reset(name string) {
+func (s *Subscriptions) Reset(name string) {
 	s.mu.Lock()
 	var l *line
 	for _, sh := range s.slots {
@@ -196,24 +173,19 @@ func (s *ShardSubscriptions) Reset(name string) {
 	}
 	s.mu.Unlock()
 	if l != nil {
-		s.cluster.ReloadState(s.ctx) // the slot may have moved without our noticing
+		s.sites.reload(s.ctx) // the slot may have moved without our noticing
 		l.close()
 	}
 }
 
 // channel is the name of a slot's channel; s.mu is held.
-func (s *ShardSubscriptions) channel(slot uint16) string {
-	if s.plain {
-		return inboxPrefix + TagOfSlot(slot) + ":" + s.random
-	}
-	return shardPrefix + TagOfSlot(slot) + ":" + s.random
-}
+func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
 // begin subscribes for the first time. If that fails the next Open tries again.
 //
 // Whoever begins an attempt ends it, and no other: a channel may be lost again as soon as its node has confirmed it, before the
 // one who has subscribed knows, and then the next attempt is under way already.
-func (s *ShardSubscriptions) begin(sh *shard, first *attempt) {
+func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
 		err = <-s.subscribe(sh)
@@ -233,7 +205,7 @@ func (s *ShardSubscriptions) begin(sh *shard, first *attempt) {
 }
 
 // goPlain does without sharded channels from now on, and says whether that is new for this one.
-func (s *ShardSubscriptions) goPlain(sh *shard) bool {
+func (s *Subscriptions) goPlain(sh *shard) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.plain = true
@@ -243,22 +215,21 @@ func (s *ShardSubscriptions) goPlain(sh *shard) bool {
 }
 
 // subscribe subscribes where the slot is served, and answers when that is confirmed or has failed.
-func (s *ShardSubscriptions) subscribe(sh *shard) <-chan error {
+func (s *Subscriptions) subscribe(sh *shard) <-chan error {
 	s.mu.Lock()
 	name := sh.name
 	s.mu.Unlock()
-	node, err := s.cluster.MasterForKey(s.ctx, name)
+	node, addr, err := s.sites.node(s.ctx, name)
 	if err != nil {
 		return failed(err)
 	}
-	addr := node.Options().Addr
 	s.mu.Lock()
 	if s.stopped {
 		s.mu.Unlock()
 		return failed(store.ErrClosed)
 	}
 	l := s.lines[addr]
-	if l == nil {
+	if l == nil || l.over.Load() {
 		l = newLine(s, addr, node)
 		s.lines[addr] = l
 		s.work.Go(l.run)
@@ -274,7 +245,7 @@ func failed(err error) <-chan error {
 }
 
 // lost is called when channels were lost together. It returns when all are live again, or not needed any more.
-func (s *ShardSubscriptions) lost(all []*shard) {
+func (s *Subscriptions) lost(all []*shard) {
 	s.mu.Lock()
 	hasty := false
 	for _, sh := range all {
@@ -298,12 +269,12 @@ func (s *ShardSubscriptions) lost(all []*shard) {
 			missed = true
 			s.say(store.Event{Kind: store.EventReopened}) // the waiters must poll meanwhile
 		}
-		s.cluster.ReloadState(s.ctx)
+		s.sites.reload(s.ctx)
 	}
 }
 
 // again subscribes once more, and returns those for which that has failed.
-func (s *ShardSubscriptions) again(all []*shard) (failed []*shard) {
+func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 	answers, tries := make([]<-chan error, len(all)), make([]*attempt, len(all))
 	s.mu.Lock()
 	for i, sh := range all {
@@ -318,7 +289,7 @@ func (s *ShardSubscriptions) again(all []*shard) (failed []*shard) {
 		s.mu.Lock()
 		switch {
 		case err == nil:
-		case s.stopped || time.Since(sh.used) > s.leaves:
+		case s.stopped || s.unused(sh):
 			delete(s.slots, sh.slot)
 		default: // whoever asks is told how it stands, and comes again after a pause
 			sh.trying = newAttempt()
@@ -333,7 +304,12 @@ func (s *ShardSubscriptions) again(all []*shard) (failed []*shard) {
 	return failed
 }
 
-func (s *ShardSubscriptions) say(e store.Event) {
+// unused says whether a channel is to be left; s.mu is held.
+func (s *Subscriptions) unused(sh *shard) bool {
+	return s.leaves > 0 && time.Since(sh.used) >= s.leaves
+}
+
+func (s *Subscriptions) say(e store.Event) {
 	s.telling.Lock()
 	defer s.telling.Unlock()
 	s.tell(e)

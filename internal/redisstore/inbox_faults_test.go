@@ -40,7 +40,15 @@ func TestASubscriptionThatWasKilledIsReplaced(t *testing.T) {
 	}
 	server.Restart()
 	p.wantReopened()
-	p.wantHears(server.Client(t), name)
+	eventually(t, "it listens again", func() bool { return p.Inbox("any") != "" })
+	if n := server.Client(t).Publish(t.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {
+		t.Fatalf("%d listen", n)
+	}
+	for e := p.next(); e.Kind != store.EventHead; e = p.next() {
+		if e.Kind != store.EventReopened { // once more, if an attempt came before the server was back
+			t.Fatalf("told %+v", e)
+		}
+	}
 }
 
 func TestASilentSubscriptionIsReplaced(t *testing.T) {

@@ -3,24 +3,31 @@ package redisstore
 import (
 	"errors"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// line is one connection to a node of a cluster, and the goroutine that reads it, for all channels that lie there. It ends, for
+// line is one connection to a node, and the goroutine that reads it, for all channels that lie there. It ends, for
 // good, when anything is wrong with it.
 type line struct {
-	of   *ShardSubscriptions
+	of   *Subscriptions
 	addr string
 
 	mu      sync.Mutex // also: what is written and what is pending have the same order
 	pubsub  *redis.PubSub
 	pending []pending // subscriptions without an answer, the oldest first
 	closed  bool
+	why     error // it was closed
+
+	over atomic.Bool // closed, for those who must not wait for l.mu, which is held while it connects
 
 	// Of the goroutine that reads:
 	live  map[string]*shard // by channel
@@ -37,7 +44,7 @@ type pending struct {
 
 var errLineLost = errors.New("the connection that tells of turns was lost")
 
-func newLine(s *ShardSubscriptions, addr string, node *redis.Client) *line {
+func newLine(s *Subscriptions, addr string, node Subscriber) *line {
 	return &line{of: s, addr: addr, pubsub: node.Subscribe(s.ctx), live: make(map[string]*shard), swept: time.Now()}
 }
 
@@ -47,7 +54,7 @@ func (l *line) subscribe(sh *shard, name string) <-chan error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		p.answer <- errLineLost
+		p.answer <- l.why
 		return p.answer
 	}
 	l.pending = append(l.pending, p)
@@ -70,7 +77,9 @@ func (l *line) run() {
 	l.read()
 	l.close()
 	l.of.mu.Lock()
-	delete(l.of.lines, l.addr)
+	if l.of.lines[l.addr] == l {
+		delete(l.of.lines, l.addr)
+	}
 	l.of.mu.Unlock()
 	if len(l.live) > 0 {
 		l.of.lost(slices.Collect(maps.Values(l.live)))
@@ -134,7 +143,7 @@ func (l *line) changed(s *redis.Subscription) bool {
 	sh := l.live[s.Channel]
 	delete(l.live, s.Channel)
 	if sh != nil { // not by us: its slot has moved
-		l.of.cluster.ReloadState(l.of.ctx)
+		l.of.sites.reload(l.of.ctx)
 		l.of.work.Go(func() { l.of.lost([]*shard{sh}) })
 	}
 	return true
@@ -155,10 +164,16 @@ func (l *line) next(channel string) (pending, bool) {
 // refused gives the oldest subscription its answer. It is false when there is none: then the error concerns the line.
 func (l *line) refused(err error) bool {
 	p, ok := l.next("")
-	if ok {
-		p.answer <- err
+	if !ok {
+		return false
 	}
-	return ok
+	p.answer <- err
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.pending) == 0 && len(l.live) == 0 { // nobody needs the connection
+		l.hangUp(err)
+	}
+	return true
 }
 
 // overdue says whether a subscription should have been answered long ago.
@@ -170,14 +185,14 @@ func (l *line) overdue() bool {
 
 // sweep leaves channels that nobody uses any more.
 func (l *line) sweep() {
-	if time.Since(l.swept) < l.of.leaves/2 {
+	if l.of.leaves == 0 || time.Since(l.swept) < l.of.leaves/2 {
 		return
 	}
 	l.swept = time.Now()
 	var names []string
 	l.of.mu.Lock()
 	for name, sh := range l.live {
-		if time.Since(sh.used) >= l.of.leaves {
+		if l.of.unused(sh) {
 			sh.line = nil
 			delete(l.of.slots, sh.slot)
 			names = append(names, name)
@@ -203,6 +218,11 @@ func (l *line) sweep() {
 	}
 }
 
+func timedOut(err error) bool {
+	network, ok := errtype.As[net.Error](err)
+	return ok && network.Timeout()
+}
+
 // close ends the line: its goroutine does the rest.
 func (l *line) close() { l.fail(errLineLost) }
 
@@ -217,7 +237,8 @@ func (l *line) hangUp(err error) {
 	if l.closed {
 		return
 	}
-	l.closed = true
+	l.closed, l.why = true, err
+	l.over.Store(true)
 	l.pubsub.Close()
 	for _, p := range l.pending {
 		p.answer <- err

@@ -35,11 +35,11 @@ var _ interface {
 type (
 	listeningReadWrite struct {
 		readWrite
-		*Subscription
+		*Subscriptions
 	}
 	listeningReadWriteCluster struct {
 		readWrite
-		*ShardSubscriptions
+		*Subscriptions
 	}
 )
 
@@ -88,9 +88,9 @@ func NewReadWrite(c Client, cfg Settings) (store.Store, error) {
 	case Single:
 		return readWrite{Single: s}, nil
 	case listening:
-		return listeningReadWrite{readWrite{Single: s.Single}, s.Subscription}, nil
+		return listeningReadWrite{readWrite{Single: s.Single}, s.Subscriptions}, nil
 	case listeningCluster:
-		return listeningReadWriteCluster{readWrite{s.Single, s.Cluster.cluster}, s.ShardSubscriptions}, nil
+		return listeningReadWriteCluster{readWrite{s.Single, s.Cluster.cluster}, s.Subscriptions}, nil
 	}
 	return nil, err
 }

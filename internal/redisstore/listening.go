@@ -1,0 +1,58 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+type (
+	// listening is the Store of one server whose client can subscribe, and so a Notifier.
+	listening struct {
+		Single
+		*Subscriptions
+	}
+	// listeningCluster is the Store of a cluster, and a Notifier.
+	listeningCluster struct {
+		Cluster
+		*Subscriptions
+	}
+)
+
+var _, _ interface {
+	store.Notifier
+	store.BatchAcquirer
+} = listening{}, listeningCluster{}
+
+// AcquireAll runs acquire_all.lua: on one server any keys go together.
+func (s listening) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	return s.acquireAll(ctx, cs)
+}
+
+// AcquireAll runs acquire_all.lua for keys of one slot. Those of several slots cannot be taken in one step.
+func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	for _, c := range cs {
+		if SlotOf(c.Key) != slot(store.HashTag(cs[0].Key)) {
+			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that belong together a {hash tag}", store.ErrUnsupported, cs[0].Key, c.Key)}
+		}
+	}
+	return l.acquireAll(ctx, cs)
+}
+
+// Acquire is that of the Store; who asks again from the queue goes on using the channel.
+func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.Cluster.Acquire(ctx, c)
+}
+
+// BeginAcquire is that of the Store; who asks again from the queue goes on using the channel.
+func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.Cluster.BeginAcquire(ctx, c)
+}
