@@ -90,8 +90,8 @@ func (busyAlways) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, erro
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: 50 * time.Millisecond, Err: locker.ErrBusy}
 }
 
-// Behind a holder of which nothing is known the Locker's advice is short each time. The attempts of a
-// client last for seconds all the same.
+// Behind a holder of which nothing is known the Locker's advice is short each time. The attempts of
+// a client last for seconds all the same.
 func TestAClientSpreadsItsAttempts(t *testing.T) {
 	for name, dial := range map[string]grpc.DialOption{
 		"by the trailer":   grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig()),

@@ -185,7 +185,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	client := server.Client(t)
 	here := func() bool {
 		all := make([]byte, 1<<20)
-		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*Subscription).run")
+		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*line).run")
 	}
 	for _, meanwhile := range []func(p *post){
 		func(*post) {}, // never opened
