@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -44,6 +45,7 @@ type HeldBack struct {
 	SHA     string // of the script
 	Gate    chan struct{}
 	Arrived *sync.WaitGroup // done when the first call is held up
+	Passed  atomic.Int32    // calls that the gate has let through, and that the server has executed
 	once    sync.Once
 }
 
@@ -52,6 +54,8 @@ func (h *HeldBack) Process(ctx context.Context, cmd redis.Cmder) error {
 	if args := cmd.Args(); len(args) > 1 && args[1] == h.SHA {
 		h.once.Do(h.Arrived.Done)
 		<-h.Gate
+		defer h.Passed.Add(1)
+		ctx = context.WithoutCancel(ctx) // the caller may have given it up; the server has not
 	}
 	return h.Client.Process(ctx, cmd)
 }

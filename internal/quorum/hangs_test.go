@@ -1,0 +1,145 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// standstill is how long nodes hang.
+const standstill = 20 * time.Second
+
+// One node of three stands still for 20 s. No lease is lost, all calls succeed, and each is back as
+// soon as the others have answered; when the node goes on, nothing is left there.
+func TestANodeThatHangsDelaysNobody(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){
+		"redlock": locker.NewRedlock, "readers": readWriteOn,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers, l := hanging(t, open)
+			other, err := open(clients(clientsOf(t, servers)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = other.Close(context.Background()) })
+			var held []*locker.Lease
+			for i := range 20 {
+				held = append(held, acquire(t, l, locker.Rule{Key: fmt.Sprint("held", i), TTL: 5 * time.Second}))
+			}
+			busy := acquire(t, other, locker.Rule{Key: "busy", TTL: time.Minute})
+			servers[0].Pause()
+			until := time.Now().Add(standstill)
+			for i := 0; time.Now().Before(until); i++ {
+				key := fmt.Sprint("free", i%5)
+				back := func(what string, call func(ctx context.Context) error) {
+					t.Helper()
+					within(t, locker.DefaultNodeTimeout, what, func() {
+						if err := call(t.Context()); err != nil {
+							t.Errorf("%s, with two nodes that answer: %v", what, err)
+						}
+					})
+				}
+				var lease *locker.Lease
+				back("Acquire", func(ctx context.Context) (err error) { lease, err = l.Acquire(ctx, locker.Rule{Key: key}); return err })
+				if lease == nil {
+					return
+				}
+				back("Extend", func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) })
+				if name == "readers" {
+					back("Downgrade", lease.Downgrade)
+				}
+				back("Inspect", func(ctx context.Context) error { _, err := l.Inspect(ctx, key); return err })
+				back("Release", lease.Release)
+				back("an acquire that is undone", func(ctx context.Context) error {
+					ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+					defer cancel()
+					if _, err := l.Acquire(ctx, locker.Rule{Key: "busy"}); !errors.Is(err, context.DeadlineExceeded) {
+						return err
+					}
+					return nil
+				})
+			}
+			servers[0].Resume()
+			for _, lease := range held {
+				if lease.Context().Err() != nil {
+					t.Errorf("%v is lost: %v", lease, context.Cause(lease.Context()))
+				}
+				release(t, lease)
+			}
+			release(t, busy)
+			for _, s := range servers {
+				nothingIsLeft(t, s)
+			}
+		})
+	}
+}
+
+// Two nodes of three stand still. No call can succeed, and each is back in the time that it
+// promises; afterwards nothing is left.
+func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
+	t.Parallel()
+	servers, l := hanging(t, readWriteOn)
+	lease := acquire(t, l, locker.Rule{Key: "held", TTL: time.Minute})
+	second := acquire(t, l, locker.Rule{Key: "second", TTL: time.Minute})
+	servers[0].Pause()
+	servers[1].Pause()
+	const patience = 100 * time.Millisecond
+	for what, call := range map[string]func(ctx context.Context) error{
+		"Acquire": func(ctx context.Context) error { _, err := l.Acquire(ctx, locker.Rule{Key: "a"}); return err },
+		"Wait": func(context.Context) error {
+			_, err := l.Acquire(context.Background(), locker.Rule{Key: "b", Wait: patience})
+			return err
+		},
+		"Extend":    func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) },
+		"Downgrade": lease.Downgrade,
+		"Inspect":   func(ctx context.Context) error { _, err := l.Inspect(ctx, "held"); return err },
+		"Join": func(ctx context.Context) error {
+			_, err := lease.Delegate(ctx, [32]byte{}, time.Minute, 0)
+			return err
+		},
+		"Release": func(context.Context) error {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			return second.Release(ctx)
+		},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		promised := patience
+		if what == "Release" {
+			promised = 2 * time.Second // it goes on although its ctx has ended
+		}
+		within(t, promised, what, func() {
+			if err := call(ctx); err == nil {
+				t.Errorf("%s: two nodes that stand still have answered", what)
+			}
+		})
+		cancel()
+	}
+	servers[0].Resume()
+	servers[1].Resume()
+	release(t, lease)
+	for _, s := range servers {
+		nothingIsLeft(t, s)
+	}
+}
+
+// hanging are three nodes and a Locker that has locked already.
+func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error)) ([]*redistest.Server, *locker.Engine) {
+	t.Helper()
+	servers := enrolled(t, 3)
+	l, err := open(clients(clientsOf(t, servers)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	release(t, locktest.Acquire(t, l, locker.Rule{Key: "warm"}))
+	return servers, l
+}
