@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostRounds bounds the rounds of votes of one acquire: contenders may have split the votes, so that
-// none of them has won.
+// mostRounds bounds the rounds of votes of one acquire: contenders may have split the votes, so
+// that none of them has won.
 const mostRounds = 3
 
 // soon is how long an acquire waits for late answers to an earlier acquire of the same token.

@@ -11,11 +11,14 @@ import (
 // ballot is what a quorum knows of one token: what was asked of which node, and what may come of
 // it. It exists from the first acquire until the release is decided. For each node:
 //
-//	             an acquire        granted              unclear                 busy, refused
-//	under way ─────────────────▶  holds        ·       unclear           ·      nothing
-//	a round without a quorum ends: what holds is given back at once, and the node is not asked meanwhile
-//	the token is released:         what holds or is unclear is released (what is unclear, with a tombstone); what is under
-//	                               way is released when its answer comes
+//	under way    an acquire was sent, and has no answer yet
+//	holds        the node has granted it
+//	unclear      the acquire may have run, or may still run
+//	nothing      the node was busy, or refused
+//
+// When a round ends without a quorum, the nodes that hold give their votes back at once, and are not
+// asked meanwhile. When the token is released, the nodes that hold or are unclear get the release,
+// unclear ones with a tombstone; a node that is under way gets the release after its answer.
 //
 // No vote is given back while a round may count it: in a round only nodes are asked for which
 // nothing is under way, and only between rounds is anything given back.
@@ -271,8 +274,8 @@ func (b *ballot) settled() bool {
 	return b.asking|b.giving|b.holds|b.loose == 0 && b.rounds == 0
 }
 
-// remains reports whether a node may have the token, now or later, unless it is released. Votes of a
-// lost round are not counted: the round gives them back.
+// remains reports whether a node may have the token, now or later, unless it is released. Votes of
+// a lost round are not counted: the round gives them back.
 func (b *ballot) remains() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -288,8 +291,9 @@ func (b *ballot) farewell(i int) store.Claim {
 	return c
 }
 
-// lost is the release of node i's vote after a round that was lost, which vote it is, because a late
-// release must not take a later vote, and when the vote has run out. The token stays in the queue.
+// lost is the release of node i's vote after a round that was lost, which vote it is, because a
+// late release must not take a later vote, and when the vote has run out. The token stays in the
+// queue.
 func (b *ballot) lost(i int) (c store.Claim, vote uint64, over time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,9 +12,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// A confirmation may come late: the vote that was counted may have run out, and a repetition of the acquire may have taken the node
-// again for the same token. Raised to the old fence it would belong to a lease that others have had since. So only the very vote
-// that was counted is raised, and only upwards.
+// A confirmation may come late: the vote that was counted may have run out, and a repetition of the
+// acquire may have taken the node again for the same token. Raised to the old fence it would belong
+// to a lease that others have had since. So only the very vote that was counted is raised, and only
+// upwards.
 func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

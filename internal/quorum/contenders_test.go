@@ -51,7 +51,8 @@ func TestAnAcquireThatWasGivenUpLeavesNoVote(t *testing.T) {
 	}
 }
 
-// Three processes that always ask at the same moment: each is served, one at a time, and fences grow.
+// Three processes that always ask at the same moment: each is served, one at a time, and fences
+// grow.
 func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -87,7 +88,8 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	}
 }
 
-// A waiter is told by any node that it is its turn: its next question by itself would come ten seconds later.
+// A waiter is told by any node that it is its turn: its next question by itself would come ten
+// seconds later.
 func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

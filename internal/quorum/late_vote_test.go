@@ -14,7 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// straggler is a client whose first release of a vote gets no answer, and runs on the server when late is called.
+// straggler is a client whose first release of a vote gets no answer, and runs on the server when
+// late is called.
 type straggler struct {
 	*redis.Client
 	sha string
@@ -44,8 +45,8 @@ func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// A vote is given back after a round that was lost, and may be given anew to the same token. The first attempt at giving it
-// back may still be under way then.
+// A vote is given back after a round that was lost, and may be given anew to the same token. The
+// first attempt at giving it back may still be under way then.
 func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	for mode, kind := range map[locker.Mode]struct {
 		release string
@@ -104,8 +105,8 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	}
 }
 
-// An acquire that was abandoned may not have asked anybody when it is undone. Here all nodes have refused it before, so that
-// an undo has nobody to tell.
+// An acquire that was abandoned may not have asked anybody when it is undone. Here all nodes have
+// refused it before, so that an undo has nobody to tell.
 func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)

@@ -74,8 +74,8 @@ func claimOn(key string) store.Claim {
 	return store.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, FenceCount: 1}
 }
 
-// A done mark that one node has is not found by a quorum of the others, so the work would be done again: a repeated Complete must
-// not take it for its own success.
+// A done mark that one node has is not found by a quorum of the others, so the work would be done
+// again: a repeated Complete must not take it for its own success.
 func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]quorumOpener{"redlock": quorumStore, "readers": readWriteQuorumStore} {
@@ -129,8 +129,8 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	}
 }
 
-// An acquire that was abandoned goes on, and may be repeated meanwhile. What the repetition has won, the first must not give back
-// when it comes to its end.
+// An acquire that was abandoned goes on, and may be repeated meanwhile. What the repetition has
+// won, the first must not give back when it comes to its end.
 func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -187,8 +187,9 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	}
 }
 
-// Contenders who split the votes of the nodes that are left learn nothing of the one that is down, which may have voted for the
-// other. They must not take each other for a holder, and wait for its lease.
+// Contenders who split the votes of the nodes that are left learn nothing of the one that is down,
+// which may have voted for the other. They must not take each other for a holder, and wait for its
+// lease.
 func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -237,7 +238,8 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	}
 }
 
-// Where nobody can have won, or need not have, the same call asks again: who is told "busy" waits for longer.
+// Where nobody can have won, or need not have, the same call asks again: who is told "busy" waits
+// for longer.
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -267,7 +269,8 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 				}
 			}
 			g, err := s.Acquire(t.Context(), claimOn("a"))
-			// The second round may find too few nodes, as the vote of the first is still being given back.
+			// The second round may find too few nodes, as the vote of the first is still being
+			// given back.
 			if g.State == store.Granted || err != nil && !c.again || g.Rounds > 1 != c.again {
 				t.Errorf("%v %v after %d rounds", g.State, err, g.Rounds)
 			}
@@ -275,7 +278,8 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	}
 }
 
-// The others have decided a release, and its caller has gone: a node that did not hear of it is told again.
+// The others have decided a release, and its caller has gone: a node that did not hear of it is
+// told again.
 func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
@@ -304,8 +308,9 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	eventually(t, "it has heard", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
 }
 
-// Two nodes have voted, with different fences, so the lower vote must be raised. When it has run out, or its node does not say, there
-// is no grant; and who does not know must not say that there is none.
+// Two nodes have voted, with different fences, so the lower vote must be raised. When it has run
+// out, or its node does not say, there is no grant; and who does not know must not say that there
+// is none.
 func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -34,7 +34,8 @@ func TestAMinorityMayBeDown(t *testing.T) {
 	wantNot(t, err, locker.ErrBusy)
 }
 
-// A server that stands still costs nothing, and when it goes on, nothing of what it was told meanwhile stays.
+// A server that stands still costs nothing, and when it goes on, nothing of what it was told
+// meanwhile stays.
 func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 	servers := enrolled(t, 3)
 	eventually(t, "no goroutine of another test is left", func() bool { return len(goroutines()) == 0 })
@@ -89,7 +90,8 @@ func TestCloseOfAQuorumIsBoundedByItsContext(t *testing.T) {
 	servers[2].Resume()
 }
 
-// Each of these answers is lost once; whatever becomes of the call, the key is excluded and free afterwards.
+// Each of these answers is lost once; whatever becomes of the call, the key is excluded and free
+// afterwards.
 func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -112,7 +114,8 @@ func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	}
 }
 
-// What a server that is down was not told, it has forgotten, or will find run out: Close does not wait for it.
+// What a server that is down was not told, it has forgotten, or will find run out: Close does not
+// wait for it.
 func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

@@ -170,8 +170,8 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	return h, 0, number == "" // kept for somebody, or of a Locker on this server alone
 }
 
-// confirm raises the node's vote to the fence that the quorum agreed on. It is false when the vote is
-// not the owner's any more.
+// confirm raises the node's vote to the fence that the quorum agreed on. It is false when the vote
+// is not the owner's any more.
 func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, told func(bool, error)) {
 	part := ""
 	if c.Mode == store.Shared {

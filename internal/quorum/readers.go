@@ -51,8 +51,8 @@ func (q hintedReaders) Downgrade(ctx context.Context, c store.Claim) (store.Gran
 	return q.downgrade(ctx, c)
 }
 
-// downgrade is granted when a quorum has made the writer a reader. The Engine repeats it at the other
-// nodes, or they keep readers out until the release.
+// downgrade is granted when a quorum has made the writer a reader. The Engine repeats it at the
+// other nodes, or they keep readers out until the release.
 func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed([]store.Claim{c})

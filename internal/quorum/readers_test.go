@@ -78,7 +78,8 @@ func TestReadersAndWritersOnAQuorum(t *testing.T) {
 	}
 }
 
-// Somebody of another process always reads; the writer is served all the same, and so are they after it.
+// Somebody of another process always reads; the writer is served all the same, and so are they
+// after it.
 func TestReadersStarveNoWriterOnAQuorum(t *testing.T) {
 	t.Parallel()
 	ls, _ := shelves(t, 3)
@@ -144,7 +145,8 @@ func TestADowngradeOnAQuorum(t *testing.T) {
 	}
 }
 
-// One of three nodes stands still: readers and writers go on with the others, and exclude each other.
+// One of three nodes stands still: readers and writers go on with the others, and exclude each
+// other.
 func TestReadersAndWritersWhileANodeIsStopped(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)
@@ -184,7 +186,8 @@ func TestABreakOnAQuorumThrowsAllReadersOut(t *testing.T) {
 	release(t, acquire(t, ls[0], writing))
 }
 
-// A writer who has waited has left its intent, which keeps readers out. When it has become a reader itself it must not.
+// A writer who has waited has left its intent, which keeps readers out. When it has become a reader
+// itself it must not.
 func TestADowngradedWriterDoesNotKeepReadersOut(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 3)

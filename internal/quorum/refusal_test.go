@@ -11,9 +11,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A Refusal means that nothing was done. Here the answers of two nodes do not count because of their
-// clocks, but all three nodes have put the waiter into their queues. A Refusal made the Engine forget
-// the waiter without a release, and each queue kept the entry for a minute.
+// A Refusal means that nothing was done. Here the answers of two nodes do not count because of
+// their clocks, but all three nodes have put the waiter into their queues. A Refusal made the
+// Engine forget the waiter without a release, and each queue kept the entry for a minute.
 func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

@@ -50,7 +50,8 @@ func reader(fence int64, part string) []any {
 	return append(writer(fence), "0", "", "0", part, "0")
 }
 
-// What a script finds on a replica may be old: no answer of a replica may count, neither a yes nor a no.
+// What a script finds on a replica may be old: no answer of a replica may count, neither a yes nor
+// a no.
 func TestAReplicaAnswersNothing(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -85,8 +86,8 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 }
 
-// A client whose clock is ahead cannot drive a node's counter further than the skew, and one whose clock is behind gets the
-// node's clock.
+// A client whose clock is ahead cannot drive a node's counter further than the skew, and one whose
+// clock is behind gets the node's clock.
 func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -110,7 +111,8 @@ func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
 	}
 }
 
-// Readers whose phase is over do not come back with the next phase: another's lease ends their parts.
+// Readers whose phase is over do not come back with the next phase: another's lease ends their
+// parts.
 func TestANewPhaseForgetsTheReadersOfTheLast(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -141,7 +143,8 @@ func TestTheIntentOfADeadWriterKeepsNobodyOut(t *testing.T) {
 	}
 }
 
-// The wait of a node that forgot covers its fences, too: a counter may be ahead of the clock by several times the skew.
+// The wait of a node that forgot covers its fences, too: a counter may be ahead of the clock by
+// several times the skew.
 func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
 	q := &quorum{skew: time.Second}
 	if d := q.gate(500 * time.Millisecond); d < 4*time.Second {

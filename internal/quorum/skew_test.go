@@ -66,7 +66,8 @@ func TestQuorumQ4AStepWithinTheSkewEndsNoLease(t *testing.T) {
 	}
 }
 
-// Votes that differ are brought together in a second round trip, and the fence is above all that any node has given.
+// Votes that differ are brought together in a second round trip, and the fence is above all that
+// any node has given.
 func TestNodesThatDisagreeAboutTheFenceAgreeInASecondRound(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

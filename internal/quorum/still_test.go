@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// standsStill is a process that waits for the key at all nodes, in front of everybody else, and does nothing when it is told.
+// standsStill is a process that waits for the key at all nodes, in front of everybody else, and
+// does nothing when it is told.
 func standsStill(t *testing.T, servers []*redistest.Server, entry string) (told *atomic.Int32) {
 	t.Helper()
 	told = new(atomic.Int32)
@@ -38,8 +39,8 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (told 
 	return told
 }
 
-// A process that stands still is told of its turn, and does not come. It must not be told first again and again, because for 50 ms
-// each time the nodes keep their votes for it.
+// A process that stands still is told of its turn, and does not come. It must not be told first
+// again and again, because for 50 ms each time the nodes keep their votes for it.
 func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]struct {
@@ -87,8 +88,8 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	}
 }
 
-// After a writer it is the readers' turn, for 50 ms. When they do not come, the writer who waits need not find that out by asking
-// a second later.
+// After a writer it is the readers' turn, for 50 ms. When they do not come, the writer who waits
+// need not find that out by asking a second later.
 func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)

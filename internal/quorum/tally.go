@@ -172,9 +172,9 @@ func (t *tally) decided() bool {
 	return final && t.count(t.votes)+open < t.quorum.need
 }
 
-// alike says whether the holder's lease ends at about the same time at all nodes that have answered.
-// Otherwise a renewal or a release is on its way, and the other nodes' answers say when the key is
-// free.
+// alike says whether the holder's lease ends at about the same time at all nodes that have
+// answered. Otherwise a renewal or a release is on its way, and the other nodes' answers say when
+// the key is free.
 func (t *tally) alike() bool {
 	least, most := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
 	for i := range t.polls {

@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// answers of nodes in a word each: g5 has granted fence 5, x and y are other holders, x+ is x with a longer lease, u undone, r
-// revoked, d done, ! an unclear error, - a refusal, = a refusal for good; what is not there has not
-// answered.
+// answers of nodes in a word each: g5 has granted fence 5, x and y are other holders, x+ is x with
+// a longer lease, u undone, r revoked, d done, ! an unclear error, - a refusal, = a refusal for
+// good; what is not there has not answered.
 func tallyOf(answers ...string) *tally {
 	q := &quorum{need: len(answers)/2 + 1, skew: time.Second, clocks: newClocks(len(answers))}
 	for i := range answers {

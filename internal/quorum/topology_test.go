@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Where a slot is served by another master than before, nobody knows what was granted in it: neither after a move, nor after a
-// failover, also a planned one. Other slots are not concerned.
+// Where a slot is served by another master than before, nobody knows what was granted in it:
+// neither after a move, nor after a failover, also a planned one. Other slots are not concerned.
 func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 	t.Parallel()
 	const key, elsewhere = "{moved}key", "{stays}key"
@@ -45,7 +45,8 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 					return false
 				}
 				refused = err
-				// With one node down and one that may have forgotten, only one is known to remember.
+				// With one node down and one that may have forgotten, only one is known to
+				// remember.
 				return strings.Contains(err.Error(), "known to remember")
 			})
 			wantErr(t, refused, key, locker.ErrQuorum)

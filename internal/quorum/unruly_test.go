@@ -18,7 +18,8 @@ import (
 
 var unrulyFor = flag.Duration("unruly", 6*time.Second, "how long the network of a quorum is unruly")
 
-// unruly is a client whose calls are late, run on the server after they have failed here, or lose their answers.
+// unruly is a client whose calls are late, run on the server after they have failed here, or lose
+// their answers.
 type unruly struct {
 	skewed
 	calm *atomic.Bool
@@ -131,8 +132,9 @@ func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 	_ = lease.Release(context.Background())
 }
 
-// Three nodes with clocks of their own, in a network that delays, forgets and repeats, one of them emptied now and then: nobody
-// holds what somebody else holds, fences grow, and in the end nothing is left.
+// Three nodes with clocks of their own, in a network that delays, forgets and repeats, one of them
+// emptied now and then: nobody holds what somebody else holds, fences grow, and in the end nothing
+// is left.
 func TestAQuorumInAnUnrulyNetwork(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){

@@ -1,14 +1,19 @@
--- confirm.lua: raise a vote to the fence, and the block, that a quorum agreed on; for readers the whole phase, never down.
+-- confirm.lua: raise a vote to the fence, and the block, that a quorum agreed on; for readers the
+-- whole phase, never down.
 --
 -- KEYS: lease L · fence counter C · readers R · marker N of the node
--- ARGV: text of N that the client has read · token · the fence that this node has granted the token · the fence of the
---       quorum · the last of its block · the token's entry in R, for a reader, "" for a writer
--- returns: "1", or "0" when the vote is not that token's any more, or was granted to the token anew, or N has changed
+-- ARGV: text of N that the client has read · token · the fence that this node has granted the token
+--       · the fence of the quorum · the last of its block · the token's entry in R, for a reader,
+--       "" for a writer
+-- returns: "1", or "0" when the vote is not that token's any more, or was granted to the token
+--   anew, or N has changed
 -- idempotent: a second execution finds the counter at least as large, and the fence in L.
--- first write: GETEX, which changes nothing and which memory cannot refuse; a replica answers READONLY.
+-- first write: GETEX, which changes nothing and which memory cannot refuse; a replica answers
+--   READONLY.
 --
--- That L still holds the value that was granted shows that L has been the token's all the time since: a lease that ran out
--- and was taken again by a late repetition must not carry an old fence into a new time.
+-- That L still holds the value that was granted shows that L has been the token's all the time
+-- since: a lease that ran out and was taken again by a late repetition must not carry an old fence
+-- into a new time.
 local lease = redis.call('GETEX', KEYS[1])
 local token, fence, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):%d+:(%d+):(.*)$')
 local reader = ARGV[6] ~= ''

@@ -1,8 +1,9 @@
 -- mark.lua: change a node's marker if nobody else has, or note that a wait has begun.
 --
 -- KEYS: marker N of the node · begun B
--- ARGV: identity of the server that the client has seen · text of N that the client has read, "" when there was none · text
---       that N gets, "" to leave it · a wait that has begun, by its name, "" for none
+-- ARGV: identity of the server that the client has seen · text of N that the client has read, ""
+--       when there was none · text that N gets, "" to leave it · a wait that has begun, by its
+--       name, "" for none
 -- returns: "1", or "0" when N or the identity is another one
 -- idempotent: a second execution finds the new text, and keeps the begin that it finds in B.
 -- first write: SET of N, HSET of B, which a full server refuses, and then nothing has happened.

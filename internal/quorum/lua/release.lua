@@ -1,20 +1,25 @@
--- release.lua: take a vote back from a writer, or a reader's part, or keep the key without an owner, or make sure that a
--- late acquire gets nothing; and notify the waiters whose turn it is.
+-- release.lua: take a vote back from a writer, or a reader's part, or keep the key without an
+-- owner, or make sure that a late acquire gets nothing; and notify the waiters whose turn it is.
 --
--- KEYS: lease L · queue Q · wake mark W · tombstone X of the token, or of a phase · done mark D · readers R · intent I of a
---       writer · tombstone of the phase, or again X · marker N of the node
--- ARGV: token, "shared" for all readers, "kept" for a key without an owner · the token's entry in Q without its mode, which a
---       downgrade may have changed, "" when it is not there to be taken out · the token's entry in R, "" where nobody reads
---       · "" to free L; or more, in words: keep L this long, in ms, 0: not; tombstone for this long, in ms, 0: none; done
---       mark for this long, in ms, 0: none; which vote is taken back, 0: whichever it is: the fence that this node has
---       minted for a writer or for a phase, or when a reader's part runs out, in ms; "1" to notify nobody, else "0";
---       the text of N that the client has read, where a done mark is asked for, else "-"; what the tombstone says:
---       "undone", or "revoked:" and a reason
--- returns: "released" · "not-ours" · "revoked" and after a space the reason · "done" when it is not ours, but a done mark
---          was asked for and is there · "changed" when a done mark is asked for and N is not the text; as one string
--- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but the tombstone's expiry.
--- first write: DEL or PEXPIRE when L is the token's, ZREM when it reads, otherwise GETEX of X, which changes nothing: a full
---   server refuses none of them, nor what comes after; a replica answers READONLY instead of a false "not-ours".
+-- KEYS: lease L · queue Q · wake mark W · tombstone X of the token, or of a phase · done mark D ·
+--       readers R · intent I of a writer · tombstone of the phase, or again X · marker N of the
+--       node
+-- ARGV: token, "shared" for all readers, "kept" for a key without an owner · the token's entry in Q
+--       without its mode, which a downgrade may have changed, "" when it is not there to be taken
+--       out · the token's entry in R, "" where nobody reads · "" to free L; or more, in words: keep
+--       L this long, in ms, 0: not; tombstone for this long, in ms, 0: none; done mark for this
+--       long, in ms, 0: none; which vote is taken back, 0: whichever it is: the fence that this
+--       node has minted for a writer or for a phase, or when a reader's part runs out, in ms; "1"
+--       to notify nobody, else "0"; the text of N that the client has read, where a done mark is
+--       asked for, else "-"; what the tombstone says: "undone", or "revoked:" and a reason
+-- returns: "released" · "not-ours" · "revoked" and after a space the reason · "done" when it is not
+--          ours, but a done mark was asked for and is there · "changed" when a done mark is asked
+--          for and N is not the text; as one string
+-- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but the
+--   tombstone's expiry.
+-- first write: DEL or PEXPIRE when L is the token's, ZREM when it reads, otherwise GETEX of X,
+--   which changes nothing: a full server refuses none of them, nor what comes after; a replica
+--   answers READONLY instead of a false "not-ours".
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[7]) -- unlike GET it is not offended by data that is no lock
 local lease = found[1]
@@ -68,7 +73,8 @@ if not ours and not reads then
   return 'not-ours'
 end
 
--- What holds data of another type must refuse before the first write: what is half done would be reported as not done.
+-- What holds data of another type must refuse before the first write: what is half done would be
+-- reported as not done.
 if mark > 0 then
   redis.call('GET', KEYS[4])
 end

@@ -1,19 +1,21 @@
--- rouse.lua: notify the waiters at one node whose turn it is: all readers, or the writer that has waited longest.
+-- rouse.lua: notify the waiters at one node whose turn it is: all readers, or the writer that has
+-- waited longest.
 --
 -- fragment: hearing(inbox) · say(inbox, message) · rouse(turn)
 -- KEYS: lease L · queue Q · wake mark W
 -- returns: hearing: how many processes listen, 1 when it cannot be found out · say, rouse: nothing
 -- idempotent: a second rouse notifies the same waiters again, which ask and find out.
--- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has written something that
---   memory cannot refuse, so they pass.
+-- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has
+--   written something that memory cannot refuse, so they pass.
 --
--- An entry of Q is token|inbox|once|mode, its score the ticket that the waiter brought: the same on all nodes, so that all
--- notify the same one. For 50 ms W keeps the node for the writer that was notified, or, as 'readers', lets readers in although
--- a writer waits: after a writer (turn is 'readers') it is theirs. The writer is asked then to come when their turn is over,
--- which nobody may have used. Nothing else keeps the node, so nodes that disagree delay nobody.
--- A writer that is notified loses its place until it asks, which gives the place back: a process that stands still is
--- notified first once in 10 s, and nothing is kept for it after the first time.
--- An inbox is a channel: on a Redis Cluster a sharded one, whose name says so.
+-- An entry of Q is token|inbox|once|mode, its score the ticket that the waiter brought: the same on
+-- all nodes, so that all notify the same one. For 50 ms W keeps the node for the writer that was
+-- notified, or, as 'readers', lets readers in although a writer waits: after a writer (turn is
+-- 'readers') it is theirs. The writer is asked then to come when their turn is over, which nobody
+-- may have used. Nothing else keeps the node, so nodes that disagree delay nobody. A writer that is
+-- notified loses its place until it asks, which gives the place back: a process that stands still
+-- is notified first once in 10 s, and nothing is kept for it after the first time. An inbox is a
+-- channel: on a Redis Cluster a sharded one, whose name says so.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1

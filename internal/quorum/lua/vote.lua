@@ -1,24 +1,29 @@
--- vote.lua: give one node's vote for a lease to a writer, or let a reader in; or say who holds the lease, and queue.
+-- vote.lua: give one node's vote for a lease to a writer, or let a reader in; or say who holds the
+-- lease, and queue.
 --
--- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · done mark D · marker N of the node
---       · readers R · intent I of a writer
--- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms · fence that the client
---       proposes · last fence of the block if the proposal is taken · fences to reserve · largest clock skew in µs
---       · metadata, may be "" · ["1" when the done mark counts, else "0"; this and the rest is not there for a writer that
---       does not queue] · inbox where the caller waits, "" when it does not · ticket · entry in R, for a reader, "" for a
+-- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · done mark D
+--       · marker N of the node · readers R · intent I of a writer
+-- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms ·
+--       fence that the client proposes · last fence of the block if the proposal is taken · fences
+--       to reserve · largest clock skew in µs · metadata, may be "" · ["1" when the done mark
+--       counts, else "0"; this and the rest is not there for a writer that does not queue] · inbox
+--       where the caller waits, "" when it does not · ticket · entry in R, for a reader, "" for a
 --       writer · "1" when a writer that is refused leaves its intent, else "0"
--- returns: "changed" server-µs when N is not the text that the client has read, or not this server's · "granted" server-µs
---          PTTL L · "entered" server-µs PTTL writers L, for a reader, where writers is "1" when one waits · "busy" server-µs
---          PTTL place listeners holder, where listeners is "-" for a caller that does not wait, and holder is L, or
---          token:0:0 of the one for whom the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
---          server-µs; as one string
--- idempotent: a second execution finds the token in L or in R, answers with the same L and at most lengthens it; or it
---   finds the token in Q, where it keeps its ticket; after an undo it finds X.
--- first write: SET C for a free L, ZADD of a reader that enters, which a full server refuses, and then nothing has
---   happened; otherwise GETEX, DEL or PEXPIRE, which no full server refuses, and every replica.
+-- returns: "changed" server-µs when N is not the text that the client has read, or not this
+--          server's · "granted" server-µs PTTL L · "entered" server-µs PTTL writers L, for a
+--          reader, where writers is "1" when one waits · "busy" server-µs PTTL place listeners
+--          holder, where listeners is "-" for a caller that does not wait, and holder is L, or
+--          token:0:0 of the one for whom the vote is kept · "undone" server-µs · "revoked"
+--          server-µs reason · "done" server-µs; as one string
+-- idempotent: a second execution finds the token in L or in R, answers with the same L and at most
+--   lengthens it; or it finds the token in Q, where it keeps its ticket; after an undo it finds X.
+-- first write: SET C for a free L, ZADD of a reader that enters, which a full server refuses, and
+--   then nothing has happened; otherwise GETEX, DEL or PEXPIRE, which no full server refuses, and
+--   every replica.
 --
--- L is token:fence:block:minted:metadata, of readers shared:fence:1:minted:metadata. I keeps new readers out while a writer
--- waits, for 3 s after the writer has last asked; no order follows from I.
+-- L is token:fence:block:minted:metadata, of readers shared:fence:1:minted:metadata. I keeps new
+-- readers out while a writer waits, for 3 s after the writer has last asked; no order follows from
+-- I.
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6) -- in µs; to format a number costs as much as a command
 local at = ' ' .. stamp .. ' '
@@ -70,8 +75,8 @@ if reader or not open then
     end
   end
   if not open then
-    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy", and lets what
-    -- follows pass on a full server.
+    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy",
+    -- and lets what follows pass on a full server.
     redis.call('GETEX', KEYS[1])
     if not reader and ARGV[13] == '1' and (not intends or intends == ARGV[2]) then
       intends = ARGV[2]
@@ -106,8 +111,9 @@ if reader or not open then
 end
 
 if not enters then
-  -- The fence: larger than every one before, mostly the one that is proposed, which other nodes will take as well. A client
-  -- whose clock is ahead cannot drive the counter further than the skew; one that is behind gets the server's clock.
+  -- The fence: larger than every one before, mostly the one that is proposed, which other nodes
+  -- will take as well. A client whose clock is ahead cannot drive the counter further than the
+  -- skew; one that is behind gets the server's clock.
   local skew, hint = tonumber(ARGV[7]), tonumber(ARGV[4])
   local last = counter and tonumber(counter) or 0
   local fence, block, ends = ARGV[4], ARGV[6], ARGV[5]
