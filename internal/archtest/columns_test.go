@@ -19,8 +19,6 @@ const columns = 100
 var wide = map[string]string{
 	"ginlock":             "to be wrapped",
 	"httplock":            "to be wrapped",
-	"internal/calls":      "to be wrapped",
-	"internal/quorum":     "to be wrapped",
 	"internal/redisstore": "to be wrapped",
 	"internal/tests":      "to be wrapped",
 	"locker":              "to be wrapped",

@@ -199,6 +199,30 @@ func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 	bothNamed(err)
 }
 
+// Of three nodes one has forgotten and one is down. The third alone cannot tell whether the silent
+// one is only cut off, so nobody gets a lock, whatever time has passed, until it answers.
+func TestANodeThatForgotWaitsForTheOneThatIsDown(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3, brief...)
+	l := redlockOn(t, servers, append(slices.Clone(brief), locker.WithNodeTimeout(500*time.Millisecond))...)
+	release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	servers[2].Kill()
+	servers[0].Client(t).FlushAll(t.Context())
+	const wait = 700 * time.Millisecond
+	for end := time.Now().Add(2 * wait); time.Now().Before(end); {
+		if _, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond}); err == nil {
+			t.Fatal("a node that forgot votes with one other")
+		}
+	}
+	eventually(t, "the error says which node must answer", func() bool {
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Second})
+		return errors.Is(err, locker.ErrQuorum) && strings.Contains(err.Error(), servers[2].Addr()) && strings.Contains(err.Error(), "all of them must answer")
+	})
+	servers[2].Restart()
+	eventually(t, "all vote", func() bool { return allVote(t, l) })
+	release(t, acquire(t, l, locker.Rule{Key: "a"}))
+}
+
 // One node is replaced while locks are taken: no two holders, all processes lock on, and the new
 // node votes in the end.
 func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {

@@ -13,7 +13,7 @@ var (
 	errBehindSet    = errors.New("it has to learn of a change of its set first")
 	errReplaced     = errors.New("another server has taken its seat in the set; call ReplaceNode to bring it back")
 	errClockStepped = errors.New("its clock was seen to step, so it may have dropped leases too early, and does not vote until all of them are over; slew clocks, do not step them")
-	errForms        = errors.New("fewer than half of the nodes are known to remember their leases, so all of them must answer and become a set anew")
+	errForms        = errors.New("fewer than half of the nodes are known to remember their leases, so all of them must answer and become a set anew; start the nodes that do not answer")
 	errOtherVotes   = errors.New("the nodes have just changed, and it has voted under another list of servers than the others")
 	errEvicts       = errors.New("it may evict keys, and with them leases, so it does not vote; set its maxmemory-policy to noeviction")
 )
