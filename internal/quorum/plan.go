@@ -83,13 +83,13 @@ type council struct {
 // A server that may have forgotten what it granted (its N is not there, or was written for other
 // data) takes its seat anew:
 //
-//	joins     N gets a new generation for the seat. A node votes only with the newest generation of
-//	          its seat.
-//	raise     the other nodes get that generation. When need of them have it, the server that had
-//	          the seat is in no quorum.
+//	joins     N gets a new generation for the seat. A node votes only with the newest
+//	          generation of its seat.
+//	raise     the other nodes get that generation. When need of them have it, the server
+//	          that had the seat is in no quorum.
 //	begin     from then on, all write down their own time.
-//	votes     when need of the nodes say that the longest lease that they know of is over since
-//	          then.
+//	votes     when need of the nodes say that the longest lease that they know of is over
+//	          since then.
 //
 // need others must vote all the time. When fewer do, the nodes form a set anew, for which all of
 // them must answer:
