@@ -17,8 +17,9 @@ import (
 //	nothing      the node was busy, or refused
 //
 // When a round ends without a quorum, the nodes that hold give their votes back at once. They are
-// not asked meanwhile. When the token is released, the nodes that hold or are unclear get the release,
-// unclear ones with a tombstone; a node that is under way gets the release after its answer.
+// not asked meanwhile. When the token is released, the nodes that hold or are unclear get the
+// release, unclear ones with a tombstone; a node that is under way gets the release after its
+// answer.
 //
 // No vote is given back while a round may count it: in a round only nodes are asked for which
 // nothing is under way, and only between rounds is anything given back.
