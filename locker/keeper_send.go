@@ -90,7 +90,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 	case store.Revoked:
 		k.lose(h, revokedBecause(g.Reason))
 	case store.NotOurs:
-		k.lose(h, fmt.Errorf("%w: the server says it is not ours", ErrLost))
+		k.lose(h, fmt.Errorf("%w: the server names another holder, or none", ErrLost))
 	default: // no answer to a renewal
 		k.renewalFailed([]*hold{h}, g.Err)
 		return true

@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,33 +9,23 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Downgrade makes an Exclusive lease Shared, in one step, without letting another writer in between: readers who wait enter, and
-// the lease goes on with its fence, which is theirs too. Call it when the writing is done: whatever it returns but
-// ErrUnsupported, readers may have been let in. Of a Shared lease it is nil, and nothing is sent. Back there is no way: release,
-// and acquire again. ctx ends the attempt, not the lease; the step may still happen then. Call it again, or release.
+// Downgrade makes an Exclusive lease Shared in one step, so that no other writer comes in between.
+// Waiting readers enter, and the lease keeps its fence, which they share. Call it when the writing
+// is done: except after ErrUnsupported, readers may have entered, whatever Downgrade returns. For a
+// Shared lease it returns nil and sends nothing. A downgrade cannot be undone: to write again,
+// release and acquire. The end of ctx ends the call, not the lease; the step may still happen then.
+// Call Downgrade again, or release.
 //
-// Errors: ErrUnsupported when the Locker has no readers, or when a Locker of [NewReentrant] has let the holder in again; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed;
-// ErrUnavailable when the server refuses for good; ctx.Err().
+// Errors: ErrUnsupported when the Locker has no readers, or when the lease has other holds in a
+// Locker of [NewReentrant]; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrUnavailable
+// when the server refuses for good; ctx.Err().
 func (l *Lease) Downgrade(ctx context.Context) error {
-	ctx, end := l.config().observe(ctx, OpDowngrade, l.rule)
-	calls := 0
-	err := l.downgrade(ctx, &calls)
-	if over := l.ended(); endedEarly(over) {
-		l.tell(over) // before this operation ends: whoever hears of the loss finds it observed
-	}
-	if err != nil {
-		err = l.wrap(OpDowngrade, err)
-	}
-	if end != nil {
-		end(Outcome{Result: resultOf(OpDowngrade, err), Err: err, Fence: l.fence, Calls: calls})
-	}
-	return err
+	return l.change(ctx, OpDowngrade, l.downgrade)
 }
 
-func (l *Lease) downgrade(ctx context.Context, attempts *int) error {
-	e := l.engine
-	if e.readers == nil {
-		return fmt.Errorf("%w: Downgrade needs a Locker with readers, such as NewReadWrite makes", ErrUnsupported)
+func (l *Lease) downgrade(ctx context.Context, calls *int) error {
+	if l.engine.readers == nil {
+		return fmt.Errorf("%w: Downgrade needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -48,57 +37,58 @@ func (l *Lease) downgrade(ctx context.Context, attempts *int) error {
 		return nil
 	}
 	if l.part != nil && !l.part.family.beginDowngrade() {
-		return fmt.Errorf("%w: there are other holds of the same lease, which count on its being Exclusive; downgrade when they are released", ErrUnsupported)
+		return fmt.Errorf("%w: the same lease has other holds, which need it to be Exclusive; call Downgrade when they are released", ErrUnsupported)
 	}
-	over := l.Context().Done()
-	for pause := range calls.BetweenRepeats {
-		claim, start, ok := e.keeper.downgrading(l.root(), e.post.inbox(l.hold.claim.Key))
-		if !ok { // a Release has come in between
-			<-over
-			return l.gone()
-		}
-		*attempts++
-		select {
-		case r := <-calls.Ask(&e.calls, func() (store.Grant, error) { return e.readers.Downgrade(ctx, claim) }):
-			var no *store.Refusal
-			switch {
-			case r.Err == nil:
-				if !e.keeper.answered(l.hold, r.Value, claim, start) {
-					<-over // at once: the keeper has just found that its time is over
-					return l.gone()
-				}
-				l.becomeShared()
-				e.keeper.downgraded(l.hold, start)
-				e.cohorts.downgraded(l.hold)
-				return l.gone()
-			case !errors.As(r.Err, &no):
-				l.becomeShared()
-			case !no.Temporary:
-				return unavailable(r.Err)
-			}
-		case <-over:
-			return l.gone()
-		case <-ctx.Done():
-			l.becomeShared()
-			return ctx.Err()
-		}
-		select {
-		case <-time.After(pause):
-		case <-over:
-			return l.gone()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil // BetweenRepeats has no end
+	d := &downgrade{}
+	d.repetition = repetition{step: d, lease: l, ctx: ctx}
+	_, err := d.run()
+	*calls = d.calls
+	return err
 }
 
-// isDowngraded says whether the server has confirmed that the lease is Shared.
+// downgrade is the step of Downgrade.
+type downgrade struct {
+	repetition
+
+	claim store.Claim // of the last attempt
+	sent  time.Time
+}
+
+func (d *downgrade) begin() (q calls.Question, ok bool) {
+	e, h := d.lease.engine, d.lease.hold
+	if d.claim, d.sent, ok = e.keeper.downgrading(d.lease.root(), e.post.inbox(h.claim.Key)); !ok {
+		return nil, false
+	}
+	return e.calls.Begin(d.ctx, func(_ store.Store, ctx context.Context, c store.Claim) (store.Grant, error) {
+		return e.readers.Downgrade(ctx, c)
+	}, d.claim), true
+}
+
+func (d *downgrade) answered(g store.Grant) error {
+	l, e := d.lease, d.lease.engine
+	if !e.keeper.answered(l.hold, g, d.claim, d.sent) {
+		<-l.Context().Done() // at once: the keeper ends the Lease
+		return l.gone()
+	}
+	l.becomeShared()
+	e.keeper.downgraded(l.hold, d.sent)
+	e.cohorts.downgraded(l.hold)
+	return l.gone()
+}
+
+// failed makes the Lease Shared if readers may have entered.
+func (d *downgrade) failed(_ error, unclear bool) {
+	if unclear {
+		d.lease.becomeShared()
+	}
+}
+
+// isDowngraded reports whether the server has confirmed that the lease is Shared.
 func (l *Lease) isDowngraded() bool {
 	return l.rule.Mode == Shared || l.engine.keeper.claimOf(l.hold).Mode == Shared
 }
 
-// becomeShared makes Mode say what the lease is good for from now on.
+// becomeShared makes Mode return Shared from now on.
 func (l *Lease) becomeShared() {
 	if l.part != nil {
 		l.part.family.root.becomeShared()
@@ -108,8 +98,9 @@ func (l *Lease) becomeShared() {
 	l.mode = Shared
 }
 
-// downgrading returns what a downgrade of l asks for now, and the time from which its success counts. From then on the hold may
-// be a reader's on the server, with an entry that names inbox, and it is not passed on. It is false when it was passed on already.
+// downgrading returns the claim of a downgrade of l that is sent now, and the time from which its
+// success counts. From then on the server may know the hold as a reader, with an entry that names
+// inbox, so the hold is not handed over any more. It returns false if it was handed over already.
 func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -127,7 +118,7 @@ func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bo
 	return c, now, true
 }
 
-// downgraded makes h a reader's, by a call that was sent at start.
+// downgraded makes h a hold of readers, by a call that was sent at start.
 func (k *keeper) downgraded(h *hold, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

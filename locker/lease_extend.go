@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,34 +9,24 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Extend makes the lease last at least ttl from now, and renewals renew it by ttl from now on. To less than is left, it
-// only shortens this side's view: the server is not asked. AtMost still bounds it. ctx ends the attempt, not the lease.
+// Extend makes the lease last at least ttl from now. Later renewals ask for ttl as well. If the
+// lease has more than ttl left, Extend shortens it in this process only, and asks no server. AtMost
+// still bounds the lease. The end of ctx ends the call, not the lease.
 //
-// Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below 1 ms or above WithMaxTTL;
-// ErrUnavailable when the server refuses for good; ctx.Err(). After the last two the lease is as it was.
+// Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below
+// 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). After the
+// last two the lease is unchanged.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	ctx, end := l.config().observe(ctx, OpExtend, l.rule)
-	calls := 0
-	err := l.extend(ctx, ttl, &calls)
-	if over := l.ended(); endedEarly(over) {
-		l.tell(over) // before this operation ends: whoever hears of the loss finds it observed
-	}
-	if err != nil {
-		err = l.wrap(OpExtend, err)
-	}
-	if end != nil {
-		end(Outcome{Result: resultOf(OpExtend, err), Err: err, Fence: l.fence, Calls: calls})
-	}
-	return err
+	return l.change(ctx, OpExtend, func(ctx context.Context, calls *int) error { return l.extend(ctx, ttl, calls) })
 }
 
-func (l *Lease) extend(ctx context.Context, ttl time.Duration, attempts *int) error {
+func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error {
 	e := l.engine
 	if ttl < time.Millisecond || ttl > longestTime {
-		return fmt.Errorf("%w: Extend by %v; from 1ms to 10 years are allowed", ErrInvalidRule, ttl)
+		return fmt.Errorf("%w: Extend by %v; give 1ms to 10 years", ErrInvalidRule, ttl)
 	}
 	if e.cfg.maxTTL != 0 && ttl > e.cfg.maxTTL {
-		return fmt.Errorf("%w: Extend by %v, this Locker's WithMaxTTL allows %v", ErrInvalidRule, ttl, e.cfg.maxTTL)
+		return fmt.Errorf("%w: Extend by %v, and this Locker's WithMaxTTL allows %v; shorten the time or raise WithMaxTTL", ErrInvalidRule, ttl, e.cfg.maxTTL)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -48,40 +37,50 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, attempts *int) er
 	if l.shorten(ttl) {
 		return nil
 	}
-	over := l.Context().Done()
-	for pause := range calls.BetweenRepeats {
-		claim, start, ok := e.keeper.extension(l.root(), ttl)
-		if !ok { // a Release has come in between
-			<-over
-			return l.gone()
-		}
-		*attempts++
-		select {
-		case r := <-calls.Ask(&e.calls, func() ([]store.Grant, error) { return e.store.Renew(ctx, []store.Claim{claim}) }):
-			var no *store.Refusal
-			switch {
-			case r.Err == nil && len(r.Value) == 1 && r.Value[0].Err == nil:
-				if e.keeper.answered(l.hold, r.Value[0], claim, start) {
-					e.keeper.extended(l.hold, ttl)
-					return l.gone()
-				}
-				<-over // at once: the keeper has just found that its time is over
-				return l.gone()
-			case errors.As(r.Err, &no) && !no.Temporary:
-				return unavailable(r.Err)
-			}
-		case <-over:
-			return l.gone()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		select {
-		case <-time.After(pause):
-		case <-over:
-			return l.gone()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil // BetweenRepeats has no end
+	x := &extension{ttl: ttl}
+	x.repetition = repetition{step: x, lease: l, ctx: ctx}
+	_, err := x.run()
+	*calls = x.calls
+	return err
 }
+
+// extension is the step of Extend: a renewal by ttl.
+type extension struct {
+	repetition
+	ttl time.Duration
+
+	claim store.Claim // of the last attempt
+	sent  time.Time
+}
+
+func (x *extension) begin() (q calls.Question, ok bool) {
+	e := x.lease.engine
+	if x.claim, x.sent, ok = e.keeper.extension(x.lease.root(), x.ttl); !ok {
+		return nil, false
+	}
+	return e.calls.Begin(x.ctx, renewOne, x.claim), true
+}
+
+// renewOne renews one lease.
+func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) {
+	grants, err := s.Renew(ctx, []store.Claim{c})
+	switch {
+	case err != nil:
+		return store.Grant{}, err
+	case len(grants) != 1:
+		return store.Grant{}, errNoAnswer
+	}
+	return grants[0], grants[0].Err
+}
+
+func (x *extension) answered(g store.Grant) error {
+	l := x.lease
+	if l.engine.keeper.answered(l.hold, g, x.claim, x.sent) {
+		l.engine.keeper.extended(l.hold, x.ttl)
+	} else {
+		<-l.Context().Done() // at once: the keeper ends the Lease
+	}
+	return l.gone()
+}
+
+func (*extension) failed(error, bool) {}

@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -177,6 +178,24 @@ func TestAnExtensionThatFailedChangesNothing(t *testing.T) {
 		if i, _ := backend.Inspect(t.Context(), "a"); i.Left > 9*time.Second {
 			t.Fatalf("%v left: the failed extension was made later", i.Left)
 		}
+		release(t, lease)
+	})
+}
+
+// refusesRenewals is a Store that answers each renewal, and refuses each lease in it for good.
+type refusesRenewals struct{ *lockertest.Memory }
+
+func (s refusesRenewals) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
+	return slices.Repeat([]store.Grant{{Err: &store.Refusal{Err: errors.New("NOPERM")}}}, len(cs)), nil
+}
+
+func TestAnExtensionThatIsRefusedAmongOthersIsNotRepeated(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, refusesRenewals{backend})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
+		start := time.Now()
+		wantErr(t, lease.Extend(t.Context(), time.Hour), "a", locker.ErrUnavailable)
+		since(t, start, 0, 0)
 		release(t, lease)
 	})
 }

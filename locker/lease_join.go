@@ -74,7 +74,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 		case h.claim.Delegation != nil:
 			return p, fmt.Errorf("%w: the lease that was joined is over, or was delegated as often as it may be", ErrUnsupported)
 		}
-		return p, fmt.Errorf("%w: the server says it is not ours", ErrLost)
+		return p, fmt.Errorf("%w: the server names another holder, or none", ErrLost)
 	case <-l.Context().Done():
 		return p, l.gone()
 	case <-ctx.Done():

@@ -6,23 +6,24 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// releaseWithin bounds how long Release and Complete keep their caller while the server does not answer.
+// releaseWithin bounds how long Release and Complete wait for the server's answer.
 const releaseWithin = 2 * time.Second
 
-// Release gives the lock up: to the next caller of this process, or to the server, which hands it to whoever waits there.
-// Call it once the work is done, whatever became of ctx: only ctx's values are used, its cancellation is not. Called again
-// it returns what the first call returned: nil after a release. It takes at most 2 s; when the server has not answered by
-// then the release goes on in the background until it is confirmed or the lease has run out.
+// Release gives up the lock: to the next caller of this process, or to the server, which grants it
+// to the next waiter there. Call it once the work is done, even after ctx has ended: only the
+// values of ctx are used, not its cancellation. A second call returns what the first returned: nil
+// after a release. Release takes at most 2 s. When the server has not answered by then, the release
+// is repeated in the background until it is confirmed or the lease has run out.
 //
-// Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when there is no answer.
+// Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
+// there is no answer.
 func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false) }
 
-// Complete is Release after success: with Rule.Once, the same step on the server remembers that the work is done. Without
-// Once it is Release.
+// Complete is Release after success. With Rule.Once, the same step on the server marks the work as
+// done. Without Once it is Release.
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true) }
 
 func (l *Lease) release(ctx context.Context, complete bool) error {
@@ -44,7 +45,7 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	return l.released
 }
 
-// giveUp ends the Lease in the ordinary way, or says how it had ended before.
+// giveUp ends the Lease by a release, or returns how the Lease had ended before.
 func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err error) {
 	switch {
 	case l.part != nil:
@@ -57,12 +58,13 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	if endedEarly(err) {
 		l.tell(err)
 	} else {
-		l.tell(nil) // also when the release is not answered yet: the hold ended in the ordinary way
+		l.tell(nil) // also when the release has no answer yet: the hold ended by a release
 	}
 	return err
 }
 
-// beginRelease is true for the first to call it. For all others it returns when the release has ended.
+// beginRelease returns true for the first call. For all others it returns false when the release
+// has ended.
 func (l *Lease) beginRelease() bool {
 	l.mu.Lock()
 	if !l.releasing {
@@ -92,7 +94,7 @@ func (l *Lease) endRelease() {
 	}
 }
 
-// pass passes the hold on to the next caller of this process, or releases it at the server.
+// pass hands the hold over to the next caller of this process, or releases it at the server.
 func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
 	now := time.Now()
@@ -103,11 +105,12 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		return nil
 	}
 	deadline, longest := e.keeper.remove(h)
-	defer e.post.forget(h) // while it is being released, a late message about it is no news
+	defer e.post.forget(h) // until the release is done, late messages about the hold are ignored
 
 	timer := e.timers.Start(releaseWithin)
 	defer e.timers.Stop(timer)
-	r := releasing{engine: e, ctx: ctx, chore: h.chore(longest), deadline: deadline, over: timer.C, last: errNoAnswer}
+	r := &releasing{engine: e, chore: h.chore(longest), deadline: deadline}
+	r.repetition = repetition{step: r, ctx: ctx, late: timer.C}
 	if complete {
 		r.chore.Claim.Complete, r.chore.Claim.Once = true, l.rule.Once
 	}
@@ -117,99 +120,68 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		}
 		rest = nil
 	}
-	err := r.run()
+	v, err := r.run()
+	if v == stopped {
+		e.steps.Undo(r.chore) // the cleaner goes on
+	}
 	if rest != nil {
-		e.cohorts.released(rest) // not before the key is free
+		e.cohorts.released(rest) // only when the key is free
 	}
 	*calls = r.calls
 	return err
 }
 
-// releasing repeats a release until it is answered. The answers, and what they mean:
+// releasing is the step of Release. The answers, and what they mean:
 //
 //	released                      nil
-//	not ours, an earlier attempt of this release being unclear and sent within the lease   that attempt did it: nil; with
-//	                              Once, only if the done mark is there
-//	not ours otherwise            somebody else has it, or the server forgot it: ErrLost
+//	not ours, after an unclear    that attempt has released it: nil; with Once, only if the done
+//	attempt within the lease      mark is there
+//	not ours otherwise            another holder has it, or the server forgot it: ErrLost
 //	revoked                       ErrRevoked
-//	refused for good, or no answer within releaseWithin   ErrUnavailable; the cleaner goes on
 type releasing struct {
+	repetition
 	engine   *Engine
-	ctx      context.Context
 	chore    calls.Chore
 	deadline instant
-	over     <-chan time.Time // releaseWithin has passed
-	next     *follow          // goes out with the first attempt, and with no other: see follow
+	next     *follow // goes out with the first attempt only: see follow
 
-	calls   int
-	earlier bool  // an attempt within the lease is unclear
-	last    error // of the last attempt
+	sent    time.Time // the last attempt
+	earlier bool      // an attempt within the lease is unclear
 }
 
-func (r *releasing) run() error {
-	if answered, err := r.attempt(); answered {
-		return err
+func (r *releasing) begin() (calls.Question, bool) {
+	r.sent = time.Now()
+	claim := r.chore.At(r.sent)
+	if r.next != nil {
+		claim.Next = &r.next.claim
 	}
-	for pause := range calls.BetweenRepeats {
-		select {
-		case <-time.After(pause):
-		case <-r.over:
-			return r.leaveToCleaner()
-		}
-		if answered, err := r.attempt(); answered {
-			return err
-		}
-	}
-	return nil // BetweenRepeats has no end
+	return r.engine.steps.BeginRelease(r.ctx, claim), true
 }
 
-// attempt makes one attempt. Not answered means: again.
-func (r *releasing) attempt() (answered bool, err error) {
-	sent := time.Now()
-	claim := r.chore.At(sent)
-	next := r.next
-	if r.next = nil; next != nil {
-		claim.Next = &next.claim
+func (r *releasing) answered(g store.Grant) error {
+	r.resolveNext(g, nil)
+	switch {
+	case g.State == store.Released:
+		return nil
+	case r.earlier && (g.State == store.Done || g.State == store.NotOurs && !r.chore.Claim.Complete):
+		return nil
+	case g.State == store.Revoked:
+		return revokedBecause(g.Reason)
 	}
-	r.calls++
-	q := r.engine.steps.BeginRelease(r.ctx, claim)
-	select {
-	case <-q.Answered():
-		g, err := q.Answer()
-		if next != nil {
-			next.hear(g, err)
-		}
-		if err != nil {
-			return r.handleError(err, sent)
-		}
-		switch {
-		case g.State == store.Released, r.earlier && (g.State == store.Done || g.State == store.NotOurs && !claim.Complete):
-			return true, nil
-		case g.State == store.Revoked:
-			return true, revokedBecause(g.Reason)
-		}
-		return true, fmt.Errorf("%w: the server says it is not ours", ErrLost)
-	case <-r.over:
-		q.Abandon()
-		if next != nil {
-			next.hear(store.Grant{}, errNoAnswer)
-		}
-		return true, r.leaveToCleaner()
+	return fmt.Errorf("%w: the server names another holder, or none", ErrLost)
+}
+
+func (r *releasing) failed(err error, unclear bool) {
+	r.resolveNext(store.Grant{}, err)
+	if unclear {
+		r.earlier = r.earlier || instantOf(r.sent) < r.deadline
 	}
 }
 
-func (r *releasing) handleError(err error, sent time.Time) (answered bool, _ error) {
-	r.last = err
-	if no, ok := errtype.As[*store.Refusal](err); !ok {
-		r.earlier = r.earlier || instantOf(sent) < r.deadline
-	} else if !no.Temporary {
-		return true, r.leaveToCleaner()
+// resolveNext gives the answer of the first attempt to the acquire that went out with it.
+func (r *releasing) resolveNext(g store.Grant, err error) {
+	if r.next != nil {
+		r.next.hear(g, err)
+		r.next = nil
 	}
-	return false, nil
-}
-
-// leaveToCleaner leaves the rest to the cleaner.
-func (r *releasing) leaveToCleaner() error {
-	r.engine.steps.Undo(r.chore)
-	return unavailable(r.last)
 }

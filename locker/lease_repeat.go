@@ -1,0 +1,135 @@
+package locker
+
+import (
+	"context"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// repeated is a step that a Lease sends again until the Store has answered it: a release, an
+// extension, a downgrade. What can become of an attempt, and what follows:
+//
+//	an attempt                  release                      extension          downgrade
+//	answered                    nil, or how the lease ended: see answered of each step
+//	refused for good            ErrUnavailable; the cleaner  ErrUnavailable     ErrUnavailable
+//	                            goes on
+//	refused for now             again                        again              again
+//	unclear                     again                        again              again; the Lease is Shared
+//	no answer when
+//	  the lease ends            (has ended before)           how it ended       how it ended
+//	  ctx ends                  (is not used)                ctx.Err()          ctx.Err(); the Lease is Shared
+//	  releaseWithin has passed  ErrUnavailable; the cleaner  –                  –
+//	                            goes on
+type repeated interface {
+	// begin sends an attempt. It returns false if a Release has begun, which ends the Lease.
+	begin() (calls.Question, bool)
+	// answered applies the Store's answer, and returns the result of the step.
+	answered(g store.Grant) error
+	// failed notes that an attempt has no answer. If it is unclear, the server may have executed
+	// it, or may still do so.
+	failed(err error, unclear bool)
+}
+
+// repetition sends a step until the Store has answered it or a stop comes first.
+type repetition struct {
+	step  repeated
+	lease *Lease           // its end is a stop; nil for a release, which follows that end
+	ctx   context.Context  // its end is a stop
+	late  <-chan time.Time // a stop
+
+	ended <-chan struct{} // the Lease has ended
+	last  error           // of the last attempt
+	calls int
+}
+
+// verdict says whether a step is repeated.
+type verdict uint8
+
+const (
+	again   verdict = iota
+	settled         // the Store has answered
+	stopped         // the Store has not answered, and the step is not repeated
+)
+
+// run repeats the step, and returns its result.
+func (r *repetition) run() (verdict, error) {
+	r.last = errNoAnswer
+	if r.lease != nil {
+		r.ended = r.lease.Context().Done()
+	}
+	if v, err := r.attempt(); v != again {
+		return v, err
+	}
+	for pause := range calls.BetweenRepeats {
+		if ok, err := r.wait(nil, time.After(pause)); !ok {
+			return stopped, err
+		}
+		if v, err := r.attempt(); v != again {
+			return v, err
+		}
+	}
+	return stopped, nil // BetweenRepeats has no end
+}
+
+// attempt sends the step once.
+func (r *repetition) attempt() (verdict, error) {
+	q, ok := r.step.begin()
+	if !ok {
+		<-r.ended
+		return stopped, r.lease.gone()
+	}
+	r.calls++
+	if ok, err := r.wait(q.Answered(), nil); !ok {
+		q.Abandon()
+		r.step.failed(errNoAnswer, true)
+		return stopped, err
+	}
+	g, err := q.Answer()
+	if err == nil {
+		return settled, r.step.answered(g)
+	}
+	r.last = err
+	no, refused := errtype.As[*store.Refusal](err)
+	r.step.failed(err, !refused)
+	if refused && !no.Temporary {
+		return stopped, unavailable(err)
+	}
+	return again, nil
+}
+
+// wait waits for an answer or for the end of a pause. If a stop comes first, it returns false and
+// the result of the step.
+func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (bool, error) {
+	select {
+	case <-answered:
+		return true, nil
+	case <-pause:
+		return true, nil
+	case <-r.ended:
+		return false, r.lease.gone()
+	case <-r.ctx.Done():
+		return false, r.ctx.Err()
+	case <-r.late:
+		return false, unavailable(r.last)
+	}
+}
+
+// change makes one change of the Lease, op, by a step that is repeated, and lets the Observer see it.
+func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
+	ctx, end := l.config().observe(ctx, op, l.rule)
+	calls := 0
+	err := step(ctx, &calls)
+	if over := l.ended(); endedEarly(over) {
+		l.tell(over) // the Observer knows of a loss before it knows that op has ended
+	}
+	if err != nil {
+		err = l.wrap(op, err)
+	}
+	if end != nil {
+		end(Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, Calls: calls})
+	}
+	return err
+}
