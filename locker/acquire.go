@@ -8,36 +8,38 @@ import (
 	"github.com/latchkit/latchkit/internal/calls"
 )
 
-// acquisition is one call of Acquire. It waits among the callers of this process first (see cohort), and at the server
-// when it leads them or shares nothing with them. Each question to the Store is raced against the end of the caller's
-// context, of the wait, and of the Locker. What may come first, and what is done:
+// acquisition is one call of Acquire. It waits first among the callers of this process (see
+// cohort), and at the server if it leads them or shares nothing with them. While it waits for an
+// answer of the Store, it also watches the caller's context, its Wait and Close. What may come
+// first, and what follows:
 //
-//	granted        a lease, unless the caller is gone or the grant came too late: then it is given back
-//	busy           in the server's queue until told, or a pause; then again with the same token
-//	refused        returned when permanent; otherwise again, for at most min(Wait, 1 s) while no holder was seen
-//	unclear        again with the same token, which finds the grant if there was one; the same bound
-//	ctx, Wait or Close end first   the call is abandoned: the token leaves the queue and is undone in the background, so
-//	               that a late execution takes nothing, and a grant that crossed it goes to the next
+//	granted        a lease; it is given back if the caller has left or the grant came too late
+//	busy           wait in the server's queue for a message, or for a pause; then ask again with the same token
+//	refused        an error if the refusal is permanent; otherwise ask again, for at most min(Wait, 1 s) while no holder
+//	               was seen
+//	unclear        ask again with the same token, which finds the grant if there was one; the same bound
+//	ctx, Wait or Close ends        the call is abandoned. The token leaves the queue and is undone in the background, so
+//	               that a late execution takes nothing, and a grant that crosses it goes to the next waiter
 type acquisition struct {
 	engine   *Engine
 	rule     Rule
 	adaptive bool            // the Engine chose the TTL
-	caller   context.Context // as the caller gave it: the lease's contexts descend from it
+	caller   context.Context // the caller's own: the lease's contexts descend from it
 	ctx      context.Context // the same with the Observer's additions, for the calls
 	began    time.Time
 	expiry   <-chan time.Time // rule.Wait is over
 	meta     string
-	finish   func(Outcome) // tells the Observer that it has ended; nil without one
-	behind   string        // what its RunAll holds and sorts behind rule.Key, so that it must not wait; "": nothing
-	inside   bool          // the caller reads the key already, so that a writer who is waited for would wait for it
-	pass     *Delegation   // of who joins a lease
+	finish   func(Outcome) // ends what the Observer has begun; nil without one
+	behind   string        // a key that its RunAll holds and that sorts behind rule.Key, so it must not wait; "": none
+	inside   bool          // the caller reads with the key already: a writer that this acquire waited for would wait for this caller
+	pass     *Delegation   // of a caller that joins a lease
 
-	*ticket        // the token that is asked with
-	own     ticket // mostly it is this one
+	*ticket        // with the token that it asks with
+	own     ticket // which is mostly this one
 
-	cohort *cohort   // nil: shares nothing
+	cohort *cohort   // nil: it shares nothing
 	turn   chan turn // ends the wait in the cohort; made when it begins
-	leads  bool      // the cohort waits for this one to get a hold, or to abdicate
+	leads  bool      // the cohort waits until this one gets a hold or abdicates
 
 	calls     int
 	rounds    int           // round trips that a quorum needed
@@ -51,12 +53,12 @@ type acquisition struct {
 	stop      func() // ends pauses
 }
 
-// observe tells the Observer that it begins.
+// observe notifies the Observer that the acquire begins.
 func (a *acquisition) observe() {
 	a.ctx, a.finish = a.engine.cfg.observe(a.ctx, OpAcquire, a.rule)
 }
 
-// end tells the Observer what came out, which it returns.
+// end notifies the Observer of the result, and returns it.
 func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 	if end := a.finish; end != nil {
 		a.finish = nil
@@ -101,12 +103,12 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	case ok:
 		return a.among(t)
 	case a.rule.Mode == Shared:
-		a.cohort = &cohort{terms: t} // its own
+		a.cohort = &cohort{terms: t} // a cohort of its own
 	}
 	return a.start()
 }
 
-// start asks for the first time.
+// start sends the first question.
 func (a *acquisition) start() (*Lease, error) {
 	if a.rule.Mode == Shared {
 		if err := a.subscribeFirst(); err != nil {
@@ -117,7 +119,7 @@ func (a *acquisition) start() (*Lease, error) {
 	return a.lead(nil)
 }
 
-// describe finds out the metadata of the lease, once.
+// describe determines the metadata of the lease, once.
 func (a *acquisition) describe() {
 	if a.meta != "" {
 		return
@@ -138,7 +140,7 @@ func shorten(text string, n int) string {
 			return text[:cut]
 		}
 	}
-	return text[:n] // it is no text
+	return text[:n] // it is no UTF-8 text
 }
 
 // close ends what the wait has set up.

@@ -8,7 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lead asks the Store until it has a lease or a reason to stop; q is a question that is under way already.
+// lead asks the Store until it has a lease or a reason to stop. q is a question that is under way
+// already.
 func (a *acquisition) lead(q calls.Question) (*Lease, error) {
 	if q != nil {
 		return a.goOn(a.await(q))
@@ -23,7 +24,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 	return lease, err
 }
 
-// ask asks the Store once. Neither a lease nor an error means: again.
+// ask asks the Store once. If it returns neither a lease nor an error, ask again.
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
@@ -43,7 +44,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	bell, late, rung := a.box.bell, (<-chan time.Time)(nil), false
 	defer func() {
 		if rung {
-			a.box.ring() // what the mailbox holds is still to be read
+			a.box.ring() // the mailbox has not been read yet
 		}
 	}()
 	for reason == nil {
@@ -58,7 +59,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 				return nil, a.handleError(err)
 			}
 			return a.answered(g)
-		case <-bell: // A grant may come before the answer. The answer is mostly on its way, and costs less than an unanswered call.
+		case <-bell: // A grant may come before the answer. The answer is mostly on its way, and waiting for it costs less than an unanswered call.
 			rung = true
 			if _, granted := a.engine.post.granted(&a.box); granted {
 				timer := a.engine.timers.Start(freshGrant / 2)
@@ -87,7 +88,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	if time.Since(a.sent) > freshGrant {
 		a.failure = errNoAnswer
 	} else {
-		a.current = wasCurrent // what was answered last is still worth telling
+		a.current = wasCurrent // the last answer is still recent enough to report
 	}
 	return nil, a.giveUp(reason)
 }
@@ -110,9 +111,9 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 		return nil, nil
 	case store.Done:
 		return nil, a.fail(ErrDone, 0)
-	case store.Revoked: // between a grant whose answer was lost and this repetition
+	case store.Revoked: // revoked between a grant whose answer was lost and this repetition
 		return nil, a.fail(revokedBecause(g.Reason), 0)
-	default: // Undone is only answered to tokens that were given up
+	default: // Undone is only the answer for tokens that were given up
 		return nil, a.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0)
 	}
 }
@@ -132,7 +133,7 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	return answerAside
 }
 
-// busy remembers what the answer says of the holder and of the queue.
+// busy keeps what the answer says about the holder and the queue.
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.deaf, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
@@ -193,7 +194,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	}
 	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
-		e.cohorts.granted(&f.hold) // before the keeper can find it lost, and tell the cohort so
+		e.cohorts.granted(&f.hold) // before the keeper can find it lost and report that to the cohort
 	}
 	writer := g.Writer
 	if a.expected {

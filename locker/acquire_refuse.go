@@ -9,7 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// unansweredFor bounds how long a first acquire is repeated when the server gives no answer about the lock.
+// unansweredFor bounds how long a first acquire is repeated while the server gives no answer about
+// the lock.
 const unansweredFor = time.Second
 
 // errWaitOver ends a wait whose Rule.Wait has passed. giveUp turns it into an error for the caller.
@@ -33,7 +34,8 @@ func (a *acquisition) handleError(err error) error {
 	return a.unanswered(err)
 }
 
-// unanswered lets a waiter that has seen a holder go on, and bounds the repetitions of one that has not.
+// unanswered lets a waiter that has seen a holder continue, and bounds the repetitions of one that
+// has not.
 func (a *acquisition) unanswered(err error) error {
 	a.failure = err
 	if a.cohort != nil {
@@ -66,7 +68,7 @@ func (a *acquisition) giveUp(reason error) error {
 	switch {
 	case reason == ErrClosed:
 		return a.fail(ErrClosed, 0)
-	case seen && reason == errWaitOver && !a.current && a.failure != nil: // what the holder does now, nobody knows
+	case seen && reason == errWaitOver && !a.current && a.failure != nil: // it is not known whether the holder still holds
 		return a.fail(unavailable(a.failure), 0)
 	case seen && reason == errWaitOver && a.behind != "":
 		return a.fail(fmt.Errorf("%w; not waiting, because this caller already holds %s, which sorts behind it, and two such callers could deadlock: acquire all keys in one RunAll", ErrBusy, a.behind), a.retryAfter())
@@ -88,7 +90,8 @@ func (a *acquisition) giveUp(reason error) error {
 	return a.fail(reason, 0)
 }
 
-// explained is the failure of the last call. Of a call that has no answer yet the Store may know more than that.
+// explained is the failure of the last call. While a call has no answer, the Store may know more
+// about the reason.
 func (a *acquisition) explained() error {
 	if x, ok := a.engine.store.(store.Explainer); ok && (a.failure == nil || a.failure == errNoAnswer) {
 		if err := x.Explain(); err != nil {
@@ -109,7 +112,7 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 	return e
 }
 
-// outcome is how the acquire ended, for the Observer.
+// outcome is the result of the acquire, for the Observer.
 func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	o := Outcome{
 		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: a.holder.Metadata,

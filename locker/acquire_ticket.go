@@ -17,7 +17,7 @@ type ticket struct {
 	token    token       // what the server may have of it
 	first    time.Time   // when it was first sent; zero when events were lost since
 	sent     time.Time   // when it was last sent
-	box      mailbox     // what was told
+	box      mailbox     // its events
 	expected bool        // the post knows the token
 	clock    anchor      // of the last answer
 
@@ -54,7 +54,8 @@ func (a *acquisition) prepare() {
 	}
 }
 
-// join makes the ticket queue at the server, and the post expect its grant at inbox; "" is nowhere.
+// join makes the ticket queue at the server, and makes the post expect its grant at inbox; "" is
+// none.
 func (a *acquisition) join(inbox string) {
 	c := &a.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
@@ -65,7 +66,7 @@ func (a *acquisition) join(inbox string) {
 	a.expectAt(inbox)
 }
 
-// expectAt makes the post expect what is told about the ticket at inbox; "" is nowhere.
+// expectAt makes the post expect the events about the ticket at inbox; "" is none.
 func (a *acquisition) expectAt(inbox string) {
 	if a.claim.Inbox = inbox; inbox != "" {
 		a.box.key, a.expected = a.claim.Key, true
@@ -73,14 +74,14 @@ func (a *acquisition) expectAt(inbox string) {
 	}
 }
 
-// listen begins to listen for grants, once the first question has found the key busy, and queues.
+// listen subscribes and queues once the first question has found the key busy.
 func (a *acquisition) listen() error {
 	inbox, err := a.open()
 	if err != nil {
 		return err
 	}
 	if a.rule.Mode == Shared && inbox != a.claim.Inbox {
-		a.renewTicket() // what it may have among the readers was entered with its inbox
+		a.renewTicket() // its entry among the readers names the old inbox
 	}
 	if !a.claim.Queue {
 		a.join(inbox)
@@ -88,7 +89,7 @@ func (a *acquisition) listen() error {
 	return nil
 }
 
-// open begins to listen, and returns the inbox: "" when there is none.
+// open subscribes, and returns the inbox, "" when there is none.
 func (a *acquisition) open() (string, error) {
 	e, key := a.engine, a.key()
 	ch := calls.Ask(&e.calls, func() (string, error) {
@@ -103,7 +104,7 @@ func (a *acquisition) open() (string, error) {
 		if r.Err == nil {
 			return r.Value, nil
 		}
-	case <-timer.C: // wait as if there was nobody to tell us
+	case <-timer.C: // wait without notification
 	case <-a.caller.Done():
 		return "", a.giveUp(a.caller.Err())
 	case <-a.expiry:
@@ -114,8 +115,8 @@ func (a *acquisition) open() (string, error) {
 	return "", nil
 }
 
-// giveBack sees to it, in the background, that the token takes nothing any more, neither by an unanswered call nor from the
-// queue, and that what it may hold goes to the next.
+// giveBack gives up the token in the background: no unanswered call and no place in the queue may
+// take the key any more, and a lease that the token may hold goes to the next waiter.
 func (a *acquisition) giveBack() {
 	a.stopExpecting()
 	if a.token.state == tokenNowhere {
@@ -131,7 +132,7 @@ func (a *acquisition) giveBack() {
 	a.token = token{}
 }
 
-// stopExpecting makes the post forget the token, which waits no more.
+// stopExpecting makes the post forget the token, which does not wait any more.
 func (a *acquisition) stopExpecting() {
 	if a.expected {
 		a.expected = false
@@ -139,7 +140,8 @@ func (a *acquisition) stopExpecting() {
 	}
 }
 
-// renewTicket goes on with another token: one token is one hold, and this one's time is over.
+// renewTicket continues with another token. One token is one hold, and the time of this one is
+// over.
 func (a *acquisition) renewTicket() {
 	a.giveBack()
 	a.own = ticket{holder: a.holder}
@@ -147,7 +149,7 @@ func (a *acquisition) renewTicket() {
 	a.prepare()
 }
 
-// handOver takes the ticket away from a, which knows no more than what it has seen.
+// handOver takes the ticket from a. a keeps only what it has seen of the holder.
 func (a *acquisition) handOver() *ticket {
 	t := a.ticket
 	a.own.holder, a.own.place = t.holder, t.place
@@ -155,5 +157,5 @@ func (a *acquisition) handOver() *ticket {
 	return t
 }
 
-// errNoAnswer: a call was abandoned.
+// errNoAnswer: a call was abandoned without an answer.
 var errNoAnswer = errors.New("no answer")

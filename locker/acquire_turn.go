@@ -8,8 +8,8 @@ import (
 type turn struct {
 	hold   *hold
 	fence  uint64
-	follow *follow // leader: its acquire has gone out with the release of the one before
-	ticket *ticket // leader: that of the leader before, in the server's queue
+	follow *follow // leader: its acquire has gone out with the release of the hold before
+	ticket *ticket // leader: the ticket of the leader before, in the server's queue
 	seen   bool    // leader: the key was held
 	err    error   // the leader could not reach the server and this waiter's time is up too, or WithMaxWaiters is exceeded
 }
@@ -47,11 +47,11 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		if a.engine.isClosing() {
 			return nil, a.fail(ErrClosed, 0)
 		}
-		// The hold was lost on the way here: the next round.
+		// The hold was lost meanwhile: try again.
 	}
 }
 
-// turnComes waits in the cohort.
+// turnComes waits in the cohort for the turn.
 func (a *acquisition) turnComes() (turn, error) {
 	var reason error
 	select {
@@ -70,8 +70,8 @@ func (a *acquisition) turnComes() (turn, error) {
 	return turn{}, a.giveUp(reason)
 }
 
-// takeOver makes a Lease of a hold that another caller gave up, or shares. It is nil when the hold was lost in between, or the Engine
-// is closing.
+// takeOver makes a Lease of a hold that was handed over or is shared. It returns nil when the hold
+// was lost meanwhile, or the Engine is closing.
 func (a *acquisition) takeOver(t turn) *Lease {
 	taken := false
 	defer func() {
@@ -92,7 +92,7 @@ func (a *acquisition) takeOver(t turn) *Lease {
 	return nil
 }
 
-// succeed leads the cohort, after the leader before.
+// succeed leads the cohort after the leader before.
 func (a *acquisition) succeed(t turn) (*Lease, error) {
 	a.leads = true
 	if t.seen && a.busySince.IsZero() {
@@ -102,13 +102,13 @@ func (a *acquisition) succeed(t turn) (*Lease, error) {
 	case t.ticket != nil: // its ticket waits in the queue
 		a.ticket = t.ticket
 		return a.goOn(nil, nil)
-	case t.follow != nil: // its release has asked for us
+	case t.follow != nil: // a release has sent its acquire
 		return a.lead(t.follow)
 	}
 	return a.start()
 }
 
-// passUp does with a turn what must be done when nobody is there to take it.
+// passUp deals with a turn that came when the caller had already left.
 func (a *acquisition) passUp(t turn) {
 	a.busySince = a.began
 	switch {
@@ -132,7 +132,7 @@ func (a *acquisition) passUp(t turn) {
 	}
 }
 
-// sees remembers who holds the key for which the caller waits in this process.
+// sees keeps what is known about the holder of the key for which the caller waits in this process.
 func (a *acquisition) sees(h store.Holder) {
 	a.busySince, a.holder, a.current = a.began, h, true
 }

@@ -9,31 +9,35 @@ import (
 )
 
 const (
-	// longestHand bounds how long the server keeps a lease that it handed over by message: a winner that is paused or cut
-	// off costs the others that much, not its TTL.
+	// longestHand bounds how long the server keeps a lease that it granted by message. If the
+	// winner is paused or cut off, the other waiters lose that much time, not its TTL.
 	longestHand = 2 * time.Second
-	// freshGrant is how old a grant may be when we are told of it. After that the process was paused, the message late or
-	// a clock stepped, and the server is asked instead.
+	// freshGrant is the largest age at which a grant by message is used. An older one means that
+	// the process was paused, the message was late or a clock stepped, and the server is asked
+	// instead.
 	freshGrant = 100 * time.Millisecond
-	// A waiter in the queue asks again from time to time, in case a message was lost or a holder died: the head often,
-	// the others seldom.
+	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
+	// died: the head often, the others seldom.
 	headAsks, othersAsk = time.Second, 10 * time.Second
-	// When the time of the holder is nearly over, the head asks without a pause, so often at most: timers fire a millisecond late.
+	// When the holder's time is nearly over, the head asks without a pause, at most this often:
+	// timers fire a millisecond late.
 	rushFrom, mostRushes = 2 * time.Millisecond, 20
 )
 
-// anchor ties the server's clock to ours: what happened at server on its clock, happened no earlier than local on ours.
+// anchor ties the server's clock to the local one: what happened at server on the server's clock
+// happened no earlier than local on the local clock.
 type anchor struct{ local, server time.Time }
 
-// at is the earliest time, on our clock, of what happened at that time on the server's, and how far that may be off. The
-// clocks may run at rates that differ by 1 %, as drift has it, and a wait can be long.
+// at returns the earliest local time of an event at that time on the server's clock, and how far
+// that may be off. The clocks may run at rates that differ by 1 %, as in drift, and a wait can be
+// long.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100
 	return c.local.Add(waited - slip), 2 * slip
 }
 
-// wait waits until there is a lease, or a reason to ask again, and asks.
+// wait waits until there is a lease, or a reason to ask again, and then asks.
 func (a *acquisition) wait() (*Lease, error) {
 	if !a.busySince.IsZero() && a.current && a.hopeless() {
 		return nil, a.giveUp(errWaitOver)
@@ -78,14 +82,15 @@ func (a *acquisition) wait() (*Lease, error) {
 	}
 }
 
-// told acts on what the mailbox holds. The timer is for the next question, which is due at until.
+// told acts on the events in the mailbox. The timer is for the next question, which is due at
+// until.
 func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
 	n := a.engine.post.read(&a.box)
 	switch {
 	case n.done:
 		a.token.read(readDone)
 		return nil, false, a.fail(ErrDone, 0)
-	case n.reopened: // what was told before may be from another server, with another clock
+	case n.reopened: // earlier events may be from another server, with another clock
 		a.clock, a.first = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:
@@ -94,15 +99,15 @@ func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, ag
 		return lease, lease == nil, err
 	case n.head:
 		a.place = 1
-		// News bring the next question nearer, never further.
+		// An event makes the next question come sooner, never later.
 		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
-	// After an error or a late grant a hint does not count: it may come from our own undo, and we would spin.
+	// After an error or a late grant a hint does not count: it may come from this token's own undo, and the wait would spin.
 	return nil, n.maybe && a.current, nil
 }
 
-// handed takes a grant that was told by message, if it is certain when it happened; the server is not asked again. Otherwise
-// an acquire finds out what became of it.
+// handed takes a grant that came by message if it is certain when the grant happened; the server is
+// not asked again. Otherwise an acquire finds out what became of the grant.
 func (a *acquisition) handed(e store.Event) (*Lease, error) {
 	since, ok := a.happened(e)
 	if !ok {
@@ -111,19 +116,21 @@ func (a *acquisition) handed(e store.Event) (*Lease, error) {
 	return a.newLease(store.Grant{State: store.Granted, Fence: e.Fence, FenceCount: e.FenceCount, At: e.At, Writer: e.Writer}, since, e.HandoffTTL)
 }
 
-// certain says whether handed would take the grant.
+// certain reports whether handed would take the grant.
 func (a *acquisition) certain(e store.Event) bool {
 	_, ok := a.happened(e)
 	return ok
 }
 
-// happened is when, on our clock, the grant of a message happened at the earliest, and whether that is certain enough.
+// happened returns the earliest local time at which the grant of a message can have happened, and
+// whether that is certain enough.
 //
-// It happened no earlier than the call that tied the clocks was sent, plus what has passed since on the server's clock.
-// While no call was answered, it happened no earlier than the first was sent.
+// The grant happened no earlier than the call that tied the clocks was sent, plus the time that has
+// passed since on the server's clock. While no call was answered, the grant happened no earlier
+// than the first call was sent.
 func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	if a.engine.confirms {
-		return time.Time{}, false // what was told was acknowledged by nobody; an acquire that finds the grant is
+		return time.Time{}, false // no replica has acknowledged the grant; an acquire that finds it waits for that
 	}
 	since, off := a.first, time.Duration(0)
 	if !a.clock.server.IsZero() {
@@ -133,7 +140,8 @@ func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	return since, !since.IsZero() && age >= 0 && age <= freshGrant+off
 }
 
-// patience is how long to wait for news before asking again; false when the Backoff has ended.
+// patience is how long to wait for an event before asking again. It returns false when the Backoff
+// has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
 	// A process that has lost its subscription, and has no other yet, receives nothing.
@@ -151,14 +159,14 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
 		case a.place == 1 || a.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
-		case a.holder.Foreign: // which frees the key without a message; the head may have died
+		case a.holder.Foreign: // it frees the key without a message; the head may have died
 			return headAsks + rand.N(headAsks), true
 		case left >= 0:
 			return min(max(left+rand.N(headAsks), headAsks), othersAsk), true
 		}
 		return othersAsk, true
 	}
-	// Nobody tells: a foreign holder, an inbox that is not heard, a Store without messages, a call that failed.
+	// The waiter cannot be notified: a foreign holder, a lost subscription, a Store without messages, or a call that failed.
 	if d, ok = a.pause(); a.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}
@@ -166,7 +174,7 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 	return d, ok
 }
 
-// pause is the next one of the Backoff.
+// pause is the next pause of the Backoff.
 func (a *acquisition) pause() (time.Duration, bool) {
 	if b := a.engine.cfg.adaptive; b != nil {
 		return b.pause(a.engine.times.advise(a.rule.Name)), true

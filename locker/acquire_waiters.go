@@ -2,13 +2,13 @@ package locker
 
 import "sync"
 
-// waiters counts who waits in this process, per key.
+// waiters counts the waiters in this process, per key.
 type waiters struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-// enter counts one more waiter for key, unless most wait already.
+// enter counts one more waiter for key. It returns false if most wait already.
 func (w *waiters) enter(key string, most int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,33 +8,36 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streakWithin bounds a streak in time, so that other processes do not wait longer for long sections than for short ones.
+// streakWithin bounds a streak in time, so that other processes do not wait longer when the work
+// under each lock is long.
 const streakWithin = 10 * time.Millisecond
 
-// cohort is the callers of this process that want one key on the same terms. One of them, the leader, asks the server or
-// holds the lock; the others wait here, in order, and cost the server nothing. Lock cohorting, after Dice, Marathe and
-// Shavit (PPoPP 2012): a hold that its user gives up goes to the next of the cohort, with the next fence of its block, for
-// a bounded streak; then it goes back to the server, and in the same step the next waiter queues there as the new leader.
+// cohort is the callers of this process that want one key on the same terms. One of them, the
+// leader, asks the server or holds the lock. The others wait here, in order, and cost the server
+// nothing. This is lock cohorting, after Dice, Marathe and Shavit (PPoPP 2012). For a bounded
+// streak, a hold that its user releases goes to the next caller of the cohort, with the next fence
+// of its block. Then the hold goes back to the server, and in the same step the next waiter queues
+// there as the new leader.
 //
 // Events, and what they do to a cohort with waiters:
 //
 //	release, streak not over     the next waiter gets the hold
-//	release, streak over         the next waiter leads; its acquire goes out with the release, or, where that cannot be,
+//	release, streak over         the next waiter leads; its acquire goes out with the release. If that is not possible,
 //	                             the first waiter that is still there leads when the release has ended
 //	the hold is lost             the next waiter leads, with a token of its own
-//	the leader gives up or fails the next waiter leads, with the leader's place in the server's queue where that is certain;
-//	                             when the server cannot be asked, waiters that are overdue fail with the leader
-//	the leader must wait, and    who came last is refused
-//	as many wait as may
-//	a waiter gives up            it leaves; when its turn had come meanwhile, it passes that on as its holder would
+//	the leader gives up or fails the next waiter leads, with the leader's place in the server's queue if that is certain;
+//	                             if the server cannot be reached, waiters that are overdue fail with the leader
+//	the leader must wait, and    the caller that came last is refused
+//	WithMaxWaiters is reached
+//	a waiter gives up            it leaves; if it has got its turn meanwhile, it passes the turn on as its holder would
 type cohort struct {
 	terms   terms
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
 	open    bool         // hold is Shared, and more callers may use it
-	seen    bool         // the leader, or one before it, was answered: the key is held
-	holder  store.Holder // what the leader heard last, while there is no hold
+	seen    bool         // a leader was answered that the key is held
+	holder  store.Holder // what the leader was answered last, while there is no hold
 	heard   time.Time    // and when
 	since   time.Time    // when that holder got the key, zero: unknown
 	failure error        // of the leader's last question
@@ -47,7 +50,7 @@ type terms struct {
 	ttl  time.Duration // 0: adaptive
 }
 
-// cohorts are those of an Engine that have a leader or a holder.
+// cohorts are the cohorts of an Engine that have a leader or a holder.
 type cohorts struct {
 	engine *Engine
 
@@ -63,8 +66,9 @@ func (cs *cohorts) init(e *Engine) {
 	cs.phases = make(map[string]*hold)
 }
 
-// share says on which terms callers with this rule share a lease, and whether they do. AtLeast, AtMost, Once and
-// WithoutRenewal speak of one caller's lease, and who does not wait asks the server; but readers need not wait to share.
+// share returns the terms on which callers with this rule share a lease, and whether they do.
+// AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease. A writer that does not wait
+// asks the server. Readers share even if they do not wait.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL}
@@ -76,8 +80,9 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	return t, !alone
 }
 
-// join makes a the leader of its cohort, or puts it behind those who wait; in front when its turn had come already. Who does
-// not wait leads a cohort of its own then. It is false when too many wait.
+// join makes a the leader of its cohort, or puts it behind the waiters; in front of them when its
+// turn had come already. A caller that does not wait gets a cohort of its own then. It returns
+// false when too many wait.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -97,7 +102,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
-	if c.open { // since a has looked for a phase: nobody else would tell it
+	if c.open { // the phase opened after a looked for one, and no event would come
 		a.cohort, a.turn = c, make(chan turn, 1)
 		c.hold.users++
 		a.turn <- turn{hold: c.hold, fence: c.hold.fence}
@@ -116,8 +121,8 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	return true
 }
 
-// leave takes a out of those who wait, and tells it who held the key. It is false when its turn has come: then it is
-// there to be taken.
+// leave removes a from the waiters, and shows it the holder. It returns false when a has got its
+// turn, which then is in a.turn.
 func (cs *cohorts) leave(a *acquisition) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -131,7 +136,7 @@ func (cs *cohorts) leave(a *acquisition) bool {
 	return true
 }
 
-// show tells a what the cohort knows of the holder; the cohorts' mutex is held.
+// show gives a what the cohort knows about the holder. The cohorts' mutex is held.
 func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
@@ -147,7 +152,7 @@ func (c *cohort) show(a *acquisition) {
 	}
 }
 
-// busy is called when the leader was answered that somebody else holds the key.
+// busy is called when the leader was answered that another token holds the key.
 func (cs *cohorts) busy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -162,8 +167,9 @@ func (cs *cohorts) noteFailure(a *acquisition) {
 	a.cohort.failure = a.failure
 }
 
-// makeRoom is called when a leader must wait although as many wait as may: meanwhile others were counted. Who came last
-// is refused; it is false when that is the leader itself.
+// makeRoom is called when a leader must wait and WithMaxWaiters is reached, because others were
+// counted meanwhile. The caller that came last is refused. It returns false when that is the leader
+// itself.
 func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	if !a.leads {
 		return false
@@ -183,7 +189,7 @@ func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	return true
 }
 
-// granted makes h what the cohort holds.
+// granted makes h the hold of its cohort.
 func (cs *cohorts) granted(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -194,9 +200,9 @@ func (cs *cohorts) granted(h *hold) {
 	}
 }
 
-// release is called when the user of h gives it up. Either h was passed on, or h must go back to the server. In that case
-// rest is the cohort, if it has waiters, and has no leader: the caller must call lead or released. Until then the waiters
-// stay in the cohort, and can leave it.
+// release is called when the user of h releases it. Either h was handed over, or h must go back to
+// the server. In that case rest is the cohort, if it has waiters and now no leader: the caller must
+// call lead or released. Until then the waiters stay in the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -224,15 +230,15 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return false, c
 }
 
-// lead makes the first waiter of c that is still there the leader, before the release: its acquire goes out with it. It is
-// nil when all have left.
+// lead makes the first waiter of c the leader before the release, so that its acquire goes out with
+// the release. It returns nil when all waiters have left.
 func (cs *cohorts) lead(c *cohort) *acquisition {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.newLeader(c)
 }
 
-// released makes the first waiter of c that is still there the leader, when the release has ended or goes on in the
+// released makes the first waiter of c the leader when the release has ended or goes on in the
 // background.
 func (cs *cohorts) released(c *cohort) {
 	if next := cs.lead(c); next != nil {
@@ -252,8 +258,9 @@ func (cs *cohorts) lost(h *hold) {
 	}
 }
 
-// abdicate is called when a leader ends without a hold. The next one leads, with its ticket if that waits in the queue.
-// When the server cannot be asked, the others need not each find that out one after the other.
+// abdicate is called when a leader ends without a hold. The next waiter leads, with the leader's
+// ticket if that waits in the queue. If the server cannot be reached, overdue waiters fail at once,
+// so that they need not find that out one after the other.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -274,7 +281,8 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	next.turn <- t
 }
 
-// newLeader takes the first who waits as the leader, who must be told; without one the cohort is over. cs.mu is held.
+// newLeader takes the first waiter as the leader; the caller must send it its turn. Without a
+// waiter the cohort is over. cs.mu is held.
 func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	if c.hold != nil && c.terms.mode == Shared {
 		delete(cs.phases, c.hold.claim.Owner)
@@ -293,7 +301,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	return c.next()
 }
 
-// next takes the first who waits; the cohorts' mutex is held.
+// next takes the first waiter. The cohorts' mutex is held.
 func (c *cohort) next() *acquisition {
 	a := c.waiting[0]
 	c.waiting[0] = nil

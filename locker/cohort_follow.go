@@ -7,29 +7,31 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// follow is an acquire that goes out with a release, in one step at the server: a streak is over, and its cohort queues
-// again behind all others. It is the next leader's question, and is answered by whoever makes the release.
+// follow is an acquire that goes out with a release, in one step at the server: a streak is over,
+// and its cohort queues again behind all others. It is the next leader's question. The releasing
+// caller passes the answer on.
 //
-// It is sent once. When the release is repeated, because its first attempt is unclear, the leader has already asked by
-// itself, with the same token: a second one could queue a token that was granted meanwhile.
+// It is sent once. If the release is unclear and repeated, the leader asks by itself with the same
+// token. A second follow could then queue a token that was granted meanwhile.
 type follow struct {
 	claim store.Claim
-	there chan struct{} // closed when grant and err are
+	there chan struct{} // closed when grant and err are set
 	grant store.Grant
 	err   error
 }
 
-// errNotQueued: the hold was not ours to release any more, so nothing was queued with it.
+// errNotQueued: the hold was not ours any more, so nothing was queued with its release.
 var errNotQueued = errors.New("nothing was queued")
 
-// asksWithRelease reports whether an acquire of key may go out with a release: it can wait in the server's queue, and its
-// grant needs no acknowledgement by replicas.
+// asksWithRelease reports whether an acquire of key may go out with a release: it can wait in the
+// server's queue, and its grant needs no acknowledgement by replicas.
 func (e *Engine) asksWithRelease(key string) bool {
 	return e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
-// newFollow makes next, which nobody else touches until its turn comes, ask for the key by a release that is sent now. It is
-// nil when the subscription was lost since asksWithRelease: then next asks by itself, at once.
+// newFollow makes next ask for the key by a release that is sent now. No other goroutine uses next
+// until it gets its turn. newFollow returns nil when the subscription was lost since
+// asksWithRelease; then next asks by itself, at once.
 func newFollow(next *acquisition, now time.Time) *follow {
 	if next.prepare(); !next.claim.Queue {
 		next.turn <- turn{seen: true}
@@ -43,7 +45,7 @@ func newFollow(next *acquisition, now time.Time) *follow {
 	return f
 }
 
-// hear answers the question with the answer to the release.
+// hear takes the answer for the follow out of the answer to the release.
 func (f *follow) hear(g store.Grant, err error) {
 	switch {
 	case err != nil:

@@ -5,20 +5,23 @@ import (
 	"time"
 )
 
-// Readers of one process share a hold: one token, one entry on the server, which the last of them gives back. While the phase is
-// open whoever comes uses it too, without a call. Events, and what they do:
+// Readers of one process share a hold: one token and one entry on the server, which the last of
+// them releases. While the phase is open, newcomers use the hold too, without a call. Events, and
+// what they do:
 //
-//	the hold is granted         all who wait in the cohort use it; the phase is open
-//	a writer waits              the phase is closed: who comes now leads a new cohort, and waits at the server behind the
-//	                            writer. It is told by the grant, by message, or by a renewal, which is asked for at once after
-//	                            messages may have been lost
-//	half of its time is over unrenewed, or it was extended    the same: newcomers should not hang on it
+//	the hold is granted         all waiters of the cohort use it; the phase is open
+//	a writer waits              the phase is closed: newcomers form a new cohort, and wait at the server behind the writer.
+//	                            The cohort learns of the writer from the grant, from a message, or from a renewal, which
+//	                            is sent at once after messages may have been lost
+//	half of its time is over    the phase is closed: newcomers should not depend on this hold
+//	unrenewed, or it was extended
 //	a reader releases           nothing, unless it is the last: then the hold is released
 //	the hold is lost            the contexts of all its readers end
-//	who reads asks again        it uses the same hold, also while the phase is closed: the writer waits for it, so it must
+//	a reader acquires again     it uses the same hold, even while the phase is closed: the writer waits for it, so it must
 //	                            not wait for the writer. With AtLeast, AtMost or Once it asks the server, once
 //
-// A cohort of readers has waiting callers only while its leader asks: there is no hold then, or it has not been shared out yet.
+// A cohort of readers has waiting callers only while its leader asks: there is no hold then, or it
+// is not shared yet.
 
 // untoldAsks is how often a hold of readers is renewed at least when no message can say that a writer waits.
 const untoldAsks = time.Second
@@ -31,12 +34,12 @@ func (a *acquisition) read(t terms) *Lease {
 	}
 	l := a.takeOver(turn{hold: h, fence: h.fence})
 	if l == nil {
-		a.engine.cohorts.closePhase(h) // it was lost on the way here
+		a.engine.cohorts.closePhase(h) // it was lost meanwhile
 	}
 	return l
 }
 
-// readAlong uses the hold that the caller has already.
+// readAlong uses the hold that the caller reads with already.
 func (a *acquisition) readAlong(within *Lease) *Lease {
 	if h := within.hold; a.engine.cohorts.enterAgain(a, h) {
 		return a.takeOver(turn{hold: h, fence: h.fence})
@@ -44,8 +47,9 @@ func (a *acquisition) readAlong(within *Lease) *Lease {
 	return nil
 }
 
-// nested looks whether the caller's context holds this key already. It refuses what would wait for the caller itself, and
-// what needs a Store with readers. It returns the lease that the caller reads with, if there is one.
+// nested checks whether the caller's context holds this key already. It refuses an acquire that
+// would wait for its own caller, and one that needs a Store with readers. It returns the lease that
+// the caller reads with, if there is one.
 func (a *acquisition) nested() (within *Lease, err error) {
 	readers := a.engine.readers != nil
 	if !readers && a.rule.Mode == Shared {
@@ -73,7 +77,8 @@ func (a *acquisition) nested() (within *Lease, err error) {
 	return nil, nil
 }
 
-// subscribeFirst begins to listen before the first question, so that the server can say that a writer waits.
+// subscribeFirst subscribes before the first question, so that the server can notify this process
+// of a waiting writer.
 func (a *acquisition) subscribeFirst() error {
 	if p := &a.engine.post; p.notifier == nil || !a.engine.cfg.queue || p.inbox(a.key()) != "" {
 		return nil
@@ -82,7 +87,8 @@ func (a *acquisition) subscribeFirst() error {
 	return err
 }
 
-// enterPhase counts one more user of the open hold on these terms, nil when there is none.
+// enterPhase counts one more user of the open hold on these terms. It returns nil when there is
+// none.
 func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -99,7 +105,7 @@ func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 	return c.hold
 }
 
-// enterAgain counts one more user of h, unless that has ended.
+// enterAgain counts one more user of h. It returns false if h has ended.
 func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -111,7 +117,8 @@ func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
 	return true
 }
 
-// letIn lets all who wait in the cohort of h use it too, and whoever comes, unless a writer waits.
+// letIn lets all waiters in the cohort of h use h too, and newcomers as well, unless a writer
+// waits.
 func (cs *cohorts) letIn(h *hold, writer bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -128,8 +135,8 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 	}
 }
 
-// leavePhase is called when a user of h gives it up. It is true when others use it still, or it is lost; otherwise it must be
-// released. cs.mu is held.
+// leavePhase is called when a user of h releases it. It returns true when others still use it, or
+// it is lost; otherwise h must be released. cs.mu is held.
 func (cs *cohorts) leavePhase(h *hold) bool {
 	h.users--
 	if h.cohort.hold != h || h.users > 0 {
@@ -140,14 +147,15 @@ func (cs *cohorts) leavePhase(h *hold) bool {
 	return false
 }
 
-// closePhase lets nobody else use h.
+// closePhase keeps newcomers from using h.
 func (cs *cohorts) closePhase(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.shut(h)
 }
 
-// writerWaits is called when the server says that a writer waits for the phase that token reads in.
+// writerWaits is called when the server reports that a writer waits for the phase that token reads
+// in.
 func (cs *cohorts) writerWaits(token string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -156,7 +164,8 @@ func (cs *cohorts) writerWaits(token string) {
 	}
 }
 
-// shut closes the phase of h: whoever comes next begins a new cohort. It may come before admit. cs.mu is held.
+// shut closes the phase of h: the next newcomer begins a new cohort. It may come before letIn.
+// cs.mu is held.
 func (cs *cohorts) shut(h *hold) {
 	h.closed = true
 	if c := h.cohort; c != nil && c.hold == h && c.open {
@@ -165,8 +174,8 @@ func (cs *cohorts) shut(h *hold) {
 	}
 }
 
-// downgraded is called when h, which a writer had, has become a reader's: those who wait to write ask anew. It is not shared
-// with whoever comes, who may find a phase that is open already.
+// downgraded is called when h, which a writer had, has become a hold of readers: the waiting
+// writers ask anew. h is not shared with newcomers, which may find a phase that is open already.
 func (cs *cohorts) downgraded(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -184,14 +193,14 @@ func (cs *cohorts) downgraded(h *hold) {
 	}
 }
 
-// isSound says whether h is worth sharing.
+// isSound reports whether h is worth sharing.
 func (k *keeper) isSound(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.sound()
 }
 
-// leave makes l no user of h any more.
+// leave removes l from the users of h.
 func (k *keeper) leave(h *hold, l *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,10 +8,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// keeper renews all holds of an Engine and ends those whose time is over: one goroutine over a schedule of due times,
-// whatever the number of holds. It never waits for the server itself: batches go out in goroutines of their own, so a
-// deadline fires in time while a call hangs. A hold whose renewal is not answered is simply due again a little later;
-// a renewal that is executed twice does no harm.
+// keeper renews all holds of an Engine and ends those whose time is over. It is one goroutine over
+// a schedule of due times, whatever the number of holds. It never waits for the server: renewals
+// are sent in the background, so a deadline takes effect in time while a call hangs. A hold whose
+// renewal is not answered is due again a little later. A renewal that is executed twice does no
+// harm.
 type keeper struct {
 	engine *Engine
 
@@ -19,14 +20,14 @@ type keeper struct {
 	due     schedule
 	running bool
 	stopped bool
-	wake    chan struct{} // an earlier time than the one that run sleeps for
+	wake    chan struct{} // signalled when a time earlier than next comes
 	next    instant       // what run sleeps for
 	ended   chan struct{} // closed when run has returned
 	clocks  clocks
 }
 
 const (
-	renewSlack = 10 * time.Millisecond // what is due this soon goes into the same batch
+	renewSlack = 10 * time.Millisecond // holds that are due this soon go into the same batch
 )
 
 func (k *keeper) init(e *Engine) {
@@ -35,7 +36,7 @@ func (k *keeper) init(e *Engine) {
 	k.ended = make(chan struct{})
 }
 
-// add takes a new hold into care, which lease uses, unless the Engine is closing.
+// add begins to renew a new hold, which lease uses. It returns false if the Engine is closing.
 func (k *keeper) add(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -44,7 +45,7 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	}
 	h.lease = lease
 	k.plan(h, h.since, h.each)
-	if h.handed > 0 { // soon: until then the server keeps it for that long only
+	if h.handed > 0 { // soon, because until then the server keeps the lease for that long only
 		h.renew = instantOf(h.since).plus(h.handed / 8)
 	}
 	k.due.add(h)
@@ -56,7 +57,8 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	return true
 }
 
-// pass takes a hold from the Lease that used it, for another one, if it is sound and has enough of its time left.
+// pass takes a hold from the Lease that used it, for a hand-off. It returns false if the hold is
+// not sound or has too little time left.
 func (k *keeper) pass(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,7 +71,7 @@ func (k *keeper) pass(h *hold) bool {
 	return true
 }
 
-// sound says whether a hold is worth passing on or sharing; the keeper's mutex is held.
+// sound reports whether a hold is worth handing over or sharing. The keeper's mutex is held.
 func (h *hold) sound() bool {
 	whole := h.ttl
 	if h.handed > 0 {
@@ -79,8 +81,9 @@ func (h *hold) sound() bool {
 	return h.index > 0 && h.failure == nil && !extended && h.deadline.until(instantOf(time.Now())) >= whole/2
 }
 
-// attach gives a hold that was passed on, or is shared, to a Lease that uses it now, unless the hold was lost meanwhile, or the Engine is
-// closing: then nobody would end that Lease.
+// attach makes lease a user of a hold that was handed over or is shared. It returns false if the
+// hold was lost meanwhile or the Engine is closing, because then the keeper would not end that
+// Lease.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,8 +94,8 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 	return true
 }
 
-// plan sets when h is renewed next, after a grant or renewal that was sent at start: a third of the ttl later, give or
-// take a tenth so that holds taken together do not stay together.
+// plan sets when h is renewed next, after a grant or renewal that was sent at start: a third of the
+// ttl later. A random tenth more or less spreads holds that were taken together.
 func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 	begun := instantOf(start)
 	h.final = !k.engine.cfg.renewal || h.until != 0 && begun.plus(ttl) >= h.until
@@ -104,7 +107,7 @@ func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 	h.due = 0
 }
 
-// rouse wakes run when the earliest time has come nearer; k.mu is held.
+// rouse wakes run when the earliest time has come nearer. k.mu is held.
 func (k *keeper) rouse() {
 	if at := k.due.earliest(); at != 0 && (k.next == 0 || at < k.next) {
 		select {
@@ -114,8 +117,9 @@ func (k *keeper) rouse() {
 	}
 }
 
-// remove takes h out of care. No renewal is sent for it after that; one under way can only lengthen what is still held.
-// It says until when the hold is ours, and for how long at most the server may keep it.
+// remove takes h out of the schedule. No renewal is sent for it after that; a renewal under way can
+// only lengthen what is still held. It returns until when the hold is ours, and the longest time
+// for which the server may keep it.
 func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -125,8 +129,8 @@ func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	return h.deadline, h.longest
 }
 
-// drop takes h out of care because it is lost, and says who used it. It is false when h was out already: somebody else
-// has seen to its end.
+// drop takes h out of the schedule because it is lost, and returns its users. It returns false if h
+// was out already, because then its end has been dealt with.
 func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -137,7 +141,7 @@ func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	return h.leases(), true
 }
 
-// leases are those in care.
+// leases returns the Leases that use the holds of the schedule.
 func (k *keeper) leases() []*Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -148,7 +152,7 @@ func (k *keeper) leases() []*Lease {
 	return all
 }
 
-// claimOf is what h was granted to, and has become.
+// claimOf is what h was granted to, with what has changed since.
 func (k *keeper) claimOf(h *hold) store.Claim {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,14 +165,15 @@ func (k *keeper) deadlineOf(h *hold) time.Time {
 	return h.deadline.time()
 }
 
-// eachOf is what renewals of h ask for.
+// eachOf is the TTL that renewals of h ask for.
 func (k *keeper) eachOf(h *hold) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.each
 }
 
-// shorten makes the hold of l end sooner on this side, and is false when ttl is more than it has.
+// shorten makes the hold of l end sooner in this process. It returns false when ttl is more than
+// the hold has left.
 func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -186,8 +191,9 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	return true
 }
 
-// extension returns what an extension of l by ttl asks for now, and the time from which its success counts. From then on
-// the server may keep the lease for that long, and it is not passed on. It is false when it was passed on already.
+// extension returns the claim of an extension of l by ttl that is sent now, and the time from which
+// its success counts. From then on the server may keep the lease for that long, and the hold is not
+// handed over. It returns false if the hold was handed over already.
 func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -199,7 +205,8 @@ func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time,
 	return h.renewalAt(now, ttl), now, true
 }
 
-// delegated keeps the hold of l from being passed on. It is false when it was passed on already.
+// delegated keeps the hold of l from being handed over. It returns false if it was handed over
+// already.
 func (k *keeper) delegated(l *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -219,7 +226,7 @@ func (k *keeper) extended(h *hold, ttl time.Duration) {
 	}
 }
 
-// fix puts h into its place after its times changed; k.mu is held.
+// fix puts h into its place in the schedule after its times changed. k.mu is held.
 func (k *keeper) fix(h *hold) {
 	if h.index > 0 {
 		k.due.fix(h)
@@ -234,7 +241,7 @@ type ending struct {
 	why   error
 }
 
-// run sleeps until the earliest time in the schedule, and does what is due.
+// run sleeps until the earliest time in the schedule, and then does what is due.
 func (k *keeper) run() {
 	defer close(k.ended)
 	timer := time.NewTimer(time.Hour)
@@ -256,8 +263,8 @@ func (k *keeper) run() {
 	}
 }
 
-// collect takes what is due from the schedule: holds to renew, each of them due again soon in case no answer comes, and
-// holds whose deadline has passed.
+// collect takes from the schedule the holds to renew and the holds whose deadline has passed. Each
+// hold to renew is due again soon, in case no answer comes.
 func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -293,8 +300,8 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 	return renewals, over, k.next.until(now), k.stopped
 }
 
-// pace tells the adaptive TTL how long a renewal has been due, and makes the next one ask for what that comes to; k.mu
-// is held.
+// pace reports to the adaptive TTL how long a renewal has been due. The next renewal asks for the
+// TTL that results. k.mu is held.
 func (k *keeper) pace(h *hold) {
 	p := k.engine.pace
 	if p == nil || h.due == 0 {
@@ -312,7 +319,7 @@ func (k *keeper) stop() {
 	k.mu.Lock()
 	k.stopped = true
 	running := k.running
-	k.running = true // nobody starts it again
+	k.running = true // so that add does not start it again
 	k.mu.Unlock()
 	if running {
 		select {

@@ -2,11 +2,11 @@ package locker
 
 import "time"
 
-// instant is a time by the monotonic clock, in ns; 0 is none. A keeper has several for each hold and compares them all the
-// time, and a time.Time is three words.
+// instant is a time on the monotonic clock, in ns; 0 is none. A keeper has several for each hold
+// and compares them all the time, and a time.Time is three words.
 type instant int64
 
-// epoch is when instants begin: before any of them.
+// epoch is the time from which instants count.
 var epoch = time.Now()
 
 func instantOf(t time.Time) instant { return instant(t.Sub(epoch)) }

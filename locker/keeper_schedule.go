@@ -10,22 +10,22 @@ import (
 
 // renewal is the part of a hold that its keeper's mutex guards.
 type renewal struct {
-	lease      *Lease          // who uses the hold; nil while it is passed on, and before the first
-	sharers    map[*Lease]bool // who else does
+	lease      *Lease          // the user of the hold; nil during a hand-off, and before the first use
+	sharers    map[*Lease]bool // the other users
 	each       time.Duration   // what a renewal asks for
-	longest    time.Duration   // the longest ever asked for: after it the server has surely forgotten the lease
+	longest    time.Duration   // the longest TTL ever asked for: after it the server has surely forgotten the lease
 	until      instant         // AtMost; 0: no bound
-	deadline   instant         // local, conservative: the hold is over then
-	handed     time.Duration   // > 0: handed over by message for that long, to be confirmed by the first renewal
-	renew      instant         // when the next renewal is due, if not final
-	due        instant         // when it was due for the first time, if it was repeated
+	deadline   instant         // local and conservative: then the hold is over
+	handed     time.Duration   // > 0: granted by message for this long; the first renewal confirms it
+	renew      instant         // when the next renewal is due, unless final
+	due        instant         // when that renewal was due for the first time, if it was repeated
 	failure    error           // of the last renewal attempt
-	slot       int64           // of the schedule
-	index      int32           // in that slot, or among those that are near, 1-based; 0: not in the schedule
+	slot       int64           // in the schedule
+	index      int32           // 1-based, in that slot or in the heap; 0: not in the schedule
 	unanswered int8            // renewals under way
 	final      bool            // no further renewal is intended
-	adaptive   bool            // each is the Engine's to choose
-	joinable   bool            // it was delegated, so it is not passed on
+	adaptive   bool            // the Engine chooses each
+	joinable   bool            // it was delegated, so it is not handed over
 }
 
 // use makes l a user of the hold.
@@ -42,7 +42,7 @@ func (r *renewal) use(l *Lease) {
 
 func (r *renewal) usedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
 
-// leases are all who use the hold.
+// leases returns all users of the hold.
 func (r *renewal) leases() []*Lease {
 	var all []*Lease
 	if r.lease != nil {
@@ -59,14 +59,15 @@ func (r *renewal) at() instant {
 	return r.deadline
 }
 
-// schedule is holds by the time at which each must be looked at. Those whose time is near are in a heap. All others lie in slots
-// of 17 ms each, in no order, until that comes: a renewal moves a hold twice, and in a heap of a hundred thousand each step down
-// is a look at memory that is far away.
+// schedule orders holds by the time at which the keeper must look at each. Holds whose time is near
+// are in a heap. All others lie unordered in slots of 17 ms each, until their slot comes. The slots
+// save work: a renewal moves a hold twice, and in a heap of a hundred thousand holds each step down
+// reads distant memory.
 type schedule struct {
 	near nearby
 	far  map[int64][]*hold // by slot
-	next slots             // those that far has: the earliest first
-	past int64             // what is due before this slot is near
+	next slots             // the slots in far, the earliest first
+	past int64             // holds before this slot are in near
 }
 
 // slotBits makes slots of 2^24 ns.
@@ -74,7 +75,7 @@ const slotBits = 24
 
 func slotOf(at instant) int64 { return int64(at) >> slotBits }
 
-// add takes h in.
+// add adds h.
 func (s *schedule) add(h *hold) {
 	at := h.at()
 	if h.slot = slotOf(at); h.slot < s.past {
@@ -92,7 +93,7 @@ func (s *schedule) add(h *hold) {
 	h.index = int32(len(others) + 1) //nolint:gosec // fewer leases fit into memory
 }
 
-// remove takes h out.
+// remove removes h.
 func (s *schedule) remove(h *hold) {
 	if h.slot < s.past {
 		heap.Remove(&s.near, int(h.index)-1)
@@ -113,7 +114,7 @@ func (s *schedule) fix(h *hold) {
 	s.add(h)
 }
 
-// first is the hold that must be looked at first, if that is not after now; otherwise nil.
+// first returns the first hold that is due at now, nil if none is.
 func (s *schedule) first(now instant) *hold {
 	for len(s.next) > 0 && s.next[0] <= slotOf(now) {
 		slot := heap.Pop(&s.next).(int64) //nolint:forcetypeassert // it holds nothing else
@@ -130,7 +131,7 @@ func (s *schedule) first(now instant) *hold {
 	return s.near[0].hold
 }
 
-// earliest is no later than when the first hold must be looked at; 0 when there is none.
+// earliest is not later than when the first hold must be looked at, 0 when there is none.
 func (s *schedule) earliest() instant {
 	switch {
 	case len(s.near) > 0:
@@ -141,7 +142,7 @@ func (s *schedule) earliest() instant {
 	return 0
 }
 
-// holds are all of them, in no order.
+// holds returns all holds, unordered.
 func (s *schedule) holds() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		for _, e := range s.near {
@@ -159,7 +160,7 @@ func (s *schedule) holds() iter.Seq[*hold] {
 	}
 }
 
-// nearby is a heap. The times stand in it, and not only in the holds, because comparing them is most of the work.
+// nearby is a heap. It has the times beside the holds, because comparing times is most of its work.
 type nearby []entry
 
 type entry struct {
@@ -191,7 +192,7 @@ func (s *nearby) Pop() any {
 	return h
 }
 
-// slots is a heap of their numbers.
+// slots is a heap of slot numbers.
 type slots []int64
 
 func (s slots) Len() int           { return len(s) }

@@ -8,12 +8,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostUnanswered bounds the renewals of one hold that are under way: a Store that hangs gets no more.
+// mostUnanswered bounds the renewals of one hold that are under way, in case the Store hangs.
 const mostUnanswered = 8
 
-// send hands the renewals of holds to the Store, which answers part by part. A hold that has ended in
-// between is left out: a release is not followed by a renewal. Each renewal counts from now, however
-// long it waits on its way.
+// send sends the renewals of holds to the Store, which answers part by part. It leaves out holds
+// that have ended meanwhile, so that no renewal follows a release. Each renewal counts from now,
+// even if it waits before it is sent.
 func (k *keeper) send(due []*hold) {
 	start := time.Now()
 	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
@@ -41,7 +41,8 @@ func (k *keeper) send(due []*hold) {
 	})
 }
 
-// renewalAt is a renewal by ttl that is sent now, no further than AtMost; the keeper's mutex is held.
+// renewalAt is a renewal by ttl that is sent now. It does not go beyond AtMost. The keeper's mutex
+// is held.
 func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	if h.until != 0 {
 		ttl = max(min(ttl, h.until.until(instantOf(now))), time.Millisecond)
@@ -52,7 +53,8 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	}
 }
 
-// next is by how much a renewal lengthens the hold; the confirmation of one that is never renewed changes nothing.
+// next is the TTL of the next renewal of the hold. The confirmation of a hold that is never renewed
+// changes nothing.
 func (h *hold) next(now time.Time) time.Duration {
 	if h.final {
 		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)
@@ -60,8 +62,9 @@ func (h *hold) next(now time.Time) time.Duration {
 	return h.each
 }
 
-// answered applies a Store's answer to a renewal that was sent at start. An answer for a hold that has ended meanwhile
-// changes nothing: what is lost stays lost. It says whether it is still held.
+// answered applies a Store's answer to a renewal that was sent at start, and reports whether the
+// hold is still held. An answer for a hold that has ended meanwhile changes nothing: what is lost
+// stays lost.
 func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
 	switch g.State {
 	case store.Granted:
@@ -81,7 +84,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		ttl, next := claim.TTL, claim.TTL
 		if g.Left > 0 {
 			ttl = min(ttl, g.Left)
-			next = max(ttl, 6*renewSlack) // what runs out is not asked about without a pause
+			next = max(ttl, 6*renewSlack) // a lease that runs out is not asked about without a pause
 		}
 		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
 		k.plan(h, start, next)
@@ -98,7 +101,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 	return false
 }
 
-// renewalFailed remembers why, for the message of a loss. A failed renewal is not a loss.
+// renewalFailed keeps the error, for the message of a loss. A failed renewal is not a loss.
 func (k *keeper) renewalFailed(holds []*hold, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,15 +110,15 @@ func (k *keeper) renewalFailed(holds []*hold, err error) {
 	}
 }
 
-// lose ends a hold that the server has given away.
+// lose ends a hold that the server has given to another holder, or to none.
 func (k *keeper) lose(h *hold, why error) {
 	if users, ok := k.drop(h); ok {
 		h.lost(users, why, false)
 	}
 }
 
-// retryAfter is when a renewal is sent again if it was not answered: several times within the rest of the lease. It is
-// longer than renewSlack, or collect would take the same lease twice.
+// retryAfter is when an unanswered renewal is sent again: several times within the rest of the
+// lease. It is longer than renewSlack, or collect would take the same hold twice.
 func retryAfter(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)

@@ -15,11 +15,11 @@ type ttlTuner struct {
 }
 
 const (
-	spare     = 10 // TTLs are so many times the lateness
-	fallsSlow = 16 // by this part of the difference with each renewal that is less late
+	spare     = 10 // the TTL is this many times the delay
+	fallsSlow = 16 // the part by which late falls towards a smaller delay
 )
 
-// observe is called with how long a renewal has been due, when it is answered or must be repeated.
+// observe learns from a renewal how long it was due when it was answered or had to be repeated.
 func (p *ttlTuner) observe(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,7 +31,7 @@ func (p *ttlTuner) observe(late time.Duration) {
 	}
 }
 
-// ttl is what to ask for now.
+// ttl is the TTL to ask for now.
 func (p *ttlTuner) ttl() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,37 +8,39 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// hold is what the server knows as one lease: one token, from its grant to its release or loss. Mostly one [Lease] uses
-// it; a streak passes it through the Leases of several callers, each with a fence of its own out of the block.
+// hold is what the server knows as one lease: one token, from its grant to its release or loss.
+// Mostly one [Lease] uses it. A streak hands it over from Lease to Lease, each with a fence of its
+// own out of the block.
 type hold struct {
 	engine  *Engine
-	claim   store.Claim // that it was granted to
+	claim   store.Claim // what it was granted to
 	fence   uint64      // the first of the block
 	block   int32
 	ttl     time.Duration // what was asked for
-	since   time.Time     // no later than the grant: deadlines count from here
+	since   time.Time     // not later than the grant: deadlines count from here
 	taken   time.Time     // when this process received the grant: the streak counts from here
-	keep    time.Time     // until when Rule.AtLeast keeps the key, from when we heard of the grant; zero: not at all
+	keep    time.Time     // until when Rule.AtLeast keeps the key, counted from when this process received the grant; zero: not at all
 	unclear bool          // an acquire of token is unanswered, so the release must undo it
 	posted  bool          // a message about token may still come
 
 	// Guarded by the cohorts' mutex:
-	cohort *cohort // whose callers it may be passed to; nil: nobody's
+	cohort *cohort // whose callers may get it by hand-off; nil: none
 	used   int32   // fences of the block that were given out
 	users  int32   // Shared: Leases that use it, or are about to
-	closed bool    // Shared: nobody else may use it
+	closed bool    // Shared: no further Lease may use it
 	over   bool    // it is being released, or was lost
 
 	renewal // guarded by the keeper's mutex
 }
 
-// first is a hold together with the Lease that uses it first: mostly the only one.
+// first is a hold together with the Lease that uses it first, which is mostly the only one.
 type first struct {
 	hold  hold
 	lease Lease
 }
 
-// lost is what follows when a hold has ended without a release. users are the Leases that used it, none while it was passed on.
+// lost cleans up after a hold that has ended without a release. users are the Leases that used it,
+// none during a hand-off.
 func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 	begun := 0
 	for _, l := range users {
@@ -50,14 +52,14 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 		return // a Release has begun, and does the rest
 	}
 	h.engine.post.forget(h)
-	if mayBeOurs || h.unclear || h.claim.Queue { // if it was not confirmed yet, its entry is in the queue still
+	if mayBeOurs || h.unclear || h.claim.Queue { // a hold that is not confirmed yet still has its entry in the queue
 		_, longest := h.engine.keeper.remove(h)
 		h.engine.steps.Undo(h.chore(longest))
 	}
 	h.engine.cohorts.lost(h)
 }
 
-// chore is the release of this hold, as the cleaner would do it.
+// chore is the release of this hold, in the form that the cleaner needs.
 func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
@@ -77,8 +79,8 @@ func (k *keeper) keepOf(h *hold) time.Time {
 	return h.keep
 }
 
-// keepNothing makes the release free the key at once, as nothing was done under the lease. Where others have a part of it, they
-// decide.
+// keepNothing makes the release free the key at once, because no work was done under the lease. If
+// other parts use the lease, it changes nothing.
 func (l *Lease) keepNothing() {
 	if l.part != nil && !l.part.family.isLast() {
 		return
@@ -89,23 +91,23 @@ func (l *Lease) keepNothing() {
 	l.hold.keep = time.Time{}
 }
 
-// holder is what a caller who waits for this hold learns of it.
+// holder is what a caller that waits for this hold learns about it.
 func (h *hold) holder() store.Holder {
 	return store.Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
 }
 
-// timeout says why a hold whose deadline has passed is over; the keeper's mutex is held.
+// timeout is why a hold is over whose deadline has passed. The keeper's mutex is held.
 func (h *hold) timeout() error {
 	switch {
 	case h.final:
 		return ErrExpired
 	case h.failure != nil:
-		return fmt.Errorf("%w: its renewals failed until its time was over: %w", ErrLost, h.failure)
+		return fmt.Errorf("%w: no renewal succeeded before the lease ran out: %w", ErrLost, h.failure)
 	}
-	return fmt.Errorf("%w: it was not renewed in time; this process was paused or the server did not answer", ErrLost)
+	return fmt.Errorf("%w: it was not renewed in time, because this process was paused or the server did not answer", ErrLost)
 }
 
-// releaseUnused releases, in the background, a hold that nobody will use.
+// releaseUnused releases, in the background, a hold that no caller will use.
 func (h *hold) releaseUnused() {
 	_, longest := h.engine.keeper.remove(h)
 	h.engine.post.forget(h)

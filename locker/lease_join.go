@@ -9,19 +9,23 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// joinedFor is how long a joined lease lasts without an answer of the server; it is asked about three times as often. So
-// long at most after the lease itself was given up, whoever has joined it works on.
+// joinedFor is how long a joined lease lasts without an answer of the server, which is asked about
+// three times as often. So the work of a caller that joined goes on for at most this long after the
+// lease itself was released.
 const joinedFor = 3 * time.Second
 
-// Delegate lets a call that shows p join this lease: the call gets a Lease of its own with the same fence, and can neither
-// release this one nor outlive it. With a secret, given as its SHA-256, the server is told of it, and a first join must
-// come within that time; without, Delegate asks nobody, and it is for the caller to see that nobody forges the Pass. depth
-// is how often whoever joins may delegate in turn.
+// Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
+// own with the same fence; it can neither release this lease nor outlive it. With a secret, given
+// as its SHA-256, Delegate registers the Delegation at the server, and a first join must come
+// within that time. Without a secret, Delegate calls no server, and the caller must prevent
+// forgeries. depth is how often a call that joins may delegate in turn.
 //
-// A lease that was delegated is not passed on inside this process: its Release goes to the server. ctx ends the attempt.
+// A lease that was delegated is not handed over inside this process: its Release goes to the
+// server. The end of ctx ends the call.
 //
-// Errors: ErrReleased, ErrLost and others of a lease that has ended; ErrUnsupported when the Locker has no such leases, or this
-// one was joined and may not be delegated any further; ErrUnavailable; ctx.Err().
+// Errors: ErrReleased, ErrLost and others of a lease that has ended; ErrUnsupported when the Locker
+// has no such leases, or when this lease was joined and may not be delegated any further;
+// ErrUnavailable; ctx.Err().
 func (l *Lease) Delegate(ctx context.Context, secret [32]byte, within time.Duration, depth int) (Delegation, error) {
 	p, err := l.delegate(ctx, secret, within, depth)
 	if err != nil {
@@ -38,16 +42,16 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	case !ok || l.rule.Mode == Shared:
 		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
 	case l.rule.Mode == Exclusive && joined == nil:
-	case secret != [32]byte{}: // the server knows how often
+	case secret != [32]byte{}: // the server counts how often
 	case joined.Secret != [32]byte{}:
-		return p, fmt.Errorf("%w: a lease that was joined by a secret is delegated by a secret", ErrUnsupported)
+		return p, fmt.Errorf("%w: the lease was joined with a secret; delegate it with a secret too", ErrUnsupported)
 	case joined.Depth < 1:
 		return p, fmt.Errorf("%w: this lease was delegated as often as it may be", ErrUnsupported)
 	default:
 		p.Hold, p.Depth = joined.Hold, min(p.Depth, joined.Depth-1)
 	}
 	if within < time.Millisecond || within > longestTime {
-		return p, fmt.Errorf("%w: Delegate for %v; from 1ms to 10 years are allowed", ErrInvalidRule, within)
+		return p, fmt.Errorf("%w: Delegate for %v; give 1ms to 10 years", ErrInvalidRule, within)
 	}
 	if err := l.gone(); err != nil {
 		return p, err
@@ -82,7 +86,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	}
 }
 
-// joiner is the Store as far as leases can be joined.
+// joiner returns the Store's Joiner, if leases can be joined.
 func (e *Engine) joiner() (store.Joiner, bool) {
 	if j, ok := e.store.(joins); ok {
 		return j.of, true
@@ -91,13 +95,14 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 	return j, ok
 }
 
-// Join takes part in a lease of rule.Key that another call has delegated by p. The Lease that it returns has that lease's
-// fence, and ends when that one does: it is asked for at least once a second, and ends after 3 s without an answer. Its
-// Release gives up this part only, and says ErrLost if the other lease was over before. Of rule only Key, Name and TTL count, the
-// TTL only if it is shorter; nothing is waited for, so ctx only ends the call.
+// Join takes part in a lease of rule.Key that another call has delegated by p. The returned Lease
+// has that lease's fence and ends with it. Join asks the server at least once a second whether the
+// lease is held, and ends its part after 3 s without an answer. Release ends this part only; it
+// returns ErrLost if the other lease was over before. Only Key, Name and TTL of rule count, the TTL
+// only if it is shorter than 3 s. Join does not wait for the lock, so ctx only ends the call.
 //
-// The error is an [*Error]: ErrRefused when p holds no lease, or not any more; ErrUnsupported, ErrUnavailable, ErrInvalidKey,
-// ErrInvalidRule, ErrClosed; ctx.Err().
+// The error is an [*Error]: ErrRefused when p does not name a lease that is held; ErrUnsupported,
+// ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().
 func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, error) {
 	if e.joined == nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)}
@@ -108,8 +113,8 @@ func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, err
 	return e.joined.acquire(ctx, Rule{Key: rule.Key, Name: rule.Name, TTL: rule.TTL, Wait: NoWait}, &p)
 }
 
-// joinedEngine is the Engine of the leases that were joined: they are renewed, lost and released like others, and each step of
-// theirs is a question about the lease that was joined.
+// joinedEngine is the Engine of the leases that were joined. They are renewed, lost and released
+// like others, but each of their steps asks about the lease that was joined.
 func joinedEngine(s store.Joiner, cfg config) *Engine {
 	cfg.queue, cfg.handoffs, cfg.renewal = false, 1, true
 	cfg.metadata, cfg.adaptiveTTL, cfg.maxTTL = nil, bounds{}, 0
@@ -120,14 +125,14 @@ func joinedEngine(s store.Joiner, cfg config) *Engine {
 	return e
 }
 
-// joinSteps asks about all leases at once: each question is a call of its own, and calls that meet
+// joinSteps asks about all leases at once. Each question is a call of its own, and calls that meet
 // travel together.
 type joinSteps struct {
 	*calls.Foreign
 	of calls.Joins
 }
 
-// BeginRenew asks whether the leases are held still.
+// BeginRenew asks whether the leases are still held.
 func (s joinSteps) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for i, c := range cs {
@@ -152,10 +157,10 @@ func (j joins) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) 
 	return g, err
 }
 
-// Renew asks whether the leases are held still.
+// Renew asks whether the leases are still held.
 func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	for i, c := range cs { // one that has no answer stays as it is, and is soon asked about again
+	for i, c := range cs { // a lease without an answer stays as it is, and is soon asked about again
 		g, err := j.of.Join(ctx, c)
 		g.Left, g.Err = min(g.Left, joinedFor), err
 		grants[i] = g
@@ -163,7 +168,7 @@ func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, erro
 	return grants, nil
 }
 
-// Release leaves.
+// Release ends the part in the lease.
 func (j joins) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return j.of.Leave(ctx, c)
 }

@@ -10,32 +10,33 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// post brings what a [Notifier] tells to the acquisitions that it concerns. A token is known here from before its first
-// queued acquire until its hold has ended, because a grant may be told before the acquire is answered, after a repeated
-// acquire has found it, or after the caller has gone. What is told about a token
+// post brings the events of a [Notifier] to the acquisitions that they concern. It knows a token
+// from before its first queued acquire until its hold has ended. That long, because a grant may be
+// published before the acquire is answered, after a repeated acquire has found it, or after the
+// caller has left. An event about a token
 //
-//	that waits             goes to its acquisition
+//	that waits                         goes to its acquisition
 //	that holds, or is being released   is ignored: a repeated acquire that crossed the message has taken the lease already
-//	that is unknown        is a grant that nobody will use: it is released
+//	that is unknown                    is a grant that no caller will use: it is released
 type post struct {
 	engine   *Engine
-	notifier store.Notifier // nil: the Store tells nothing
+	notifier store.Notifier // nil: the Store has none
 	silence  func()
 	warming  atomic.Bool
 
 	mu    sync.Mutex
-	boxes map[string]*mailbox // by token; nil for one that holds
+	boxes map[string]*mailbox // by token; nil for a token that holds
 }
 
-// mailbox is what an acquisition was told and has not read yet.
+// mailbox has the events that an acquisition has not read yet.
 type mailbox struct {
 	key    string
-	bell   chan struct{} // gets a signal with each news
+	bell   chan struct{} // signalled with each event
 	news   news          // guarded by the post's mutex, as is writer
-	writer bool          // a writer waits for the phase that the token reads in: not news, because it stays true
+	writer bool          // a writer waits for the phase that the token reads in; kept apart from news, because it stays true
 }
 
-// news is what may come while somebody waits.
+// news is what the events may say while a caller waits.
 type news struct {
 	granted  bool
 	grant    store.Event
@@ -55,7 +56,7 @@ func (p *post) init(e *Engine) {
 	}
 }
 
-// stop ends what the Notifier tells, and returns a channel that is closed when it has ended.
+// stop ends the Notifier's events, and returns a channel that is closed when no more come.
 func (p *post) stop() <-chan struct{} {
 	silent := make(chan struct{})
 	if p.silence == nil {
@@ -69,7 +70,7 @@ func (p *post) stop() <-chan struct{} {
 	return silent
 }
 
-// inbox names where this process is told about key; "" when it does not listen.
+// inbox names the inbox of this process for key, "" when it has no subscription.
 func (p *post) inbox(key string) string {
 	if p.notifier == nil {
 		return ""
@@ -77,12 +78,13 @@ func (p *post) inbox(key string) string {
 	return p.notifier.Inbox(key)
 }
 
-// open begins to listen for key.
+// open subscribes for key.
 func (p *post) open(ctx context.Context, key string) (string, error) {
 	return p.notifier.Open(ctx, key)
 }
 
-// warm begins to listen in the background, because somebody waits in this process, and will soon ask the server.
+// warm subscribes in the background, because a caller waits in this process and will soon ask the
+// server.
 func (p *post) warm(key string) {
 	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
 		return
@@ -92,29 +94,29 @@ func (p *post) warm(key string) {
 		ctx, cancel := context.WithTimeout(p.engine.background, calls.Timeout)
 		defer cancel()
 		_, err := p.notifier.Open(ctx, key)
-		return struct{}{}, err // who needs it sees whether there is an inbox
+		return struct{}{}, err // the caller that needs the inbox sees whether there is one
 	})
 }
 
-// deaf is called when the server has said that nobody listens at inbox.
+// deaf is called when the server has answered that inbox has no subscriber.
 func (p *post) deaf(inbox string) {
 	if p.notifier != nil {
 		p.notifier.Reset(inbox)
 	}
 }
 
-// register makes box get what is told about token.
+// register makes box receive the events about token.
 func (p *post) register(token string, box *mailbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notifier != nil {
-		box.news, box.writer, box.bell = news{}, false, make(chan struct{}, 1) // those of another token are none
+		box.news, box.writer, box.bell = news{}, false, make(chan struct{}, 1) // drop what another token has left
 		p.boxes[token] = box
 	}
 }
 
-// ignore is called when token holds the key: nothing more that is told about it is news. It says whether a writer waits for
-// the phase that it reads in.
+// ignore is called once token holds the key: later events about it are dropped. It reports whether
+// a writer waits for the phase that token reads in.
 func (p *post) ignore(token string) (writer bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +128,7 @@ func (p *post) ignore(token string) (writer bool) {
 	return writer
 }
 
-// unregister forgets a token that waits no more, and holds nothing.
+// unregister forgets a token that neither waits nor holds.
 func (p *post) unregister(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,20 +151,20 @@ func (p *post) read(box *mailbox) news {
 	return n
 }
 
-// granted looks whether box holds a grant.
+// granted returns the grant in box, if there is one.
 func (p *post) granted(box *mailbox) (store.Event, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return box.news.grant, box.news.granted && !box.news.reopened
 }
 
-// notify is what the Notifier calls.
+// notify receives the Notifier's events.
 func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
-	case store.EventReopened: // readers may not have been told of a writer: their renewals say so
+	case store.EventReopened: // readers may have missed the event of a writer; a renewal finds it out
 		p.engine.keeper.renewReaders()
-	case store.EventWriter: // after the box: a hold that is not known yet looks there
+	case store.EventWriter: // after the box, which a hold reads that is not known here yet
 		p.engine.cohorts.writerWaits(e.Owner)
 	default:
 	}
@@ -187,19 +189,19 @@ func (p *post) deliver(e store.Event) {
 	case !known && e.Kind == store.EventGranted:
 		// The lease runs out by itself after e.Hand; the release hands it on at once.
 		p.engine.steps.Undo(calls.Chore{Claim: store.Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, Useless: time.Now().Add(e.HandoffTTL)})
-	case box == nil: // held, or nobody's
+	case box == nil: // the token holds already, or is unknown
 	default:
 		switch e.Kind {
 		case store.EventWriter:
 			box.writer = true
-			return // it changes nothing for who still waits
+			return // it changes nothing for a caller that still waits
 		case store.EventGranted:
 			box.news.granted, box.news.grant = true, e
 		case store.EventDone:
 			box.news.done = true
 		case store.EventHead:
 			box.news.head, box.news.free = true, time.Now().Add(e.HandoffTTL)
-		default: // from a newer Store: whatever it means, asking again does no harm
+		default: // a kind that this version does not know: asking again does no harm
 			box.news.maybe = true
 		}
 		box.ring()

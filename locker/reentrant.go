@@ -9,36 +9,38 @@ import (
 	"github.com/latchkit/latchkit/internal/typednil"
 )
 
-// NewReentrant returns a Locker over l that lets its holders in again. Who holds a lock is told by the context, and by nothing
-// else: an Acquire with a context that descends from a lease of this Locker with the same key (that of [Run]'s function, or
-// [Lease.Context]) joins it, at once and without asking the server, and gets a Lease with the same fence. All other
-// callers are strangers, and wait.
+// NewReentrant returns a Locker over l that grants a lock again to its holder. The context alone
+// identifies the holder: an Acquire joins a lease of this Locker with the same key if its context
+// descends from that lease (the context of [Run]'s function, or [Lease.Context]). It joins at once,
+// without asking the server, and gets a Lease with the same fence. All other callers wait.
 //
-// Each hold is a Lease with a Release of its own, in any order; the lock is given up with the last. A loss ends them all, and
-// from then on an Acquire with one of their contexts is refused with how it ended, ErrLost for example: it never
-// begins anew in silence. A hold that was released lends its context no rights any more; those of a hold around it still do.
+// Each hold is a Lease with a Release of its own, in any order. The lock is released with the last
+// hold. A loss ends all holds. From then on an Acquire with one of their contexts is refused with
+// the error of the loss, for example ErrLost; it never takes a new lease silently. The context of a
+// released hold does not join any more, except through a hold around it that is still held.
 //
-// Goroutines that share or fork a holder's context are one holder: they come in together, and must exclude each other by
-// themselves where they must.
+// Goroutines that share or derive from a holder's context are one holder. They all join, and must
+// exclude each other by themselves where that is needed.
 //
-// A nested hold is what the first one is. Shared inside Exclusive joins it; Exclusive inside Shared is refused at once
-// with ErrUnsupported, because two who try that would wait for each other. [Lease.Downgrade] is for who holds the lock alone.
-// Of the nested Rule:
+// A nested hold has the mode of the first. Shared inside Exclusive joins it. Exclusive inside
+// Shared is refused at once with ErrUnsupported, because two callers that try it would wait for
+// each other. [Lease.Downgrade] needs a lease with one hold only. Of the nested Rule:
 //
-//	TTL      does not matter: the lease goes on being renewed as before. Extend lengthens it for all holds, and shortens it
+//	TTL      is ignored: the lease is renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
-//	AtMost   ends the nested hold with ErrExpired, and leaves the others alone. That of the first hold ends all
-//	AtLeast  no later than that of the first hold: the server is not asked. Otherwise ErrUnsupported
-//	Once     no longer than that of the first hold, which has asked whether the work is done. Otherwise ErrUnsupported. The work counts
-//	         as done if all holds with Once were completed
-//	Wait     does not matter
+//	AtMost   ends the nested hold with ErrExpired, and does not affect the others. That of the first hold ends all
+//	AtLeast  must end no later than that of the first hold, because the server is not asked. Otherwise ErrUnsupported
+//	Once     must be no longer than that of the first hold, which has asked whether the work is done. Otherwise
+//	         ErrUnsupported. The work counts as done if all holds with Once were completed
+//	Wait     is ignored
 //
-// The Observer sees a nested acquire with [ResultNested], and what is done with a nested hold. [WithObserver] names
-// another one for that. Without l every Acquire is refused. Close the Engine inside, when nobody uses this any more.
+// The Observer sees a nested acquire with [ResultNested], and the operations of nested holds.
+// [WithObserver] sets another Observer for them. If l is nil, every Acquire is refused. When the
+// Locker is not used any more, close the Engine inside.
 func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 	r := &reentrant{inner: l}
 	if typednil.Is(l) {
-		r.refusal = fmt.Errorf("%w: NewReentrant was given no Locker", ErrUnsupported)
+		r.refusal = fmt.Errorf("%w: NewReentrant: the Locker is nil", ErrUnsupported)
 		return r
 	}
 	var c config
@@ -55,16 +57,16 @@ func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 	return r
 }
 
-// reentrant is a Locker that hands out parts of the leases of another one.
+// reentrant is a Locker that grants parts of the leases of another Locker.
 type reentrant struct {
 	inner   Locker
-	cfg     *config // whose Observer is told of nested holds; nil: that of the Locker inside
-	refusal error   // of every acquire
+	cfg     *config // its Observer sees nested holds; nil: that of the Locker inside
+	refusal error   // the error of every acquire
 }
 
 var _ severally = (*reentrant)(nil)
 
-// observed is where nested holds of a lease are observed.
+// observed returns the config whose Observer sees the nested holds of root.
 func (r *reentrant) observed(root *Lease) *config {
 	if r.cfg != nil {
 		return r.cfg
@@ -86,7 +88,7 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return r.found(root, rule.Key), nil
 }
 
-// acquireAll joins what the context holds, and takes the others as the Locker inside does.
+// acquireAll joins the leases that the context has, and takes the others as the Locker inside does.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	if r.refusal != nil {
 		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
@@ -128,13 +130,14 @@ func (r *reentrant) found(root *Lease, key string) *Lease {
 		engine: root.engine, hold: root.hold, rule: root.rule, mode: root.Mode(), fence: root.fence, began: root.began, base: root.base,
 		part: &part{family: f, cfg: root.config()},
 	}
-	l.rule.Key = key // what it is known by here, whatever the Locker inside makes of it
+	l.rule.Key = key // the key that the caller knows, whatever the Locker inside makes of it
 	f.parts[l] = struct{}{}
 	root.onEnd(f.end)
 	return l
 }
 
-// enter joins the lease that ctx has of the key. Neither a lease nor an error means that it has none.
+// enter joins the lease of the key that ctx has. It returns neither a lease nor an error if ctx has
+// none.
 func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
@@ -148,10 +151,10 @@ func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	return nil, nil
 }
 
-// errNotHeld: the hold was released, so who has its context holds nothing by it.
+// errNotHeld: the hold was released, so its context does not join any more.
 var errNotHeld = errors.New("not held any more")
 
-// nest makes another part of the lease that l is a part of, for who has a context of l.
+// nest makes another part of the lease that l is a part of, for a caller with a context of l.
 func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	cause := l.gone()
 	if errors.Is(cause, ErrReleased) {
@@ -189,16 +192,16 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 // errNoUpgrade refuses Exclusive inside Shared.
 var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
 
-// allows says whether a nested hold can be had without asking the server.
+// allows returns nil if a nested hold is possible without asking the server.
 func (f *family) allows(rule Rule) error {
 	first := f.root.rule
 	switch {
 	case rule.Mode == Exclusive && f.root.Mode() == Shared:
 		return errNoUpgrade
 	case rule.Once > first.Once:
-		return fmt.Errorf("%w: a nested Once of %v, and %v of the hold around it, which has asked whether the work is done; put Once there", ErrUnsupported, rule.Once, first.Once)
+		return fmt.Errorf("%w: the nested Once of %v is longer than %v of the outer hold; put Once into the Rule of the outer hold", ErrUnsupported, rule.Once, first.Once)
 	case rule.AtLeast > 0 && time.Now().Add(rule.AtLeast).After(f.root.hold.keep):
-		return fmt.Errorf("%w: a nested AtLeast of %v is over later than that of the hold around it, and the server is not asked; put AtLeast there", ErrUnsupported, rule.AtLeast)
+		return fmt.Errorf("%w: the nested AtLeast of %v ends later than that of the outer hold; put AtLeast into the Rule of the outer hold", ErrUnsupported, rule.AtLeast)
 	}
 	return nil
 }

@@ -8,30 +8,31 @@ import (
 	"time"
 )
 
-// family is a lease of the Locker inside a Reentrant, the root, and the Leases that are parts of it. The root is never
-// shown. The states of a part are those of every Lease; what follows for the others:
+// family is a lease of the Locker inside a reentrant Locker, the root, and the Leases that are its
+// parts. Callers never see the root. A part has the states of every Lease. Events, and what follows
+// for the others:
 //
-//	a part is released      nothing, until it is the last: then the root is released, and completed where all want it
+//	a part is released      nothing, unless it is the last: then the root is released, or completed if all parts with Once were
 //	a part's AtMost is over the same, and its contexts end with ErrExpired
-//	the root is lost        all parts are
+//	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
 type family struct {
 	of   *reentrant
 	root *Lease
 
 	mu     sync.Mutex
-	parts  map[*Lease]struct{} // that have not been given up
-	over   bool                // the last one was
-	shared bool                // a Downgrade has begun, so nobody comes in any more who counts on the lease being Exclusive
-	done   bool                // one with Once was completed
-	failed bool                // one with Once was released and not completed
+	parts  map[*Lease]struct{} // those that are not released
+	over   bool                // the last part was released
+	shared bool                // a Downgrade has begun: no caller may join any more that needs the lease to be Exclusive
+	done   bool                // a part with Once was completed
+	failed bool                // a part with Once was released without being completed
 }
 
-// part is what a Lease has that is one.
+// part is what makes a Lease a part of another one.
 type part struct {
 	family *family
-	cfg    *config     // whose Observer is told
-	until  time.Time   // its own AtMost is over; zero: it has none
+	cfg    *config     // its Observer is notified
+	until  time.Time   // when its own AtMost is over; zero: it has none
 	expiry *time.Timer // nil: it has none
 }
 
@@ -54,7 +55,7 @@ func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	return l, nil
 }
 
-// enter counts l among the parts. Whatever ends the root from then on finds it there.
+// enter counts l among the parts. An end of the root from then on finds it there.
 func (f *family) enter(l *Lease) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,7 +72,8 @@ func (f *family) enter(l *Lease) error {
 	return nil
 }
 
-// beginDowngrade says whether the lease has one part only, which may make it Shared. From then on that stays so.
+// beginDowngrade reports whether the lease has one part only, which may make it Shared. Once that
+// is true it stays true.
 func (f *family) beginDowngrade() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +81,7 @@ func (f *family) beginDowngrade() bool {
 	return f.shared
 }
 
-// leave takes l out, and says whether it was the last.
+// leave removes l, and reports whether it was the last.
 func (f *family) leave(l *Lease, complete bool) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +94,7 @@ func (f *family) leave(l *Lease, complete bool) (last bool) {
 	return last
 }
 
-// isComplete says whether the work under all parts is done.
+// isComplete reports whether the work under all parts is done.
 func (f *family) isComplete() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +129,7 @@ func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *i
 		p.expiry.Stop()
 	}
 	f := p.family
-	if lost := f.root.ended(); endedEarly(lost) { // not heard of here if the Engine was closing
+	if lost := f.root.ended(); endedEarly(lost) { // the part has not learnt of it if the Engine was closing
 		l.lose(lost)
 	}
 	switch {
@@ -139,14 +141,14 @@ func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *i
 	return nil
 }
 
-// isLast says whether nobody else has a part.
+// isLast reports whether only one part is left.
 func (f *family) isLast() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.parts) == 1
 }
 
-// root is the Lease that the Engine knows: mostly l itself.
+// root returns the Lease that the Engine knows, which is mostly l itself.
 func (l *Lease) root() *Lease {
 	for l.part != nil {
 		l = l.part.family.root
@@ -154,7 +156,7 @@ func (l *Lease) root() *Lease {
 	return l
 }
 
-// config is where operations on l are observed.
+// config returns the config whose Observer sees operations on l.
 func (l *Lease) config() *config {
 	if l.part != nil {
 		return l.part.cfg
@@ -162,8 +164,9 @@ func (l *Lease) config() *config {
 	return &l.engine.cfg
 }
 
-// shorten makes the lease end sooner on this side, and is true when nothing else is to be done for it to last ttl: it
-// lasts longer, and where others have a part of it that stays so.
+// shorten makes the lease end sooner in this process. It returns true when the lease then lasts for
+// ttl without asking the server. If other parts use the lease, it does not shorten it, and only
+// reports whether it lasts for ttl.
 func (l *Lease) shorten(ttl time.Duration) bool {
 	k := &l.engine.keeper
 	if l.part != nil && !l.part.family.isLast() {

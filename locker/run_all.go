@@ -10,25 +10,28 @@ import (
 	"time"
 )
 
-// RunAll takes all locks that rules describe, calls fn, and gives them up again. It is all or nothing: when one of them
-// cannot be had, those that it has are released, and the error is that of the one, whose key it names. No rules: fn is called
-// at once.
+// RunAll takes all locks that rules describe, calls fn, and releases them. It takes all or none:
+// when one of them cannot be taken, RunAll releases the others and returns the error of that one,
+// with its key. Without rules it calls fn at once.
 //
-// The locks are taken in the order of their keys, so calls with the same keys in whatever order do not wait for each other
-// for ever. Where they are free, and the Store can, all are taken in one step. Where somebody holds one, it is waited for in
-// its queue while those before it are held: nobody is overtaken, and nobody starves. Each Rule's Wait counts from the call
-// of RunAll, so equal Waits bound all of it together.
+// The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
+// cannot deadlock. If all are free and the Store supports it, all are taken in one step. Otherwise
+// RunAll waits for each held lock in its queue while it holds those before it, so it overtakes no
+// other waiter, and no waiter starves. Each Rule's Wait counts from the call of RunAll, so equal
+// Waits bound the whole.
 //
-// A key that is given several times counts once: Exclusive wins over Shared, the shorter Wait and AtMost, and the
-// longer TTL, AtLeast and Once, over the others.
+// A key that is given several times counts once. Exclusive wins over Shared, the shorter Wait and
+// AtMost over the longer, and the longer TTL, AtLeast and Once over the shorter.
 //
-// fn's context ends with ctx, or with the first lease that ends, and context.Cause says which; [LeasesFromContext] finds
-// them all. What RunAll returns after fn is as with [Run]; when several leases were lost, all of them are named. With
-// Rule.Once, the work counts as done only if fn returned nil and no lease was lost by then.
+// The context of fn ends with ctx, or with the first lease that ends, and context.Cause says which;
+// [LeasesFromContext] finds all leases. After fn, RunAll returns what [Run] would return. When
+// several leases were lost, the error names all of them. With Rule.Once, the work counts as done
+// only if fn returned nil and no lease was lost by then.
 //
-// RunAll never waits for itself. If ctx, as that of a Run around it, has a lease of one of the keys from the same Locker, it
-// is refused with ErrUnsupported: [NewReentrant] makes a Locker that lets it in. If ctx has a lease of another key
-// that sorts behind one of these, this one is not waited for: ErrBusy if it is held.
+// RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
+// is refused with ErrUnsupported; [NewReentrant] makes a Locker that permits it. If ctx has a lease
+// of another key that sorts behind one of these, RunAll does not wait for this one: ErrBusy if it
+// is held.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	if len(rules) == 0 {
 		return fn(ctx)
@@ -46,7 +49,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 		}
 	}()
 	for _, l := range leases {
-		if !l.engine.runs.Enter() { // Close came between the grant and here
+		if !l.engine.runs.Enter() { // Close came between the grant and this call
 			_ = releaseAll(ctx, leases, false)
 			return &Error{Op: OpAcquire, Key: l.rule.Key, Err: ErrClosed}
 		}
@@ -54,7 +57,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	}
 	returned := false
 	defer func() {
-		if !returned { // fn panicked or called runtime.Goexit; both go on after the release
+		if !returned { // fn panicked or called runtime.Goexit; either goes on after the release
 			_ = releaseAll(ctx, leases, false)
 		}
 	}()
@@ -63,7 +66,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	return settleAll(ctx, leases, err)
 }
 
-// within is the context for RunAll's function.
+// within returns the context for RunAll's function.
 func within(leases []*Lease) context.Context {
 	ctx := leases[len(leases)-1].base // which ends with the caller's
 	for _, l := range leases {
@@ -93,8 +96,8 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	return errors.Join(all...)
 }
 
-// releaseAll releases or completes all leases at the same time, so that a server that does not answer keeps the caller no
-// longer than with one of them.
+// releaseAll releases or completes all leases at the same time, so that a server that does not
+// answer delays the caller only once.
 func releaseAll(ctx context.Context, leases []*Lease, complete bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup
@@ -110,7 +113,7 @@ func releaseAll(ctx context.Context, leases []*Lease, complete bool) []error {
 	return errs
 }
 
-// distinct sorts rules by key, with one for each key.
+// distinct sorts rules by key, and merges the rules of one key.
 func distinct(rules []Rule) []Rule {
 	rules = slices.Clone(rules)
 	slices.SortStableFunc(rules, func(a, b Rule) int { return strings.Compare(a.Key, b.Key) })
@@ -126,7 +129,7 @@ func distinct(rules []Rule) []Rule {
 	return rules[:n+1]
 }
 
-// and is what satisfies both rules, which have the same key.
+// and returns a rule that satisfies both rules, which have the same key.
 func (r Rule) and(other Rule) Rule {
 	shorter := func(a, b time.Duration) time.Duration {
 		if a == 0 || b == 0 {
@@ -141,12 +144,13 @@ func (r Rule) and(other Rule) Rule {
 	return r
 }
 
-// severally is a Locker that knows better than to take several keys one after the other. rules are sorted, each key once.
+// severally is a Locker with its own way to take several keys. rules are sorted by key, each key
+// once.
 type severally interface {
 	acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error)
 }
 
-// acquireAll takes all locks or none. ctx is that of take; rules are sorted by key, each key once.
+// acquireAll takes all locks or none. ctx is that of takes. rules are sorted by key, each key once.
 func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	if s, ok := l.(severally); ok {
 		return s.acquireAll(ctx, rules)
@@ -164,7 +168,7 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	})
 }
 
-// since is the rule when a part of its Wait has passed.
+// since returns the rule with the rest of its Wait.
 func (r Rule) since(began time.Time) Rule {
 	if r.Wait > 0 {
 		if r.Wait -= time.Since(began); r.Wait <= 0 {
@@ -174,14 +178,16 @@ func (r Rule) since(began time.Time) Rule {
 	return r
 }
 
-// gathering is the leases that a RunAll has so far. The next one is waited for with ctx, which ends when one of them does.
+// gathering has the leases that a RunAll has taken so far. The wait for the next one uses ctx,
+// which ends when one of them ends.
 type gathering struct {
 	ctx    context.Context
 	takes  *takes // nil without a RunAll
 	leases []*Lease
 }
 
-// gather returns the leases that collect adds. If it fails, or panics, they are released, and their keys are not kept for AtLeast.
+// gather returns the leases that collect adds. If collect fails or panics, they are released, and
+// AtLeast does not keep their keys.
 func gather(ctx context.Context, collect func(*gathering) error) (leases []*Lease, err error) {
 	g := &gathering{ctx: ctx, takes: takesIn(ctx)}
 	whole := false
@@ -195,7 +201,7 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 	}()
 	if err := collect(g); err != nil {
 		for _, l := range g.leases {
-			if lost := l.ended(); lost != nil { // that is why the wait for the next one ended
+			if lost := l.ended(); lost != nil { // the wait for the next one ended for that reason
 				return nil, l.wrap(OpAcquire, lost)
 			}
 		}

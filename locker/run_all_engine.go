@@ -14,10 +14,12 @@ import (
 
 var _ severally = (*Engine)(nil)
 
-// acquireAll takes the locks of a RunAll: in one step, if the Store can and all are free. Otherwise nothing was taken by
-// that, and each up to the first that is not free is taken by itself, in order, with all that belongs to a wait; then the rest
-// is tried together again. So who wants many keys stands in one queue after the other, like everybody else. Trying for
-// all of them until it succeeds would overtake those who wait for one, or never succeed.
+// acquireAll takes the locks of a RunAll. If all are free and the Store supports it, one step takes
+// them all. Otherwise that step takes nothing, and each lock up to the first that is not free is
+// taken by itself, in order, with a wait like any other. Then the rest is tried in one step again.
+// So a caller that wants many keys stands in one queue after the other, like every other caller.
+// Repeating the one step until it succeeds would overtake the waiters for single keys, or never
+// succeed.
 func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
 	began := time.Now()
 	var all []*acquisition
@@ -28,7 +30,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 			}
 		}()
 		for _, a := range all {
-			_, _ = a.end(nil, err) // those that it did not come to
+			_, _ = a.end(nil, err) // those without a result yet
 		}
 	}()
 	for _, rule := range rules {
@@ -61,8 +63,9 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	})
 }
 
-// together tries for all leases in one step. It says how many must be taken alone: 0, because it has them all; or those up to
-// the first that is not free, and then it has none of them.
+// together tries to take all leases in one step. It returns how many must be taken alone: 0,
+// because it has them all; or the number up to the first that is not free, and then it has none of
+// them.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
@@ -79,7 +82,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
-	case errors.As(failure, &no): // by itself each says what is wrong, and repeats what may be repeated
+	case errors.As(failure, &no): // taken alone, each reports its own refusal, and repeats what may be repeated
 		return 1, j.forget()
 	case failure != nil:
 		return 1, j.undo(failure)
@@ -109,7 +112,7 @@ type joint struct {
 	sent   time.Time
 }
 
-// prepare makes the question for one of the keys.
+// prepare adds the claim for one of the keys.
 func (j *joint) prepare(a *acquisition) {
 	a.describe()
 	a.ticket = &a.own
@@ -123,8 +126,8 @@ func (j *joint) prepare(a *acquisition) {
 	j.claims = append(j.claims, a.claim)
 }
 
-// await waits for the answers, and says why there are none, unless it is over before: by ctx, by the shortest Wait, or by
-// Close.
+// await waits for the answers. failure says why there are none. over is set when ctx, the shortest
+// Wait or Close ended the wait.
 func (j *joint) await(g *gathering, heard <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
 	e, first := j.all[0].engine, j.all[0]
 	for _, a := range j.all {
@@ -159,8 +162,9 @@ func (j *joint) await(g *gathering, heard <-chan calls.Answer[[]store.Grant]) (g
 	return nil, nil, first.giveUp(reason)
 }
 
-// undo sees to it that a call which is not answered takes nothing. The keys may be asked for again, with other tokens: what the
-// call takes meanwhile comes free for them. It is an error where somebody does not wait for that.
+// undo makes an unanswered call take nothing. The keys may be asked for again with other tokens:
+// whatever the call takes meanwhile becomes free for these. The error is for a Rule that does not
+// wait for that.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
 		a.token.ended(callLost)
@@ -172,7 +176,7 @@ func (j *joint) undo(failure error) (err error) {
 	return cmp.Or(j.forget(), err)
 }
 
-// forget is for tokens that hold nothing.
+// forget drops tokens that hold nothing.
 func (j *joint) forget() error {
 	for _, a := range j.all {
 		a.own = ticket{holder: a.holder, place: a.place}

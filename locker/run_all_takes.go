@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// takes is one RunAll while it takes its locks. It travels in the context, through Lockers of whatever kind, to the Engine:
-// there it is known which locks are the same, and in which order they stand.
+// takes is one RunAll while it takes its locks. The context carries it through Lockers of any kind
+// to the Engine, which knows the locks that are the same, and their order.
 type takes struct {
 	mu     sync.Mutex
-	leases []*Lease // so far
-	over   bool     // it has them all, or has given up: what follows is the caller's own
+	leases []*Lease // taken so far
+	over   bool     // RunAll has them all or has failed; later acquires with the context are the caller's own
 }
 
-// beginTakes marks the acquires that are made with the context, until over is called.
+// beginTakes returns a context that marks the acquires of a RunAll until over is called.
 func beginTakes(ctx context.Context) (_ context.Context, over func()) {
 	t := new(takes)
 	ctx = context.WithValue(ctx, leaseKey{}, &held{takes: t, outer: heldIn(ctx)})
@@ -25,7 +25,7 @@ func beginTakes(ctx context.Context) (_ context.Context, over func()) {
 	}
 }
 
-// takesIn is the RunAll for which an acquire with this context is made; nil: none.
+// takesIn returns the RunAll to which an acquire with this context belongs, nil if there is none.
 func takesIn(ctx context.Context) *takes {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		if h.takes != nil && !h.takes.isOver() {
@@ -49,15 +49,16 @@ func (t *takes) isOver() bool {
 	return t.over
 }
 
-// all is what the RunAll has so far, and what its caller had before.
+// all returns the leases of the RunAll so far, and those that its caller had before.
 func (t *takes) all(ctx context.Context) []*Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append(LeasesFromContext(ctx), t.leases...)
 }
 
-// mindOrder keeps a RunAll from waiting for itself, and for somebody who may be waiting for it. If all wait only for keys
-// behind those that they hold, no circle can close; so an acquire against the order makes one attempt and does not wait.
+// mindOrder keeps a RunAll from waiting for itself, and for a caller that may wait for it. If every
+// caller waits only for keys behind those that it holds, no circle of waits can form. So an acquire
+// against that order makes one attempt and does not wait.
 func (a *acquisition) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {
@@ -67,9 +68,9 @@ func (a *acquisition) mindOrder(ctx context.Context) error {
 	for _, l := range t.all(ctx) {
 		switch {
 		case l.engine != a.engine || l.ended() != nil:
-		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // it reads along
+		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // it reads with the same hold
 		case l.hold.claim.Key == key:
-			return fmt.Errorf("%w: the context given to RunAll has a lease of this lock already, and would wait for itself; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
+			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
 		case l.hold.claim.Key > key:
 			a.behind, a.rule.Wait = l.rule.Key, NoWait
 		}

@@ -2,10 +2,10 @@ package locker
 
 import "time"
 
-// A process that was stopped finds out at its next tick, because the monotonic clock went on. While
-// a machine is suspended (a laptop's lid, a virtual machine that is saved and restored) the
-// monotonic clock stands still, so all deadlines of this process are late by that time. The wall
-// clock shows it: it is ahead, all at once.
+// A process that was stopped notices that at its next tick, because the monotonic clock went on.
+// While a machine is suspended (a laptop's lid, a virtual machine that is saved and restored) the
+// monotonic clock stands still, so all deadlines of this process come late by that time. The wall
+// clock shows it: it jumps ahead.
 const (
 	// looksForSuspension is how often the clocks are compared while there are holds.
 	looksForSuspension = time.Second
@@ -19,7 +19,7 @@ const (
 
 // clocks compares the wall clock with the monotonic one.
 type clocks struct {
-	ahead time.Duration // of the wall clock, at the last look
+	ahead time.Duration // of the monotonic clock, at the last look
 	known bool
 	set   time.Duration // for tests: how far the wall clock was set forward
 }
@@ -37,9 +37,9 @@ func (c *clocks) gained(now time.Time) time.Duration {
 }
 
 // suspended corrects the holds after the wall clock has gained so much. A clock that was set
-// forward cannot be told from a suspension. So a lease that is renewed is not given up: the server
-// is asked at once, and the lease ends soon if no answer comes. A lease that is not renewed ends
-// earlier by what the clock has gained. k.mu is held.
+// forward looks like a suspension. So a lease that is renewed is not given up: the server is asked
+// at once, and the lease ends soon if no answer comes. A lease that is not renewed ends earlier by
+// what the clock has gained. k.mu is held.
 func (k *keeper) suspended(now instant, gain time.Duration) {
 	var all []*hold
 	for h := range k.due.holds() {
