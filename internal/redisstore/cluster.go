@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 
@@ -156,8 +155,8 @@ func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, told func
 func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	tombstone := TombstoneKey(c.Key, c.Owner)
 	if c.TombstoneTTL > 0 {
-		if _, err := do(ctx, s.Steps, link.Release, "set", tombstone, "undone", "px", Millis(c.TombstoneTTL), "nx"); err != nil && !errors.Is(err, redis.Nil) {
-			return store.Grant{}, Refused(err)
+		if _, err := undoneScript.Run(ctx, s.Steps, []string{tombstone}, Millis(c.TombstoneTTL)); err != nil {
+			return store.Grant{}, err
 		}
 	}
 	if c.Queue {

@@ -104,3 +104,27 @@ func acquired(t *testing.T, c *redis.Client, name string, block int) (fence, cou
 	lease := c.Get(t.Context(), keys[0]).Val()
 	return strings.Split(lease, ":")[1], c.Get(t.Context(), keys[2]).Val()
 }
+
+// While a slot moves, an undo leaves its tombstone also on a server whose memory is full. What is
+// there already stays as it is.
+func TestATombstoneIsLeftOnAFullServer(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	if err := c.Set(t.Context(), "revoked", "revoked:stuck", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Set(t.Context(), "control", "", 0).Err(); err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Fatal("positive control: the server is not full:", err)
+	}
+	for key, want := range map[string]string{"X": "undone", "revoked": "revoked:stuck"} {
+		if err := c.Eval(t.Context(), scriptText(t, "undone"), []string{key}, 60000).Err(); err != nil {
+			t.Error(err)
+		}
+		if got := c.Get(t.Context(), key).Val(); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+}

@@ -135,6 +135,8 @@ var (
 	confirmLua string
 	//go:embed lua/free.lua
 	freeLua string
+	//go:embed lua/undone.lua
+	undoneLua string
 	//go:embed lua/release.lua
 	releaseLua string
 	//go:embed lua/break.lua
@@ -172,6 +174,7 @@ var (
 	confirmScript    = NewScript(confirmLua).as(link.Renewal)
 	releaseScript    = NewScript(releaseLua, grantLua, handLua, queueLua, onceLua).as(link.Release)
 	freeScript       = NewScript(freeLua).as(link.Release)
+	undoneScript     = NewScript(undoneLua).as(link.Release)
 	breakScript      = NewScript(breakLua, grantLua, handLua)
 	inspectScript    = NewScript(inspectLua)
 	raiseFenceScript = NewScript(raiseFenceLua)
