@@ -18,6 +18,7 @@ package pgxlock
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,7 +45,11 @@ func Do(
 	ctx context.Context, l locker.Locker, db DB, rule locker.Rule,
 	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
 ) error {
-	return sqllock.DoWith(ctx, l, database(db), rule, claimed(fn), opts...)
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.DoWith(ctx, l, d, rule, claimed(fn), opts...)
 }
 
 // DoAll is [Do] for several locks. See [sqllock.DoAll].
@@ -52,14 +57,22 @@ func DoAll(
 	ctx context.Context, l locker.Locker, db DB, rules []locker.Rule,
 	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
 ) error {
-	return sqllock.DoAllWith(ctx, l, database(db), rules, claimed(fn), opts...)
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.DoAllWith(ctx, l, d, rules, claimed(fn), opts...)
 }
 
 // Within is [Do] under every lease that ctx has already. See [sqllock.Within].
 func Within(
 	ctx context.Context, db DB, fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
 ) error {
-	return sqllock.WithinWith(ctx, database(db), claimed(fn), opts...)
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.WithinWith(ctx, d, claimed(fn), opts...)
 }
 
 // WithinAll is [Within] for the leases of ctx with these keys. See [sqllock.WithinAll].
@@ -67,12 +80,19 @@ func WithinAll(
 	ctx context.Context, db DB, keys []string,
 	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
 ) error {
-	return sqllock.WithinAllWith(ctx, database(db), keys, claimed(fn), opts...)
+	d, err := database(db)
+	if err != nil {
+		return err
+	}
+	return sqllock.WithinAllWith(ctx, d, keys, claimed(fn), opts...)
 }
 
 // InTx claims every lease of ctx in a transaction that somebody else began and will end. See
 // [sqllock.InTx].
 func InTx(ctx context.Context, tx pgx.Tx, opts ...sqllock.Option) (*sqllock.Claim, error) {
+	if tx == nil {
+		return nil, errors.New("pgxlock.InTx: the transaction is nil")
+	}
 	return sqllock.InTxWith(ctx, sqllock.Postgres, &transaction{begun: tx}, opts...)
 }
 

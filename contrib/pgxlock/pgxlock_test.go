@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -284,5 +285,23 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A pool that was not opened is an error that says so, and no panic.
+func TestWhatIsNilIsAnError(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	for name, db := range map[string]pgxlock.DB{"nil": nil, "a pool": (*pgxpool.Pool)(nil), "a conn": (*pgx.Conn)(nil)} {
+		err := pgxlock.Do(t.Context(), l, db, account, deposit(1))
+		if err == nil || !strings.Contains(err.Error(), "pgxlock: the database is nil") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+		_, err := pgxlock.InTx(ctx, nil)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "pgxlock.InTx: the transaction is nil") {
+		t.Errorf("InTx: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,10 +28,10 @@ type transaction struct {
 }
 
 // database begins transactions of db.
-func database(db DB) sqllock.Database[*transaction] {
+func database(db DB) (sqllock.Database[*transaction], error) {
 	d := sqllock.Database[*transaction]{Dialect: sqllock.Postgres}
-	if db == nil {
-		return d
+	if v := reflect.ValueOf(db); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return d, errors.New("pgxlock: the database is nil; make a pool with pgxpool.New, and check its error")
 	}
 	d.Begin = func(ctx context.Context, opts *sql.TxOptions) (*transaction, sqllock.Transaction, error) {
 		options, err := optionsOf(opts)
@@ -57,7 +58,7 @@ func database(db DB) sqllock.Database[*transaction] {
 		}
 		return t, t, nil
 	}
-	return d
+	return d, nil
 }
 
 var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
