@@ -87,7 +87,7 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{config: cfg, rules: rules, plain: l, locker: l}
+	g := &guard{config: cfg, rules: rules, plain: l, locker: l, strict: cfg.mustBind}
 	g.events, _ = l.(requestObserver)
 	if g.delegation {
 		if g.receiver, err = delegate.NewReceiver(l, g.delegated...); err != nil {

@@ -18,6 +18,7 @@ type Option func(*config)
 
 // config is what the options set. Its defaults stand in newConfig and nowhere else.
 type config struct {
+	mustBind bool
 	wait     time.Duration
 	ttl      time.Duration
 	busy     codes.Code
@@ -122,6 +123,10 @@ func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }
 }
+
+// WithBoundRules refuses every call with INTERNAL until [Rules.Bind] has succeeded. [ServerOptions]
+// does that by itself; it is for servers that install the interceptors one by one.
+func WithBoundRules() Option { return func(c *config) { c.mustBind = true } }
 
 // WithFilter guards only calls for which guarded is true; the others run without a lock. Given
 // several times, all must be true. Default: every call that has a rule is guarded.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,9 +28,16 @@ import (
 // behind the interceptors for tracing, recovery and authentication. As a client's interceptor it
 // does nothing.
 //
-// Call rules.Bind with [Services] before the server starts. The error says which argument makes no
-// sense.
+// Call rules.Bind with [Services] before the server starts. Until it has succeeded, every call is
+// refused with CodeInternal. The error says which argument makes no sense.
 func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) (connect.Interceptor, error) {
+	return NewServiceInterceptor(l, rules, nil, opts...)
+}
+
+// NewServiceInterceptor is [NewInterceptor] for the handlers of one service, which may be a
+// [grpclock.KeyProvider]: connect-go does not show the service to an interceptor.
+func NewServiceInterceptor(l locker.Locker, rules *grpclock.Rules, service any, opts ...grpclock.Option) (connect.Interceptor, error) {
+	opts = append(slices.Clip(opts), grpclock.WithBoundRules())
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connectlock: %w", err)
@@ -38,7 +46,7 @@ func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Opt
 	if err != nil {
 		return nil, fmt.Errorf("connectlock: %w", err)
 	}
-	return &interceptor{unary: unary, stream: stream}, nil
+	return &interceptor{service: service, unary: unary, stream: stream}, nil
 }
 
 // Services are what Rules.Bind checks, for servers of connect-go: services by their full names,
@@ -76,8 +84,9 @@ func (s ServiceInfo) GetServiceInfo() map[string]grpc.ServiceInfo {
 
 // interceptor runs connect's handlers inside of grpclock's interceptors.
 type interceptor struct {
-	unary  grpc.UnaryServerInterceptor
-	stream grpc.StreamServerInterceptor
+	service any // may be nil
+	unary   grpc.UnaryServerInterceptor
+	stream  grpc.StreamServerInterceptor
 }
 
 var _ connect.Interceptor = (*interceptor)(nil)
@@ -90,7 +99,7 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		t := newTransport(req.Spec().Procedure)
 		var resp connect.AnyResponse
-		message, err := i.unary(incoming(ctx, req.Header(), req.Peer(), t), req.Any(), t.unaryInfo(), func(ctx context.Context, _ any) (any, error) {
+		message, err := i.unary(incoming(ctx, req.Header(), req.Peer(), t), req.Any(), t.unaryInfo(i.service), func(ctx context.Context, _ any) (any, error) {
 			var err error
 			if resp, err = next(ctx, req); err != nil {
 				return nil, &handled{err}
@@ -118,7 +127,7 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		t := newTransport(conn.Spec().Procedure)
 		ss := &serverStream{ctx: incoming(ctx, conn.RequestHeader(), conn.Peer(), t), conn: conn}
-		err := i.stream(nil, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
+		err := i.stream(i.service, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
 			return next(guarded.Context(), &guardedConn{conn, guarded})
 		})
 		t.writeTo(conn.ResponseHeader(), conn.ResponseTrailer())

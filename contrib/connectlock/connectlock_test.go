@@ -3,9 +3,12 @@ package connectlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -269,6 +272,103 @@ func TestMistakesAreFoundAtTheStart(t *testing.T) {
 		err := rules.Bind(connectlock.Services(name))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAServerWhoseRulesAreNotBoundRefusesEveryCall(t *testing.T) {
+	locks, err := connectlock.NewInterceptor(lockertest.NewLocker(t, lockertest.NewMemory()), grpclock.FromDescriptors())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(shop.Shop_Place_FullMethodName, connect.NewUnaryHandler(shop.Shop_Place_FullMethodName, place, connect.WithInterceptors(locks)))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	_, err = client(server, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+	want(t, err, connect.CodeInternal, grpclock.ReasonMisconfigured)
+}
+
+// provider says itself under which lock its calls run.
+type provider struct{}
+
+func (provider) LockKey(_ context.Context, _ string, req any) (locker.Rule, error) {
+	return locker.Rule{Key: "provided:" + req.(*shop.Order).GetOrderId()}, nil
+}
+
+func TestAServiceThatProvidesKeysIsAsked(t *testing.T) {
+	rules := grpclock.FromProviders()
+	locks, err := connectlock.NewServiceInterceptor(lockertest.NewLocker(t, lockertest.NewMemory()), rules, provider{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rules.Bind(connectlock.Services(theShop)); err != nil {
+		t.Fatal(err)
+	}
+	watch := func(ctx context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
+		return s.Send(receipt(ctx))
+	}
+	mux := http.NewServeMux()
+	mux.Handle(shop.Shop_Place_FullMethodName, connect.NewUnaryHandler(shop.Shop_Place_FullMethodName, place, connect.WithInterceptors(locks)))
+	mux.Handle(shop.Shop_Watch_FullMethodName, connect.NewServerStreamHandler(shop.Shop_Watch_FullMethodName, watch, connect.WithInterceptors(locks)))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	order := connect.NewRequest(&shop.Order{OrderId: "42"})
+	if r, err := client(server, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), order); err != nil || r.Msg.GetKey() != "provided:42" {
+		t.Errorf("a unary call: %v, %v", r, err)
+	}
+	s, err := client(server, shop.Shop_Watch_FullMethodName).CallServerStream(t.Context(), order)
+	if err != nil || !s.Receive() || s.Msg().GetKey() != "provided:42" {
+		t.Errorf("a stream: %v, %v", err, s.Err())
+	}
+	_ = s.Close()
+}
+
+// Clients leave at random moments, also while their lock is being taken. Nothing stays.
+func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
+	store := lockertest.NewMemory()
+	s := serve(t, lockertest.NewLocker(t, store), handlers{
+		watch: func(ctx context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
+			for ctx.Err() == nil {
+				if err := s.Send(receipt(ctx)); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		},
+		fill: func(_ context.Context, s *connect.ClientStream[shop.Order]) (*connect.Response[shop.Receipt], error) {
+			for s.Receive() {
+			}
+			return connect.NewResponse(&shop.Receipt{}), s.Err()
+		},
+	}, grpclock.FromDescriptors())
+	watch, fill := client(s, shop.Shop_Watch_FullMethodName), client(s, shop.Shop_Fill_FullMethodName)
+	var all sync.WaitGroup
+	for worker := range 10 {
+		all.Go(func() {
+			for i := range 30 {
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
+				order := &shop.Order{OrderId: fmt.Sprint(i % 7)} // some wait for each other
+				if worker%2 == 0 {
+					if w, err := watch.CallServerStream(ctx, connect.NewRequest(order)); err == nil {
+						for w.Receive() {
+						}
+						_ = w.Close()
+					}
+				} else {
+					f := fill.CallClientStream(ctx)
+					_ = f.Send(order) // fails when the time is over
+					<-ctx.Done()
+					_, _ = f.CloseAndReceive()
+				}
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	for deadline := time.Now().Add(time.Minute); store.Len() != 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d locks are left", store.Len())
 		}
 	}
 }

@@ -15,8 +15,7 @@
 // for a header, the first value counts in a key.
 //
 // Handlers read headers as they always do. grpc.SetHeader and metadata.FromIncomingContext work in
-// them as well. A grpclock.KeyProvider is not found, because connect-go does not show the service
-// to an interceptor: use rules, or grpclock.KeyOf.
+// them as well. A service that is a grpclock.KeyProvider is given to [NewServiceInterceptor].
 //
 // The Connect protocol lets a client send a unary request as a GET, without a body: the request is
 // the message in the URL, and is guarded in the same way.

@@ -57,8 +57,8 @@ func (t *transport) writeTo(head, trail http.Header) {
 	header(trail, t.trailer)
 }
 
-func (t *transport) unaryInfo() *grpc.UnaryServerInfo {
-	return &grpc.UnaryServerInfo{FullMethod: t.procedure}
+func (t *transport) unaryInfo(service any) *grpc.UnaryServerInfo {
+	return &grpc.UnaryServerInfo{Server: service, FullMethod: t.procedure}
 }
 
 func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
