@@ -215,6 +215,23 @@ func TestRulesGuardEchosRoutes(t *testing.T) {
 	}
 }
 
+// A basket locks each of its articles, all or none.
+func TestABasketLocksEachOfItsArticles(t *testing.T) {
+	store := lockertest.NewMemory()
+	server := serve(t, echolock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
+		func(c echo.Context) error {
+			return c.JSON(http.StatusOK, len(locker.LeasesFromContext(c.Request().Context())))
+		})
+	const basket = `{"items":[{"sku":"pen"},{"sku":"ink"},{"sku":"cup"}]}`
+	if code, body, _ := send(t, server, "/orders/1", basket); code != 200 || strings.TrimSpace(body) != "3" {
+		t.Errorf("%d %s", code, body)
+	}
+	store.Occupy("stock:cup", 0)
+	if code, body, _ := send(t, server, "/orders/1", basket); code != 409 || store.Len() != 1 {
+		t.Errorf("%d %s, %d leases", code, body, store.Len())
+	}
+}
+
 func TestMistakesPanic(t *testing.T) {
 	defer func() {
 		if p, _ := recover().(string); !strings.Contains(p, "echolock: New: the Locker is nil") {

@@ -15,6 +15,7 @@ require (
 	github.com/bsm/redislock v0.9.4
 	github.com/gin-contrib/timeout v1.2.0
 	github.com/gin-gonic/gin v1.12.0
+	github.com/go-chi/chi/v5 v5.5.0
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/hibiken/asynq v0.26.0
