@@ -4,10 +4,10 @@
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. The context
 // of the handler's request ends, with a cause, the moment the lock is lost; [FromContext] finds the
-// lease in it, and its fence. The lock is given up when the handler returns or panics, whatever
-// became of the client.
+// lease in it, and its fence. The lock is released when the handler returns or panics, also if the
+// client has left.
 //
-// It is httplock, the same for net/http, in Gin's clothes: what is said there holds here.
+// It is httplock for Gin. The documentation of httplock holds here, too.
 //
 // [FromRules] guards many routes by one table, in Go or in YAML, and finds routes and parameters
 // that do not exist when the program starts. [Idempotency] remembers responses, so that a request
@@ -26,7 +26,7 @@
 //	{value.user}        what an earlier middleware has put into Gin's context by Set
 //	{claim.sub}         what authentication found out, see WithClaims
 //	{body.items.*.sku}  one key for each element; all of them are locked together
-//	{body.items.0.sku}  a member of the body's JSON; the body stays readable, for every way of binding
+//	{body.items.0.sku}  a member of the body's JSON; every way of binding still works
 //	{name}              what a function of yours returns, see WithPart
 //
 // Of several values the first counts, as with Gin's own methods. A part that ends with |hmac, such
@@ -38,32 +38,32 @@
 // A request that does not get its lock is answered with application/problem+json (RFC 9457). Its
 // code says why:
 //
-//	lock-busy               409  somebody else holds the lock and the wait is over, with Retry-After (see WithStatus)
-//	too-many-waiters        429  locker.WithMaxWaiters is reached, with Retry-After
+//	lock-busy               409  another request holds the lock; Retry-After (WithStatus)
+//	too-many-waiters        429  locker.WithMaxWaiters is reached; Retry-After
 //	already-done            409  Rule.Once: the work was done before
 //	invalid-key             400  a part of the key is missing, or the key is not allowed
 //	body-too-large          413  the body is larger than WithMaxBody
-//	unsupported-media-type  415  the key reads the body, and the body is not JSON; see WithBodyTypes
+//	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
 //	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
-//	delegation-invalid      400  WithDelegation: what the caller showed cannot be read
-//	delegation-refused      412  WithDelegation: the caller's lock is over, or was not delegated for this key
-//	lock-unavailable        503  the lock server cannot be asked, with Retry-After: without the lock nothing runs (see WithFailOpen)
-//	lock-closed             503  the Locker was closed, because this process stops, with Retry-After
-//	lock-lost               503  the lock ended before the handler did: what the handler did may have been overtaken
-//	lock-misconfigured      500  the Locker, or the route, cannot do what the middleware was told
+//	delegation-invalid      400  WithDelegation: the delegation cannot be read
+//	delegation-refused      412  WithDelegation: the delegated lease is over, or another's
+//	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
+//	lock-closed             503  the Locker was closed, this process stops; Retry-After
+//	lock-lost               503  the lock ended before the handler did
+//	lock-misconfigured      500  the Locker or the route does not fit the options
 //	response-too-large      500  WithBufferedResponse: the response cannot be held back
-//	client-gone             499  nothing is written: the client gave up while it waited. The status is for the access log
+//	client-gone             499  the client left while it waited; for the access log
 //
-// A handler that has written its reply before it turned out that the lock was lost cannot be
-// answered for, unless its response is held back, [WithBufferedResponse]. That, and whatever else
-// an operator should know, is told to c.Error, as a private error; a busy lock is not. [Outcome]
-// tells a logger which Problem there was. None of these ever shows the key.
+// A lost lock replaces the reply only if the handler has not begun it. [WithBufferedResponse] holds
+// the reply back until then. c.Error gets each failure that an operator should know, as a private
+// error; a busy lock is none. [Outcome] returns the Problem, for loggers. None of them shows the
+// key.
 //
 // # Order
 //
 // Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock: then a
-// panic finds the lock released, the wait shows up in the trace, and nobody waits who may not. A
+// panic arrives after the release, the wait is in the trace, and no unauthorised client waits. A
 // time-out that ends the request's context bounds the wait as well. gin-contrib/timeout does not
 // end it: it answers, and leaves the handler running with a Gin context that may serve another
 // request by then.

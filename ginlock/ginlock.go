@@ -38,9 +38,8 @@ func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Op
 }
 
 // FromContext returns the lease under which c's handler runs: the innermost one that is not the
-// lease of
-// [Idempotency]; see [httplock.FromContext]. There is none with [WithFailOpen] while the lock
-// server is away.
+// lease of [Idempotency]; see [httplock.FromContext]. There is none with
+// [WithFailOpen] while the lock server does not answer.
 //
 // A handler that passes c itself as a context to its work is not ended by a loss, unless the
 // engine's ContextWithFallback is set. Pass c.Request.Context().

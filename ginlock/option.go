@@ -96,8 +96,7 @@ func WithKeys(keys ...Key) Option { return httplock.WithKeys(keys...) }
 // [httplock.WithStreamedBody].
 func WithStreamedBody() Option { return httplock.WithStreamedBody() }
 
-// WithStallTimeout sets for how long a handler that holds the lock may be blocked by its client;
-// see
+// WithStallTimeout sets for how long the client may block a handler that holds the lock; see
 // [httplock.WithStallTimeout]. Default: 30 s.
 func WithStallTimeout(d time.Duration) Option { return httplock.WithStallTimeout(d) }
 

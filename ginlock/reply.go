@@ -48,8 +48,8 @@ func Outcome(c *gin.Context) (*Problem, bool) {
 	return problem, ok
 }
 
-// observe tells c.Error what an operator should know. A busy lock is not reported: loggers and
-// traces take whatever is there for a failure.
+// observe adds what an operator should know to c.Error. A busy lock is not added, because loggers
+// and traces take every such error for a failure.
 func observe(r *http.Request, p *Problem) {
 	v := visitOf(r)
 	v.problem = p

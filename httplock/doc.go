@@ -6,8 +6,8 @@
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. The context
 // of the handler's request ends, with a cause, the moment the lock is lost; [FromContext] finds the
-// lease in it, and its fence. The lock is given up when the handler returns or panics, whatever
-// became of the client.
+// lease in it, and its fence. The lock is released when the handler returns or panics, also if the
+// client has left.
 //
 // [FromRules] guards many routes by one table, [Idempotency] remembers responses, so that a request
 // which comes again is answered and not run again.
@@ -37,26 +37,26 @@
 // A request that does not get its lock is answered with application/problem+json (RFC 9457). Its
 // code says why:
 //
-//	lock-busy               409  somebody else holds the lock and the wait is over, with Retry-After (see WithStatus)
-//	too-many-waiters        429  locker.WithMaxWaiters is reached, with Retry-After
+//	lock-busy               409  another request holds the lock; Retry-After (WithStatus)
+//	too-many-waiters        429  locker.WithMaxWaiters is reached; Retry-After
 //	already-done            409  Rule.Once: the work was done before
 //	invalid-key             400  a part of the key is missing, or the key is not allowed
 //	body-too-large          413  the body is larger than WithMaxBody
-//	unsupported-media-type  415  the key reads the body, and the body is not JSON; see WithBodyTypes
+//	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
 //	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
-//	delegation-invalid      400  WithDelegation: what the caller showed cannot be read
-//	delegation-refused      412  WithDelegation: the caller's lock is over, or was not delegated for this key
-//	lock-unavailable        503  the lock server cannot be asked, with Retry-After: without the lock nothing runs (see WithFailOpen)
-//	lock-closed             503  the Locker was closed, because this process stops, with Retry-After
-//	lock-lost               503  the lock ended before the handler did: what the handler did may have been overtaken
-//	lock-misconfigured      500  the Locker, or the route, cannot do what the middleware was told
+//	delegation-invalid      400  WithDelegation: the delegation cannot be read
+//	delegation-refused      412  WithDelegation: the delegated lease is over, or another's
+//	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
+//	lock-closed             503  the Locker was closed, this process stops; Retry-After
+//	lock-lost               503  the lock ended before the handler did
+//	lock-misconfigured      500  the Locker or the route does not fit the options
 //	response-too-large      500  WithBufferedResponse: the response cannot be held back
-//	client-gone             499  nothing is written: the client gave up while it waited. The status is for the access log
+//	client-gone             499  the client left while it waited; for the access log
 //
-// A handler that has written its reply before it turned out that the lock was lost cannot be
-// answered for, unless its response is held back, [WithBufferedResponse]. [WithObserve] tells a
-// logger which Problem there was. None of these ever shows the key.
+// A lost lock replaces the reply only if the handler has not begun it. [WithBufferedResponse] holds
+// the reply back until then. [WithObserve] receives each Problem, for loggers. None of them shows
+// the key.
 //
 // # Slow clients
 //

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A breaker remembers an outage of the lock server, so that with [WithFailOpen] only few requests
-// wait for a server that does not answer.
+// A breaker remembers an outage of the lock server, so that few requests of [WithFailOpen] wait for
+// a server that does not answer.
 type breaker struct {
 	mu      sync.Mutex
 	open    time.Time     // until then nobody asks the server

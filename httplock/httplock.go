@@ -376,8 +376,7 @@ func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
 }
 
 // FromContext returns the lease under which r is handled: the innermost one that is not the lease
-// of
-// [Idempotency]. Where a request has locked several keys, it is the lease whose key sorts last;
+// of [Idempotency]. Where a request has locked several keys, it is the lease whose key sorts last;
 // locker.LeasesFromContext returns all of them. Without another lock it is the lease of
 // Idempotency.
 func FromContext(r *http.Request) (*locker.Lease, bool) {

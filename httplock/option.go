@@ -143,8 +143,8 @@ func WithStatus(code int) Option { return func(c *config) { c.status = code } }
 func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true } }
 
 // WithFailOpen runs requests without a lock while the lock server cannot be asked. Then nothing
-// excludes two of them: choose it where a double is a nuisance and an outage is worse. The Problem
-// is told to WithObserve all the same. Default: such requests are answered 503.
+// excludes two of them: choose it where a double is a nuisance and an outage is worse. WithObserve
+// receives the Problem all the same. Default: such requests are answered 503.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed
@@ -160,7 +160,7 @@ func WithBufferedResponse(most int) Option {
 	}
 }
 
-// WithDelegation lets a request join the lease of its caller, which shows a delegation of it: see
+// WithDelegation lets a request that carries a delegation join the lease of its caller: see
 // package delegate, whose options are those that the caller uses, and whose Transport sends it.
 // Take this for services that only your own services can reach. Of several middlewares around a
 // handler, give it to the outermost as well. Default: a delegation that comes with a request is
@@ -208,7 +208,7 @@ func WithValues(value func(r *http.Request, name string) any) Option {
 	}
 }
 
-// WithParams sets how {param.NAME} is read, for routers that do not tell http.Request.PathValue.
+// WithParams sets how {param.NAME} is read, for routers that do not set http.Request.PathValue.
 // declared is false where the route has no such parameter. Default: PathValue, as ServeMux and chi
 // set it.
 func WithParams(param func(r *http.Request, name string) (value string, declared bool)) Option {
@@ -219,8 +219,8 @@ func WithParams(param func(r *http.Request, name string) (value string, declared
 	}
 }
 
-// WithClientIP sets how {ip} is read, behind proxies that say for whom they ask. Default: the host
-// of http.Request.RemoteAddr.
+// WithClientIP sets how {ip} is read, behind proxies that name their client in a header.
+// Default: the host of http.Request.RemoteAddr.
 func WithClientIP(ip func(r *http.Request) string) Option {
 	return func(c *config) {
 		if !c.refuse(ip == nil, "WithClientIP(nil); leave it out to use the address of the connection") {

@@ -211,7 +211,7 @@ func (m *middleware) spoiled(out response, r *http.Request, err error) {
 	}
 }
 
-// answer tells the client, if nothing was written yet, and whoever else should know.
+// answer reports the Problem, and sends it to the client if no reply has begun.
 func (m *middleware) answer(out response, r *http.Request, with reply, err error) {
 	p := with.problem(err)
 	m.report(r, p)
