@@ -41,6 +41,8 @@ type acquisition struct {
 	turn   chan turn // ends the wait in the cohort; made when it begins
 	leads  bool      // the cohort waits until this one gets a hold or abdicates
 
+	recalled *departure // whose hold is taken over; nil: none
+
 	calls     int
 	rounds    int           // round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
@@ -110,6 +112,9 @@ func (a *acquisition) run() (lease *Lease, err error) {
 
 // start sends the first question.
 func (a *acquisition) start() (*Lease, error) {
+	if err := a.afterRelease(); err != nil {
+		return nil, err
+	}
 	if a.rule.Mode == Shared {
 		if err := a.subscribeFirst(); err != nil {
 			return nil, err

@@ -180,7 +180,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	f.hold = hold{
 		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: since, taken: now, //nolint:gosec // at most WithHandoffs
 
-		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort,
+		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, contended: !a.busySince.IsZero() || handed > 0,
 		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {

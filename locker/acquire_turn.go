@@ -28,7 +28,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		if a.leads || a.rule.Wait == NoWait {
 			return a.start()
 		}
-		if a.engine.cfg.queue {
+		if a.engine.cfg.queue && a.recalled == nil {
 			a.engine.post.warm(a.key())
 		}
 		turn, err := a.turnComes()
@@ -40,7 +40,12 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		case turn.hold == nil:
 			return a.succeed(turn)
 		}
-		a.busySince = a.began
+		if d := a.recalled; d != nil {
+			a.recalled = nil
+			d.end(nil, 0)
+		} else {
+			a.busySince = a.began
+		}
 		if l := a.takeOver(turn); l != nil {
 			return l, nil
 		}

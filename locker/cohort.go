@@ -58,6 +58,8 @@ type cohorts struct {
 	active map[terms]*cohort
 	spare  []*cohort        // to be used again
 	phases map[string]*hold // of readers, by their tokens
+
+	leaving map[string]*departure // by key; nil until there is one
 }
 
 func (cs *cohorts) init(e *Engine) {
@@ -95,7 +97,9 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		}
 		c.terms = t
 		cs.active[t] = c
-		a.cohort, a.leads = c, true
+		if !cs.takeBack(a, c) {
+			a.cohort, a.leads = c, true
+		}
 		return true
 	}
 	if a.rule.Wait == NoWait {

@@ -38,6 +38,8 @@ type Engine struct {
 	acquires calls.Tasks // calls of Acquire
 	runs     calls.Tasks // Run's functions
 
+	departures departures // releases in the background
+
 	examine    sync.Once
 	closing    chan struct{} // closed when Close begins
 	closed     chan struct{} // closed when it has ended
@@ -77,6 +79,9 @@ func newEngine(s Store, cfg config) *Engine {
 	} else {
 		e.foreign = calls.NewForeign(&e.calls, cfg.undoEnded)
 		e.steps = e.foreign
+	}
+	if cfg.background {
+		e.departures.steps, _ = e.steps.(calls.Releases)
 	}
 	e.cohorts.init(e)
 	e.post.init(e)
@@ -253,6 +258,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	if ran := e.runs.Wait(ctx); err == nil {
 		err = ran
+	}
+	if departed := e.departures.tasks.Wait(ctx); err == nil {
+		err = departed
 	}
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {

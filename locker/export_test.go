@@ -33,3 +33,10 @@ func Suspend(e *Engine, d time.Duration) {
 	defer e.keeper.mu.Unlock()
 	e.keeper.clocks.set += d
 }
+
+// NewWithBackgroundRelease is New with WithBackgroundRelease, for a Store of tests.
+func NewWithBackgroundRelease(s Store, opts ...Option) (*Engine, error) {
+	cfg, err := configure(opts, Option.set)
+	cfg.background = true
+	return newEngine(s, cfg), err
+}

@@ -62,23 +62,36 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 func (k *keeper) pass(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !h.sound() || h.joinable || h.claim.Fence != 0 { // it was delegated, or is being downgraded
+	if !h.sound() || !h.isPassable() {
 		return false
 	}
-	if h.lease = nil; !h.adaptive {
-		h.each = h.ttl
-	}
+	h.freeForNext()
 	return true
 }
 
-// sound reports whether a hold is worth handing over or sharing. The keeper's mutex is held.
-func (h *hold) sound() bool {
+// isPassable is false for a hold that was delegated, or is being downgraded; the keeper's mutex is
+// held.
+func (h *hold) isPassable() bool { return !h.joinable && h.claim.Fence == 0 }
+
+// freeForNext makes the hold that of the next Lease; the keeper's mutex is held.
+func (h *hold) freeForNext() {
+	if h.lease = nil; !h.adaptive {
+		h.each = h.ttl
+	}
+}
+
+// sound reports whether a hold is worth handing over or sharing; the keeper's mutex is held.
+func (h *hold) sound() bool { return h.index > 0 && h.lasts() }
+
+// lasts says whether a hold has enough of its time left, and was renewed as it should be; the
+// keeper's mutex is held.
+func (h *hold) lasts() bool {
 	whole := h.ttl
 	if h.handed > 0 {
 		whole = h.handed
 	}
 	extended := h.longest > h.ttl && !h.adaptive
-	return h.index > 0 && h.failure == nil && !extended && h.deadline.until(instantOf(time.Now())) >= whole/2
+	return h.failure == nil && !extended && h.deadline.until(instantOf(time.Now())) >= whole/2
 }
 
 // attach makes lease a user of a hold that was handed over or is shared. It returns false if the

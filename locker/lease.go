@@ -35,6 +35,7 @@ type Lease struct {
 	cancels []context.CancelCauseFunc // of the contexts derived from this lease
 	own     context.Context           // made by the first call of Context
 
+	awaits    bool          // AwaitRelease was called
 	releasing bool          // Release was called
 	done      bool          // and has returned
 	released  error         // what Release returned

@@ -23,6 +23,8 @@ type hold struct {
 	unclear bool          // an acquire of token is unanswered, so the release must undo it
 	posted  bool          // a message about token may still come
 
+	contended bool // its acquire had to wait
+
 	// Guarded by the cohorts' mutex:
 	cohort *cohort // whose callers may get it by hand-off; nil: none
 	used   int32   // fences of the block that were given out

@@ -20,19 +20,23 @@ const releaseWithin = 2 * time.Second
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
 // there is no answer.
-func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false) }
+func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false, false) }
 
 // Complete is Release after success. With Rule.Once, the same step on the server marks the work as
 // done. Without Once it is Release.
-func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true) }
+func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
-func (l *Lease) release(ctx context.Context, complete bool) error {
+// release gives the lock up. beside: the answer need not be awaited, if the Locker has that option.
+func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	if !l.beginRelease() {
 		return l.released
 	}
 	defer l.endRelease()
 
 	ctx, end := l.config().observe(context.WithoutCancel(ctx), OpRelease, l.rule)
+	if beside && l.leave(ctx, end) {
+		return nil
+	}
 	calls := 0
 	if err := l.giveUp(ctx, complete, &calls); err != nil {
 		l.released = l.wrap(OpRelease, err)

@@ -29,6 +29,7 @@ type config struct {
 	refuseEarly   bool
 
 	nodeTimeout time.Duration
+	background  bool
 
 	adaptive    *adaptiveBackoff
 	adaptiveTTL bounds

@@ -50,7 +50,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	}()
 	for _, l := range leases {
 		if !l.engine.runs.Enter() { // Close came between the grant and this call
-			_ = releaseAll(ctx, leases, false)
+			_ = releaseAll(ctx, leases, false, false)
 			return &Error{Op: OpAcquire, Key: l.rule.Key, Err: ErrClosed}
 		}
 		entered++
@@ -58,7 +58,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	returned := false
 	defer func() {
 		if !returned { // fn panicked or called runtime.Goexit; either goes on after the release
-			_ = releaseAll(ctx, leases, false)
+			_ = releaseAll(ctx, leases, false, false)
 		}
 	}()
 	err = fn(within(leases))
@@ -85,7 +85,7 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	if err != nil {
 		all = append(all, err)
 	}
-	for i, released := range releaseAll(ctx, leases, complete) {
+	for i, released := range releaseAll(ctx, leases, complete, true) {
 		if endedEarly(released) || complete && leases[i].rule.Once > 0 && released != nil {
 			all = append(all, released)
 		}
@@ -97,17 +97,17 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 }
 
 // releaseAll releases or completes all leases at the same time, so that a server that does not
-// answer delays the caller only once.
-func releaseAll(ctx context.Context, leases []*Lease, complete bool) []error {
+// answer delays the caller only once. beside: the answers need not be awaited.
+func releaseAll(ctx context.Context, leases []*Lease, complete, beside bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup
 	for i, l := range leases {
 		if i > 0 {
-			others.Go(func() { errs[i] = l.release(ctx, complete) })
+			others.Go(func() { errs[i] = l.release(ctx, complete, beside) })
 		}
 	}
 	if len(leases) > 0 {
-		errs[0] = leases[0].release(ctx, complete)
+		errs[0] = leases[0].release(ctx, complete, beside)
 	}
 	others.Wait()
 	return errs
@@ -196,7 +196,7 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 			for _, l := range g.leases {
 				l.keepNothing()
 			}
-			_ = releaseAll(ctx, g.leases, false)
+			_ = releaseAll(ctx, g.leases, false, false)
 		}
 	}()
 	if err := collect(g); err != nil {

@@ -37,7 +37,11 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	committed := false
 	transact := func(ctx context.Context) error {
 		leases := locker.LeasesFromContext(ctx)
-		err := c.transact(ctx, sorted(leases[:len(leases)-len(outer)]))
+		leases = leases[:len(leases)-len(outer)]
+		for _, l := range leases {
+			l.AwaitRelease() // Do reports what became of the lock
+		}
+		err := c.transact(ctx, sorted(leases))
 		committed = err == nil
 		return err
 	}
@@ -102,6 +106,7 @@ func within(ctx context.Context, keys []string, makeCall func([]term) (*call, er
 	}
 	terms := make([]term, len(leases))
 	for i, l := range leases {
+		l.AwaitRelease()
 		terms[i] = term{l.Key(), l.Mode()}
 	}
 	c, err := makeCall(terms)

@@ -44,7 +44,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 		defer local.Close()
 		addr = local.Addr()
 	}
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 	defer client.Close()
 	if err := client.Ping(ctx).Err(); err != nil {
 		return fmt.Errorf("no Redis answers at %s: %w", addr, err)

@@ -28,7 +28,7 @@ func tour(out io.Writer) error {
 		return err
 	}
 	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
 
 	paying, paid := make(chan struct{}), make(chan struct{})

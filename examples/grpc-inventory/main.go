@@ -36,6 +36,7 @@ func run(ctx context.Context, out io.Writer, url string) error {
 	if err != nil {
 		return err
 	}
+	options.ContextTimeoutEnabled = true
 	client := redis.NewClient(options)
 	defer func() { _ = client.Close() }()
 

@@ -12,7 +12,11 @@ import (
 )
 
 func main() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	client := redis.NewClient(&redis.Options{
+		Addr:                  "localhost:6379",
+		ContextTimeoutEnabled: true, // so a lone lock needs no change of goroutine
+	})
+	l, err := locker.NewSingle(client)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
 	folder, err := os.MkdirTemp("", "sql-outbox")
 	if err != nil {

@@ -45,6 +45,7 @@ func run(ctx context.Context, dsn, url string) error {
 	if err != nil {
 		return err
 	}
+	options.ContextTimeoutEnabled = true
 	l, err := locker.NewSingle(redis.NewClient(options))
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func tour(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
 	folder, err := os.MkdirTemp("", "sql-transfer")
 	if err != nil {

@@ -19,7 +19,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}), locker.WithObserver(observer))
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true}), locker.WithObserver(observer))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -38,6 +38,29 @@ type Steps interface {
 	Undo(ch Chore)
 }
 
+// Releases are Steps that can make a release that nobody waits for.
+type Releases interface {
+	// Prompt reports whether the server of a key has lately answered soon.
+	Prompt(key string) bool
+
+	// ReleaseBeside releases a lease. told is called once with the answer, unless recall has
+	// returned true: then the release was not sent, and never will be. told must not wait for
+	// anything.
+	ReleaseBeside(ctx context.Context, c store.Claim, when When, told func(store.Grant, error)) (recall func() bool)
+}
+
+// When says when a release is sent that nobody waits for.
+type When uint8
+
+const (
+	// WithOthers: together with the next calls to the server, or 1 ms later by itself.
+	WithOthers When = iota
+	// Soon: with the next flight.
+	Soon
+	// AtOnce: as a release that somebody waits for. The answer may be there at once.
+	AtOnce
+)
+
 // Joins begins the questions of a store.Joiner.
 type Joins interface {
 	// BeginJoin is Join. told is called once, and must not wait for anything.

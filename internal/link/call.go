@@ -93,6 +93,10 @@ func (c *Call) Leave() (sent bool) {
 	}
 }
 
+// Recall takes back a call that was not sent, which is never sent or answered then. It is false
+// when the call was perhaps sent.
+func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
+
 // hand makes a fresh call one that is listed.
 func (c *Call) hand(ctx context.Context, now time.Time) {
 	c.values, c.sent = ctx, now

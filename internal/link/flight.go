@@ -115,13 +115,18 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, heard bool) {
 	}
 	p := f.lane.pipe.Pipeline()
 	sent := make([]once, len(calls))
-	known := map[*Script]bool{}
+	var known map[*Script]bool
+	if how == firstInFull {
+		known = make(map[*Script]bool)
+	}
 	for i, c := range calls {
 		if c.asking {
 			_ = p.Process(ctx, redis.NewCmd(ctx, "asking")) // commands are only kept until Exec
 		}
 		sent[i] = c.command(ctx, how == inFull || how == firstInFull && c.Script != nil && !known[c.Script])
-		known[c.Script] = how == firstInFull
+		if known != nil {
+			known[c.Script] = true
+		}
 		_ = p.Process(ctx, sent[i])
 	}
 	var wait once

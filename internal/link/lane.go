@@ -6,6 +6,8 @@ const (
 	mostCalls = 128      // of a flight
 	mostBytes = 32 << 10 // of a flight, about
 	undoCalls = 16       // that every flight has room for
+	// laterFor is how long a call that nobody waits for is kept for the next flight or direct call.
+	laterFor = time.Millisecond
 )
 
 // lane is a list and the flights that empty it. All is guarded by the link's mutex.
@@ -16,13 +18,17 @@ type lane struct {
 	slots slots
 
 	queues [classes][]*Call
-	n      int // in all queues
-	flying int // flights under way, without those that hang
-	usual  int // so many flights begin at once
-	most   int // so many go round those that take long
+	n      int     // in all queues
+	later  []*Call // calls that nobody waits for: they travel with others
+	flying int     // flights under way, without those that hang
+	usual  int     // so many flights begin at once
+	most   int     // so many go round those that take long
 
 	timer *time.Timer // for the next flight that goes round
 	armed bool
+
+	delay   *time.Timer // for what is later
+	delayed bool
 }
 
 // begin starts one flight with what is listed, if anything is.
@@ -66,6 +72,72 @@ func (l *lane) round() {
 	l.goRound(next)
 }
 
+// putOff lists a call that travels with others. When there are no others, a flight begins after
+// laterFor.
+func (l *lane) putOff(c *Call) {
+	l.later = append(l.later, c)
+	if l.delayed {
+		return
+	}
+	l.delayed = true
+	if l.delay == nil {
+		l.delay = time.AfterFunc(laterFor, l.goNow)
+	} else {
+		l.delay.Reset(laterFor)
+	}
+}
+
+// goNow begins a flight for calls that have met no others.
+func (l *lane) goNow() {
+	k := l.link
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.delayed = len(l.later) > 0; !l.delayed {
+		return
+	}
+	now := time.Now()
+	if rest := laterFor - now.Sub(l.later[0].sent); rest > 0 {
+		l.delay.Reset(rest)
+		return
+	}
+	l.delayed = false
+	l.listLater()
+	if l.flying < l.usual {
+		l.begin(now)
+	} else {
+		l.goRound(l.oldest().Add(promptWithin))
+	}
+}
+
+// listLater makes the next flight take what is later.
+func (l *lane) listLater() {
+	if len(l.later) == 0 {
+		return
+	}
+	l.queues[Release] = append(l.queues[Release], l.later...)
+	l.n += len(l.later)
+	clear(l.later)
+	l.later = l.later[:0]
+}
+
+// along takes the calls that a direct call takes along.
+func (l *lane) along() []*Call {
+	if len(l.later) == 0 {
+		return nil
+	}
+	n := min(len(l.later), mostCalls-1)
+	calls := make([]*Call, 0, n+1)
+	for _, c := range l.later[:n] {
+		if c.take() { // otherwise it was recalled
+			calls = append(calls, c)
+		}
+	}
+	rest := copy(l.later, l.later[n:])
+	clear(l.later[rest:])
+	l.later = l.later[:rest]
+	return calls
+}
+
 // oldest is when the call was listed that has waited for longest.
 func (l *lane) oldest() time.Time {
 	var first time.Time
@@ -79,6 +151,7 @@ func (l *lane) oldest() time.Time {
 
 // batch takes the calls of the next flight: the most urgent first, and of each class the oldest.
 func (l *lane) batch(into []*Call) []*Call {
+	l.listLater()
 	most, room := mostCalls, mostBytes
 	if l.pipe == nil {
 		most = 1
@@ -142,6 +215,7 @@ func (l *link) goOn() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {
 		if l.hung >= l.most {
+			lane.listLater()
 			for class, q := range lane.queues {
 				refused = append(refused, q...)
 				lane.queues[class] = nil
@@ -155,11 +229,14 @@ func (l *link) goOn() (refused []*Call) {
 	return refused
 }
 
-func (l *lane) idle() bool { return l.n == 0 && l.flying == 0 }
+func (l *lane) idle() bool { return l.n == 0 && len(l.later) == 0 && l.flying == 0 }
 
 func (l *lane) end() {
 	if l.timer != nil {
 		l.timer.Stop()
+	}
+	if l.delay != nil {
+		l.delay.Stop()
 	}
 	l.slots.leave()
 }

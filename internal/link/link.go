@@ -76,6 +76,21 @@ func newLink(owner *Links, c Client) *link {
 	return l
 }
 
+// CallsByGoroutine reports whether calls through a client change goroutines only because its
+// options do not bound them.
+func CallsByGoroutine(c Client) bool {
+	switch c := c.(type) { // by exact type: see the package's comment
+	case *redis.Client:
+		return !bounded(c.Options())
+	case *redis.ClusterClient:
+		o := c.Options()
+		return !bounded(&redis.Options{
+			ContextTimeoutEnabled: o.ContextTimeoutEnabled, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+		})
+	}
+	return false
+}
+
 // bounded says whether the client itself ends a call in time. -1 is what a client makes of -2: it
 // sets no deadlines at all.
 func bounded(o *redis.Options) bool {
@@ -105,6 +120,25 @@ func (l *link) put(c *Call) {
 
 // errGone: the link was forgotten while somebody was about to use it.
 var errGone = errors.New("the link is gone")
+
+// putOff makes a listed call wait for others to travel with.
+func (l *link) putOff(c *Call) {
+	l.mu.Lock()
+	if l.prompt && !l.gone {
+		l.lane(c).putOff(c)
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
+	l.put(c)
+}
+
+// isPrompt reports whether the last answer came soon, and nothing hangs.
+func (l *link) isPrompt() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.prompt && !l.gone
+}
 
 func (l *link) list(c *Call) error {
 	l.mu.Lock()
@@ -137,18 +171,30 @@ func (l *link) tryDirect(c *Call) bool {
 		return false
 	}
 	l.direct = true
-	ctx := l.directs.at(c.sent).with(c.values)
+	slot := l.directs.at(c.sent)
+	along := l.plain.along()
 	l.mu.Unlock()
 	if !c.take() { // only the caller could have left, and it is here
 		panic("latchkit: a call was sent twice")
 	}
 	heard := false
 	defer func() { // also when a hook panics
+		for _, other := range along {
+			other.answer("", ErrNoAnswer)
+		}
 		l.mu.Lock()
 		l.direct = false
 		l.note(time.Since(c.sent), heard)
 		l.mu.Unlock()
 	}()
+	if len(along) > 0 {
+		f := flight{lane: &l.plain, calls: append(along, c), ctx: slot}
+		if heard, _ = f.send(); !heard {
+			l.owner.doubt()
+		}
+		return true
+	}
+	ctx := slot.with(c.values)
 	text, err := l.process(ctx, c, false)
 	if c.unknown(err) {
 		text, err = l.process(ctx, c, true)

@@ -65,6 +65,24 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 	}
 }
 
+// PutOff hands over a call that nobody waits for. It travels with the next flight or direct call to
+// its node; if there is none within 1 ms, it gets a flight. Until then [Call.Recall] takes it back.
+func (ls *Links) PutOff(ctx context.Context, c *Call) {
+	c.hand(ctx, time.Now())
+	if l := ls.find(c); l != nil {
+		l.putOff(c)
+	}
+}
+
+// Prompt reports whether the node of key has lately answered within 20 ms, and nothing hangs there.
+func (ls *Links) Prompt(key string) bool {
+	l := ls.single
+	if l == nil {
+		l = ls.serving(key)
+	}
+	return l != nil && l.isPrompt()
+}
+
 // Do sends the call and waits for its answer, or for the end of ctx.
 func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 	ls.Send(ctx, c)

@@ -61,6 +61,29 @@ func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question 
 	return s.begin(ctx, s.release(c))
 }
 
+// Prompt reports whether the server of a key has lately answered soon.
+func (s Single) Prompt(key string) bool { return s.links.Prompt(key) }
+
+// ReleaseBeside is a release that nobody waits for.
+func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, told func(store.Grant, error)) (recall func() bool) {
+	q := s.release(c)
+	q.Told = func(*link.Call) { told(q.Answer()) }
+	return s.beside(ctx, q, when)
+}
+
+// beside makes a call whose answer is not waited for.
+func (s Single) beside(ctx context.Context, q *question, when calls.When) (recall func() bool) {
+	switch when {
+	case calls.AtOnce:
+		s.links.Send(ctx, &q.Call)
+	case calls.Soon:
+		s.links.Put(ctx, &q.Call)
+	default:
+		s.links.PutOff(ctx, &q.Call)
+	}
+	return q.Recall
+}
+
 // BeginRenew is Renew: each call is answered by itself.
 func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))

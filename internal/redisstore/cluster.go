@@ -126,6 +126,13 @@ func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question
 	return all
 }
 
+// ReleaseBeside is a release that nobody waits for.
+func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, told func(store.Grant, error)) (recall func() bool) {
+	q := s.release(c)
+	q.Told = func(*link.Call) { s.goOn(ctx, q, c, told) }
+	return s.beside(ctx, q, when)
+}
+
 // Undo repeats a release until it is confirmed.
 func (s Cluster) Undo(ch calls.Chore) {
 	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) {

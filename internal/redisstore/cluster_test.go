@@ -34,11 +34,13 @@ func TestTheClientsOfALockerLeadToTheSamePlace(t *testing.T) {
 func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	alone := locktest.SingleStore(cluster.Masters[0].Client(t)).(store.ServerChecker)
+	bounded := func(o *redis.Options) { o.ContextTimeoutEnabled = true }
+	alone := locktest.SingleStore(cluster.Masters[0].Client(t, bounded)).(store.ServerChecker)
 	if w := alone.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "cluster-node" {
 		t.Errorf("%+v", w)
 	}
-	whole := locktest.SingleStore(cluster.Client(t)).(store.ServerChecker)
+	bounds := func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true }
+	whole := locktest.SingleStore(cluster.Client(t, bounds)).(store.ServerChecker)
 	if w := whole.CheckServer(t.Context()); len(w) != 0 {
 		t.Errorf("%+v", w)
 	}

@@ -13,14 +13,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// CheckServer looks at what the server does when its memory is full, and at whether it is a part of a cluster that the client does
-// not know. A server that does not say (a proxy, a substitute, an ACL) is taken as it is.
+// CheckServer looks at the client's options, at what the server does when its memory is full, and at
+// whether it is a part of a cluster that the client does not know. A server that does not say (a
+// proxy, a substitute, an ACL) is taken as it is.
 func (s Single) CheckServer(ctx context.Context) []store.Warning {
+	found := slowCalls(s.server)
 	says, err := look(ctx, s.Client)
 	if err != nil {
-		return nil
+		return found
 	}
-	found := unsafe(says)
+	found = append(found, unsafe(says)...)
 	if says["cluster_enabled"] == "1" {
 		found = append(found, store.Warning{
 			Code: "cluster-node",
@@ -34,6 +36,9 @@ func (s Single) CheckServer(ctx context.Context) []store.Warning {
 func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	var mu sync.Mutex
 	found := make(map[string]store.Warning)
+	for _, w := range slowCalls(s.server) {
+		found[w.Code] = w
+	}
 	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 		says, err := look(ctx, link.Plain{Client: master})
 		if err != nil {
@@ -47,6 +52,17 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 		return nil
 	})
 	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
+}
+
+// slowCalls warns of a client whose lone calls cannot be made on their callers' goroutines.
+func slowCalls(c Client) []store.Warning {
+	if !link.CallsByGoroutine(c) {
+		return nil
+	}
+	return []store.Warning{{
+		Code: "calls-by-goroutine",
+		Text: "the client does not end a call with its context, so each call to Redis changes goroutines, which costs time; set ContextTimeoutEnabled in the client's options",
+	}}
 }
 
 // look asks a server about itself.

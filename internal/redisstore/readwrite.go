@@ -247,6 +247,13 @@ func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 	return s.begin(ctx, s.release(c))
 }
 
+// ReleaseBeside is a release that nobody waits for.
+func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, told func(store.Grant, error)) (recall func() bool) {
+	q := s.release(c)
+	q.Told = func(*link.Call) { told(q.Answer()) }
+	return s.beside(ctx, q, when)
+}
+
 // Undo repeats a release until it is confirmed.
 func (s readWrite) Undo(ch calls.Chore) {
 	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) { s.tell(s.release(c), told) })

@@ -140,6 +140,7 @@ func (r *run) underLock(ctx context.Context) error {
 	if !ok {
 		return locker.ErrLost
 	}
+	lease.AwaitRelease() // its answer proves that the lock was held until the outcome was stored
 	earlier, found, began, err := r.Store.Begin(ctx, r.Rule.Key, r.Fingerprint, lease.Fence(), r.lifetime())
 	if err != nil {
 		return unavailable(ctx, err)

@@ -18,7 +18,7 @@ import (
 func setup(t *testing.T, opts ...locker.SingleOption) (*miniredis.Miniredis, *locker.Engine) {
 	t.Helper()
 	server := miniredis.RunT(t)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
 	l, err := locker.NewSingle(client, opts...)
 	if err != nil {

@@ -1,0 +1,148 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// later is a call that nobody waits for; its answer goes into the channel.
+func later(name string) (*Call, chan error) {
+	c, told := named(name, Release), make(chan error, 1)
+	c.Told = func(c *Call) {
+		_, err := c.Answer()
+		told <- err
+	}
+	return c, told
+}
+
+func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
+	for _, direct := range []bool{false, true} {
+		t.Run(fmt.Sprint("direct=", direct), func(t *testing.T) {
+			bubble(t, true, direct, func(t *testing.T, f *fake, ls *Links) {
+				prompted(t, ls)
+				one, toldOne := later("one")
+				two, toldTwo := later("two")
+				ls.PutOff(t.Context(), one)
+				ls.PutOff(t.Context(), two)
+				synctest.Wait()
+				if n := len(f.sent()); n != 1 {
+					t.Errorf("%d flights before anything else was sent", n)
+				}
+				c := named("next", Step)
+				ls.Send(t.Context(), c)
+				takes(t, c, time.Second)
+				if err := errors.Join(<-toldOne, <-toldTwo); err != nil {
+					t.Error(err)
+				}
+				if last := f.sent()[1]; !slices.Equal(last, []string{"one", "two", "next"}) {
+					t.Errorf("sent together: %v", last)
+				}
+				time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+				if n := len(f.sent()); n != 2 {
+					t.Errorf("%d flights", n)
+				}
+			})
+		})
+	}
+}
+
+func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+		prompted(t, ls)
+		for range 3 {
+			began := time.Now()
+			c, told := later("alone")
+			ls.PutOff(t.Context(), c)
+			if err := <-told; err != nil || time.Since(began) != laterFor {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+		}
+		// one that comes while the timer of another one runs has its own millisecond
+		first, _ := later("first")
+		ls.PutOff(t.Context(), first)
+		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble
+		c := named("next", Step)
+		ls.Send(t.Context(), c)
+		takes(t, c, time.Second)
+		began := time.Now()
+		second, told := later("second")
+		ls.PutOff(t.Context(), second)
+		if <-told; time.Since(began) != laterFor {
+			t.Errorf("the second was sent after %v", time.Since(began))
+		}
+	})
+}
+
+func TestARecalledCallIsNotSent(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+		prompted(t, ls)
+		c, told := later("recalled")
+		ls.PutOff(t.Context(), c)
+		if !c.Recall() || c.Recall() {
+			t.Error("a call that waits is recalled, once")
+		}
+		next := named("next", Step)
+		ls.Send(t.Context(), next)
+		takes(t, next, time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		if all := f.sent(); len(all) != 2 || len(told) != 0 {
+			t.Errorf("sent: %v", all)
+		}
+		f.slow(10 * time.Millisecond)
+		c, told = later("under way")
+		ls.PutOff(t.Context(), c)
+		time.Sleep(2 * laterFor) //nolint:forbidigo // in a bubble
+		if c.Recall() {
+			t.Error("a call that was sent was recalled")
+		}
+		if err := <-told; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A node that is not prompt gets the call at once, and the caller of Prompt knows.
+func TestNothingIsPutOffAtASlowNode(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+		if ls.Prompt("a") {
+			t.Error("a node that was never asked is prompt")
+		}
+		prompted(t, ls)
+		if !ls.Prompt("a") {
+			t.Error("a node that has answered at once is not prompt")
+		}
+		f.slow(promptWithin)
+		c := named("slow", Step)
+		ls.Send(t.Context(), c)
+		takes(t, c, time.Second)
+		if ls.Prompt("a") {
+			t.Error("a node that takes 20 ms is prompt")
+		}
+		began := time.Now()
+		c, told := later("at once")
+		ls.PutOff(t.Context(), c)
+		if err := <-told; err != nil || time.Since(began) != promptWithin {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// A call that travels with a direct one ends with it, also when a hook panics.
+func TestAPutOffCallEndsWithAPanic(t *testing.T) {
+	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+		prompted(t, ls)
+		c, told := later("along")
+		ls.PutOff(t.Context(), c)
+		func() {
+			defer func() { _ = recover() }()
+			ls.Send(t.Context(), &Call{Words: []any{"echo", 7}, Class: Step, Key: "a"}) // the fake panics
+		}()
+		if err := <-told; !errors.Is(err, ErrNoAnswer) {
+			t.Errorf("err = %v", err)
+		}
+	})
+}

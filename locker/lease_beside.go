@@ -1,0 +1,291 @@
+package locker
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// mostDepartures bounds the releases in the background that are open. A server that stalls must not
+// pile them up.
+const mostDepartures = 1024
+
+// departures are the releases in the background of an Engine: see WithBackgroundRelease.
+type departures struct {
+	steps calls.Releases // nil: all releases are awaited
+	open  atomic.Int32
+	tasks calls.Tasks // Close waits for them
+}
+
+// departure is one release in the background. The answers, and what they mean:
+//
+//	released                       the key is free
+//	revoked, or not ours           only the Observer learns of it
+//	no answer, or a refusal        an undo repeats the release, and Close waits for it
+//
+// When a caller of the same process wants the key before the answer:
+//
+//	the release was not sent       the caller takes the hold over, if a streak may go on; otherwise the
+//	                               release is sent at once, and the caller asks after its answer
+//	the release was sent           the caller asks after its answer
+type departure struct {
+	engine *Engine
+	ctx    context.Context // whose values the release has
+	hold   *hold
+	chore  calls.Chore
+	terms  terms   // on which callers of this process take the hold over; zero: they do not
+	next   *follow // goes out with the release
+	rest   *cohort // whose next leader asks after the answer
+	report func(error, int)
+
+	recall func() bool   // takes back a release that was not sent; nil: it goes out at once
+	over   chan struct{} // closed when nobody needs to wait for the release
+
+	done bool // guarded by the cohorts' mutex
+}
+
+// AwaitRelease makes [Run] and [RunAll] wait for the server's answer to the release of this lease,
+// also with [WithBackgroundRelease]. It is for a function whose result needs the proof that the lock
+// was held to the end, for example a response that is sent after Run has returned.
+func (l *Lease) AwaitRelease() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.awaits = true
+}
+
+// mayLeave reports whether Run need not wait for the answer to the release.
+func (l *Lease) mayLeave() bool {
+	e := l.engine
+	if e.departures.steps == nil || l.part != nil || l.rule.Once != 0 || l.rule.AtLeast != 0 || e.isClosing() {
+		return false
+	}
+	l.mu.Lock()
+	awaits := l.awaits
+	l.mu.Unlock()
+	return !awaits && e.keeper.isHeld(l.hold) && e.departures.steps.Prompt(l.hold.claim.Key)
+}
+
+// leave gives the hold up without waiting for the server. It is false, and has done nothing, when the
+// answer must be awaited. end is the Observer's.
+func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
+	e, h := l.engine, l.hold
+	ds := &e.departures
+	if !l.mayLeave() {
+		return false
+	}
+	if ds.open.Add(1) > mostDepartures {
+		ds.open.Add(-1)
+		return false
+	}
+	if !l.end(ErrReleased) { // it was lost just now
+		ds.open.Add(-1)
+		return false
+	}
+	ds.tasks.Enter() // never closed: Run is counted until it returns
+	now := time.Now()
+	e.times.held(l.rule.Name, now.Sub(l.began))
+	l.tell(nil)
+	d := &departure{engine: e, ctx: ctx, hold: h, over: make(chan struct{})}
+	if end != nil {
+		d.report = func(err error, calls int) {
+			if err != nil {
+				err = l.wrap(OpRelease, err)
+			}
+			o := l.outcome(OpRelease, err)
+			o.Calls = calls
+			end(o)
+		}
+	}
+	if c := h.cohort; c != nil && c.terms.mode == Exclusive {
+		d.terms = c.terms // the cohort may soon be another one's
+	}
+	passed, rest := e.cohorts.release(h)
+	if passed {
+		e.keeper.leave(h, l)
+		d.end(nil, 0)
+		return true
+	}
+	longest, cared := e.keeper.retire(h)
+	if !cared { // it was lost just now
+		d.terms = terms{}
+	}
+	d.chore = h.chore(longest)
+	claim := d.chore.At(now)
+	when := calls.WithOthers
+	if h.contended {
+		when = calls.Soon // others probably wait
+	}
+	if rest != nil {
+		when = calls.Soon
+		if !e.asksWithRelease(h.claim.Key) {
+			d.rest = rest
+		} else if next := e.cohorts.lead(rest); next != nil {
+			if d.next = newFollow(next, now); d.next != nil {
+				claim.Next = &d.next.claim
+			}
+		}
+	}
+	recall := ds.steps.ReleaseBeside(ctx, claim, when, d.answered)
+	if when == calls.WithOthers {
+		d.recall = recall
+	}
+	e.cohorts.depart(d)
+	return true
+}
+
+// answered acts on the answer to the release. It must not wait for anything.
+func (d *departure) answered(g store.Grant, err error) {
+	if d.next != nil {
+		d.next.hear(g, err)
+	}
+	switch {
+	case err != nil:
+		d.engine.steps.Undo(d.chore)
+		err = unavailable(err)
+	case g.State == store.Revoked:
+		err = revokedBecause(g.Reason)
+	case g.State != store.Released:
+		err = fmt.Errorf("%w: the server says it is not ours", ErrLost)
+	}
+	d.engine.post.forget(d.hold)
+	d.engine.cohorts.departed(d)
+	if d.rest != nil {
+		d.engine.cohorts.released(d.rest)
+	}
+	d.end(err, 1)
+}
+
+// end is the end of a departure. The Observer is called on a goroutine of its own, because this one
+// may carry the answers of others.
+func (d *departure) end(err error, asked int) {
+	e := d.engine
+	if d.report != nil {
+		e.calls.Do(func() { d.report(err, asked) })
+	}
+	e.departures.open.Add(-1)
+	e.departures.tasks.Leave()
+}
+
+// hurry sends the release at once if it was not sent.
+func (d *departure) hurry() {
+	if d.recall != nil && d.recall() {
+		d.engine.departures.steps.ReleaseBeside(d.ctx, d.chore.At(time.Now()), calls.AtOnce, d.answered)
+	}
+}
+
+// depart makes a release known to the callers of this process that want its key, unless it is over
+// already. An earlier release of that key was sent before this hold was granted.
+func (cs *cohorts) depart(d *departure) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if d.done {
+		return
+	}
+	if cs.leaving == nil {
+		cs.leaving = make(map[string]*departure)
+	}
+	cs.leaving[d.hold.claim.Key] = d
+}
+
+// departed is called when nobody needs to wait for a release any more.
+func (cs *cohorts) departed(d *departure) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.forget(d)
+}
+
+// forget is departed; cs.mu is held.
+func (cs *cohorts) forget(d *departure) {
+	if key := d.hold.claim.Key; cs.leaving[key] == d {
+		delete(cs.leaving, key)
+	}
+	d.done = true
+	close(d.over)
+}
+
+// departing is the release of a key that this process has under way, nil if there is none.
+func (cs *cohorts) departing(key string) *departure {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.leaving[key]
+}
+
+// takeBack gives a, which is the first of the cohort c, the hold that this process is about to
+// release on the same terms, if a streak may go on. cs.mu is held.
+func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
+	d := cs.leaving[c.terms.key]
+	if d == nil || d.terms != c.terms || d.recall == nil || cs.engine.isClosing() {
+		return false
+	}
+	h := d.hold
+	if h.used >= h.block || time.Since(h.taken) >= streakWithin || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
+		return false
+	}
+	cs.forget(d)
+	cs.engine.keeper.resume(h)
+	h.over, h.cohort, c.hold = false, c, h
+	a.cohort, a.turn, a.recalled = c, make(chan turn, 1), d
+	a.turn <- turn{hold: h, fence: h.fence + uint64(h.used)} //nolint:gosec // a few
+	h.used++
+	return true
+}
+
+// afterRelease waits for the release of the key that this process has under way in the background,
+// so that the question does not overtake it.
+func (a *acquisition) afterRelease() error {
+	if a.engine.departures.steps == nil {
+		return nil
+	}
+	d := a.engine.cohorts.departing(a.key())
+	if d == nil {
+		return nil
+	}
+	d.hurry()
+	select {
+	case <-d.over: // answered, or given up by its flight
+		return nil
+	case <-a.caller.Done():
+		return a.giveUp(a.caller.Err())
+	case <-a.expiry:
+		return a.giveUp(errWaitOver)
+	case <-a.engine.closing:
+		return a.giveUp(ErrClosed)
+	}
+}
+
+// isHeld reports whether the time of a hold is not over.
+func (k *keeper) isHeld(h *hold) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.index > 0 && instantOf(time.Now()) < h.deadline
+}
+
+// retire is remove. cared is false when the hold was out of care already.
+func (k *keeper) retire(h *hold) (longest time.Duration, cared bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if cared = h.index > 0; cared {
+		k.due.remove(h)
+	}
+	return h.longest, cared
+}
+
+// isWorthKeeping reports whether a hold that was removed may be resumed, and used by another Lease.
+func (k *keeper) isWorthKeeping(h *hold) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.isPassable() && h.lasts()
+}
+
+// resume takes a hold back into care whose release was recalled.
+func (k *keeper) resume(h *hold) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h.freeForNext()
+	k.due.add(h)
+	k.rouse()
+}

@@ -1,0 +1,233 @@
+package locker_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// together counts pipelines of more than one command.
+type together struct{ n atomic.Int64 }
+
+func (h *together) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *together) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if len(cmds) > 1 {
+			h.n.Add(1)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
+
+// unanswered counts the releases that the server has not answered: a busy machine may stop it.
+func unanswered(seen *lockertest.Recorder) (n int) {
+	for _, r := range seen.Records(locker.OpRelease) {
+		if r.Outcome.Result == locker.ResultUnavailable {
+			n++
+		}
+	}
+	return n
+}
+
+// The release travels with the next acquire, nothing overtakes it, and Close leaves no key.
+func TestBackgroundReleaseOnServers(t *testing.T) {
+	t.Parallel()
+	option := locker.WithBackgroundRelease()
+	kinds := map[string]func(*testing.T, *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together){
+		"one server": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
+			c, hook := redistest.Start(t).Client(t, bounds), new(together)
+			c.AddHook(hook)
+			l, err := locker.NewSingle(c, option, locker.WithObserver(seen))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l, c, hook
+		},
+		"flights only": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
+			c, hook := redistest.Start(t).Client(t), new(together)
+			c.AddHook(hook)
+			l, err := locker.NewSingle(c, option, locker.WithObserver(seen))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l, c, hook
+		},
+		"readers and writers": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
+			c, hook := redistest.Start(t).Client(t, bounds), new(together)
+			c.AddHook(hook)
+			l, err := locker.NewReadWrite([]locker.Client{c}, option, locker.WithObserver(seen))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l, c, hook
+		},
+		"cluster": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
+			c := redistest.StartCluster(t).Client(t, func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true })
+			l, err := locker.NewSingle(c, option, locker.WithObserver(seen))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l, c, nil
+		},
+	}
+	for name, open := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var seen lockertest.Recorder
+			l, c, hook := open(t, &seen)
+			busy := 0
+			for i := range 200 {
+				for _, rule := range []locker.Rule{
+					{Key: "same", Wait: locker.NoWait}, // asks the server each time
+					{Key: fmt.Sprint("own:", i)},
+				} {
+					if err := locker.Run(t.Context(), l, rule, nothing); err != nil {
+						busy++
+					}
+				}
+			}
+			if hook != nil {
+				for i := 0; hook.n.Load() == 0; i++ { // where the machine is slow, the millisecond may be over before the next
+					if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("more:", i)}, nothing); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := l.Close(ctx); err != nil {
+				t.Error(err)
+			}
+			if lost := unanswered(&seen); busy > lost {
+				t.Errorf("%d acquires were refused, and %d releases were not answered", busy, lost)
+			}
+			if n, err := c.Exists(t.Context(), "same").Result(); err != nil || n != 0 {
+				t.Errorf("a key is held after Close, %v", err)
+			}
+			for i := range 200 {
+				if n, err := c.Exists(t.Context(), fmt.Sprint("own:", i)).Result(); err != nil || n != 0 {
+					t.Fatalf("own:%d is held after Close, %v", i, err)
+				}
+			}
+		})
+	}
+}
+
+func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t, bounds)
+	l, err := locker.NewReadWrite([]locker.Client{c}, locker.WithBackgroundRelease())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		for _, mode := range []locker.Mode{locker.Shared, locker.Exclusive, locker.Shared} {
+			if err := locker.Run(t.Context(), l, locker.Rule{Key: "a", Mode: mode}, nothing); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left := c.Keys(t.Context(), "a").Val(); len(left) > 0 {
+		t.Error("the key is held after Close")
+	}
+}
+
+// Run has returned while the server stands still, and the release is made when it goes on.
+func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := server.Client(t, bounds)
+	l, err := locker.NewSingle(c, locker.WithBackgroundRelease())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "b"} { // b: awaited, because the server was not prompt, if its answer was late
+		if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, func(context.Context) error {
+			server.Pause()
+			time.AfterFunc(300*time.Millisecond, server.Resume)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if n := c.Exists(t.Context(), "a", "b").Val(); n != 0 {
+		t.Errorf("%d keys are held after Close", n)
+	}
+}
+
+// A revocation that only the release finds is reported where its answer is the proof.
+func TestIdempotencyAwaitsTheRelease(t *testing.T) {
+	t.Parallel()
+	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	revoke := func(ctx context.Context) {
+		lease, _ := locker.FromContext(ctx)
+		if err := l.Revoke(t.Context(), lease.Key(), lease.Fence(), "why"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := locker.Run(t.Context(), l, locker.Rule{Key: "control"}, nothing); err != nil { // makes the server prompt
+		t.Fatal(err)
+	}
+	k := idempotency.Keeper{Locker: l, Store: idempotency.NewMemory()}
+	request := idempotency.Request{Rule: locker.Rule{Key: "a"}}
+	_, err = k.Do(t.Context(), request, func(ctx context.Context) idempotency.Outcome {
+		revoke(ctx)
+		return idempotency.Outcome{}
+	})
+	wantErr(t, err, "a", locker.ErrRevoked)
+}
+
+func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	warned := func(c locker.Client) (n int) {
+		var seen lockertest.Recorder
+		l, err := locker.NewSingle(c, locker.WithObserver(&seen))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			release(t, acquire(t, l, locker.Rule{Key: "warned"}))
+		}
+		if err := l.Close(t.Context()); err != nil { // waits until the warnings were given
+			t.Fatal(err)
+		}
+		for _, w := range seen.Warnings() {
+			if w.Code == "calls-by-goroutine" {
+				n++
+			}
+		}
+		return n
+	}
+	short := func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 200*time.Millisecond, 200*time.Millisecond }
+	if warned(server.Client(t)) != 1 || warned(server.Client(t, bounds)) != 0 || warned(server.Client(t, short)) != 0 {
+		t.Error("a default client is warned of once, and one that ends its calls is not")
+	}
+	if warned(struct{ *redis.Client }{server.Client(t)}) != 0 {
+		t.Error("a wrapper is warned of, for which the option changes nothing")
+	}
+}

@@ -1,0 +1,545 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	steps "github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// lane is a Memory whose releases can travel with other calls, as those of a link do: with the next
+// acquire, or after 1 ms.
+type lane struct {
+	*lockertest.Memory
+	steps.Steps
+	pool   *steps.Pool
+	chores interface{ Close(context.Context) error }
+
+	mu     sync.Mutex
+	slow   bool // Prompt is false
+	never  bool // what was put off is never sent
+	listed []*listed
+	sends  []steps.When
+	acqs   int // acquires that were sent
+}
+
+type listed struct {
+	send  func()
+	taken sync.Once
+}
+
+// take is true for the first to call it.
+func (c *listed) take() (first bool) {
+	c.taken.Do(func() { first = true })
+	return first
+}
+
+func (s *lane) Prompt(string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.slow
+}
+
+func (s *lane) ReleaseBeside(ctx context.Context, c store.Claim, when steps.When, told func(store.Grant, error)) func() bool {
+	call := &listed{send: func() { told(s.Release(ctx, c)) }}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sends = append(s.sends, when)
+	if when != steps.WithOthers {
+		call.take()
+		s.pool.Do(call.send)
+		return nil
+	}
+	s.listed = append(s.listed, call)
+	if !s.never {
+		time.AfterFunc(time.Millisecond, func() {
+			if call.take() {
+				s.pool.Do(call.send)
+			}
+		})
+	}
+	return call.take
+}
+
+func (s *lane) BeginAcquire(ctx context.Context, c store.Claim) steps.Question {
+	s.set(func(s *lane) { s.acqs++ })
+	s.flush()
+	return s.Steps.BeginAcquire(ctx, c)
+}
+
+// flush sends what was put off.
+func (s *lane) flush() {
+	var along []*listed
+	s.set(func(s *lane) { along, s.listed = s.listed, nil })
+	for _, call := range along {
+		if call.take() {
+			call.send()
+		}
+	}
+}
+
+func (s *lane) Close(ctx context.Context) error {
+	return errors.Join(s.chores.Close(ctx), s.pool.Stop(ctx))
+}
+
+// how are the ways in which releases were sent.
+func (s *lane) how() []steps.When {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.sends)
+}
+
+func (s *lane) acquires() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acqs
+}
+
+func (s *lane) set(change func(s *lane)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+// beside runs a test of a Locker with WithBackgroundRelease in a bubble.
+func beside(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), opts ...locker.Option) {
+	t.Helper()
+	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
+		s := &lane{Memory: memory}
+		s.pool = &steps.Pool{Store: memory}
+		foreign := steps.NewForeign(s.pool, func(error) {})
+		s.Steps, s.chores = foreign, foreign
+		l, err := locker.NewWithBackgroundRelease(s, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, s, l)
+		s.flush()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// runs calls Run, which must return nil after some time, give or take a millisecond.
+func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, fn func(context.Context) error) {
+	t.Helper()
+	began := time.Now()
+	if err := locker.Run(t.Context(), l, rule, fn); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if took := time.Since(began); took < after || took > after+time.Millisecond {
+		t.Errorf("Run took %v, not %v", took, after)
+	}
+}
+
+const slowRelease = 15 * time.Millisecond // and prompt
+
+func TestBackgroundReleaseDoesNotKeepRun(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		s.Delay(locker.OpRelease, slowRelease)
+		var lease *locker.Lease
+		runs(t, l, locker.Rule{Key: "a"}, 0, func(ctx context.Context) error {
+			lease, _ = locker.FromContext(ctx)
+			return nil
+		})
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, locker.ErrReleased) {
+			t.Errorf("the lease's context ended with %v", cause)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Errorf("a Release after Run: %v", err)
+		}
+		if s.Len() != 1 {
+			t.Error("positive control: the key is free already")
+		}
+		time.Sleep(slowRelease + 2*time.Millisecond) //nolint:forbidigo // in a bubble
+		if s.Len() != 0 {
+			t.Error("the key was not released")
+		}
+
+		mine := errors.New("mine")
+		began := time.Now()
+		if err := locker.Run(t.Context(), l, locker.Rule{Key: "b"}, func(context.Context) error { return mine }); err != mine || time.Since(began) > 0 {
+			t.Errorf("Run returned %v after %v", err, time.Since(began))
+		}
+		began = time.Now()
+		if err := locker.RunAll(t.Context(), l, []locker.Rule{{Key: "c"}, {Key: "d"}}, nothing); err != nil || time.Since(began) > 0 {
+			t.Errorf("RunAll returned %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+func TestBackgroundReleaseReportsALossThatTheClockShows(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		s.Fail(locker.OpRenew, errors.New("EOF"))
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "a", TTL: time.Second}, func(context.Context) error {
+			time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+			return nil
+		})
+		wantErr(t, err, "a", locker.ErrLost)
+	})
+}
+
+// The release travels with the next acquire, and otherwise by itself.
+func TestBackgroundReleaseTravelsWithOthers(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		runs(t, l, locker.Rule{Key: "b"}, 0, func(context.Context) error {
+			if s.Calls(locker.OpRelease) != 1 {
+				t.Error("the release did not travel with the next acquire")
+			}
+			return nil
+		})
+		time.Sleep(2 * time.Millisecond) //nolint:forbidigo // in a bubble
+		if s.Calls(locker.OpRelease) != 2 || s.Len() != 0 {
+			t.Error("the release did not go by itself")
+		}
+	})
+}
+
+func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		fences := make(map[uint64]bool)
+		last := uint64(0)
+		for range 3 * locker.DefaultHandoffs {
+			runs(t, l, locker.Rule{Key: "a"}, 0, func(ctx context.Context) error {
+				lease, _ := locker.FromContext(ctx)
+				if lease.Fence() <= last || fences[lease.Fence()] || lease.Context().Err() != nil {
+					t.Errorf("fence %d after %d, %v", lease.Fence(), last, lease.Context().Err())
+				}
+				last = lease.Fence()
+				return nil
+			})
+		}
+		if n := s.acquires(); n != 3 {
+			t.Errorf("%d acquires for three streaks", n)
+		}
+		// after a streak's time, too
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // in a bubble
+		if s.Len() != 0 {
+			t.Error("the key is held still")
+		}
+		runs(t, l, locker.Rule{Key: "a"}, 12*time.Millisecond, func(context.Context) error {
+			time.Sleep(12 * time.Millisecond) //nolint:forbidigo // in a bubble
+			return nil
+		})
+		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		if n := s.acquires(); n != 5 {
+			t.Errorf("%d acquires: a streak went on after its time", n)
+		}
+	})
+}
+
+// A hold that is taken over is renewed, and lost, like every other.
+func TestBackgroundReleaseTakesAWholeHoldOver(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
+		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 5*time.Second, func(ctx context.Context) error {
+			time.Sleep(5 * time.Second) //nolint:forbidigo // in a bubble
+			return context.Cause(ctx)
+		})
+		if s.acquires() != 1 {
+			t.Error("positive control: the hold was not taken over")
+		}
+		runs(t, l, locker.Rule{Key: "b", TTL: time.Second}, 0, nothing)
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "b", TTL: time.Second}, func(ctx context.Context) error {
+			s.Steal("b")
+			<-ctx.Done()
+			return nil
+		})
+		wantErr(t, err, "b", locker.ErrLost)
+	})
+}
+
+// Callers who cannot take the hold over wait for the release, and no question overtakes it.
+func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
+	rules := map[string]locker.Rule{
+		"no wait":       {Key: "a", Wait: locker.NoWait},
+		"other terms":   {Key: "a", TTL: time.Minute},
+		"with AtMost":   {Key: "a", AtMost: time.Hour},
+		"with Metadata": {Key: "a", Metadata: "me"},
+		"with Once":     {Key: "a", Once: time.Second},
+	}
+	for name, rule := range rules {
+		t.Run(name, func(t *testing.T) {
+			beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+				s.Delay(locker.OpRelease, slowRelease)
+				runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+				began := time.Now()
+				lease := acquire(t, l, rule)
+				if took := time.Since(began); took != slowRelease {
+					t.Errorf("the acquire took %v, so it has not waited for the release", took)
+				}
+				s.Delay(locker.OpRelease, 0)
+				release(t, lease)
+				if how := s.how(); !slices.Equal(how, []steps.When{steps.WithOthers, steps.AtOnce}) {
+					t.Errorf("the release was sent %v", how)
+				}
+			})
+		})
+	}
+	t.Run("several keys", func(t *testing.T) {
+		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			s.Delay(locker.OpRelease, slowRelease)
+			runs(t, l, locker.Rule{Key: "b"}, 0, nothing)
+			if err := locker.RunAll(t.Context(), l, []locker.Rule{{Key: "a", Wait: locker.NoWait}, {Key: "b", Wait: locker.NoWait}}, nothing); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("a release that was sent", func(t *testing.T) {
+		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			s.Delay(locker.OpRelease, slowRelease)
+			runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+			time.Sleep(2 * time.Millisecond) //nolint:forbidigo // in a bubble
+			asked := s.acquires()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			defer cancel()
+			if _, err := l.Acquire(ctx, locker.Rule{Key: "a"}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("an acquire that cannot wait for the release: %v", err)
+			}
+			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 2 * time.Millisecond})
+			wantErr(t, err, "a", locker.ErrUnavailable)
+			if s.acquires() != asked {
+				t.Error("a question overtook the release")
+			}
+			runs(t, l, locker.Rule{Key: "a"}, slowRelease+time.Millisecond-9*time.Millisecond, nothing)
+		})
+	})
+}
+
+// Two callers who want the key at the same time: one takes the hold over, the other waits for it.
+func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		var mu sync.Mutex
+		inside := 0
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				for i := range 50 {
+					err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error {
+						mu.Lock()
+						defer mu.Unlock()
+						inside++
+						if inside != 1 {
+							t.Errorf("%d are inside", inside)
+						}
+						inside--
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+					time.Sleep(time.Duration(i%3) * time.Millisecond) //nolint:forbidigo // in a bubble
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestCloseWaitsForBackgroundReleases(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		s.Delay(locker.OpRelease, slowRelease)
+		for i := range 10 {
+			if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("a", i)}, nothing); err != nil {
+				t.Error(err)
+			}
+		}
+		if s.Len() == 0 {
+			t.Error("positive control: nothing is left to be released")
+		}
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n := s.Len(); n != 0 {
+			t.Errorf("%d keys are held after Close", n)
+		}
+	})
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // one that the server does not answer at first
+		s.LoseReplies(locker.OpRelease, 3)
+		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		if err := l.Close(t.Context()); err != nil || s.Len() != 0 {
+			t.Errorf("Close: %v, %d keys are held", err, s.Len())
+		}
+	})
+}
+
+// Without Close the TTL frees the key.
+func TestBackgroundReleaseIsLostWithoutClose(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		s.set(func(s *lane) { s.never = true }) // the program has ended
+		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
+		time.Sleep(900 * time.Millisecond) //nolint:forbidigo // in a bubble
+		if s.Len() != 1 {
+			t.Error("positive control: the key is free")
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		if s.Len() != 0 {
+			t.Error("the key outlives its TTL")
+		}
+	})
+}
+
+func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
+	rule := locker.Rule{Key: "a"}
+	awaited := func(name string, rule locker.Rule, prepare func(*lane), fn func(context.Context) error) {
+		t.Run(name, func(t *testing.T) {
+			beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+				s.Delay(locker.OpRelease, slowRelease)
+				if prepare != nil {
+					prepare(s)
+				}
+				runs(t, l, rule, slowRelease, fn)
+				if how := s.how(); len(how) > 0 {
+					t.Errorf("the release was sent %v", how)
+				}
+			})
+		})
+	}
+	awaited("Once", locker.Rule{Key: "a", Once: time.Second}, nil, nothing)
+	awaited("AtLeast", locker.Rule{Key: "a", AtLeast: time.Millisecond}, nil, nothing)
+	awaited("AwaitRelease", rule, nil, func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		lease.AwaitRelease()
+		return nil
+	})
+	awaited("a server that is not prompt", rule, func(s *lane) { s.slow = true }, nothing)
+	t.Run("by hand", func(t *testing.T) {
+		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			s.Delay(locker.OpRelease, slowRelease)
+			began := time.Now()
+			release(t, acquire(t, l, rule))
+			since(t, began, slowRelease, 0)
+		})
+	})
+	t.Run("a panic", func(t *testing.T) {
+		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			s.Delay(locker.OpRelease, slowRelease)
+			began := time.Now()
+			func() {
+				defer func() { _ = recover() }()
+				_ = locker.Run(t.Context(), l, rule, func(context.Context) error { panic("mine") })
+			}()
+			since(t, began, slowRelease, 0)
+		})
+	})
+	t.Run("too many are open", func(t *testing.T) {
+		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			s.set(func(s *lane) { s.never = true })
+			const most = 1024
+			var all sync.WaitGroup
+			inside := make(chan struct{})
+			for i := range most {
+				all.Go(func() {
+					runs(t, l, locker.Rule{Key: fmt.Sprint("a", i)}, time.Second, func(context.Context) error { <-inside; return nil })
+				})
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+			lease := acquire(t, l, locker.Rule{Key: "before"})
+			close(inside)
+			all.Wait()
+			release(t, lease)
+			s.Delay(locker.OpRelease, slowRelease)
+			began := time.Now()
+			if err := locker.Run(t.Context(), locked{l, s}, rule, nothing); err != nil {
+				t.Error(err)
+			}
+			since(t, began, slowRelease, 0)
+		})
+	})
+}
+
+// locked is a Locker whose acquires take no releases along.
+type locked struct {
+	*locker.Engine
+	lane *lane
+}
+
+func (l locked) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
+	var kept []*listed
+	l.lane.set(func(s *lane) { kept, s.listed = s.listed, nil })
+	defer l.lane.set(func(s *lane) { s.listed = kept })
+	return l.Engine.Acquire(ctx, rule)
+}
+
+// What only the server knows reaches the Observer, after Run has returned.
+func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
+	var seen lockertest.Recorder
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		released := func(want locker.Result) {
+			t.Helper()
+			if n := len(seen.Records(locker.OpRelease)); n != 0 {
+				t.Error("positive control: the Observer was told before the answer")
+			}
+			time.Sleep(2 * slowRelease) //nolint:forbidigo // in a bubble
+			synctest.Wait()
+			all := seen.Records(locker.OpRelease)
+			if len(all) != 1 || all[0].Outcome.Result != want || all[0].Outcome.Calls != 1 {
+				t.Errorf("the Observer was told %v, not %s", all, want)
+			}
+			seen = lockertest.Recorder{}
+		}
+		s.Delay(locker.OpRelease, slowRelease)
+		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		released(locker.ResultReleased)
+		runs(t, l, locker.Rule{Key: "b"}, 0, func(context.Context) error { s.Steal("b"); return nil })
+		released(locker.ResultLost)
+		runs(t, l, locker.Rule{Key: "c"}, 0, func(ctx context.Context) error {
+			lease, _ := locker.FromContext(ctx)
+			return l.Revoke(ctx, "c", lease.Fence(), "why")
+		})
+		released(locker.ResultRevoked)
+		s.LoseReplies(locker.OpRelease, 1)
+		runs(t, l, locker.Rule{Key: "d"}, 0, nothing)
+		released(locker.ResultUnavailable)
+		s.Delay(locker.OpRelease, 0)
+	}, locker.WithObserver(&seen))
+}
+
+// A lease that others were seen to wait for is not kept for a millisecond.
+func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		other := lockertest.NewLocker(t, s.Memory.NewProcess())
+		held := acquire(t, other, locker.Rule{Key: "a"})
+		time.AfterFunc(5*time.Millisecond, func() { _ = held.Release(context.Background()) })
+		runs(t, l, locker.Rule{Key: "a"}, 5*time.Millisecond, nothing)
+		synctest.Wait()
+		if how := s.how(); !slices.Equal(how, []steps.When{steps.Soon}) || s.Len() != 0 {
+			t.Errorf("the release was sent %v", how)
+		}
+	})
+}
+
+// When a streak is over, the next caller's acquire goes out with the release, as without the option.
+func TestBackgroundReleaseAsksForTheNextOfItsProcess(t *testing.T) {
+	for name, opts := range map[string][]locker.Option{"queue": {locker.WithHandoffs(2)}, "no messages": {locker.WithHandoffs(2), locker.WithoutQueue()}} {
+		t.Run(name, func(t *testing.T) {
+			beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+				var all sync.WaitGroup
+				for range 10 {
+					all.Go(func() {
+						if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error {
+							time.Sleep(time.Millisecond) //nolint:forbidigo // in a bubble
+							return nil
+						}); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+			}, opts...)
+		})
+	}
+}
