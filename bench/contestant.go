@@ -39,11 +39,14 @@ type settings struct {
 }
 
 // dial makes a client, with go-redis' defaults.
-func (s settings) dial() redis.UniversalClient {
+func (s settings) dial() redis.UniversalClient { return s.client(false) }
+
+// client makes a client with go-redis' defaults; bounded: that ends each call with its context.
+func (s settings) client(bounded bool) redis.UniversalClient {
 	if s.Cluster {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}})
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}, ContextTimeoutEnabled: bounded})
 	}
-	return redis.NewClient(&redis.Options{Addr: s.Addr})
+	return redis.NewClient(&redis.Options{Addr: s.Addr, ContextTimeoutEnabled: bounded})
 }
 
 // locks is an opened contestant. It is used by all goroutines of a process.
@@ -58,6 +61,11 @@ type locks interface {
 // no allocation, which would be counted as the library's.
 type hold interface {
 	Release(ctx context.Context) error
+}
+
+// runner is locks that run a function under a lock.
+type runner interface {
+	Run(ctx context.Context, key string, fn func()) error
 }
 
 // refresher is a hold that nobody renews unless its owner does.

@@ -17,6 +17,7 @@ type crew struct {
 	Settings   settings
 	Workers    int
 	Key        string // what all want; "": each has a key of its own
+	Rotate     bool   // each has many keys of its own, one after the other
 	Arena      string
 	Turn       time.Duration
 }
@@ -117,7 +118,12 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 		if key == "" {
 			key = "own:" + strconv.Itoa(i)
 		}
-		workers[i] = worker{locks: l, key: key, arena: a, alone: c.Key == ""}
+		workers[i] = worker{locks: l, keys: []string{key}, arena: a, alone: c.Key == ""}
+		for n := range rotation {
+			if c.Rotate {
+				workers[i].keys = append(workers[i].keys, key+":"+strconv.Itoa(n))
+			}
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -158,11 +164,14 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 	return done, nil
 }
 
+// rotation is so many keys that the release of one is over long before its next turn.
+const rotation = 256
+
 // worker is one goroutine. Nothing in it is shared while the turn lasts.
 type worker struct {
 	locks locks
-	key   string
-	alone bool // nobody else wants the key, so there is nothing to watch
+	keys  []string // which it wants in turn
+	alone bool     // nobody else wants the key, so there is nothing to watch
 	arena *arena
 
 	count      int
@@ -175,9 +184,23 @@ type worker struct {
 // is left is the lock. A wait that the end cuts short is a wait of at least that
 // long, and counts as one: a worker who is never served would otherwise not show.
 func (w *worker) work(ctx context.Context, end time.Time) {
-	for {
+	runner, runs := w.locks.(runner)
+	for n := 0; ; n++ {
+		key := w.keys[n%len(w.keys)]
 		asked := time.Now()
-		h, err := w.locks.Lock(ctx, w.key)
+		if runs && w.alone {
+			err := runner.Run(ctx, key, func() { w.waits.add(time.Since(asked)) })
+			if !time.Now().Before(end) {
+				return
+			}
+			if err != nil {
+				w.err = err
+				return
+			}
+			w.count++
+			continue
+		}
+		h, err := w.locks.Lock(ctx, key)
 		w.waits.add(time.Since(asked))
 		if err != nil {
 			if ctx.Err() == nil {

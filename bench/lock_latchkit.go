@@ -11,20 +11,27 @@ import (
 const (
 	latchkit     = "latchkit"
 	latchkitFair = "latchkit WithFair"
+
+	latchkitPlain  = "latchkit, default client"
+	latchkitRun    = "latchkit Run"
+	latchkitBeside = "latchkit Run, WithBackgroundRelease"
 )
 
 // variant is latchkit with the options that make it fast at something. Whatever
 // speeds up a row is switched on here.
 type variant struct {
 	name    string
-	options func(dial func() redis.UniversalClient) []locker.SingleOption // nil: none. dial makes another client of the same server
+	plain   bool // the client has go-redis' defaults; otherwise ContextTimeoutEnabled, as README has it
+	runs    bool // under Run, not by Acquire and Release
+	options []locker.SingleOption
 }
 
 var variants = []variant{
 	{name: latchkit},
-	{name: latchkitFair, options: func(func() redis.UniversalClient) []locker.SingleOption {
-		return []locker.SingleOption{locker.WithFair()}
-	}},
+	{name: latchkitFair, options: []locker.SingleOption{locker.WithFair()}},
+	{name: latchkitPlain, plain: true},
+	{name: latchkitRun, runs: true},
+	{name: latchkitBeside, runs: true, options: []locker.SingleOption{locker.WithBackgroundRelease()}},
 }
 
 func latchkits() []contestant {
@@ -36,19 +43,22 @@ func latchkits() []contestant {
 }
 
 func (v variant) open(s settings) (locks, error) {
-	l := &latchkitLocks{}
-	dial := func() redis.UniversalClient {
-		c := s.dial()
-		l.clients = append(l.clients, c)
-		return c
-	}
-	options := []locker.SingleOption{locker.WithTTL(s.TTL)}
-	if v.options != nil {
-		options = append(options, v.options(dial)...)
-	}
+	c := s.client(!v.plain)
+	l := &latchkitLocks{clients: []redis.UniversalClient{c}}
+	options := append([]locker.SingleOption{locker.WithTTL(s.TTL)}, v.options...)
 	var err error
-	l.engine, err = locker.NewSingle(dial(), options...)
+	if l.engine, err = locker.NewSingle(c, options...); v.runs {
+		return latchkitRuns{l}, err
+	}
 	return l, err
+}
+
+// latchkitRuns are locks whose workers call Run.
+type latchkitRuns struct{ *latchkitLocks }
+
+// Run is a runner's.
+func (l latchkitRuns) Run(ctx context.Context, key string, fn func()) error {
+	return locker.Run(ctx, l.engine, locker.Rule{Key: key}, func(context.Context) error { fn(); return nil })
 }
 
 type latchkitLocks struct {

@@ -24,7 +24,7 @@ type readLocks interface {
 func readWrites() []contestant {
 	open := func(options ...locker.ReadWriteOption) func(settings) (locks, error) {
 		return func(s settings) (locks, error) {
-			c := redis.NewClient(&redis.Options{Addr: s.Addr})
+			c := redis.NewClient(&redis.Options{Addr: s.Addr, ContextTimeoutEnabled: true})
 			e, err := locker.NewReadWrite([]locker.Client{c}, append(options, locker.WithTTL(s.TTL))...)
 			return &readWriteLocks{latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}}, err
 		}

@@ -37,7 +37,10 @@ type finding struct {
 	verdicts []verdict
 }
 
-var rows = []row{uncontendedRow, manyKeysRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, quorumRow, inheritRow, readWriteRow, shardsRow, transactionsRow, guardedTasksRow}
+var rows = []row{
+	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, quorumRow,
+	inheritRow, readWriteRow, adapterRow, shardsRow, besideRow, transactionsRow, guardedTasksRow,
+}
 
 func (r row) write(w io.Writer, f finding) {
 	fmt.Fprintf(w, "## %s. %s\n\n%s\n\n%s\n", r.name, r.title, r.about, f.table)

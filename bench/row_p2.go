@@ -3,16 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"slices"
 )
 
 // P2: how many locks a process can take that nobody else wants.
 var manyKeysRow = row{
 	name:  "P2",
-	title: "Uncontended throughput, 64 goroutines, a key each",
+	title: "Uncontended throughput, 8, 64 and 256 goroutines, a key each",
 	about: `One client process. floor-ap is the floor over go-redis's AutoPipeline, floor-rueidis over rueidis:
 connections that all goroutines share, as rueidislock's are. All other clients have go-redis's
-defaults. latchkit's leases have a fence and are renewed. The longest wait shows a worker that
-hangs: its turn's end is counted as the end of its wait.`,
+defaults, and latchkit's ContextTimeoutEnabled. latchkit's leases have a fence and are renewed. The
+longest wait shows a worker that hangs: its turn's end is counted as the end of its wait.`,
 	run: runManyKeys,
 }
 
@@ -23,35 +26,58 @@ func runManyKeys(ctx context.Context, o order) (f finding, err error) {
 	}
 	defer func() { err = errors.Join(err, on.close()) }()
 
-	const floor, floorPiped, rueidis = "floor", "floor-ap", "rueidislock"
-	runners := field(floor, floorPiped, "floor-rueidis", latchkit,
-		"redislock 100ms", "redsync", rueidis, "rueidislock zero options")
-	busy := shape{processes: 1, workers: 64}
-	turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
-		return busy.take(ctx, on, c, o.turn)
-	})
-	if err != nil {
-		return f, err
+	const floor, rueidis, redislock, redsync = "floor", "rueidislock", "redislock 100ms", "redsync"
+	f.table = crowdTable()
+	for _, workers := range []int{8, 64, 256} {
+		runners := field(floor, latchkit, redislock, redsync, rueidis)
+		if workers == 64 {
+			runners = slices.Insert(runners, 1, field("floor-ap", "floor-rueidis")...)
+		}
+		busy := shape{processes: 1, workers: workers}
+		turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
+			return busy.take(ctx, on, c, o.turn)
+		})
+		if err != nil {
+			return f, err
+		}
+		addCrowd(&f.table, runners, turns, workers)
+		switch workers {
+		case 8:
+			f.verdicts = append(f.verdicts, atMost("P2 8 goroutines: time × redislock", 1.2, "%.2f", times(turns, latchkit, redislock, turn.microsEach)))
+		case 64:
+			f.verdicts = append(f.verdicts,
+				atLeast("P2 64 goroutines: throughput × rueidislock", 1, "%.2f", times(turns, latchkit, rueidis, turn.perSecond)),
+				atMost("P2 64 goroutines: client CPU µs", 9, "%.1f", each(turns[latchkit], turn.clientCPU)))
+		default:
+			best := perRound(math.Max, each(turns[redislock], turn.perSecond), each(turns[redsync], turn.perSecond), each(turns[rueidis], turn.perSecond))
+			f.verdicts = append(f.verdicts, atLeast("P2 256 goroutines: throughput × best peer", 1, "%.2f",
+				ratios(each(turns[latchkit], turn.perSecond), best)))
+		}
 	}
+	return f, nil
+}
 
-	times := func(name, reference string) []float64 {
-		return ratios(each(turns[name], turn.perSecond), each(turns[reference], turn.perSecond))
+func goroutines(n int) string {
+	if n == 1 {
+		return "1 goroutine"
 	}
-	f.table = newTable("contestant", "locks/s", "× floor", "× floor-ap", "× rueidislock", "client commands", "server calls",
+	return fmt.Sprint(n, " goroutines")
+}
+
+// crowdTable is the table of rows about many goroutines.
+func crowdTable() table {
+	return newTable("contestant", "goroutines", "locks/s", "× floor", "client commands", "server calls",
 		"client CPU µs", "server CPU µs", "longest wait ms")
+}
+
+// addCrowd adds the runners, the first of which is the floor.
+func addCrowd(to *table, runners []contestant, turns map[string][]turn, workers int) {
 	for _, c := range runners {
 		t := turns[c.name]
-		f.table.add(c.name,
-			spread("%.0f", each(t, turn.perSecond)),
-			spread("%.2f", times(c.name, floor)), spread("%.2f", times(c.name, floorPiped)), spread("%.2f", times(c.name, rueidis)),
+		to.add(c.name, fmt.Sprint(workers),
+			spread("%.0f", each(t, turn.perSecond)), spread("%.2f", times(turns, c.name, runners[0].name, turn.perSecond)),
 			middle("%.2f", each(t, turn.sent)), middle("%.2f", each(t, turn.executed)),
 			middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)),
 			spread("%.0f", each(t, turn.longestWait)))
 	}
-	f.verdicts = []verdict{
-		atLeast("P2 throughput × rueidislock", 1.3, "%.2f", times(latchkit, rueidis)),
-		atLeast("P2 throughput × floor", 1.8, "%.2f", times(latchkit, floor)),
-		atLeast("P2 throughput × floor-ap", 0.75, "%.2f", times(latchkit, floorPiped)),
-	}
-	return f, nil
 }

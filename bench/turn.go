@@ -21,7 +21,9 @@ type turn struct {
 type shape struct {
 	processes, workers int // workers in each process
 	oneKey             bool
+	rotate             bool // each worker has many keys
 	onOneCPU           bool
+	roundTrip          time.Duration // through a proxy; 0: loopback
 }
 
 // lockTTL is longer than any turn: nothing is renewed, and nothing expires.
@@ -40,12 +42,22 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	}
 	defer func() { err = errors.Join(err, os.Remove(arena)) }()
 
+	addr := on.Addr()
+	if s.roundTrip > 0 {
+		far, err := newDelay(addr, s.roundTrip)
+		if err != nil {
+			return t, err
+		}
+		defer far.close()
+		addr = far.addr()
+	}
 	specs := make([]crew, s.processes)
 	for i := range specs {
 		specs[i] = crew{
 			Contestant: c.name, Settings: on.settings(lockTTL, i),
-			Workers: s.workers, Arena: arena, Turn: length,
+			Workers: s.workers, Rotate: s.rotate, Arena: arena, Turn: length,
 		}
+		specs[i].Settings.Addr = addr
 		if s.oneKey {
 			specs[i].Key = "wanted"
 		}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// P10: what an adapter costs besides the lock.
+var adapterRow = row{
+	name:  "P10",
+	title: "A request under a lock in memory: an adapter, and a bare Run",
+	about: `The Store is in memory and requests are served without a network, in the bench's own process. What is
+left is the engine and the adapter; "more than Run" is the adapter alone.`,
+	run: runAdapters,
+}
+
+// served is what one request cost.
+type served struct{ micros, allocs float64 }
+
+func (s served) time() float64   { return s.micros }
+func (s served) memory() float64 { return s.allocs }
+
+// handlers are the same work without a lock, with one taken by hand, and guarded.
+func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
+	wait := locker.NoWait
+	done := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	byHand := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rule := locker.Rule{Key: "order:" + r.Header.Get("X-Order"), Name: "order", Wait: wait}
+		if err := locker.Run(r.Context(), l, rule, func(context.Context) error { done(w, r); return nil }); err != nil {
+			w.WriteHeader(http.StatusConflict)
+		}
+	})
+	route := func(handlers ...gin.HandlerFunc) http.Handler {
+		e := gin.New()
+		e.POST("/orders/:id", handlers...)
+		return e
+	}
+	bare := func(c *gin.Context) { c.Status(http.StatusNoContent) }
+	ginByHand := func(c *gin.Context) {
+		rule := locker.Rule{Key: "order:" + c.Param("id"), Name: "order", Wait: wait}
+		if err := locker.Run(c.Request.Context(), l, rule, func(context.Context) error { bare(c); return nil }); err != nil {
+			c.Status(http.StatusConflict)
+		}
+	}
+	return []string{"net/http, no lock", "net/http, Run", "httplock", "gin, no lock", "gin, Run", "ginlock"}, map[string]http.Handler{
+		"net/http, no lock": done,
+		"net/http, Run":     byHand,
+		"httplock":          httplock.New(l, "order:{header.X-Order}", httplock.WithWait(wait))(done),
+		"gin, no lock":      route(bare),
+		"gin, Run":          route(ginByHand),
+		"ginlock":           route(ginlock.New(l, "order:{param.id}", ginlock.WithWait(wait)), bare),
+	}
+}
+
+func runAdapters(ctx context.Context, o order) (f finding, err error) {
+	gin.SetMode(gin.ReleaseMode)
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, l.Close(ctx)) }()
+	names, all := handlers(l)
+	turns := make(map[string][]served)
+	for range o.rounds {
+		for _, name := range names {
+			t, err := serve(ctx, all[name], o.turn/4)
+			if err != nil {
+				return f, fmt.Errorf("%s: %w", name, err)
+			}
+			turns[name] = append(turns[name], t)
+		}
+	}
+	more := func(name, than string, figure func(served) float64) []float64 {
+		less := each(turns[than], figure)
+		rest := each(turns[name], figure)
+		for i := range rest {
+			rest[i] -= less[i]
+		}
+		return rest
+	}
+	run := map[string]string{"httplock": "net/http, Run", "ginlock": "gin, Run"}
+	f.table = newTable("handler", "µs", "allocs", "µs more than Run", "allocs more than Run")
+	for _, name := range names {
+		micros, allocs := "", ""
+		if than := run[name]; than != "" {
+			micros, allocs = spread("%.2f", more(name, than, served.time)), middle("%.0f", more(name, than, served.memory))
+		}
+		f.table.add(name, spread("%.2f", each(turns[name], served.time)), middle("%.0f", each(turns[name], served.memory)), micros, allocs)
+	}
+	for _, name := range []string{"httplock", "ginlock"} {
+		f.verdicts = append(f.verdicts,
+			atMost("P10 "+name+": µs more than Run", 2, "%.2f", more(name, run[name], served.time)),
+			atMost("P10 "+name+": allocations more than Run", 10, "%.0f", more(name, run[name], served.memory)))
+	}
+	return f, nil
+}
+
+// serve serves requests, one after the other, for a while.
+func serve(ctx context.Context, h http.Handler, length time.Duration) (served, error) {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", http.NoBody)
+	r.Header.Set("X-Order", "42")
+	w := &unread{header: make(http.Header)}
+	for range 100 {
+		h.ServeHTTP(w, r)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began, n := time.Now(), 0
+	for ; time.Since(began) < length; n++ {
+		if h.ServeHTTP(w, r); w.status != http.StatusNoContent {
+			return served{}, fmt.Errorf("status %d", w.status)
+		}
+	}
+	took := time.Since(began)
+	runtime.ReadMemStats(&after)
+	return served{micros(took) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)}, nil
+}
+
+// unread is a client that looks at the status only.
+type unread struct {
+	header http.Header
+	status int
+}
+
+func (u *unread) Header() http.Header         { return u.header }
+func (u *unread) Write(p []byte) (int, error) { return len(p), nil }
+func (u *unread) WriteHeader(code int)        { u.status = code }

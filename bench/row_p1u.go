@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// P1u: what most services do: a lone lock, wherever the kernel puts client and server.
+var unpinnedRow = row{
+	name:  "P1u",
+	title: "Uncontended acquire and release, one goroutine, not pinned",
+	about: `As P1, but the kernel chooses the processors. Time then depends on whether client and server share one;
+client CPU is the steadier figure.`,
+	run: runUnpinned,
+}
+
+func runUnpinned(ctx context.Context, o order) (finding, error) {
+	const floor, redislock = "floor", "redislock 100ms"
+	runners := field(floor, latchkit, latchkitPlain, redislock, "redsync", "rueidislock")
+	f, turns, err := lone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1})
+	f.verdicts = []verdict{
+		atMost("P1u client CPU × floor", 1.2, "%.2f", times(turns, latchkit, floor, turn.clientCPU)),
+		atMost("P1u time × redislock", 1.15, "%.2f", times(turns, latchkit, redislock, turn.microsEach)),
+	}
+	return f, err
+}
+
+// P12: what a lock costs whose release nobody waits for.
+var besideRow = row{
+	name:  "P12",
+	title: "Run with a release that nobody waits for, one goroutine",
+	about: `Not pinned. Each Run has another key than those before, so that nothing but the release is saved.`,
+	run:   runBeside,
+}
+
+func runBeside(ctx context.Context, o order) (finding, error) {
+	const floor = "floor"
+	runners := field(floor, latchkit, latchkitRun, latchkitBeside, "redislock 100ms")
+	f, turns, err := lone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1, rotate: true})
+	f.verdicts = []verdict{
+		atMost("P12 time × floor", 0.75, "%.2f", times(turns, latchkitBeside, floor, turn.microsEach)),
+	}
+	return f, err
+}
+
+// lone measures one goroutine.
+func lone(ctx context.Context, runners []contestant, rounds int, length time.Duration, alone shape) (f finding, turns map[string][]turn, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, nil, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+	turns, err = interleave(runners, rounds, func(c contestant) (turn, error) { return alone.take(ctx, on, c, length) })
+	if err != nil {
+		return f, nil, err
+	}
+	f.table = loneTable(runners, turns)
+	return f, turns, nil
+}
+
+// P2R: the same where the wire is not free.
+var farRow = row{
+	name:  "P2R",
+	title: "Uncontended, over a round trip of 2 ms",
+	about: `Every answer of the server comes 2 ms later, through a proxy in the bench's process. One and 64
+goroutines, a key each.`,
+	run: runFar,
+}
+
+func runFar(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+	const floor, redislock, far = "floor", "redislock 100ms", 2 * time.Millisecond
+	f.table = crowdTable()
+	for _, workers := range []int{1, 64} {
+		runners := field(floor, latchkit, redislock, "rueidislock")
+		if workers == 1 {
+			runners = slices.Insert(runners, 2, field(latchkitPlain, latchkitBeside)...)
+		}
+		crowd := shape{processes: 1, workers: workers, rotate: true, roundTrip: far}
+		turns, err := interleave(runners, min(o.rounds, 3), func(c contestant) (turn, error) { return crowd.take(ctx, on, c, o.turn) })
+		if err != nil {
+			return f, err
+		}
+		addCrowd(&f.table, runners, turns, workers)
+		f.verdicts = append(f.verdicts,
+			atMost("P2R "+goroutines(workers)+": time × redislock", 1.15, "%.2f", times(turns, latchkit, redislock, turn.microsEach)))
+	}
+	return f, nil
+}
