@@ -1,0 +1,56 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// stuck is a Store whose renewals hang, whatever their context says.
+type stuck struct {
+	locker.Store
+	until chan struct{}
+	n     atomic.Int64
+}
+
+func (s *stuck) Renew(context.Context, []store.Claim) ([]store.Grant, error) {
+	s.n.Add(1)
+	<-s.until
+	return nil, errors.New("too late")
+}
+
+// A caller that extends a lease again and again, with a short context each time, leaves a bounded
+// number of calls behind at a Store that hangs.
+func TestExtensionsThatHangAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &stuck{Store: lockertest.NewMemory().NewProcess(), until: make(chan struct{})}
+		e, err := locker.New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease := acquire(t, e, locker.Rule{Key: "k", TTL: time.Hour})
+		for range 300 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if err := lease.Extend(ctx, 2*time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			cancel()
+		}
+		if n := s.n.Load(); n > 64 {
+			t.Errorf("%d renewals hang", n)
+		}
+		close(s.until)
+		release(t, lease)
+		if err := e.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
