@@ -172,15 +172,23 @@ func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
 			defer notice.Close()
 			notices = append(notices, notice)
 		}
+		received := make(chan string, 16)
+		for _, notice := range notices {
+			go func() {
+				for m := range notice.Channel() {
+					received <- m.Payload
+				}
+			}()
+		}
 		release(t, lease)
-		for n, notice := range notices {
+		for range 2 { // of three nodes, as many as must have voted for the holder
 			select {
-			case m := <-notice.Channel():
-				if !strings.HasSuffix(m.Payload, " "+key) {
-					t.Errorf("node %d has published %q", n, m.Payload)
+			case m := <-received:
+				if !strings.HasSuffix(m, " "+key) {
+					t.Errorf("a node has published %q", m)
 				}
 			case <-time.After(10 * time.Second):
-				t.Errorf("node %d has not notified the waiter", n)
+				t.Error("too few nodes have notified the waiter")
 			}
 		}
 		release(t, waiter.Granted(10*time.Second))
