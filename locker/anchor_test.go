@@ -12,8 +12,9 @@ import (
 
 // What ties the clocks of server and process together, and when it is void.
 
-// A subscription is lost and comes back, and the server has dropped the waiter, because nobody listened, and the key is free. Only who asks finds out; by itself a
-// waiter that is not the head would do so after 10 s.
+// A subscription is lost and comes back, and the server has dropped the waiter, because nobody
+// listened, and the key is free. Only who asks finds out; by itself a waiter that is not the head
+// would do so after 10 s.
 func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
@@ -33,8 +34,9 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	})
 }
 
-// The server that has come back has another clock. What tied the old one to ours is void, also when the question that
-// would tie the new one fails: a grant that is told then must be asked about, or its lease would end too late here.
+// The server that has come back has another clock. What tied the old one to ours is void, also when
+// the question that would tie the new one fails: a grant that is told then must be asked about, or
+// its lease would end too late here.
 func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -61,8 +63,9 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	})
 }
 
-// Slow is the answer that tied the clocks, and late the message, both by less than what makes a grant too old. Counted from
-// when the answer came, the grant would be younger than it is, and the lease end too late here.
+// Slow is the answer that tied the clocks, and late the message, both by less than what makes a
+// grant too old. Counted from when the answer came, the grant would be younger than it is, and the
+// lease end too late here.
 func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)

@@ -46,7 +46,8 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// 128 goroutines of one process want one key: a streak passes it on, and at the server there is one waiter.
+// 128 goroutines of one process want one key: a streak passes it on, and at the server there is one
+// waiter.
 func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 
 // Each of them queues at the server by itself, and is told when it is its turn.
@@ -110,7 +111,8 @@ func BenchmarkManyCallers(b *testing.B) {
 	}
 }
 
-// The floor: what anybody who locks with go-redis pays, without a fence, renewal or a way to be cancelled.
+// The floor: what anybody who locks with go-redis pays, without a fence, renewal or a way to be
+// cancelled.
 func BenchmarkFloor(b *testing.B) {
 	c := redistest.Shared(b).Client(b)
 	del := redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)

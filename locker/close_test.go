@@ -143,8 +143,8 @@ func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 	})
 }
 
-// A hold that is passed on while the Locker is closed makes no lease whose context nothing ends. Which of the two the next
-// caller sees is a matter of scheduling, so it is tried often.
+// A hold that is passed on while the Locker is closed makes no lease whose context nothing ends.
+// Which of the two the next caller sees is a matter of scheduling, so it is tried often.
 func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 	for range 100 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// following is a Store whose first release that brings another acquire along fails, without a trace.
+// following is a Store whose first release that brings another acquire along fails, without a
+// trace.
 type following struct {
 	*lockertest.Process
 	mu           sync.Mutex
@@ -31,8 +32,8 @@ func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, er
 	return f.Process.Release(ctx, c)
 }
 
-// When the release that ends a streak is unclear, the next leader asks by itself. The repetition must not bring its acquire
-// along again: it would queue a token that may hold the key by then.
+// When the release that ends a streak is unclear, the next leader asks by itself. The repetition
+// must not bring its acquire along again: it would queue a token that may hold the key by then.
 func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		f := &following{Process: store.NewProcess()}

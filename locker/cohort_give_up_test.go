@@ -124,7 +124,8 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 	})
 }
 
-// The release that ends a streak is not answered: its leader asks by itself, and the key is not lost.
+// The release that ends a streak is not answered: its leader asks by itself, and the key is not
+// lost.
 func TestAFollowerWhoseReleaseIsUnclear(t *testing.T) {
 	for name, spoil := range map[string]func(m *lockertest.Memory){
 		"answer lost":   func(m *lockertest.Memory) { m.LoseReplies(locker.OpRelease, 1) },

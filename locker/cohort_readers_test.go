@@ -47,7 +47,8 @@ func TestReadersOfAllProcessesShareAKey(t *testing.T) {
 	})
 }
 
-// A reader looks for a phase and then joins its cohort. In between the phase may have begun: nobody else would tell it.
+// A reader looks for a phase and then joins its cohort. In between the phase may have begun: nobody
+// else would tell it.
 func TestAReaderThatComesWhileThePhaseBeginsIsLetIn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

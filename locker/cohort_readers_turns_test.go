@@ -173,7 +173,8 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 	})
 }
 
-// Whatever makes readers ask for themselves, who reads and asks again must not wait for a writer that waits for it.
+// Whatever makes readers ask for themselves, who reads and asks again must not wait for a writer
+// that waits for it.
 func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	for name, o := range map[string]locker.Option{"WithFair": locker.WithFair(), "WithoutRenewal": locker.WithoutRenewal()} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 
 // The leader hears that the server cannot be asked, and so must those who wait behind it.
 //
-// All their waits end together, so who is behind may come to lead first: a matter of scheduling, so it is tried often.
+// All their waits end together, so who is behind may come to lead first: a matter of scheduling, so
+// it is tried often.
 func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -52,7 +53,8 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	})
 }
 
-// While the leader waits for its first answer it may not have to wait at all, and others are counted before it.
+// While the leader waits for its first answer it may not have to wait at all, and others are
+// counted before it.
 func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
@@ -160,8 +162,8 @@ func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
 	}
 }
 
-// A hold may be over before its cohort was told of it; who hears of both must not believe in it for ever. It is a matter of
-// scheduling, so it is tried often.
+// A hold may be over before its cohort was told of it; who hears of both must not believe in it for
+// ever. It is a matter of scheduling, so it is tried often.
 func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -193,7 +193,8 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 	})
 }
 
-// The time that a caller has waited in its process is no part of the time that its first question takes.
+// The time that a caller has waited in its process is no part of the time that its first question
+// takes.
 func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	t.Run("after a hold was lost", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

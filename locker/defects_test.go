@@ -21,9 +21,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Defects that were found in widely used lock libraries. Ours must not have them; each test says what went wrong there.
+// Defects that were found in widely used lock libraries. Ours must not have them; each test says
+// what went wrong there.
 
-// A context that ended while acquiring was used for the compensating release too, so the key stayed for its whole TTL.
+// A context that ended while acquiring was used for the compensating release too, so the key stayed
+// for its whole TTL.
 func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -40,7 +42,8 @@ func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
 	})
 }
 
-// "Cancelled" came back as "failed", so callers could not tell it from "busy"; also when ctx was dead before the call.
+// "Cancelled" came back as "failed", so callers could not tell it from "busy"; also when ctx was
+// dead before the call.
 func TestDefectCancelledLooksBusy(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
@@ -56,8 +59,8 @@ func TestDefectCancelledLooksBusy(t *testing.T) {
 	wantErr(t, err, "defect:2", context.DeadlineExceeded, locker.ErrBusy)
 }
 
-// Locking twice through one object after an expiry silently swapped its token, so the first holder's release freed the
-// second's lock.
+// Locking twice through one object after an expiry silently swapped its token, so the first
+// holder's release freed the second's lock.
 func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client, locker.WithoutRenewal())
@@ -90,7 +93,8 @@ func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	}
 }
 
-// A TTL below a millisecond was rounded to 0: the key was deleted at once, and the lock reported as taken.
+// A TTL below a millisecond was rounded to 0: the key was deleted at once, and the lock reported as
+// taken.
 func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	spy := &wire{Client: client}
@@ -107,7 +111,8 @@ func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	release(t, lease)
 }
 
-// A blocking acquire hid the server's error: it waited until ctx ended and said only "deadline exceeded".
+// A blocking acquire hid the server's error: it waited until ctx ended and said only "deadline
+// exceeded".
 func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory", "1")
 	_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a"})

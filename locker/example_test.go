@@ -39,9 +39,11 @@ func ExampleRun() {
 }
 
 func ExampleRule() {
-	// At most one run a day, on one machine, whichever starts first; a run that fails may be repeated.
+	// At most one run a day, on one machine, whichever starts first; a run that fails may be
+	// repeated.
 	_ = locker.Rule{Key: "report:2026-11-21", Wait: locker.NoWait, Once: 24 * time.Hour}
-	// A cron job on machines whose clocks differ by a second or two: the key stays taken for 5 s even if the job is quick.
+	// A cron job on machines whose clocks differ by a second or two: the key stays taken for 5 s
+	// even if the job is quick.
 	_ = locker.Rule{Key: "cron:cleanup", Wait: locker.NoWait, AtLeast: 5 * time.Second}
 	// A lease of 10 s that nobody renews: tryLock(wait, lease).
 	_ = locker.Rule{Key: "export", Wait: time.Second, TTL: 10 * time.Second, AtMost: 10 * time.Second}

@@ -11,7 +11,8 @@ func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
 // DriftOf is the part of a lease of that length that is not used.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
 
-// LateReader is an acquire of a reader that has found no phase to enter, and comes to its cohort when there is one.
+// LateReader is an acquire of a reader that has found no phase to enter, and comes to its cohort
+// when there is one.
 func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, r)
 	if err != nil {

@@ -32,7 +32,8 @@ var foreign = map[string]string{
 	"empty":              "",
 }
 
-// poller is a client that locks as redislock does: SET NX PX, and a script that deletes what is still its own.
+// poller is a client that locks as redislock does: SET NX PX, and a script that deletes what is
+// still its own.
 type poller struct {
 	*testing.T
 	*redis.Client
@@ -110,7 +111,8 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 	}
 }
 
-// The head of the queue finds that a foreign lease has run out by asking at that time: its expiry, and no pause more.
+// The head of the queue finds that a foreign lease has run out by asking at that time: its expiry,
+// and no pause more.
 func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -129,8 +131,8 @@ func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	release(t, lease)
 }
 
-// Whoever only polls announces itself to nobody: while somebody is in the queue, a release hands the key on, and the key
-// is never free. It gets in when the queue is empty.
+// Whoever only polls announces itself to nobody: while somebody is in the queue, a release hands
+// the key on, and the key is never free. It gets in when the queue is empty.
 func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -72,7 +72,8 @@ func TestAJoinEndsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// The holder dies with little left of its lease: who has joined must not work on when somebody else holds the key.
+// The holder dies with little left of its lease: who has joined must not work on when somebody else
+// holds the key.
 func TestAJoinDoesNotOutliveADeadHolder(t *testing.T) {
 	for _, ttl := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 30 * time.Second} {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -132,8 +133,8 @@ func TestADelegatedLeaseIsNotPassedOn(t *testing.T) {
 	}
 }
 
-// The Release and the Delegate of one lease at the same time: either the lease was delegated and is not passed on, or it is
-// passed on and was not delegated.
+// The Release and the Delegate of one lease at the same time: either the lease was delegated and is
+// not passed on, or it is passed on and was not delegated.
 func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -147,7 +148,8 @@ func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	})
 }
 
-// Between the look of Delegate and its mark the lease may end: whoever has the hold by then must not be the one that is marked.
+// Between the look of Delegate and its mark the lease may end: whoever has the hold by then must
+// not be the one that is marked.
 func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, store *lockertest.Memory, lease *locker.Lease){
 		"passed on": func(t *testing.T, _ *lockertest.Memory, lease *locker.Lease) { release(t, lease) },
@@ -353,8 +355,8 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	eventually(t, "the joins have run out", func() bool { return client.Exists(t.Context(), redisstore.JoinsKey("a")).Val() == 0 })
 }
 
-// What the server knows of delegations and joins must last as long as the lease, or who has joined would be sent away while it
-// is held.
+// What the server knows of delegations and joins must last as long as the lease, or who has joined
+// would be sent away while it is held.
 func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -387,7 +389,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	release(t, lease)
 }
 
-// Callers that died without leaving, and secrets that nobody used, are swept away when there are many; nobody else is.
+// Callers that died without leaving, and secrets that nobody used, are swept away when there are
+// many; nobody else is.
 func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -8,13 +8,15 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// virtual runs a test of the Engine on the Store in memory, in a bubble where time passes only when everybody waits.
+// virtual runs a test of the Engine on the Store in memory, in a bubble where time passes only when
+// everybody waits.
 func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// since fails unless about d has passed since start: on the virtual clock, up to the slack that jitter needs.
+// since fails unless about d has passed since start: on the virtual clock, up to the slack that
+// jitter needs.
 func since(t *testing.T, start time.Time, d, slack time.Duration) {
 	t.Helper()
 	if got := time.Since(start); got < d || got > d+slack {

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
-// Its calls are redislock's, so its harness declares none of the capabilities. Which laws are left out by that, the test's log
-// says.
+// Its calls are redislock's, so its harness declares none of the capabilities. Which laws are left
+// out by that, the test's log says.
 func TestPollingObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
@@ -65,7 +65,8 @@ func TestPollingObeysTheLaws(t *testing.T) {
 	})
 }
 
-// sendOnce makes go-redis not repeat what redislock asks: a lost answer is repeated before anybody sees it otherwise.
+// sendOnce makes go-redis not repeat what redislock asks: a lost answer is repeated before anybody
+// sees it otherwise.
 func sendOnce(o *redis.Options) { o.MaxRetries = -1 }
 
 // redislockCall matches one of redislock's scripts about a key, by its arguments.

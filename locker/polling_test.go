@@ -318,7 +318,8 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 }
 
-// redislock keeps no note of an undo. But as long as this process hears of the late execution, it gives back what that took.
+// redislock keeps no note of an undo. But as long as this process hears of the late execution, it
+// gives back what that took.
 func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The service's own traffic has all connections of the client, for longer than a lease lives. Renewals wait for one, and
-// the lease is lost; through a client of their own they do not.
+// The service's own traffic has all connections of the client, for longer than a lease lives.
+// Renewals wait for one, and the lease is lost; through a client of their own they do not.
 func TestRenewalsThroughTheirOwnClientSurviveAFullPool(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// In each case a message is late, early, lost or repeated, and still nobody waits for longer than a re-check, and nobody
-// holds what somebody else holds.
+// In each case a message is late, early, lost or repeated, and still nobody waits for longer than a
+// re-check, and nobody holds what somebody else holds.
 func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(m *lockertest.Memory, p *lockertest.Process)
@@ -117,8 +117,9 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	})
 }
 
-// The cancel's release is lost as well, for longer than it is repeated. Then it is the message that is answered with a
-// release; without that the others would wait until the lease runs out that nobody uses.
+// The cancel's release is lost as well, for longer than it is repeated. Then it is the message that
+// is answered with a release; without that the others would wait until the lease runs out that
+// nobody uses.
 func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
@@ -139,7 +140,8 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	})
 }
 
-// The server says that nobody listens for a waiter: it subscribes again, and is told of its turn as before.
+// The server says that nobody listens for a waiter: it subscribes again, and is told of its turn as
+// before.
 func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -189,8 +191,8 @@ func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	})
 }
 
-// What was told about a token is no news about the next one of the same caller. In real time, and several times: a timer and
-// a message must come together.
+// What was told about a token is no news about the next one of the same caller. In real time, and
+// several times: a timer and a message must come together.
 func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 	t.Parallel()
 	for range 12 {

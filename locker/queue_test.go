@@ -12,9 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Waiting at the server, on a server in memory that several processes share, each with an Engine and an inbox of its own.
+// Waiting at the server, on a server in memory that several processes share, each with an Engine
+// and an inbox of its own.
 
-// processes are Engines of n processes on one Memory; all of them have waited once, so that their inboxes are open.
+// processes are Engines of n processes on one Memory; all of them have waited once, so that their
+// inboxes are open.
 func processes(t *testing.T, store *lockertest.Memory, n int, opts ...locker.Option) (ls []*locker.Engine, ps []*lockertest.Process) {
 	t.Helper()
 	for range n {
@@ -183,7 +185,8 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-// Who is told that it is the head now, and to watch over who holds the key, does not wait for that one's time to end.
+// Who is told that it is the head now, and to watch over who holds the key, does not wait for that
+// one's time to end.
 func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)

@@ -10,9 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// After all sorts of waits nothing is left: no key but the fence counters, no channel, no goroutine. Whoever gives up while
-// a call is under way leaves a tombstone, which goes by itself; nobody else does. Not parallel, because it looks at all
-// goroutines.
+// After all sorts of waits nothing is left: no key but the fence counters, no channel, no
+// goroutine. Whoever gives up while a call is under way leaves a tombstone, which goes by itself;
+// nobody else does. Not parallel, because it looks at all goroutines.
 func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)

@@ -47,7 +47,8 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	select {} // whoever listens ends the process
 })
 
-// A process that reads and is gone, or stands still, costs a writer what is left of its own lease, and other readers nothing.
+// A process that reads and is gone, or stands still, costs a writer what is left of its own lease,
+// and other readers nothing.
 func TestASignalToAReader(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		rw := newReadWrite(t, p.server.Client(t))
@@ -119,8 +120,8 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// 64 readers in two processes, always somebody reading, and a writer in each: none waits for more than one phase that
-// begins after it has asked, and none of any kind beside another.
+// 64 readers in two processes, always somebody reading, and a writer in each: none waits for more
+// than one phase that begins after it has asked, and none of any kind beside another.
 func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -149,8 +150,9 @@ func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	}
 	reads, writes, phases, overtaken := locktest.CheckVisits(t, all, false)
 	t.Logf("%d reads in %d phases, %d writes; at most %d phases began while a writer waited", reads, phases, writes, overtaken)
-	// Of two writers one waits for the other and for the phase between them, and phases may begin while the question is under way on
-	// a slow machine. Readers who starve writers would begin hundreds.
+	// Of two writers one waits for the other and for the phase between them, and phases may begin
+	// while the question is under way on a slow machine. Readers who starve writers would begin
+	// hundreds.
 	if reads < 100 || writes < 10 || overtaken > 8 {
 		t.Errorf("%d reads, %d writes, %d phases began while a writer waited", reads, writes, overtaken)
 	}

@@ -34,7 +34,8 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// The lock is the key itself, so whoever else locks it, in whichever way, is kept out, and keeps readers out.
+// The lock is the key itself, so whoever else locks it, in whichever way, is kept out, and keeps
+// readers out.
 func TestReadersAndOtherLockers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

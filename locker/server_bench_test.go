@@ -10,7 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// What the server needs for an acquire and its release, by its own account, whatever happens on the way there.
+// What the server needs for an acquire and its release, by its own account, whatever happens on the
+// way there.
 func BenchmarkServerSide(b *testing.B) {
 	for name, waiters := range map[string]int{"uncontended": 0, "handed over": 1} {
 		b.Run(name, func(b *testing.B) {

@@ -17,13 +17,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// peer is another process that waits for a key, holds it until it is told to give it back, and says all that happens:
+// peer is another process that waits for a key, holds it until it is told to give it back, and says
+// all that happens:
 //
 //	granted fence
 //	lost true     its lease ended with ErrLost
 //	released      with an error, if there was one
 //
-// With "stop" it stops itself the moment it has the key, as if the kernel had not let it run for one step more.
+// With "stop" it stops itself the moment it has the key, as if the kernel had not let it run for
+// one step more.
 var peer = proc.Register("peer", func(args []string) {
 	addr, key, ttl, stop := args[0], args[1], args[2], args[3] == "stop"
 	d, err := time.ParseDuration(ttl)
@@ -136,7 +138,8 @@ func (p *peers) gives(child *proc.Child) {
 	}
 }
 
-// signals are what may hit a process. A stopped one runs on later: its connections live, so the server believes in it.
+// signals are what may hit a process. A stopped one runs on later: its connections live, so the
+// server believes in it.
 var signals = map[string]func(*proc.Child){"killed": (*proc.Child).Kill, "stopped": (*proc.Child).Pause}
 
 var strikes = flag.Int("strikes", 1, "how often each signal hits each role")
@@ -159,8 +162,9 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 	}
 }
 
-// The server sees that nobody listens for a waiter that was killed. For one that is stopped it keeps the key for two
-// seconds, and tells the next waiter, if that has waited for long, or it asks by itself within a second and a quarter.
+// The server sees that nobody listens for a waiter that was killed. For one that is stopped it
+// keeps the key for two seconds, and tells the next waiter, if that has waited for long, or it asks
+// by itself within a second and a quarter.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		first := acquire(t, p.here, locker.Rule{Key: p.key})
@@ -199,7 +203,8 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	})
 }
 
-// A holder's key is free when its lease has run out, not before, and the head of the queue asks then.
+// A holder's key is free when its lease has run out, not before, and the head of the queue asks
+// then.
 func TestASignalToTheHolder(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		holder, first := p.holds(2 * time.Second)
@@ -224,7 +229,8 @@ func TestASignalToTheHolder(t *testing.T) {
 	})
 }
 
-// Who was handed the key and does not live to confirm it costs the others two seconds, not its TTL of a minute.
+// Who was handed the key and does not live to confirm it costs the others two seconds, not its TTL
+// of a minute.
 func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		var first *locker.Lease

@@ -90,7 +90,8 @@ func TestAKilledHoldersLeaseRunsOut(t *testing.T) {
 	release(t, acquire(t, l, locker.Rule{Key: "killed:holder", Wait: 15 * time.Second}))
 }
 
-// The stall is longer than go-redis's read time-out, so calls fail while the server still has them in its sockets.
+// The stall is longer than go-redis's read time-out, so calls fail while the server still has them
+// in its sockets.
 func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -184,7 +184,8 @@ func TestAdaptiveTTLFindsACrashSooner(t *testing.T) {
 	}
 }
 
-// A renewal that was answered at once is prompt, also when it asked for less than the hold has left.
+// A renewal that was answered at once is prompt, also when it asked for less than the hold has
+// left.
 func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))

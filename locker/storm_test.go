@@ -43,8 +43,9 @@ var storms = map[string]storm{
 	}, 20},
 }
 
-// Whatever is lost, nobody is stuck, nobody hears an error, and nobody holds what somebody else holds. All storms rage at
-// once, each on a server of its own: they take their time, and little else.
+// Whatever is lost, nobody is stuck, nobody hears an error, and nobody holds what somebody else
+// holds. All storms rage at once, each on a server of its own: they take their time, and little
+// else.
 func TestNobodyIsStuckInAStorm(t *testing.T) {
 	t.Parallel()
 	type outcome struct {

@@ -20,7 +20,8 @@ import (
 
 var stressFor = flag.Duration("stress", 3*time.Second, "how long Engines are stressed")
 
-// stress is work whose leases are so short that many of them are lost, on a few keys that everybody wants.
+// stress is work whose leases are so short that many of them are lost, on a few keys that everybody
+// wants.
 type stress struct {
 	t    *testing.T
 	keys int
@@ -49,8 +50,8 @@ func (s *stress) rule() locker.Rule {
 	return r
 }
 
-// visit takes a key, or does not, and says until when it could believe to hold it: the lease's end, or its own if that is
-// earlier.
+// visit takes a key, or does not, and says until when it could believe to hold it: the lease's end,
+// or its own if that is earlier.
 func (s *stress) visit(name string, l *locker.Engine) {
 	rule := s.rule()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -103,8 +104,9 @@ func (s *stress) visit(name string, l *locker.Engine) {
 	})
 }
 
-// Several Engines of different kinds, short leases, callers that go away at any moment, and Engines that are closed in the
-// middle of it: no two hold a key at once, fences grow, nobody waits long, and nothing is left.
+// Several Engines of different kinds, short leases, callers that go away at any moment, and Engines
+// that are closed in the middle of it: no two hold a key at once, fences grow, nobody waits long,
+// and nothing is left.
 func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

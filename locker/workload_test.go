@@ -34,8 +34,8 @@ type workload struct {
 	Rest    time.Duration // between two rounds
 }
 
-// section is one stay of a worker inside a lock, on the machine's clock, which all processes share. It lies within the
-// lease: the worker looks at the clock after the grant and before the release.
+// section is one stay of a worker inside a lock, on the machine's clock, which all processes share.
+// It lies within the lease: the worker looks at the clock after the grant and before the release.
 type section struct {
 	Process string
 	Worker  string
@@ -51,7 +51,8 @@ type section struct {
 
 type worker struct{}
 
-// locker is the Engine of a workload. Workers write their names into their leases, and so into the queue.
+// locker is the Engine of a workload. Workers write their names into their leases, and so into the
+// queue.
 func (w workload) locker(client locker.Client) (*locker.Engine, error) {
 	options := []locker.SingleOption{locker.WithMetadata(func(ctx context.Context) string {
 		name, _ := ctx.Value(worker{}).(string)
@@ -123,7 +124,8 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	return s
 }
 
-// workers is a process with a workload. It works when it is told to, and then says all that happened.
+// workers is a process with a workload. It works when it is told to, and then says all that
+// happened.
 var workers = proc.Register("workload", func(args []string) {
 	var w workload
 	if err := json.Unmarshal([]byte(args[0]), &w); err != nil {
@@ -165,7 +167,8 @@ func (w workload) start(t *testing.T) *proc.Child {
 // history is what several processes did.
 type history []section
 
-// add takes what a process has to tell, and waits until it has; it ends the test when the process is stuck.
+// add takes what a process has to tell, and waits until it has; it ends the test when the process
+// is stuck.
 func (h *history) add(t *testing.T, child *proc.Child) {
 	t.Helper()
 	var more []section
@@ -175,8 +178,8 @@ func (h *history) add(t *testing.T, child *proc.Child) {
 	*h = append(*h, more...)
 }
 
-// check looks for everything that must never be: an error, two inside at once, a fence that does not grow. It returns
-// the sections in the order of their fences, per key.
+// check looks for everything that must never be: an error, two inside at once, a fence that does
+// not grow. It returns the sections in the order of their fences, per key.
 func (h history) check(t testing.TB) map[string][]section {
 	t.Helper()
 	byKey := make(map[string][]section)

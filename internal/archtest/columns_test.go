@@ -19,7 +19,6 @@ const columns = 100
 var wide = map[string]string{
 	"ginlock/example_test.go": "the output of an example is one line",
 	"internal/redisstore":     "to be wrapped",
-	"internal/tests":          "to be wrapped",
 	"locker":                  "to be wrapped",
 }
 

@@ -55,7 +55,8 @@ func startReplicated(t *testing.T) *replicated {
 
 const ackWithin = time.Second
 
-// patientReads is for the longest acknowledgement of a test: go-redis 9.19 gives up reading after 3 s.
+// patientReads is for the longest acknowledgement of a test: go-redis 9.19 gives up reading after 3
+// s.
 func patientReads(o *redis.Options) { o.ReadTimeout = 10 * time.Second }
 
 func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
@@ -89,7 +90,8 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	})
 }
 
-// A failover, among others, ends the WAITs that are under way, and then nobody knows. So it is asked again.
+// A failover, among others, ends the WAITs that are under way, and then nobody knows. So it is
+// asked again.
 func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
@@ -115,8 +117,8 @@ func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	}
 }
 
-// A WAIT speaks of what its own connection has written. So one that goes out by itself, on whatever connection the pool gives,
-// is worth nothing: it confirms a write that no replica has.
+// A WAIT speaks of what its own connection has written. So one that goes out by itself, on whatever
+// connection the pool gives, is worth nothing: it confirms a write that no replica has.
 func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)

@@ -80,8 +80,8 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	release(t, waiter.Granted(5*time.Second))
 }
 
-// A line may break as soon as a node has confirmed a channel, before the one who asked for it knows: two attempts at that channel
-// are then under way, and each is ended once, by who began it.
+// A line may break as soon as a node has confirmed a channel, before the one who asked for it
+// knows: two attempts at that channel are then under way, and each is ended once, by who began it.
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

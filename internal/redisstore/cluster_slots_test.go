@@ -24,7 +24,8 @@ type answers struct {
 	n  map[string]int
 }
 
-// counted makes a client count the errors that its nodes answer, also those that it deals with by itself.
+// counted makes a client count the errors that its nodes answer, also those that it deals with by
+// itself.
 func (a *answers) counted(o *redis.ClusterOptions) {
 	a.n = make(map[string]int)
 	o.ReadTimeout = 10 * time.Second // longer than an acknowledgement may take
@@ -79,8 +80,8 @@ func listenersIn(t *testing.T, node *redistest.Server, key string) (n int) {
 	return len(c.PubSubShardChannels(t.Context(), "latchkit:s:"+tag+":*").Val()) + len(c.PubSubChannels(t.Context(), "latchkit:i:"+tag+":*").Val())
 }
 
-// While a slot moves, no script of several keys runs there. Leases are held, renewed and given up all the same, and nobody
-// who wants one is told of it.
+// While a slot moves, no script of several keys runs there. Leases are held, renewed and given up
+// all the same, and nobody who wants one is told of it.
 func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -113,7 +114,8 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			waiter.WaitsStill()
 			move.Finish()
 
-			// In any order: who asks first may find the others' subscriptions still on their way to the other node.
+			// In any order: who asks first may find the others' subscriptions still on their way to
+			// the other node.
 			served := make(chan error)
 			for _, p := range []*pending{head, waiter, newcomer} {
 				go func() {
@@ -313,8 +315,8 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-// A cluster has sharded channels from Redis 7 on; older ones have plain ones, of which no node takes one away when a slot
-// moves.
+// A cluster has sharded channels from Redis 7 on; older ones have plain ones, of which no node
+// takes one away when a slot moves.
 func TestAWaiterFollowsItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{

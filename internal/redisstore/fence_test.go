@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Whatever the counter holds, an acquire goes the short way through its script or the long one, and the fence comes out the same.
+// Whatever the counter holds, an acquire goes the short way through its script or the long one, and
+// the fence comes out the same.
 func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 	const block = 64
 	client := redistest.Start(t).Client(t)

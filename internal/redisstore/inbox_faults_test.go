@@ -91,7 +91,8 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	eventually(t, "no connection is left of what failed", func() bool {
 		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
 	})
-	// Such a user can still lock, wait without an inbox, and hand on to who has one; so can who may not even count them.
+	// Such a user can still lock, wait without an inbox, and hand on to who has one; so can who may
+	// not even count them.
 	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,8 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	p.wantReopened()
 }
 
-// A server never takes a plain subscription away by itself, but a proxy may, and a cluster does so with sharded ones.
+// A server never takes a plain subscription away by itself, but a proxy may, and a cluster does so
+// with sharded ones.
 func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -157,7 +157,8 @@ type ear struct {
 // next is the next message, "" when there is none.
 func (e *ear) next() string {
 	e.Helper()
-	// What was published before the ping comes before its answer: no sleep is needed to hear that nothing came.
+	// What was published before the ping comes before its answer: no sleep is needed to hear that
+	// nothing came.
 	if err := e.sub.Ping(e.Context()); err != nil {
 		e.Fatal(err)
 	}

@@ -25,7 +25,8 @@ var ways = map[string]func(*redis.Options){
 	"direct":    func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 }
 
-// Not go-redis, but the Engine repeats a call: go-redis' own three retries would execute a script up to four times.
+// Not go-redis, but the Engine repeats a call: go-redis' own three retries would execute a script
+// up to four times.
 func TestEveryScriptIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for way, how := range ways {
@@ -67,7 +68,8 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	}
 }
 
-// The same when many are under way at once, some written, some not, and connections break again and again.
+// The same when many are under way at once, some written, some not, and connections break again and
+// again.
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 32, 60
@@ -80,7 +82,8 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 			loadScripts(t, client)
 			backend := locktest.SingleStore(client)
 
-			// Every request is looked at; every 40th is executed, and its connection cut instead of answered.
+			// Every request is looked at; every 40th is executed, and its connection cut instead of
+			// answered.
 			var mu sync.Mutex
 			requests, seen := 0, make(map[string]int)
 			broken := proxy.LoseReplies(chaos.Every, func(request []byte) bool {

@@ -17,7 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A full server lets everybody wait and serves whoever waits; only those who come to a free key are refused.
+// A full server lets everybody wait and serves whoever waits; only those who come to a free key are
+// refused.
 func TestAFullServerServesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
@@ -254,8 +255,8 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	}
 }
 
-// dump is all that lies on the server about a key. A counter that counts may have gone on: a fence that nobody got is no
-// harm.
+// dump is all that lies on the server about a key. A counter that counts may have gone on: a fence
+// that nobody got is no harm.
 func dump(l *line) map[string]string {
 	all := make(map[string]string)
 	for _, key := range l.server.Keys(l.Context(), "*").Val() {
@@ -291,7 +292,8 @@ func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
 	}
 }
 
-// Whoever frees a key or gives up is answered once, and has done it once, also when the answer is lost.
+// Whoever frees a key or gives up is answered once, and has done it once, also when the answer is
+// lost.
 func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

@@ -151,7 +151,8 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 	}
 }
 
-// Whoever was handed the key may be stopped. The next process that has waited for long looks after it.
+// Whoever was handed the key may be stopped. The next process that has waited for long looks after
+// it.
 func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -206,8 +207,8 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	}
 }
 
-// The confirmation of a lease that was handed over lengthens it, as a renewal does; one that is late does not undo what came
-// before it.
+// The confirmation of a lease that was handed over lengthens it, as a renewal does; one that is
+// late does not undo what came before it.
 func TestALateConfirmationDoesNotShorten(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

@@ -95,7 +95,8 @@ func TestReleaseWithNext(t *testing.T) {
 		l.wantQueued()
 		ear.wantSilence()
 
-		// A repetition, after a lost answer, lets it in no second time; the engine asks with an acquire then.
+		// A repetition, after a lost answer, lets it in no second time; the engine asks with an
+		// acquire then.
 		if g := l.release(with(c, next), store.NotOurs); g.Next != nil {
 			t.Fatalf("%+v", g.Next)
 		}
@@ -298,7 +299,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 		ear.wantGrantedOrNothing(n == 0, first)
 	}
 	l.release(holder, store.Revoked)
-	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and loses no place.
+	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and
+	// loses no place.
 	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
 		t.Fatalf("%+v %v, want one waiter: who was handed the key waits no more", i, err)
 	}
@@ -312,7 +314,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	}
 }
 
-// Who was thrown out hears so however often it asks, also after it has undone what it did not hear of.
+// Who was thrown out hears so however often it asks, also after it has undone what it did not hear
+// of.
 func TestAnUndoDoesNotHideARevocation(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

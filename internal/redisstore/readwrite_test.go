@@ -18,7 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// What the server has forgotten of its readers keeps writers out all the same, until it would have run out.
+// What the server has forgotten of its readers keeps writers out all the same, until it would have
+// run out.
 func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -72,7 +73,8 @@ func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Gran
 	}
 }
 
-// An acquire of a writer that runs late, when it has become a reader, finds it among the readers, and does not queue it.
+// An acquire of a writer that runs late, when it has become a reader, finds it among the readers,
+// and does not queue it.
 func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -97,7 +99,8 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	nothingLeftBut(t, client)
 }
 
-// The note of a break speaks of a phase; what is unclear about one of its readers must be undone all the same.
+// The note of a break speaks of a phase; what is unclear about one of its readers must be undone
+// all the same.
 func TestABrokenReaderIsUndone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -120,8 +120,8 @@ func runID(t *testing.T, c *redis.Client) string {
 	return c.InfoMap(t.Context(), "server").Item("Server", "run_id")
 }
 
-// A subscription that stays on the old master, which lives on as a replica, is well as far as the client can see. Only the
-// new master knows that nobody listens.
+// A subscription that stays on the old master, which lives on as a replica, is well as far as the
+// client can see. Only the new master knows that nobody listens.
 func TestASubscriptionThatStaysOnTheOldMasterIsNoticed(t *testing.T) {
 	t.Parallel()
 	before := redistest.Start(t, "--repl-diskless-sync-delay", "0")

@@ -61,7 +61,8 @@ func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	}
 }
 
-// A grant that is told at once is a lease without a call; one that is told late is asked about first.
+// A grant that is told at once is a lease without a call; one that is told late is asked about
+// first.
 func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
@@ -101,7 +102,8 @@ func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 	nothingLeftBut(t, f.direct)
 }
 
-// So late that the server has given the key to somebody else meanwhile: the message is old, and nobody acts on it.
+// So late that the server has given the key to somebody else meanwhile: the message is old, and
+// nobody acts on it.
 func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
@@ -129,12 +131,13 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	}
 	release(t, last)
 	// The last message can come before the answer to a question that is under way. Its release then
-	// leaves a tombstone, which runs out, so that the question takes nothing if it is executed later.
+	// leaves a tombstone, which runs out, so that the question takes nothing if it is executed
+	// later.
 	nothingLeftBut(t, f.direct, "latchkit:x:")
 }
 
-// The answer to the acquire that queued was slow. Whoever counted from its arrival would believe in a lease that the
-// server has given away.
+// The answer to the acquire that queued was slow. Whoever counted from its arrival would believe in
+// a lease that the server has given away.
 func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

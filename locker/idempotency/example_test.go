@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A payment runs once, although the client sends it twice with the same key. The second request gets
-// the answer of the first.
+// A payment runs once, although the client sends it twice with the same key. The second request
+// gets the answer of the first.
 func ExampleKeeper_Do() {
 	l, err := locker.New(lockertest.NewMemory()) // or NewSingle
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A lease is taken away while the work goes on: the context of the work ends, and Run returns ErrLost.
+// A lease is taken away while the work goes on: the context of the work ends, and Run returns
+// ErrLost.
 func ExampleNewMemory() {
 	memory := lockertest.NewMemory()
 	l, err := locker.New(memory)

@@ -15,7 +15,8 @@ import (
 
 // What the knobs of Memory and its processes do, which no law speaks of.
 
-// world is one Memory, a holder of the key "a" in its first process, and an owner of another process that waits for it.
+// world is one Memory, a holder of the key "a" in its first process, and an owner of another
+// process that waits for it.
 type world struct {
 	*testing.T
 	memory *lockertest.Memory

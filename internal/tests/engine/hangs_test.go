@@ -136,8 +136,8 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	}
 }
 
-// A renewal whose connection is dead is repeated over other connections while the lease lasts. A pool
-// with many of them can cost the lease: docs/guarantees.md says how many.
+// A renewal whose connection is dead is repeated over other connections while the lease lasts. A
+// pool with many of them can cost the lease: docs/guarantees.md says how many.
 func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -79,7 +79,8 @@ func (n *node) confirm(s *Scenario, m message) bool {
 	return true
 }
 
-// release is release.lua, without a tombstone: late repetitions may take the vote again, for nothing.
+// release is release.lua, without a tombstone: late repetitions may take the vote again, for
+// nothing.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

@@ -1,4 +1,5 @@
-// Package runall lets processes take random sets of keys that overlap, with RunAll, and shows that all of them come to an end.
+// Package runall lets processes take random sets of keys that overlap, with RunAll, and shows that
+// all of them come to an end.
 package runall
 
 import (
@@ -22,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// stuckAfter is how long a call may take before it counts as one that hangs. All work of a scenario takes a second or so.
+// stuckAfter is how long a call may take before it counts as one that hangs. All work of a scenario
+// takes a second or so.
 const stuckAfter = 20 * time.Second
 
 // call is a RunAll with another one inside, or none.

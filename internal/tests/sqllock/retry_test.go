@@ -105,8 +105,8 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 				}, append(opts, serializable)...)
 			}
 		}
-		// The first claim of a key inserts a row. At this isolation MariaDB lets only one transaction
-		// do that at a time, and the two would not meet.
+		// The first claim of a key inserts a row. At this isolation MariaDB lets only one
+		// transaction do that at a time, and the two would not meet.
 		for i := range 2 {
 			rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
 			if err := sqllock.Do(t.Context(), l, db, rule, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {

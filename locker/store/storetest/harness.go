@@ -15,25 +15,28 @@ type Harness struct {
 	Store locker.Store
 	// Can says which laws apply; all others are mandatory.
 	Can Capabilities
-	// LoseReply makes the next call of op about key run and then fail without an answer. nil: the law is left out, and
-	// the test's log says so.
+	// LoseReply makes the next call of op about key run and then fail without an answer. nil: the
+	// law is left out, and the test's log says so.
 	LoseReply func(t testing.TB, op locker.Op, key string)
-	// Occupy makes another library or program hold key, for ttl or, when ttl is 0, without end. nil: left out as well.
+	// Occupy makes another library or program hold key, for ttl or, when ttl is 0, without end.
+	// nil: left out as well.
 	Occupy func(t testing.TB, key string, ttl time.Duration)
-	// Spoil puts data at key that is no lock, and returns a function that says whether it is still there. nil: left out.
+	// Spoil puts data at key that is no lock, and returns a function that says whether it is still
+	// there. nil: left out.
 	Spoil func(t testing.TB, key string) (intact func() bool)
 	// Another returns the Store of another process on the same data. nil: left out.
 	Another func(t testing.TB) locker.Store
-	// Kill ends the process whose Store Another returned: nobody listens at its inbox when Kill returns, and its calls
-	// fail. nil: left out.
+	// Kill ends the process whose Store Another returned: nobody listens at its inbox when Kill
+	// returns, and its calls fail. nil: left out.
 	Kill func(t testing.TB, s locker.Store)
-	// Deafen takes the subscription of Store's process, or of one that Another returned, away without its knowing. nil:
-	// left out.
+	// Deafen takes the subscription of Store's process, or of one that Another returned, away
+	// without its knowing. nil: left out.
 	Deafen func(t testing.TB, s locker.Store)
-	// Left says how long whoever holds key has, negative when that has no end: for a Store that cannot say it. nil: it can.
+	// Left says how long whoever holds key has, negative when that has no end: for a Store that
+	// cannot say it. nil: it can.
 	Left func(t testing.TB, key string) time.Duration
-	// Queued counts the entries in key's queue, also those that were handed the key and have not confirmed. nil: left
-	// out.
+	// Queued counts the entries in key's queue, also those that were handed the key and have not
+	// confirmed. nil: left out.
 	Queued func(t testing.TB, key string) int
 }
 
@@ -48,7 +51,8 @@ func Run(t *testing.T, setup func(t *testing.T) Harness) {
 	}
 }
 
-// RunInBubble checks every law inside a testing/synctest bubble, where time is virtual: for Stores in memory.
+// RunInBubble checks every law inside a testing/synctest bubble, where time is virtual: for Stores
+// in memory.
 func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 	t.Helper()
 	for _, l := range laws {

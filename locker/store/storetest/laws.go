@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// laws are what Run checks. A Store obeys them by itself, but for the last group: that is what a Locker over the Store
-// promises to its users.
+// laws are what Run checks. A Store obeys them by itself, but for the last group: that is what a
+// Locker over the Store promises to its users.
 var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, toldLaws, nextLaws, readerLaws, joinLaws, lockerLaws)
 
 // stepLaws speak of leases alone. They are grouped by the step that they speak of.

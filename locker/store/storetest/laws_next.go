@@ -95,7 +95,8 @@ var nextLaws = []law{
 	}},
 }
 
-// freeWithNext releases the key and claims it again in one step; it returns the answer to the latter.
+// freeWithNext releases the key and claims it again in one step; it returns the answer to the
+// latter.
 func (b *bench) freeWithNext(holder, next store.Claim) store.Grant {
 	b.Helper()
 	holder.Next = &next
