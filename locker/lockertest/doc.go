@@ -1,7 +1,8 @@
 // Package lockertest helps to test code that uses locks.
 //
-// To test your own code, take [NewMemory]: a Store without a server, whose knobs take a lease away, fail a call, lose
-// its answer or delay it. In a testing/synctest bubble an hour of waiting and renewing takes a millisecond:
+// [NewMemory] returns a Store without a server. Its methods take a lease away, fail a call, lose
+// its answer or delay it. In a testing/synctest bubble an hour of waiting and renewing takes a
+// millisecond:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		store := lockertest.NewMemory()
@@ -14,13 +15,13 @@
 //		if !errors.Is(err, locker.ErrLost) { … }
 //	})
 //
-// Two Lockers over one Memory are like two processes of a service. Make a [Process] for each and strike it alone: kill or
-// pause it, make it deaf, or let what it is told come late, twice or not at all.
+// Two Lockers on one Memory are like two processes of a service. Make a [Process] for each to
+// disturb it alone: kill or pause it, end its subscription, or delay, repeat or lose its events.
 //
 //	one, other := store.NewProcess(), store.NewProcess()
 //	a, b := lockertest.NewLocker(t, one), lockertest.NewLocker(t, other)
 //
-// [Recorder] is an Observer that remembers what happened.
+// [Recorder] is an Observer that records what happened.
 //
 // To test a Store of your own, use package storetest.
 package lockertest

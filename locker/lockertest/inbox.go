@@ -10,16 +10,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// inbox is where a process is told, and what is under way to it. Events come in the order in which they were sent, from
-// one goroutine, which exists only while there are any: so an event may come before the answer of the call that caused
-// it, and after.
+// inbox receives the events of a process, and holds those on their way. Events arrive in the order
+// in which they were sent, from one goroutine, which exists only while there are events. So an
+// event may come before or after the answer of the call that caused it.
 type inbox struct {
 	ears    []*ear
 	open    bool // subscribed
-	deaf    bool // and the server forgot it
+	deaf    bool // and the server forgot the subscription
 	mail    []letter
 	telling chan struct{} // closed when the goroutine has ended; nil: there is none
-	silent  chan struct{} // closed when nobody listens any more
+	silent  chan struct{} // closed when no Engine listens any more
 
 	delay   time.Duration
 	lose    int
@@ -30,7 +30,7 @@ type inbox struct {
 // ear is one Engine that listens.
 type ear struct {
 	mu   sync.Mutex
-	tell func(store.Event) // nil: not any more
+	tell func(store.Event) // nil: it listens no more
 }
 
 func (e *ear) hear(event store.Event) {
@@ -53,8 +53,9 @@ type letter struct {
 	due   time.Time
 }
 
-// Listen is the Notifier's step. Where two Engines listen to one Process they have no Inbox, because one would be told what
-// is the other's: their waiters are granted silently.
+// Listen is the Notifier's step. If two Engines listen to one Process they have no Inbox, because
+// one would receive the events of the other. Their waiters are then granted keys without
+// notification.
 func (p *Process) Listen(tell func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -70,8 +71,8 @@ func (p *Process) Listen(tell func(store.Event)) (stop func()) {
 	})
 }
 
-// forget takes an ear away. With the last of them the goroutine ends that tells them; it returns a channel to wait for
-// that, nil when there is nothing to wait for.
+// forget removes an ear. With the last ear the goroutine ends that delivers events. forget returns
+// a channel that is closed then, nil when there is nothing to wait for.
 func (p *Process) forget(e *ear) <-chan struct{} {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -85,7 +86,7 @@ func (p *Process) forget(e *ear) <-chan struct{} {
 	return b.telling
 }
 
-// taken says whether an Engine listens already.
+// taken reports whether an Engine listens already.
 func (p *Process) taken() bool {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -99,7 +100,8 @@ func (p *Process) Inbox(string) string {
 	return p.address()
 }
 
-// address is the inbox's name while it is open, and one Engine's; memory.mu is held here and below.
+// address is the inbox's name while it is open and belongs to one Engine. memory.mu is held here
+// and below.
 func (p *Process) address() string {
 	if !p.inbox.open || len(p.inbox.ears) != 1 {
 		return ""
@@ -139,10 +141,10 @@ func (p *Process) Reset(inbox string) {
 	}
 }
 
-// hears says whether events reach the process, whether it has opened its inbox or not.
+// hears reports whether events reach the process, whether it has opened its inbox or not.
 func (p *Process) hears() bool { return len(p.inbox.ears) > 0 && !p.inbox.deaf && !p.dead }
 
-// reopen subscribes afresh.
+// reopen subscribes again.
 func (p *Process) reopen() {
 	p.inbox.deaf = false
 	if p.hears() {
@@ -150,7 +152,7 @@ func (p *Process) reopen() {
 	}
 }
 
-// send puts an event that the server published on its way.
+// send sends an event that the server published.
 func (p *Process) send(e store.Event) {
 	if p.inbox.lose > 0 {
 		p.inbox.lose--
@@ -171,7 +173,7 @@ func (p *Process) post(e store.Event) {
 	}
 }
 
-// deliver tells what is in the mail, each event when it is due and the process is not paused.
+// deliver delivers the events on their way, each when it is due and the process is not paused.
 func (p *Process) deliver() {
 	m, b := p.memory, &p.inbox
 	m.mu.Lock()
@@ -194,8 +196,8 @@ func (p *Process) deliver() {
 	b.telling = nil
 }
 
-// wait waits until the process goes on or, if it is not paused, for d; and no longer than somebody listens. memory.mu is
-// held, but not meanwhile.
+// wait waits until the process is resumed or, if it is not paused, for d. It returns early when no
+// Engine listens any more. memory.mu is held, but released during the wait.
 func (p *Process) wait(d time.Duration) {
 	goOn, silent := p.paused, p.inbox.silent
 	var due <-chan time.Time

@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// NewLocker returns an Engine over s that is closed when the test ends, which then fails if something is still under
-// way after two minutes. In a testing/synctest bubble call it, and make s, inside the bubble. A second Locker over the same
-// [Memory] gets a [Process] of its own.
+// NewLocker returns an Engine on s. It is closed when the test ends, and the test fails if work is
+// still under way two minutes later. In a testing/synctest bubble make both s and the Engine inside
+// the bubble. A second Locker on the same [Memory] needs a [Process] of its own.
 func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engine {
 	t.Helper()
 	if m, ok := s.(*Memory); ok && m.taken() {

@@ -9,12 +9,13 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and done marks as the Redis
-// Stores do, by time.Now, so it obeys the virtual clock of a testing/synctest bubble. It is for tests: it excludes nobody
-// in another process. Make one with [NewMemory]; it is safe for concurrent use.
+// Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and done
+// marks as the Redis Stores do. Its clock is time.Now, so it obeys the virtual clock of a
+// testing/synctest bubble. It is for tests: it excludes no other process of the machine. Make one
+// with [NewMemory]. It is safe for concurrent use.
 //
-// A Memory is also the first [Process] that uses it, so one Engine can be made of it directly. [Memory.NewProcess] makes
-// more, one for each further Engine.
+// A Memory is also the first [Process] that uses it, so one Engine can use it directly.
+// [Memory.NewProcess] makes more, one for each further Engine.
 type Memory struct {
 	*Process
 
@@ -25,13 +26,13 @@ type Memory struct {
 	done      map[string]time.Time // done marks, until when
 	joins     map[string]joins     // of leases that were delegated
 	counter   uint64               // the last fence
-	ahead     time.Duration        // of the server's clock
+	ahead     time.Duration        // of the server's clock, before time.Now
 	faults    map[locker.Op]fault
 	calls     map[locker.Op]int
 	processes []*Process
 }
 
-// lease is who holds a key.
+// lease is the holder of a key.
 type lease struct {
 	owner    string // "" with foreign and kept
 	fence    uint64
@@ -62,7 +63,7 @@ func NewMemory() *Memory {
 	return m
 }
 
-// forget drops all but the fence counter; m.mu is held.
+// forget drops everything except the fence counter. m.mu is held.
 func (m *Memory) forget() {
 	m.leases, m.queues = make(map[string]lease), make(map[string]queue)
 	m.notes, m.done = make(map[owned]note), make(map[string]time.Time)
@@ -72,10 +73,11 @@ func (m *Memory) forget() {
 // now is the server's clock; m.mu is held.
 func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
 
-// at is the server's clock as a client reads it: without the monotonic part, so that nobody compares it with their own.
+// at is the server's clock as a client reads it, without the monotonic part, so that no caller
+// compares it with a local time.
 func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 
-// lease returns key's lease unless it has run out; m.mu is held.
+// lease returns key's lease unless it has run out. m.mu is held.
 func (m *Memory) lease(key string) (lease, bool) {
 	l, ok := m.leases[key]
 	if ok && !l.ends.IsZero() && !m.now().Before(l.ends) {
@@ -85,7 +87,7 @@ func (m *Memory) lease(key string) (lease, bool) {
 	return l, ok
 }
 
-// left is how long l still lasts, -1 when it has no end; m.mu is held.
+// left is how long l still lasts, -1 when it has no end. m.mu is held.
 func (m *Memory) left(l lease) time.Duration {
 	if l.ends.IsZero() {
 		return -1
@@ -112,7 +114,8 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 	return n, ok
 }
 
-// thrownOut returns the note that a break has left for c's owner, or for the phase in which it reads; m.mu is held.
+// thrownOut returns the note that a revocation has left for c's owner, or for the phase in which it
+// reads. m.mu is held.
 func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
 		return n, true
@@ -121,13 +124,14 @@ func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	return n, n.revoked
 }
 
-// phaseOf is who the readers of a phase are together, where they are left a note.
+// phaseOf names all readers of a phase together, for the note of a revocation.
 func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
-// isDone says whether key has a done mark; m.mu is held.
+// isDone reports whether key has a done mark. m.mu is held.
 func (m *Memory) isDone(key string) bool { return m.now().Before(m.done[key]) }
 
-// mint reserves n fences, by the rule of the Redis Stores: never more than 100 ms ahead of the clock; m.mu is held.
+// mint reserves n fences, by the rule of the Redis Stores: at most 100 ms ahead of the clock. m.mu
+// is held.
 func (m *Memory) mint(n int) (fence uint64, block int) {
 	n = max(n, 1)
 	now := uint64(m.now().UnixMicro())

@@ -7,11 +7,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ErrReplyLost is what a call returns whose answer [Memory.LoseReplies] took away: the call has run, and the caller
-// cannot know it.
+// ErrReplyLost is the error of a call whose answer [Memory.LoseReplies] dropped: the call has run,
+// and the caller cannot know it.
 var ErrReplyLost = errors.New("lockertest: the call ran, its answer was lost")
 
-// fault is what the knobs set for one operation.
+// fault holds the faults that are set for one operation.
 type fault struct {
 	err   error
 	lost  int           // replies to lose
@@ -19,9 +19,10 @@ type fault struct {
 	late  time.Duration // after it
 }
 
-// Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpBreak, OpRaiseFence) return err without
-// running, until called again with nil. A [*locker.Refusal] proves that nothing was done; any other error leaves the
-// caller in doubt. Like the other faults of a Memory it strikes the calls of all processes.
+// Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpRevoke, OpRaiseFence)
+// return err without running, until Fail is called with nil. A [*store.Refusal] proves that the
+// call had no effect; after any other error the call is unclear. Like the other faults of a Memory
+// it affects the calls of all processes.
 func (m *Memory) Fail(op locker.Op, err error) {
 	m.setFault(op, func(f *fault) { f.err = err })
 }
@@ -31,19 +32,19 @@ func (m *Memory) LoseReplies(op locker.Op, n int) {
 	m.setFault(op, func(f *fault) { f.lost = n })
 }
 
-// Delay makes every call of op take d before it runs, whatever becomes of its context: like go-redis, which does not
-// stop a call in flight. 0 ends the delay.
+// Delay makes every call of op take d before it runs, even if its context ends: go-redis does not
+// stop a call in flight either. 0 ends the delay.
 func (m *Memory) Delay(op locker.Op, d time.Duration) {
 	m.setFault(op, func(f *fault) { f.delay = d })
 }
 
-// DelayReplies makes every call of op run at once and its answer take d, so that an event can come before it. 0 ends the
-// delay.
+// DelayReplies makes every call of op run at once and delays its answer by d, so that an event can
+// come before the answer. 0 ends the delay.
 func (m *Memory) DelayReplies(op locker.Op, d time.Duration) {
 	m.setFault(op, func(f *fault) { f.late = d })
 }
 
-// Calls returns how often op was called, faults included.
+// Calls returns how often op was called, including the calls that failed by a fault.
 func (m *Memory) Calls(op locker.Op) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -58,8 +59,8 @@ func (m *Memory) setFault(op locker.Op, set func(*fault)) {
 	m.faults[op] = f
 }
 
-// step runs one call of a process, with the faults that are set for it. What has left the process runs, also when the
-// process is paused or killed meanwhile; only the answer does not come in then.
+// step runs one call of a process, with the faults that are set for it. A call that has left the
+// process runs even if the process is paused or killed meanwhile; only its answer does not arrive.
 func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, error) {
 	m := p.memory
 	m.mu.Lock()
@@ -85,7 +86,7 @@ func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, e
 	return answer, err
 }
 
-// pass lets d pass. m.mu is held, but not meanwhile.
+// pass lets d pass. m.mu is held, but released meanwhile.
 func (m *Memory) pass(d time.Duration) {
 	if d > 0 {
 		m.mu.Unlock()

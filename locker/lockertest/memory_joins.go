@@ -9,13 +9,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// joins are who may join a lease, by the digest of their secret, and who has, by their token.
+// joins are the delegations of a lease, by the digest of their secret, and the parts of callers
+// that have joined, by their token.
 type joins struct {
 	secrets map[[32]byte]admission
 	tokens  map[string]admission
 }
 
-// admission lets somebody into the lease whose holder has that first fence.
+// admission permits a call to join the lease whose holder has that first fence.
 type admission struct {
 	hold, fence uint64
 	depth       int
@@ -37,7 +38,7 @@ func (p *Process) Leave(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.leaveJoin(c), nil })
 }
 
-// joinsOf returns the joins of key, without those whose time is over or whose lease is; m.mu is held.
+// joinsOf returns the joins of key, without those whose time or lease is over. m.mu is held.
 func (m *Memory) joinsOf(key string) (lease, joins, bool) {
 	l, held := m.lease(key)
 	if !held || l.owner == "" {

@@ -8,17 +8,19 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// queue is who waits for one key. The server forgets it when nobody has joined or asked again for queueLife.
+// queue is the waiters for one key. The server forgets it when no waiter has joined or asked again
+// for queueLife.
 type queue struct {
 	waiting []waiter // in the order in which they came
 	ends    time.Time
 }
 
-// waiter is one owner's entry. Once it was handed the key it stays, ahead of all others, until it confirms: an entry that
-// is found like that when the key is free again was not confirmed in time.
+// waiter is one owner's entry. After a hand-off the entry stays, before all others, until its owner
+// confirms. If such an entry is found when the key is free again, the hand-off was not confirmed in
+// time.
 type waiter struct {
 	owner    string
-	inbox    string // "": it is told nothing
+	inbox    string // "": it receives no events
 	mode     locker.Mode
 	hand     time.Duration
 	block    int
@@ -30,10 +32,10 @@ type waiter struct {
 
 const (
 	queueLife = time.Minute
-	longWait  = 500 * time.Millisecond // who has waited longer watches over who was granted the key
+	longWait  = 500 * time.Millisecond // a waiter that has waited longer watches the one that was granted the key
 )
 
-// queue returns key's queue unless it was forgotten; m.mu is held here and below.
+// queue returns key's queue unless it was forgotten. m.mu is held here and below.
 func (m *Memory) queue(key string) []waiter {
 	q, ok := m.queues[key]
 	if ok && !m.now().Before(q.ends) {
@@ -53,8 +55,8 @@ func (m *Memory) setQueue(key string, waiting []waiter) {
 	m.queues[key] = q
 }
 
-// enqueue puts c at the tail. Who is in the queue keeps the place; also one whose lease was handed over and lapsed, and
-// was not given to the next yet: it asks, so it lives.
+// enqueue puts c at the tail. An owner in the queue keeps its place. So does one whose hand-off
+// lapsed, if the key was not given to the next yet: it asks, so it lives.
 func (m *Memory) enqueue(c store.Claim) {
 	waiting := m.queue(c.Key)
 	if i := indexOf(waiting, c.Owner); i >= 0 {
@@ -68,7 +70,7 @@ func (m *Memory) enqueue(c store.Claim) {
 	m.queues[c.Key] = queue{waiting: waiting, ends: m.now().Add(queueLife)}
 }
 
-// leave takes owner out of the queue, and says whether it was there.
+// leave removes owner from the queue, and reports whether it was there.
 func (m *Memory) leave(key, owner string) bool {
 	waiting := m.queue(key)
 	if indexOf(waiting, owner) < 0 {
@@ -78,7 +80,7 @@ func (m *Memory) leave(key, owner string) bool {
 	return true
 }
 
-// dismiss sends those away who wait for work that is done now.
+// dismiss removes the waiters for work that is done now, and notifies them.
 func (m *Memory) dismiss(key string) {
 	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(w waiter) bool {
 		if w.once {
@@ -88,7 +90,7 @@ func (m *Memory) dismiss(key string) {
 	}))
 }
 
-// waiters counts who really waits.
+// waiters counts the waiters, without those that were handed the key.
 func (m *Memory) waiters(key string) int {
 	n := 0
 	for _, w := range m.queue(key) {
@@ -99,7 +101,7 @@ func (m *Memory) waiters(key string) int {
 	return n
 }
 
-// place is owner's place among those who wait, or would be.
+// place is owner's place among the waiters, or the place that it would get.
 func (m *Memory) place(key, owner string) int {
 	place := 1
 	for _, w := range m.queue(key) {
@@ -113,14 +115,14 @@ func (m *Memory) place(key, owner string) int {
 	return place
 }
 
-// freed is called when key may be free: it lets the queue go on. Where nobody is in the queue, whoever waits without one
-// is told to ask again.
+// freed is called when key may be free: it serves the queue. If the queue is empty, the waiters
+// without a queue are notified to ask again.
 func (m *Memory) freed(key string, turn locker.Mode) {
 	m.hand(key, "", turn)
 	m.hint(key)
 }
 
-// hint tells everybody that key is free, unless a queue decides who gets it.
+// hint notifies all processes that key is free, unless a queue decides who gets it.
 func (m *Memory) hint(key string) {
 	if _, held := m.lease(key); held || len(m.queue(key)) > 0 {
 		return
@@ -132,13 +134,14 @@ func (m *Memory) hint(key string) {
 	}
 }
 
-// hand gives a free key to the first in the queue who can take it, or to all readers there, when it is their turn or the first
-// is one. An asker whose turn it is takes the key itself, so there it stops. What happens to an entry that it finds at the head:
+// hand gives a free key to the first in the queue that can take it, or to all readers there, when
+// it is their turn or the first is one. If it is the turn of the asker, hand stops, because the
+// asker takes the key itself. What happens to an entry that it finds at the head:
 //
 //	the asker's                       it stays, the key stays free
-//	handed the key before             its lease lapsed unconfirmed: all of its process leave the queue
-//	nobody listens at its inbox       its process is gone: the same
-//	otherwise                         it is granted the key for as long as it asked, and told so
+//	handed the key before             its lease lapsed unconfirmed: all entries of its process leave the queue
+//	its inbox has no subscriber       its process is gone: the same
+//	otherwise                         it is granted the key for as long as it asked, and notified
 func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	if _, held := m.lease(key); held {
 		return
@@ -171,27 +174,28 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	}
 }
 
-// tellNext tells the first who has waited for long who else was served, and for how long at least.
+// tellNext notifies the first waiter that has waited long that another one was granted the key, and
+// for how long.
 func (m *Memory) tellNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
 		m.tellHead(key, next, hand)
 	}
 }
 
-// dead says whether w will not react; an asker does.
+// dead reports whether w will not react. An asker does react.
 func (m *Memory) dead(w waiter, asker string) bool {
 	return w.owner != asker && (w.handed || w.inbox != "" && m.listener(w.inbox) == nil)
 }
 
-// drop takes w, and all of its process, out of the queue.
+// drop removes w, and all entries of its process, from the queue.
 func (m *Memory) drop(key string, w waiter) {
 	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(other waiter) bool {
 		return other.owner == w.owner || w.inbox != "" && other.inbox == w.inbox
 	}))
 }
 
-// next returns the first who waits and can be told so, at another inbox than except: if that one does not react, somebody
-// else must.
+// next returns the first waiter that can be notified at another inbox than except: if that process
+// does not react, another one must.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {
@@ -201,7 +205,8 @@ func (m *Memory) next(key, except string) (waiter, bool) {
 	return waiter{}, false
 }
 
-// tellHead tells w that the key is free when hand is over, at the latest, and that it is the first to ask then.
+// tellHead notifies w that it is the first to ask, and that the key is free after hand at the
+// latest.
 func (m *Memory) tellHead(key string, w waiter, hand time.Duration) {
 	m.publish(w.inbox, store.Event{Kind: store.EventHead, Key: key, Owner: w.owner, HandoffTTL: hand})
 }

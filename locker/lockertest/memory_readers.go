@@ -11,7 +11,7 @@ import (
 
 // reader is one owner's part of a phase.
 type reader struct {
-	inbox string // "": it is told nothing
+	inbox string // "": it receives no events
 	ends  time.Time
 }
 
@@ -38,7 +38,7 @@ func (m *Memory) downgrade(c store.Claim) store.Grant {
 	return m.notOurs(c)
 }
 
-// reads says whether c's owner has part in the phase in l. m.mu is held here and below.
+// reads reports whether c's owner has a part in the phase in l. m.mu is held here and below.
 func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	l, held := m.lease(c.Key)
 	if !held {
@@ -48,14 +48,14 @@ func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	return l, there && m.now().Before(r.ends)
 }
 
-// read makes a reader of c, or makes its part last longer, if it may enter.
+// read makes c a reader, or lengthens its part, if it may enter.
 func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
 	_, reads := m.reads(c) // after a downgrade it may have been a writer
 	switch {
 	case c.Mode != locker.Shared && !reads:
 		return g, false
-	case !held: // nobody waits before it
+	case !held: // it is the only one
 		m.openPhase(c.Key, nil, "")
 		l = m.leases[c.Key]
 		l.metadata = c.Metadata
@@ -72,7 +72,8 @@ func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	return g, true
 }
 
-// enter makes owner a reader of key's phase for at least ttl from now, and the phase last as long.
+// enter makes owner a reader of key's phase for at least ttl from now. The phase lasts at least as
+// long.
 func (m *Memory) enter(key, owner, inbox string, ttl time.Duration) {
 	l := m.leases[key]
 	r := l.readers[owner]
@@ -92,7 +93,7 @@ func (m *Memory) lengthenReader(c store.Claim, l lease) store.Grant {
 	return g
 }
 
-// openPhase begins a phase of these readers, who wait.
+// openPhase begins a phase of these waiting readers.
 func (m *Memory) openPhase(key string, readers []waiter, asker string) {
 	l := lease{since: m.now(), ends: m.now(), readers: make(map[string]reader)}
 	l.fence, l.block = m.mint(1)
@@ -106,7 +107,8 @@ func (m *Memory) openPhase(key string, readers []waiter, asker string) {
 	}
 }
 
-// letIn takes readers from the queue into the phase, and tells them; but not the asker, whose answer says it.
+// letIn takes readers from the queue into the phase and notifies them, except the asker, which gets
+// an answer.
 func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time.Duration) {
 	for _, w := range readers {
 		m.leave(key, w.owner)
@@ -125,7 +127,7 @@ func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time
 	return longest
 }
 
-// readersIn are the readers in the queue that live. Who does not live leaves it.
+// readersIn returns the readers in the queue that live. The others leave the queue.
 func (m *Memory) readersIn(key, asker string) (readers []waiter) {
 	for _, w := range m.living(key, asker) {
 		if w.mode == locker.Shared {
@@ -135,19 +137,19 @@ func (m *Memory) readersIn(key, asker string) (readers []waiter) {
 	return readers
 }
 
-// blocked says whether a writer waits who lives.
+// blocked reports whether a writer that lives waits.
 func (m *Memory) blocked(key string) bool {
 	return slices.ContainsFunc(m.living(key, ""), func(w waiter) bool { return w.mode == locker.Exclusive })
 }
 
-// living are those in the queue who live, up to the first writer, and the readers behind it. The others leave it, and the asker
-// may leave with its process, but lives.
+// living returns the waiters that live: those up to the first writer, and the readers behind it.
+// The others leave the queue. The asker may leave it with its process, but counts as living.
 func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
-		case indexOf(m.queue(key), w.owner) < 0: // has left with another one of its process
-		case writer && w.mode == locker.Exclusive: // is looked at when its turn has come
+		case indexOf(m.queue(key), w.owner) < 0: // has left with another entry of its process
+		case writer && w.mode == locker.Exclusive: // is checked when its turn has come
 		case m.dead(w, asker):
 			m.drop(key, w)
 		default:
@@ -158,21 +160,22 @@ func (m *Memory) living(key, asker string) (living []waiter) {
 	return living
 }
 
-// admit lets the readers who wait into the phase unless a writer waits.
+// admit lets the waiting readers into the phase unless a writer waits.
 func (m *Memory) admit(key, asker string) {
 	if len(m.queue(key)) > 0 && !m.blocked(key) {
 		m.letIn(key, m.readersIn(key, asker), asker)
 	}
 }
 
-// announce tells the readers of l that a writer waits.
+// announce notifies the readers of l that a writer waits.
 func (m *Memory) announce(key string, l lease) {
 	for owner, r := range l.readers {
 		m.publish(r.inbox, store.Event{Kind: store.EventWriter, Key: key, Owner: owner})
 	}
 }
 
-// leavePhase is a reader's release: the last one frees the key, and with Keep its part stays without an owner.
+// leavePhase is a reader's release. The last reader frees the key; with KeepFor its part stays
+// without an owner.
 func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	if c.Complete && c.Once > 0 {
 		m.done[c.Key] = m.now().Add(c.Once)
@@ -197,14 +200,14 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	switch {
 	case len(l.readers) == 0:
 		delete(m.leases, c.Key)
-	case c.Complete && c.Once > 0: // whoever stood before the readers has left, because the work is done
+	case c.Complete && c.Once > 0: // the waiters before the readers have left, because the work is done
 		m.admit(c.Key, "")
 	}
 	m.freed(c.Key, locker.Exclusive)
 	return store.Grant{State: store.Released, At: m.at()}
 }
 
-// readersLeft counts whose time is not over.
+// readersLeft counts the readers whose time is not over.
 func (m *Memory) readersLeft(l lease) int {
 	n := 0
 	for _, r := range l.readers {

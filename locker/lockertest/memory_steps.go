@@ -65,7 +65,7 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 	return err
 }
 
-// acquire is the step; turn is Shared when a writer has just given the key up.
+// acquire is the step. turn is Shared when a writer has just released the key.
 func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {
 		if n.revoked {
@@ -131,7 +131,7 @@ func (m *Memory) granted(l lease) store.Grant {
 	return store.Grant{State: store.Granted, At: m.at(), Fence: l.fence, FenceCount: l.block}
 }
 
-// busy says who holds the key, after c joined the queue if it may wait.
+// busy returns the holder of the key, after c joined the queue if it may wait.
 func (m *Memory) busy(c store.Claim) store.Grant {
 	if c.Queue {
 		m.enqueue(c)
@@ -177,7 +177,7 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	switch {
 	case !held:
 		m.hand(c.Key, "", locker.Exclusive)
-	case l.readers != nil && !reads && left: // they may have stood behind a writer, who has left
+	case l.readers != nil && !reads && left: // they may have been behind a writer, which has left
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.thrownOut(c)
@@ -197,7 +197,7 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	return store.Grant{State: store.NotOurs, At: m.at()}
 }
 
-// giveUp frees l, or keeps it without an owner, and lets the queue go on.
+// giveUp frees l, or keeps it without an owner, and serves the queue.
 func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
 	if c.Complete && c.Once > 0 {
 		m.done[c.Key] = m.now().Add(c.Once)

@@ -2,10 +2,11 @@ package lockertest
 
 import "time"
 
-// What happens to a server beside the calls of its Lockers.
+// What happens to a server apart from the calls of its Lockers.
 
-// Steal gives key to a stranger, as if its holder had been paused past its lease and somebody else had come. The holder
-// learns of it at its next renewal, release or extension. The stranger never renews and stays until [Memory.Free].
+// Steal gives key to another holder, as if the present holder had been paused past its lease. The
+// present holder learns of it at its next renewal, release or extension. The new holder never
+// renews, and keeps the key until [Memory.Free].
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -14,7 +15,7 @@ func (m *Memory) Steal(key string) {
 	m.leases[key] = l
 }
 
-// Occupy puts a holder at key that is no latchkit lease: another library's. ttl 0: it never ends.
+// Occupy puts a holder of another library at key. With ttl 0 it never ends.
 func (m *Memory) Occupy(key string, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -25,8 +26,8 @@ func (m *Memory) Occupy(key string, ttl time.Duration) {
 	m.leases[key] = l
 }
 
-// Free takes whoever holds key away, as another library or an operator would: who waits in the queue is not told, and
-// finds out when it asks again.
+// Free removes the holder of key, as another library or an operator would. Waiters in the queue are
+// not notified; they find out when they ask again.
 func (m *Memory) Free(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -34,8 +35,8 @@ func (m *Memory) Free(key string) {
 	m.hint(key)
 }
 
-// Wipe forgets all but the fence counter, like a server that restarts empty and mints fences from its clock. Every process
-// subscribes afresh, and is told so.
+// Wipe forgets everything except the fence counter, like a server that restarts empty and mints
+// fences from its clock. Every process subscribes again, and is notified that events may be lost.
 func (m *Memory) Wipe() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,8 +46,8 @@ func (m *Memory) Wipe() {
 	}
 }
 
-// StepClock moves the server's clock by d, forwards or, when d is negative, backwards, as an administrator or a failover
-// would: leases end sooner or later by that much.
+// StepClock moves the server's clock by d, backwards when d is negative, as an administrator or a
+// failover would. Leases end sooner or later by that much.
 func (m *Memory) StepClock(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,8 +67,8 @@ func (m *Memory) Len() int {
 	return n
 }
 
-// Queued returns how many entries the queues of all keys have, those that were handed their key and have not confirmed
-// it included.
+// Queued returns how many entries the queues of all keys have, including those that were handed
+// their key and have not confirmed it.
 func (m *Memory) Queued() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,15 +8,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Process is how one process sees a [Memory]: the same leases and queues, and an inbox of its own, as two programs see
-// one Redis. Make one with [Memory.NewProcess] for each Engine. Its knobs strike this process only.
+// Process is a [Memory] as one process sees it: the same leases and queues, and an inbox of its
+// own, as two programs share one Redis. Make one with [Memory.NewProcess] for each Engine. Its
+// methods disturb this process only.
 type Process struct {
 	memory *Memory
 	name   string // of its inbox
 
 	// All below is guarded by memory.mu.
 	dead   bool
-	paused chan struct{} // closed when it goes on; nil: it is not paused
+	paused chan struct{} // closed when the process is resumed; nil: it is not paused
 	inbox  inbox
 }
 
@@ -29,11 +30,11 @@ func (m *Memory) NewProcess() *Process {
 	return p
 }
 
-// errKilled leaves the caller in doubt, like a connection that broke.
+// errKilled leaves a call unclear, like a connection that broke.
 var errKilled = errors.New("lockertest: the process was killed")
 
-// Die kills the process: nobody listens at its inbox any more, it is told nothing, and its calls fail without saying
-// whether they ran. What it holds runs out.
+// Die kills the process. Its inbox has no subscriber any more, it receives no events, and its calls
+// fail without saying whether they ran. Its leases run out.
 func (p *Process) Die() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -42,10 +43,11 @@ func (p *Process) Die() {
 	p.inbox.mail = nil
 }
 
-// Pause stops the process, as SIGSTOP or a long garbage collection would: its calls and the events for it hang until
-// [Process.Resume]. The server does not notice: the inbox still counts as one where somebody listens.
+// Pause stops the process, as SIGSTOP or a long garbage collection would. Its calls and its events
+// hang until [Process.Resume]. The server does not notice: the inbox still has its subscriber.
 //
-// The goroutines of the test go on, so let them do nothing meanwhile that a stopped process could not do.
+// The goroutines of the test go on. Do not let them do meanwhile what a stopped process could not
+// do.
 func (p *Process) Pause() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -54,7 +56,7 @@ func (p *Process) Pause() {
 	}
 }
 
-// Resume lets a paused process go on.
+// Resume lets a paused process continue.
 func (p *Process) Resume() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -68,8 +70,9 @@ func (p *Process) resume() {
 	}
 }
 
-// Deafen takes the process's subscription away without its knowing: events for it are lost, and the server says that
-// nobody listens there, until the process subscribes afresh ([Process.Reset]). Deafen(false) does that for it.
+// Deafen ends the process's subscription unnoticed. Its events are lost, and the server answers
+// that the inbox has no subscriber, until the process subscribes again ([Process.Reset]).
+// Deafen(false) subscribes again for it.
 func (p *Process) Deafen(deaf bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -79,7 +82,7 @@ func (p *Process) Deafen(deaf bool) {
 	p.inbox.deaf = deaf
 }
 
-// DelayEvents makes the connection on which the process is told slow: every event comes d later, and so do the
+// DelayEvents makes the subscription's connection slow. Every event comes d later, and so do the
 // confirmations of Open and Reset. Answers to calls overtake them. 0 ends the delay.
 func (p *Process) DelayEvents(d time.Duration) {
 	p.memory.mu.Lock()
@@ -87,28 +90,30 @@ func (p *Process) DelayEvents(d time.Duration) {
 	p.inbox.delay = d
 }
 
-// LoseEvents makes the next n events for this process get lost, although the server saw somebody listen.
+// LoseEvents loses the next n events for this process, although the server saw a subscriber.
 func (p *Process) LoseEvents(n int) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	p.inbox.lose = n
 }
 
-// RepeatEvents makes every event for this process come twice.
+// RepeatEvents delivers every event for this process twice.
 func (p *Process) RepeatEvents(on bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	p.inbox.repeat = on
 }
 
-// FailOpen makes Open return err, as on a server whose users may not subscribe, until called again with nil.
+// FailOpen makes Open return err, as on a server whose users may not subscribe, until FailOpen is
+// called with nil.
 func (p *Process) FailOpen(err error) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	p.inbox.refusal = err
 }
 
-// alive hangs while the process is paused, and fails when it was killed. memory.mu is held, but not while it hangs.
+// alive blocks while the process is paused, and fails when it was killed. memory.mu is held, but
+// released while it blocks.
 func (p *Process) alive() error {
 	for p.paused != nil {
 		goOn := p.paused
@@ -122,7 +127,8 @@ func (p *Process) alive() error {
 	return nil
 }
 
-// listener returns the process that listens at an inbox, nil when nobody does: what PUBSUB NUMSUB says on Redis.
+// listener returns the process that subscribes to an inbox, nil when there is none, as PUBSUB
+// NUMSUB does on Redis.
 func (m *Memory) listener(inbox string) *Process {
 	for _, p := range m.processes {
 		if inbox != "" && p.address() == inbox && p.hears() {
@@ -132,7 +138,7 @@ func (m *Memory) listener(inbox string) *Process {
 	return nil
 }
 
-// publish tells who listens at an inbox.
+// publish notifies the subscriber of an inbox.
 func (m *Memory) publish(inbox string, e store.Event) {
 	if p := m.listener(inbox); p != nil {
 		p.send(e)

@@ -16,7 +16,8 @@ type Record struct {
 	Outcome locker.Outcome
 }
 
-// Recorder is an Observer, and a Warner, that remembers. Its zero value is ready.
+// Recorder is an Observer, and a Warner, that records operations and warnings. Its zero value is
+// ready.
 type Recorder struct {
 	mu       sync.Mutex
 	begun    map[locker.Op]int
@@ -53,21 +54,23 @@ func (r *Recorder) Begun(op locker.Op) int {
 	return r.begun[op]
 }
 
-// Records returns the operations that have ended, in the order of their ends; with ops, only those.
+// Records returns the operations that have ended, in the order of their ends. With ops it returns
+// only those.
 func (r *Recorder) Records(ops ...locker.Op) []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.of(ops)
 }
 
-// Warnings returns the warnings that were given.
+// Warnings returns the warnings so far.
 func (r *Recorder) Warnings() []locker.Warning {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]locker.Warning(nil), r.warnings...)
 }
 
-// Await returns once holds says true of what was recorded, and fails the test when that takes more than a minute.
+// Await returns when holds returns true for the records. It fails the test when that takes more
+// than a minute.
 func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
 	t.Helper()
 	bound := time.After(time.Minute)
@@ -84,7 +87,7 @@ func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
 		select {
 		case <-changed:
 		case <-bound:
-			t.Fatal("lockertest: the Recorder did not see within a minute what was awaited")
+			t.Fatal("lockertest: the Recorder did not record within a minute what Await waits for")
 		}
 	}
 }

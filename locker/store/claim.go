@@ -24,7 +24,7 @@ type Claim struct {
 	// Inbox with Queue: where Owner receives its grant; "": nowhere, so Owner polls. With Shared:
 	// where Owner receives that a writer waits.
 	Inbox string
-	// HandoffTTL with Queue: how long the server keeps the lease after a hand-off, until Owner
+	// HandoffTTL with Queue: how long the server keeps the lease after a hand-off, until Owner confirms it.
 	// confirms it.
 	HandoffTTL time.Duration
 

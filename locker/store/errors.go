@@ -5,19 +5,20 @@ import (
 	"strconv"
 )
 
-// The errors that Stores return and users ask for.
+// The errors that Stores return and that users check with errors.Is.
 var (
-	// ErrUnavailable: the server cannot be asked now. It is never reported as busy.
+	// ErrUnavailable: the lock server cannot be reached or cannot answer now. It is never reported
+	// as busy.
 	ErrUnavailable = errors.New("the lock server cannot be asked now")
 
-	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) holds as well; what
-	// each node said is inside, see [NodeError].
+	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
+	// The error contains the error of each node: see [NodeError].
 	ErrQuorum error = noQuorum{}
 
-	// ErrUnsupported: this Locker cannot do that.
+	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = errors.New("this Locker cannot do that")
 
-	// ErrInvalidKey: the key cannot be locked; the text says what is allowed.
+	// ErrInvalidKey: the key cannot be locked. The text says what is allowed.
 	ErrInvalidKey = errors.New("invalid key")
 
 	// ErrClosed: the Locker was closed.
@@ -39,11 +40,11 @@ var ErrNotReplicated = errors.New("too few replicas have acknowledged the lease"
 // the Rule allows, instead of one second.
 var ErrMoving = errors.New("the key's data is moving to another server")
 
-// NodeError is what one node of a quorum had to say. [errors.As] finds the first; [ErrQuorum] has
-// all of them inside.
+// NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;
+// [errors.As] finds the first.
 type NodeError struct {
 	Node int    // its index in the list of clients, from 0
-	Addr string // where its client leads to, "" when that is not known
+	Addr string // the address that its client connects to, "" when it is not known
 	Err  error
 }
 
@@ -56,5 +57,5 @@ func (e *NodeError) Error() string {
 	return where + ": " + e.Err.Error()
 }
 
-// Unwrap returns what it said.
+// Unwrap returns the error that the node returned.
 func (e *NodeError) Unwrap() error { return e.Err }

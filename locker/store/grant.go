@@ -8,7 +8,7 @@ import (
 type Grant struct {
 	State        State
 	At           time.Time // Granted, Busy: the server's clock; zero where the Store has none
-	Fence        uint64    // Granted: the first fence of the hold, 0 where the Store cannot mint one
+	Fence        uint64    // Granted: the first fence of the hold, 0 if the Store cannot mint one
 	FenceCount   int       // Granted: how many fences are reserved
 	Holder       Holder    // Busy: who holds the key
 	Place        int       // Busy: the place in the server's queue, or the place that a waiter would get; 1 is the head, 0: there is no queue
@@ -25,7 +25,7 @@ type Grant struct {
 	Left time.Duration // Granted by a Joiner: how long the joined lease lasts. Otherwise 0: the lease lasts for Claim.TTL
 }
 
-// Holder is what a Store knows of the holder of a key.
+// Holder is what a Store knows about the holder of a key.
 type Holder struct {
 	Fence    uint64        // 0: unknown
 	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end

@@ -7,10 +7,10 @@ import (
 
 const ReservedPrefix = "latchkit:"
 
-// MaxKeyBytes bounds L. Longer keys should be hashed by whoever makes them.
+// MaxKeyBytes bounds the key with its prefix. Hash longer keys.
 const MaxKeyBytes = 512
 
-// CheckKey says whether l can be locked.
+// CheckKey returns an error if l cannot be locked.
 func CheckKey(l string) error {
 	switch {
 	case l == "":
@@ -18,15 +18,15 @@ func CheckKey(l string) error {
 	case len(l) > MaxKeyBytes:
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed; hash the long part", ErrInvalidKey, len(l), MaxKeyBytes)
 	case strings.HasPrefix(l, ReservedPrefix):
-		return fmt.Errorf("%w: names that start with %q are kept for the locks' own data", ErrInvalidKey, ReservedPrefix)
+		return fmt.Errorf("%w: keys that start with %q are reserved for the locks' own data", ErrInvalidKey, ReservedPrefix)
 	case HashTag(l) == l && strings.Contains(l, "}"):
 		return fmt.Errorf("%w: it has a '}' but no hash tag {…}, so its companion keys cannot be put into its cluster slot", ErrInvalidKey)
 	}
 	return nil
 }
 
-// HashTag is the part of l that Redis Cluster hashes: what stands between the first '{' and the
-// first '}' after it, or all of l when there is no such pair or nothing in it.
+// HashTag is the part of l that Redis Cluster hashes: the text between the first '{' and the first
+// '}' after it, or all of l when there is no such pair or no text in it.
 func HashTag(l string) string {
 	if _, rest, ok := strings.Cut(l, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

@@ -7,46 +7,47 @@ import (
 
 // BatchAcquirer is a Store that can take several keys in one step, for [RunAll].
 type BatchAcquirer interface {
-	// AcquireAll grants all claims or none. It answers Granted for each of them; or, with nothing
-	// taken, Busy, Done, Undone or Revoked for those in the way, and NotOurs for those that could have
-	// been granted. Nobody joins a queue or is overtaken: a free key for which somebody may be waiting
-	// is Busy, with no time Left of a Holder. An owner that holds its key already is Granted it as it
-	// stands, whatever becomes of the others. Keys that cannot be taken in one step are a [*Refusal].
+	// AcquireAll grants all claims or none. It answers Granted for each claim; or, with nothing
+	// taken, Busy, Done, Undone or Revoked for the claims that prevent the grant, and NotOurs for
+	// those that could have been granted. It never queues and never overtakes: a free key for which
+	// a token may be waiting is Busy, with a Holder that has no time Left. For an owner that holds
+	// its key already it answers Granted, with the lease unchanged, whatever the answers for the
+	// others are. If the keys cannot be taken in one step, it returns a [*Refusal].
 	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
 }
 
-// An Inspector is a Store that can say who holds a key.
+// An Inspector is a Store that can show the holder of a key.
 type Inspector interface {
 	Inspect(ctx context.Context, key string) (Info, error)
 }
 
-// A Revoker is a Store that can revoke a holder. It answers Released, or NotOurs when no holder has
-// that fence.
+// A Revoker is a Store that can revoke a holder's lease. It answers Released, or NotOurs when no
+// holder has that fence.
 type Revoker interface {
 	Revoke(ctx context.Context, key string, fence uint64, reason string) (Grant, error)
 }
 
-// A Fencer is a Store whose fence counter can be raised, after the server lost its data. It never
-// lowers it.
+// A Fencer is a Store whose fence counter can be raised after the server lost its data. It never
+// lowers the counter.
 type Fencer interface {
 	RaiseFence(ctx context.Context, key string, atLeast uint64) error
 }
 
-// A Downgrader is a Store with readers: it grants claims with Mode Shared, to many owners at once.
-// A phase is the time from the first of them to the last; all of a phase have one fence. Phases are
-// fair: after a writer all readers who wait enter together, after the last reader one writer, and
-// while a writer waits nobody else enters. Each reader's part runs out by itself.
+// A Downgrader is a Store with readers: it grants claims with Mode Shared to many owners at once. A
+// phase lasts from the first of these owners to the last. All owners of a phase have one fence.
+// Phases are fair: after a writer all waiting readers enter together, after the last reader one
+// writer, and while a writer waits no newcomer enters. Each reader's part runs out by itself.
 //
-// All steps of an owner are answered by what the owner has on the server, whatever the Mode of the
-// Claim: after a Downgrade that was not answered that may be either.
+// The answer to each step of an owner depends on what the owner has on the server, not on the Mode
+// of the Claim: after an unanswered Downgrade that may be either.
 type Downgrader interface {
-	// Downgrade makes a writer the first reader of a phase with fence c.Fence, its own, and lets in
-	// all readers who wait. It answers Granted, NotOurs or Revoked.
+	// Downgrade makes a writer the first reader of a phase with its own fence c.Fence, and lets in
+	// all waiting readers. It answers Granted, NotOurs or Revoked.
 	Downgrade(ctx context.Context, c Claim) (Grant, error)
 }
 
-// A ServerChecker is a Store that can report what is unsafe about its server. What cannot be found
-// out is left out.
+// A ServerChecker is a Store that can report unsafe settings of its server. It leaves out what it
+// cannot find out.
 type ServerChecker interface {
 	CheckServer(ctx context.Context) []Warning
 }
@@ -55,17 +56,17 @@ type ServerChecker interface {
 type Info struct {
 	Held     bool
 	Kept     bool // released, but kept by Rule.AtLeast
-	Foreign  bool // held by another library or program, so all below but Left is unknown
+	Foreign  bool // held by another library or program, so all fields below but Left are unknown
 	Mode     Mode
-	Fence    uint64        // what Revoke asks for
+	Fence    uint64        // the fence that Revoke needs
 	Since    time.Time     // when it was granted, by the server's clock; zero when unknown
 	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end
 	Waiters  int           // entries in the server's queue
-	Readers  int           // with Mode Shared: how many leases share the key; one for each process that reads, mostly
+	Readers  int           // with Mode Shared: how many leases share the key, mostly one for each process that reads
 	Metadata string
 }
 
-// A Warning says that the server is set up so that locks can be lost.
+// A Warning reports a setting of the server that can lose locks.
 type Warning struct {
 	Code string // low-cardinality: "eviction-policy"
 	Text string // what is wrong and what to do
@@ -73,35 +74,35 @@ type Warning struct {
 
 // A Joiner is a Store whose leases can be joined by calls in other processes.
 type Joiner interface {
-	// Delegate registers p.Secret while c.Owner holds c.Key, or has joined who does and may delegate:
-	// a first Join must come within that time. It answers Granted or NotOurs.
+	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined its holder and may
+	// delegate. A first Join must come within that time. It answers Granted or NotOurs.
 	Delegate(ctx context.Context, c Claim, p Delegation, within time.Duration) (Grant, error)
-	// Join makes c.Owner join the lease for which c.Pass was made, or says whether it is held still.
-	// It answers Granted, with the lease's Fence and with how long it lasts, or NotOurs. It never
-	// lengthens the lease.
+	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
+	// held. It answers Granted, with the lease's Fence and with how long it lasts, or NotOurs. It
+	// never lengthens the lease.
 	Join(ctx context.Context, c Claim) (Grant, error)
-	// Leave takes c.Owner from those who have joined. It answers Released, or NotOurs when the lease
+	// Leave ends the part of c.Owner in the lease. It answers Released, or NotOurs when the lease
 	// is over.
 	Leave(ctx context.Context, c Claim) (Grant, error)
 }
 
 // A Closer is a Store that works in the background. [Engine.Close] calls Close once, after the last
-// other call, and waits for it: at most until ctx ends, whose error Close returns then. The client
-// stays open, it is the caller's.
+// other call, and waits for it, at most until ctx ends; Close then returns the error of ctx. The
+// client belongs to the caller and stays open.
 type Closer interface {
 	Close(ctx context.Context) error
 }
 
-// A Confirmer is a Store whose grants may need a confirmation. If NeedsConfirmation, a grant that a
-// message has brought counts only when Acquire has returned it too, and no acquire is sent along
-// with a release. It is called once, by New.
+// A Confirmer is a Store whose grants may need a confirmation. If NeedsConfirmation returns true, a
+// grant by message counts only when Acquire has returned it too, and no acquire is sent along with
+// a release. The engine calls it once, in New.
 type Confirmer interface {
 	NeedsConfirmation() bool
 }
 
-// A Validator is a Store that never grants some claims, whatever its server says. Validate returns
-// why it would not grant claims with the Mode and the Once of c, such as ErrUnsupported, or nil. It
-// sends nothing.
+// A Validator is a Store that never grants some claims, whatever its server answers. Validate
+// returns why it would not grant claims with the Mode and the Once of c, such as ErrUnsupported, or
+// nil. It sends nothing.
 type Validator interface {
 	Validate(c Claim) error
 }

@@ -1,21 +1,26 @@
--- acquire_all.lua: take a lease for each of several tokens, or none.
+-- acquire_all.lua: grant a lease to each of several tokens, or to none.
 --
--- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token · done mark D
--- ARGV: for each lease: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata, may be ""
--- returns: for each lease an answer, with its length in bytes and a space before it, as one string: "granted" server-µs PTTL L
---          for all of them · when one is in the way, "busy" server-µs PTTL place "-" L, where L may be free and somebody wait,
---          "undone" server-µs, "revoked" server-µs reason or "done" server-µs for that, "not-ours" server-µs for those that
---          could have been granted, and "granted" only for what the token held before
--- idempotent: a second execution finds the tokens in their leases, answers with them and at most lengthens them; after an
---   undo of one of the tokens it finds X, and takes none.
--- first write: SET C, which a full server refuses, and then nothing has happened; PEXPIRE when all are held already; GETEX
---   when one is in the way: it changes nothing, but a replica answers READONLY instead of a false "busy".
+-- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token · done mark
+--   D
+-- ARGV: for each lease: token · ttl in ms · fences to reserve · "1" when the done mark counts, else
+--   "0" · metadata, may be ""
+-- returns: for each lease an answer, with its length in bytes and a space before it, as one string:
+--   "granted" server-µs PTTL L for all of them · when one of them prevents the grant, "busy"
+--   server-µs PTTL place "-" L for that one, where L may be free while a token waits, or "undone"
+--   server-µs, "revoked" server-µs reason or "done" server-µs; "not-ours" server-µs for those that
+--   could have been granted; and "granted" only for those that the token held before
+-- idempotent: a second execution finds the tokens in their leases, returns these and at most
+--   lengthens them; after an undo of one of the tokens it finds X, and grants none.
+-- first write: SET C, which a full server refuses, and then nothing has happened; PEXPIRE when all
+--   are held already; GETEX when one prevents the grant: it changes nothing, but a replica answers
+--   READONLY instead of a false "busy".
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local at = ' ' .. string.format('%.0f', now)
 local count = #KEYS / 5
 
--- Everything is read before anything is written: data of another type refuses here, and nothing was done.
+-- Everything is read before anything is written, so that data of another type raises its error
+-- while nothing is done.
 local answers, leases, whole = {}, {}, true
 for i = 1, count do
   local token, lease = ARGV[5 * i - 4] .. ':', redis.call('GET', KEYS[5 * i - 4])
@@ -53,7 +58,8 @@ for i = 1, count do
       answers[i] = 'not-ours' .. at
     end
   else
-    -- The fence is made as in grant.lua. The counter may be that of the lease before, so it is read again.
+    -- The fence rule of grant.lua. The counter may be that of the lease before, so it is read
+    -- again.
     local fence, block = now, tonumber(ARGV[5 * i - 2])
     local last = tonumber(redis.call('GET', KEYS[5 * i - 2]) or '0') or 0
     if last >= now then

@@ -1,16 +1,17 @@
--- break.lua: throw a holder out, leave it a note, and hand the key to whoever waits.
+-- break.lua: revoke a holder's lease, leave a note for the holder, and hand the key to the next
+-- waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · tombstone X of the holder's token
--- ARGV: the holder's token and fence, as L begins · what X says: "revoked:" and the reason · keep X this long, in ms, 0: no
---       note
--- returns: "1", or "0" when L is not that holder's any more
+-- ARGV: the holder's token and fence, as L begins · what X contains: "revoked:" and the reason ·
+--   keep X this long, in ms, 0: no note
+-- returns: "1", or "0" when that holder does not hold L any more
 -- idempotent: a second execution finds L without the holder and does nothing.
--- first write: GETEX, which changes nothing and which memory cannot refuse; then DEL.
+-- first write: GETEX, which changes nothing and which a full server accepts; then DEL.
 local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease .. ':', 1, #ARGV[1]) ~= ARGV[1] then
   return '0'
 end
--- What holds data of another type must refuse before anything is done.
+-- Data of another type must raise its error before anything is done.
 local first = redis.call('ZRANGE', KEYS[2], '0', '0')
 local counter = redis.call('GET', KEYS[3])
 redis.call('GET', KEYS[4])
@@ -21,7 +22,7 @@ if tonumber(ARGV[3]) > 0 then
 end
 if first[1] then
   local clock = redis.call('TIME')
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, it did not let that lapse
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over did not lapse: its entry leaves Q
   local now = clock[1] * 1000000 + clock[2]
   hand(now, string.format('%.0f', now), counter, nil)
 end

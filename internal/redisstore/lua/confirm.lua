@@ -1,13 +1,15 @@
--- confirm.lua: renew.lua for leases that were handed over: their owners live, so their entries leave the queues.
+-- confirm.lua: renew.lua for leases that were handed over. Their owners live, so their entries
+-- leave the queues.
 --
 -- KEYS: for each lease: lease L · queue Q
 -- ARGV: for each lease: token · ttl in ms
--- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 it is the owner's, 0 it is not; as one
---          string, as in "1700000000000000 1101"
--- idempotent: it sets expiries to at least ttl from now, and takes out what is not there the second time. It never shortens
---   an expiry, and never creates a key.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false 0. Not for data that
---   is no string, nor anything for a queue that is none: the error would end the renewal of all others.
+-- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 the owner holds it,
+--   0 the owner does not; as one string, as in "1700000000000000 1101"
+-- idempotent: it sets expiries to at least ttl from now, and removes entries that are gone the
+--   second time. It never shortens an expiry, and never creates a key.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0.
+--   It is not used for data that is no string, and nothing is used for a queue that is none: the
+--   error would end the renewal of all others.
 local clock = redis.call('TIME')
 local answer = {}
 for i = 1, #KEYS / 2 do
@@ -15,7 +17,7 @@ for i = 1, #KEYS / 2 do
   local kind = redis.call('TYPE', KEYS[2 * i - 1])['ok']
   local lease = (kind == 'string' or kind == 'none') and redis.call('GETEX', KEYS[2 * i - 1])
   if lease and string.sub(lease, 1, #owner) == owner then
-    redis.call('PEXPIRE', KEYS[2 * i - 1], math.max(redis.call('PTTL', KEYS[2 * i - 1]), ARGV[2 * i])) -- always: a WAIT speaks of writes only
+    redis.call('PEXPIRE', KEYS[2 * i - 1], math.max(redis.call('PTTL', KEYS[2 * i - 1]), ARGV[2 * i])) -- also when it changes nothing: WAIT covers writes only
     if redis.call('TYPE', KEYS[2 * i])['ok'] == 'zset' then
       redis.call('ZREMRANGEBYSCORE', KEYS[2 * i], '-inf', '(0')
     end

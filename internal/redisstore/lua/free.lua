@@ -1,10 +1,11 @@
--- free.lua: give a lease up, or keep it without an owner, and touch nothing else: for a slot that moves.
+-- free.lua: release a lease, or keep it without an owner, and change nothing else. It is for a slot
+-- that moves.
 --
 -- KEYS: lease L
 -- ARGV: token · keep L this long, in ms, 0: not
--- returns: "1", or "0" when L is not that token's
+-- returns: "1", or "0" when the token does not hold L
 -- idempotent: a second execution finds L without the token and does nothing.
--- first write: GETEX, which changes nothing and which memory cannot refuse; then DEL or PEXPIRE.
+-- first write: GETEX, which changes nothing and which a full server accepts; then DEL or PEXPIRE.
 local owner = ARGV[1] .. ':'
 local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease, 1, #owner) ~= owner then

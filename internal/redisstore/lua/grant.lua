@@ -1,24 +1,28 @@
 -- grant.lua: write a lease, with the next fence.
 --
--- fragment: exhausted(counter) · grant(now, stamp, counter, token, ttl in ms, fences to reserve, metadata); stamp is now in digits
+-- fragment: exhausted(counter) · grant(now, stamp, counter, token, ttl in ms, fences to reserve,
+--   metadata); stamp is now in digits
 -- KEYS: lease L · queue Q · fence counter C
--- returns: exhausted: whether the counter has no larger fence, which grant refuses · grant: what lies in L now · the first fence ·
---          how many; all in digits
--- idempotent: no; only for who has seen that L is free, and says how a second execution comes out.
--- first write: SET C, which a full server refuses unless something was written before; then nothing has happened.
+-- returns: exhausted: whether the counter has no larger fence; grant refuses it then · grant: the
+--   new value of L · the first fence · how many; all in digits
+-- idempotent: no. The caller has found L free, and its own header says what a second execution
+--   returns.
+-- first write: SET C, which a full server refuses unless something was written before; then nothing
+--   has happened.
 local function exhausted(counter)
   return (tonumber(counter or '0') or 0) >= 9007199254740991 -- from 2^53 on Lua's numbers are not exact, and fences would repeat
 end
 
 local function grant(now, stamp, counter, token, ttl, wanted, metadata)
   if not counter then
-    redis.call('GET', KEYS[3]) -- MGET says the same of data that is no counter; this refuses it
+    redis.call('GET', KEYS[3]) -- MGET returns data that is no counter as missing; GET raises its error
   end
   if exhausted(counter) then
     error('latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use', 0)
   end
-  -- The fence: larger than every one before, and at least the server's clock, so that it grows even after the counter is
-  -- lost. A block may run ahead of the clock by 100 ms only; %.0f because Lua's tostring rounds microseconds.
+  -- The fence is larger than every one before and at least the server's clock, so it grows even
+  -- after the counter is lost. A block may run ahead of the clock by 100 ms only. %.0f, because
+  -- Lua's tostring rounds microseconds.
   local fence, block = now, tonumber(wanted)
   local last = tonumber(counter or '0') or 0
   if last >= now then

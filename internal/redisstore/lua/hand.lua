@@ -1,18 +1,20 @@
--- hand.lua: give a free key to whoever has waited longest and still lives.
+-- hand.lua: hand a free key to the first waiter that lives.
 --
--- fragment: listeners(inbox) · publish(inbox, message) · remove(entries) · forget(page, i, processes, gone) · tell(now, but, after, ms)
---   · hand(now, stamp, counter, own, head)
+-- fragment: listeners(inbox) · publish(inbox, message) · remove(entries) · forget(page, i,
+--   processes, gone) · tell(now, but, after, ms) · hand(now, stamp, counter, own, head)
 -- KEYS: lease L · queue Q
--- returns: hand: what lies in L now and for how many ms, or nil when L stays free, because nobody is left in Q or own,
---          which has left Q then, is first · listeners: how many, 1 when it cannot be found out · publish: how many have
---          heard it, or an error · remove, forget, tell: nothing
--- idempotent: no; for scripts that a second execution does not bring here. L is free, and what can be of another type was
---   looked at: nothing here must fail half-way. Something that memory cannot refuse was written before.
--- first write: ZREM of the dead, ZADD of the one that is served: in place, so it needs no memory, and passes anyhow.
+-- returns: hand: the new value of L and its ms, or nil when L stays free, because Q is empty, or
+--   because own is first, which then has left Q · listeners: how many, 1 when it cannot be found
+--   out · publish: how many have received the message, or an error · remove, forget, tell: nothing
+-- idempotent: no. It is for scripts whose second execution does not come here. L is free, and the
+--   types of all keys were checked, because nothing here may fail half-way. A command that a full
+--   server accepts has written before.
+-- first write: ZREM of the dead, ZADD of the waiter that is granted the key: in place, so a full
+--   server accepts it.
 --
--- An entry of Q is token|inbox|hand-ms|mode|block|once|metadata. Its score is its ticket, negative once the key was
--- handed to it. Whoever confirms that, or releases, takes the entry out.
--- An inbox is a channel: on a Redis Cluster a sharded one, whose name says so, and which lies in L's slot.
+-- An entry of Q is token|inbox|hand-ms|mode|block|once|metadata. Its score is its ticket, negative
+-- once the key was handed to it. The token's confirmation or release removes the entry. An inbox is
+-- a channel: on a Redis Cluster a sharded one, whose name shows that, and which lies in L's slot.
 local function sharded(inbox)
   return string.sub(inbox, 1, 11) == 'latchkit:s:'
 end
@@ -29,14 +31,15 @@ local function publish(inbox, message)
   return redis.pcall('PUBLISH', inbox, message)
 end
 
--- remove takes entries out of Q, a thousand with each command.
+-- remove removes entries of Q, a thousand with each command.
 local function remove(entries)
   for i = 1, #entries, 1000 do
     redis.call('ZREM', KEYS[2], unpack(entries, i, math.min(i + 999, #entries)))
   end
 end
 
--- forget removes the entries of Q from number i on whose process is gone or does not react, and those in gone.
+-- forget removes the entries of Q from number i on whose process is gone or does not react, and
+-- those in gone.
 local function forget(page, i, processes, gone)
   if next(processes) then
     for j = i, #page, 2 do
@@ -48,8 +51,8 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell lets the first waiter that has waited longer than after, in µs, know that the key is free in ms at the latest. Not
--- the inbox but: if that does not react, somebody else must.
+-- tell notifies the first waiter that has waited longer than after, in µs, that the key is free in
+-- ms at the latest. It skips the inbox but: if that process does not react, another one must.
 local function tell(now, but, after, ms)
   local from = 0
   while true do
@@ -57,7 +60,7 @@ local function tell(now, but, after, ms)
     for i = 1, #page, 2 do
       local token, inbox = string.match(page[i], '^([^|]*)|([^|]*)|')
       if tonumber(page[i + 1]) > now - after then
-        return -- nor have those behind
+        return -- nor have the waiters behind it
       end
       if token and inbox ~= '-' and inbox ~= but and
         publish(inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then
@@ -71,11 +74,12 @@ local function tell(now, but, after, ms)
   end
 end
 
--- head is the first two of Q with their scores where the caller knows them, else nil. The whole of Q is read once at most,
--- when the first waiter does not live: a fleet that has died leaves an entry for each process.
+-- head is the first two entries of Q with their scores if the caller has read them, else nil. The
+-- whole of Q is read at most once, when the first waiter does not live: a dead fleet leaves an
+-- entry for each process.
 local function hand(now, stamp, counter, own, head)
   if exhausted(counter) then
-    return nil -- grant would refuse, half-way; the waiters find that out when they ask
+    return nil -- grant would refuse half-way; the waiters find that out when they ask
   end
   local page = head or redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
   local whole, gone, dead = false, {}, {}
@@ -90,14 +94,14 @@ local function hand(now, stamp, counter, own, head)
       string.match(entry, '^([^|]+)|([^|]+)|([1-9]%d*)|[^|]*|([1-9]%d*)|[^|]*|(.*)$')
     local lives = token and not dead[inbox]
     if lives and token ~= own then
-      if ticket < 0 then -- it was handed the key, and let it lapse without a sign of life
+      if ticket < 0 then -- the key was handed to it, and lapsed without a confirmation
         lives = false
       else
         lives = inbox == '-' or listeners(inbox) > 0
       end
-      dead[inbox] = not lives and inbox ~= '-' or nil -- without an inbox nobody knows whose the other entries are
+      dead[inbox] = not lives and inbox ~= '-' or nil -- without an inbox it is unknown which other entries belong to the process
     end
-    if not lives then -- or it was not written by us
+    if not lives then -- or the entry has another format
       gone[#gone + 1] = entry
       i = i + 2
       if not whole then
@@ -111,7 +115,7 @@ local function hand(now, stamp, counter, own, head)
       forget(page, i + 2, dead, gone)
       redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
-      if inbox ~= '-' then -- a message that may not be sent is a lost one: the waiter asks again
+      if inbox ~= '-' then -- a message that may not be sent is lost: the waiter asks again
         publish(inbox,
           'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. ' ' .. KEYS[1])
       end

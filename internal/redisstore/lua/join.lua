@@ -1,19 +1,19 @@
--- join.lua: join a lease for which there is a delegation, or ask whether one that was joined is held still.
+-- join.lua: join a lease that was delegated, or check whether a joined lease is still held.
 --
 -- KEYS: lease L · joins J
--- ARGV: token of the join · SHA-256 of the secret, in hexadecimal, "" for who has proved otherwise that it was delegated ·
---       ttl of the join in ms · for who shows no secret: first fence of the holder · fence of the lease · how often it may
---       delegate again
+-- ARGV: token of the join · SHA-256 of the secret, in hexadecimal, "" for a call that has another
+--   proof of the delegation · ttl of the join in ms · for a call without a secret: first fence of
+--   the holder · fence of the lease · how often it may delegate again
 -- returns: "granted" server-µs PTTL-of-L fence · "not-ours" server-µs; as one string
--- idempotent: a token that has joined is known, and is not asked for its secret again.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false "not ours"; a full
---   server refuses nothing after it.
+-- idempotent: a token that has joined is known, and needs its secret no more.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false "not
+--   ours"; a full server accepts all that follows.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])
 local lease = redis.call('GETEX', KEYS[1])
 local owner, hold = string.match(lease or '', '^([A-Z2-7]+):(%d+):')
-if not owner or #owner ~= 26 then -- also a lease that is kept without an owner, or shared
+if not owner or #owner ~= 26 then -- a lease that is kept without an owner, or shared, has no such token
   return 'not-ours' .. at
 end
 local function good(entry)
@@ -36,7 +36,7 @@ if of ~= hold then
   if not fence then
     return 'not-ours' .. at
   end
-  if redis.call('HLEN', KEYS[2]) > 64 then -- dead callers and old secrets leave something behind
+  if redis.call('HLEN', KEYS[2]) > 64 then -- dead callers and old secrets stay behind
     local all = redis.call('HGETALL', KEYS[2])
     for i = 1, #all, 2 do
       if not good(all[i + 1]) then

@@ -1,11 +1,13 @@
--- leave.lua: end a join. The lease that was joined stays as it is.
+-- leave.lua: end a join. The lease that was joined does not change.
 --
 -- KEYS: lease L · joins J
 -- ARGV: token of the join
--- returns: "released" server-µs · "not-ours" server-µs when the lease that was joined is over, or was never joined; as one
---          string
--- idempotent: a second execution finds nothing to take away, and says so; the Engine knows of the first.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false "not ours".
+-- returns: "released" server-µs · "not-ours" server-µs when the lease that was joined is over, or
+--   was never joined; as one string
+-- idempotent: a second execution finds nothing to remove and answers "not-ours"; the Engine knows
+--   of the first execution.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false "not
+--   ours".
 local clock = redis.call('TIME')
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])
 local lease = redis.call('GETEX', KEYS[1])

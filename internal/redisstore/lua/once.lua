@@ -1,10 +1,10 @@
--- once.lua: send those away who wait for work that is done now.
+-- once.lua: remove the waiters for work that is done now, and notify them.
 --
 -- fragment: finished()
 -- KEYS: lease L · queue Q
 -- returns: nothing
--- idempotent: whoever has left does not leave again.
--- first write: ZREM, which no full server refuses.
+-- idempotent: an entry that is removed is not removed again.
+-- first write: ZREM, which a full server accepts.
 local function finished()
   for _, entry in ipairs(redis.call('ZRANGE', KEYS[2], '0', '-1')) do
     local token, inbox, once = string.match(entry, '^([^|]*)|([^|]*)|[^|]*|[^|]*|[^|]*|([^|]*)|')

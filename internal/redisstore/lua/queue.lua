@@ -1,10 +1,11 @@
--- queue.lua: wait in line.
+-- queue.lua: enter the queue.
 --
 -- fragment: queue(now, entry, inbox)
 -- KEYS: lease L · queue Q
--- returns: the place, 1 is the head · how many listen at inbox, "-" without one
+-- returns: the place, 1 is the head · how many subscribe to inbox, "-" without one
 -- idempotent: an entry that is there keeps its ticket.
--- first write: PEXPIRE, or GETEX where there is no Q yet: no full server refuses them, nor the ZADD after them.
+-- first write: PEXPIRE, or GETEX where there is no Q yet: a full server accepts both, and the ZADD
+--   after them.
 local function queue(now, entry, inbox)
   local last = redis.call('ZRANGE', KEYS[2], '-1', '-1', 'WITHSCORES')
   local ticket, place = now, 1
@@ -16,7 +17,7 @@ local function queue(now, entry, inbox)
   end
   if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', ticket), entry) == 0 then
     place = redis.call('ZRANK', KEYS[2], entry) + 1 - redis.call('ZCOUNT', KEYS[2], '-inf', '(0')
-    if place < 1 then -- handed to us, lapsed, and taken by a program that keeps no queue: our turn is still the first
+    if place < 1 then -- the key was handed to it, lapsed, and was taken by a program without a queue: its turn is still the first
       redis.call('ZADD', KEYS[2], '1', entry)
       place = 1
     end

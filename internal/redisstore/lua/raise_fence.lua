@@ -1,10 +1,10 @@
--- raise_fence.lua: make the fence counter at least as large as told.
+-- raise_fence.lua: make the fence counter at least as large as a given value.
 --
 -- KEYS: fence counter C
 -- ARGV: the least value
 -- returns: the counter's value, as a string
 -- idempotent: it never lowers the counter.
--- first write: SET C; memory may refuse it, and then nothing has happened.
+-- first write: SET C; a full server may refuse it, and then nothing has happened.
 local counter = redis.call('GET', KEYS[1]) or '0'
 if (tonumber(counter) or 0) < tonumber(ARGV[1]) then
   redis.call('SET', KEYS[1], ARGV[1])

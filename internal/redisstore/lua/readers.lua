@@ -1,25 +1,31 @@
--- readers.lua: phases. While readers hold, L is shared:fence:1[:metadata], and R has an entry for each of them, token|inbox
--- with the time in ms at which it runs out. L runs out with the last of them, so whether somebody reads, L says alone.
+-- readers.lua: phases. While readers hold, L is shared:fence:1[:metadata], and R has an entry for
+-- each of them, token|inbox, with the time in ms at which it runs out. L runs out with the last of
+-- them, so L alone shows whether a phase is on.
 --
--- fragment: enter(now, member, ms) · remember(now) · blocked() · admit(now, stamp, lease, own) · announce() · serve(now, stamp, counter, own, turn)
+-- fragment: enter(now, member, ms) · remember(now) · blocked() · admit(now, stamp, lease, own) ·
+--   announce() · serve(now, stamp, counter, own, turn)
 -- KEYS: lease L · queue Q · fence counter C · readers R
--- returns: blocked: whether a writer that lives waits · serve: what lies in L now and for how many ms, or nil when L stays
---          free, because nobody is left in Q, or own is a writer whose turn it is, and has left Q then · the others: nothing
--- idempotent: enter only lengthens, remember finds R; the others are for scripts that a second execution does not bring here. What can be of
---   another type was looked at: nothing here must fail half-way.
--- first write: ZADD in enter and remember, which a full server refuses, and then nothing has happened; the callers of the others have written
---   something that memory cannot refuse.
+-- returns: blocked: whether a writer that lives waits · serve: the new value of L and its ms, or
+--   nil when L stays free, because Q is empty, or because own is a writer whose turn it is, which
+--   then has left Q · the others: nothing
+-- idempotent: enter only lengthens, and remember finds R. The others are for scripts whose second
+--   execution does not come here. The types of all keys were checked, because nothing here may fail
+--   half-way.
+-- first write: ZADD in enter and remember, which a full server refuses, and then nothing has
+--   happened; the callers of the others have written something that a full server accepts.
 --
--- Phases are fair: after a writer (turn is 'readers') all readers who wait enter together, after the readers one writer. So
--- while L is shared the first in Q is a writer; readers who wait then, wait behind one.
+-- Phases are fair: after a writer (turn is 'readers') all waiting readers enter together, after the
+-- readers one writer. So while L is shared the first in Q is a writer, and waiting readers wait
+-- behind a writer.
 local function enter(now, member, ms)
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms)) -- always: a WAIT speaks of writes only
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms)) -- also when it changes nothing: WAIT covers writes only
   redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), ms))
 end
 
--- remember is called before somebody enters a phase that is on. If R is gone (eviction), those who read are not known any more, but
--- they read: who comes now would count as the only one, and free L with its release. Somebody nameless stays for them.
+-- remember is called before a token enters a phase that is on. If R was evicted, the present
+-- readers are unknown but still read. A newcomer would then count as the only reader, and its
+-- release would free L. So an entry without a name is added for them.
 local function remember(now)
   local left = redis.call('EXISTS', KEYS[4]) == 0 and redis.call('PTTL', KEYS[1])
   if left and left > 0 then
@@ -27,8 +33,9 @@ local function remember(now)
   end
 end
 
--- queued reads Q: the first waiter, all readers, the first writer. Waiters that do not live, by the rules of hand, leave Q.
--- A writer behind another writer is not looked at before its turn. A mode that this version does not know counts as a writer.
+-- queued reads Q: the first waiter, all readers, the first writer. Waiters that do not live, by the
+-- rules of hand, leave Q. A writer behind another writer is not checked before its turn. A mode
+-- that this version does not know counts as a writer.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
   local alive, gone = {}, {}
@@ -41,9 +48,9 @@ local function queued(own)
       metadata = metadata,
     }
     if not token or alive[inbox] == false then
-      gone[#gone + 1] = w.entry -- not written by us, or its process is gone
+      gone[#gone + 1] = w.entry -- the entry has another format, or its process is gone
     elseif mode == '1' or not writer then
-      local lives = token == own or w.ticket >= 0 -- otherwise it was handed the key, and let it lapse
+      local lives = token == own or w.ticket >= 0 -- otherwise the key was handed to it, and lapsed
       if lives and token ~= own and inbox ~= '-' then
         if alive[inbox] == nil then
           alive[inbox] = listeners(inbox) > 0
@@ -74,7 +81,7 @@ local function blocked()
   return writer ~= nil
 end
 
--- let_in tells all but own, whose answer says it.
+-- let_in notifies all readers but own, which learns it from its answer.
 local function let_in(now, stamp, fence, readers, writer, own)
   for _, w in ipairs(readers) do
     redis.call('ZREM', KEYS[2], w.entry)
@@ -86,7 +93,7 @@ local function let_in(now, stamp, fence, readers, writer, own)
   end
 end
 
--- admit lets all readers who wait into the phase in L, because no writer stands before them any more.
+-- admit lets all waiting readers into the phase in L, because no writer is before them any more.
 local function admit(now, stamp, lease, own)
   local _, readers, writer = queued(own)
   if readers[1] then
@@ -95,7 +102,7 @@ local function admit(now, stamp, lease, own)
   let_in(now, stamp, string.match(lease, '^[^:]*:(%d+)'), readers, writer, own)
 end
 
--- announce tells the readers that a writer waits, so that their processes let nobody else in.
+-- announce notifies the readers that a writer waits, so that their processes let no newcomer in.
 local function announce()
   for _, member in ipairs(redis.call('ZRANGE', KEYS[4], '0', '-1')) do
     local token, inbox = string.match(member, '^([^|]+)|([^|]+)$')

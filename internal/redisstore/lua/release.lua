@@ -1,22 +1,27 @@
--- release.lua: give a lease up, keep it without an owner, leave the queue, or make sure that a late acquire takes nothing;
--- and hand the key to whoever waits.
+-- release.lua: release a lease, keep it without an owner, leave the queue, or make sure that a late
+-- acquire takes nothing; and hand the key to the next waiter.
 --
--- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D · tombstone of the next token]
--- ARGV: token · [the token's entry in Q, "" when it is not there · keep L this long, in ms, 0: not · tombstone for this long,
---       in ms, 0: none · done mark for this long, in ms, 0: none · the next token's entry in Q, which is for who acquires in
---       the same step, "" when nobody does · that one's ttl in ms]
--- returns: "released", or "released" server-µs and after it the next token's answer, as of acquire.lua: "granted" …,
---          "busy" …, "undone" … or "done" … · "not-ours" server-µs · "revoked" server-µs reason; as one string
---          "done" server-µs when it is not ours, but a done mark was asked for and is there
--- idempotent: a second execution finds L without the token and changes nothing but the tombstone's expiry. The next token
---   comes in only with the first: who did not hear the answer asks with acquire.lua, and is found in its place.
--- first write: DEL or PEXPIRE when L is the token's, otherwise GETEX of X, which changes nothing: a full server refuses none
---   of them, nor what comes after; a replica answers READONLY instead of a false "not ours".
+-- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D · tombstone
+--   of the next token]
+-- ARGV: token · [the token's entry in Q, "" when it is not there · keep L this long, in ms, 0: not
+--   · tombstone for this long, in ms, 0: none · done mark for this long, in ms, 0: none · the entry
+--   in Q of the next token, which acquires in the same step, "" when there is none · that token's
+--   ttl in ms]
+-- returns: "released", or "released" server-µs and after it the next token's answer, as of
+--   acquire.lua: "granted" …, "busy" …, "undone" … or "done" … · "not-ours" server-µs · "revoked"
+--   server-µs reason · "done" server-µs when the token does not hold L, but a done mark was asked
+--   for and exists; as one string
+-- idempotent: a second execution finds L without the token and changes only the tombstone's expiry.
+--   The next token enters only with the first execution. If its answer is lost, the next token asks
+--   with acquire.lua, which finds it in its place.
+-- first write: DEL or PEXPIRE when the token holds L, otherwise GETEX of X, which changes nothing.
+--   A full server accepts these, and all that follows; a replica answers READONLY instead of a
+--   false "not ours".
 local owner = ARGV[1] .. ':'
-local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it is not offended by data that is no lock
+local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it raises no error for data that is no lock
 local ours = lease and string.sub(lease, 1, #owner) == owner
 if ours and not ARGV[3] and redis.call('ZCARD', KEYS[2]) == 0 then
-  redis.call('DEL', KEYS[1]) -- mostly: nobody waits, and there is nothing else to do
+  redis.call('DEL', KEYS[1]) -- the common case: no waiters, nothing else to do
   return 'released'
 end
 
@@ -36,14 +41,14 @@ if not ours then
   end
   if entry ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that was handed the key
+    local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that the key was handed to
     redis.call('ZREM', KEYS[2], entry)
-    if lease and head == entry then -- the next waiter is the head now, and nobody else may notify it
+    if lease and head == entry then -- the next waiter is the head now, and only this script notifies it
       tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out, and who goes away now may be the one who would have found that out.
+    -- L has run out, and the token that leaves may be the one that would have found that out.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end
@@ -56,7 +61,8 @@ if not ours then
   return 'not-ours' .. at
 end
 
--- What holds data of another type must refuse before the first write: what is half done would be told as not done.
+-- Data of another type must raise its error before the first write: a half-done release would be
+-- reported as not done.
 local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
 if first[1] or next_entry ~= '' then
   counter = redis.call('GET', KEYS[3])
@@ -113,7 +119,8 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- It was in Q already, because it has asked by itself before this late release came, and has just been served.
+  -- The next token was in Q already, because it asked by itself before this late release came, and
+  -- has just been granted the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease

@@ -1,16 +1,17 @@
--- renew.lua: make leases that are still their owners' last longer.
+-- renew.lua: lengthen leases that their owners still hold.
 --
 -- KEYS: leases L1 … Ln
 -- ARGV: for each lease: token · ttl in ms
--- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 it is the owner's, 0 it is not; as one
---          string, as in "1700000000000000 1101"
--- idempotent: it sets expiries to at least ttl from now. It never shortens one, because a late renewal must not undo an
---   extension, and never creates a key.
--- first write: PEXPIRE of a lease that is its owner's, otherwise GETEX, which changes nothing, but makes a replica answer READONLY
---   instead of a false 0. Not for data that is no string: the error would end the renewal of all others.
+-- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 the owner holds it,
+--   0 the owner does not; as one string, as in "1700000000000000 1101"
+-- idempotent: it sets expiries to at least ttl from now. It never shortens one, because a late
+--   renewal must not undo an extension, and never creates a key.
+-- first write: PEXPIRE of a lease that its owner holds, otherwise GETEX, which changes nothing, but
+--   a replica answers READONLY instead of a false 0. GETEX is not used for data that is no string:
+--   the error would end the renewal of all others.
 local clock = redis.call('TIME')
-local answer, leases = {}, redis.call('MGET', unpack(KEYS)) -- data of another type is no error to it
-local text, ttl -- the same number mostly, which takes as long to read as a command
+local answer, leases = {}, redis.call('MGET', unpack(KEYS)) -- MGET raises no error for data of another type
+local text, ttl -- mostly the same number; reading it takes as long as a command
 for i = 1, #KEYS do
   local owner, lease = ARGV[2 * i - 1] .. ':', leases[i]
   if lease and string.sub(lease, 1, #owner) == owner then
@@ -19,7 +20,7 @@ for i = 1, #KEYS do
       ttl = tonumber(text)
     end
     local left = redis.call('PTTL', KEYS[i])
-    redis.call('PEXPIRE', KEYS[i], left > ttl and left or text) -- always: a WAIT speaks of writes only
+    redis.call('PEXPIRE', KEYS[i], left > ttl and left or text) -- also when it changes nothing: WAIT covers writes only
     answer[i] = '1'
   else
     if lease or redis.call('TYPE', KEYS[i])['ok'] == 'none' then

@@ -1,15 +1,17 @@
--- rw_acquire.lua: take the lease for a token, alone or as one of its readers, or say who has it, and wait in line.
+-- rw_acquire.lua: grant the lease to a token, alone or as one of its readers; otherwise return the
+-- holder and queue.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D
--- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata, may be "" · how it
---       waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue · the token's entry in R · "1"
---       for a reader, "0" for a writer
--- returns: as acquire.lua, and for who reads "entered" server-µs PTTL writers L, where writers is "1" when one waits
--- idempotent: a second execution finds the token in L or in R, answers with the same L and at most lengthens it; or it
---   finds the token in Q, where it keeps its place; after an undo it finds X.
--- first write: SET C for a free L that nobody waits for, ZADD of a reader that enters a phase: a full server refuses them,
---   and then nothing has happened; otherwise GETEX, PEXPIRE, ZREM or ZREMRANGEBYSCORE, which no full server refuses, and
---   every replica.
+-- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata,
+--   may be "" · how it waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does
+--   not queue · the token's entry in R · "1" for a reader, "0" for a writer
+-- returns: as acquire.lua, and for a reader "entered" server-µs PTTL writers L, where writers is
+--   "1" when one waits
+-- idempotent: a second execution finds the token in L or in R, returns the same L and at most
+--   lengthens it; or it finds the token in Q, where it keeps its place; after an undo it finds X.
+-- first write: SET C for a free L without waiters, ZADD of a reader that enters a phase. A full
+--   server refuses these, and then nothing has happened. Otherwise GETEX, PEXPIRE, ZREM or
+--   ZREMRANGEBYSCORE: a full server accepts them, and every replica refuses them.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)
@@ -29,18 +31,19 @@ end
 
 local owner, member, reader = ARGV[1] .. ':', ARGV[7], ARGV[8] == '1'
 if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, this is a sign of life
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- always: a WAIT speaks of writes only
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over is confirmed by this
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- also when it changes nothing: WAIT covers writes only
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
 
--- entered lengthens what the token has in the phase, or makes it a reader of it.
+-- entered lengthens the token's part in the phase, or makes the token a reader of the phase.
 local function entered()
   enter(now, member, ARGV[2])
   return 'entered' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. redis.call('EXISTS', KEYS[2]) .. ' ' .. lease
 end
 
--- reads says whether L is a phase of which the token is a reader; after a downgrade it may have been a writer.
+-- reads returns whether L is a phase of which the token is a reader; after a downgrade the token
+-- may have been a writer.
 local function reads()
   if not lease or string.sub(lease, 1, 7) ~= 'shared:' then
     return false
@@ -62,15 +65,16 @@ if lease then
     elseif not blocked() then
       redis.call('GETEX', KEYS[1])
       remember(now)
-      admit(now, stamp, lease, ARGV[1]) -- whoever stood before them is gone
+      admit(now, stamp, lease, ARGV[1]) -- the writer before them is gone
       return entered()
     end
   end
   if ARGV[6] == '' then
-    redis.call('GETEX', KEYS[1]) -- not before: see acquire.lua
+    redis.call('GETEX', KEYS[1]) -- not earlier: see acquire.lua
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[5]) > 0 then
-  -- Nobody overtakes the queue. That a key is data of another type must be found out before anything is done.
+  -- No token overtakes the queue. Data of another type must raise its error before anything is
+  -- done.
   redis.call('GETEX', KEYS[1])
   redis.call('GET', KEYS[5])
   redis.call('ZCARD', KEYS[4])
@@ -88,7 +92,7 @@ elseif not lease then
   local rest = redis.call('EXISTS', KEYS[4])
   lease = grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
   if rest == 1 then
-    redis.call('DEL', KEYS[4]) -- of readers whose L was taken away
+    redis.call('DEL', KEYS[4]) -- of readers whose L was removed
   end
   return 'granted' .. at .. ARGV[2] .. ' ' .. lease
 end
@@ -97,7 +101,7 @@ local place, listening
 if ARGV[6] ~= '' then
   place, listening = queue(now, ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[5], string.match(ARGV[6], '^[^|]*'))
   if place == 1 and not reader and string.sub(lease, 1, 7) == 'shared:' then
-    announce() -- each time that it asks, because a message may be lost
+    announce() -- at each question, because a message may be lost
   end
 else
   place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'

@@ -1,16 +1,18 @@
--- rw_break.lua: throw a holder out, or all readers of a phase, leave them a note, and hand the key to whoever waits.
+-- rw_break.lua: revoke the lease of a holder, or of all readers of a phase, leave them a note, and
+-- hand the key to the next waiter.
 --
--- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the holder's token, or of the phase
--- ARGV: the holder's token and fence, or the phase's, as L begins · what X says: "revoked:" and the reason · keep X this
---       long, in ms, 0: no note
--- returns: "1", or "0" when L is not theirs any more
+-- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the holder's token, or of
+--   the phase
+-- ARGV: the holder's token and fence, or the phase's, as L begins · what X contains: "revoked:" and
+--   the reason · keep X this long, in ms, 0: no note
+-- returns: "1", or "0" when they do not hold L any more
 -- idempotent: a second execution finds another L, or none, and does nothing.
--- first write: GETEX, which changes nothing and which memory cannot refuse; then DEL.
+-- first write: GETEX, which changes nothing and which a full server accepts; then DEL.
 local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease .. ':', 1, #ARGV[1]) ~= ARGV[1] then
   return '0'
 end
--- What holds data of another type must refuse before anything is done.
+-- Data of another type must raise its error before anything is done.
 local first = redis.call('ZRANGE', KEYS[2], '0', '0')
 local counter = redis.call('GET', KEYS[3])
 redis.call('ZCARD', KEYS[4])
@@ -22,7 +24,7 @@ if tonumber(ARGV[3]) > 0 then
 end
 if first[1] then
   local clock = redis.call('TIME')
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, it did not let that lapse
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over did not lapse: its entry leaves Q
   local now = clock[1] * 1000000 + clock[2]
   serve(now, string.format('%.0f', now), counter, nil, string.sub(lease, 1, 7) ~= 'shared:' and 'readers' or nil)
 end

@@ -1,12 +1,14 @@
--- rw_downgrade.lua: make a writer the first reader of a phase, and let in all readers who wait.
+-- rw_downgrade.lua: make a writer the first reader of a phase, and let in all waiting readers.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R
--- ARGV: token · ttl in ms · the token's entry in R · fence of the phase: the writer's, out of its block
--- returns: "1" server-µs writers, where writers is "1" when one waits · "0" server-µs when L is not the token's, nor it a
---          reader of that phase
--- idempotent: a second execution finds the token among the readers of that phase, and at most lengthens that.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false 0, and after which no
---   full server refuses the rest.
+-- ARGV: token · ttl in ms · the token's entry in R · fence of the phase: the writer's, out of its
+--   block
+-- returns: "1" server-µs writers, where writers is "1" when one waits · "0" server-µs when the
+--   token neither holds L nor is a reader of that phase
+-- idempotent: a second execution finds the token among the readers of that phase, and at most
+--   lengthens its part.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0; a
+--   full server accepts all that follows.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)
@@ -17,7 +19,7 @@ if not lease then
 elseif string.sub(lease, 1, #owner) == owner then
   redis.call('ZCARD', KEYS[4])
   local ms = string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])))
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, this is a sign of life
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over is confirmed by this
   redis.call('DEL', KEYS[4])
   lease = phase .. (string.match(lease, '^[^:]*:%d+:%d+(:.*)$') or '')
   redis.call('SET', KEYS[1], lease, 'PX', ms)

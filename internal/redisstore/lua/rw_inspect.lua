@@ -1,4 +1,4 @@
--- rw_inspect.lua: say who holds a lease, how many read, and how many wait for it.
+-- rw_inspect.lua: return the holder of a lease, how many read, and how many wait for it.
 --
 -- KEYS: lease L · queue Q · readers R
 -- ARGV: none

@@ -1,12 +1,13 @@
--- rw_part.lua: make a reader's part of a phase last longer, and touch nothing else: for a slot that moves.
+-- rw_part.lua: lengthen a reader's part of a phase, and change nothing else. It is for a slot that
+-- moves.
 --
 -- KEYS: readers R
 -- ARGV: the token's entry in R · ttl in ms
--- returns: "1", or "0" when it is not there, or has run out
--- idempotent: it sets expiries to at least ttl from now, never shortens one, and never creates a key or an entry.
---   Which phase it is, L must say afterwards.
--- first write: PEXPIRE, which no full server refuses, nor the ZADD after it. "0" is no answer to a renewal: then L is asked, in a
---   step that says so when it runs on a replica.
+-- returns: "1", or "0" when the entry is not there, or has run out
+-- idempotent: it sets expiries to at least ttl from now, never shortens one, and never creates a
+--   key or an entry. The caller must check afterwards in L which phase it is.
+-- first write: PEXPIRE, which a full server accepts, and the ZADD after it. "0" is no answer to a
+--   renewal: the caller then asks about L in a step that a replica refuses.
 local clock = redis.call('TIME')
 local now, ttl = clock[1] * 1000 + math.floor(clock[2] / 1000), tonumber(ARGV[2])
 local ends = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or '0')

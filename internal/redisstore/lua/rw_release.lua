@@ -1,16 +1,18 @@
--- rw_release.lua: give a lease up, or leave its readers, keep it without an owner, leave the queue, or make sure that a late
--- acquire takes nothing; and hand the key to whoever's turn it is.
+-- rw_release.lua: release a lease, or leave its readers, keep it without an owner, leave the queue,
+-- or make sure that a late acquire takes nothing; and hand the key to the next waiter.
 --
--- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D · tombstone of the next token · tombstone
---       of the phase, or again X
--- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done mark for this long, in
---       ms, 0: none · the token's entry in Q, "" when it is not there · the next token's entry in Q, which is for a writer who
---       acquires in the same step, "" when nobody does · that one's ttl in ms · the token's entry in R
+-- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D ·
+--   tombstone of the next token · tombstone of the phase, or again X
+-- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done
+--   mark for this long, in ms, 0: none · the token's entry in Q, "" when it is not there · the
+--   entry in Q of the next token, a writer that acquires in the same step, "" when there is none ·
+--   that token's ttl in ms · the token's entry in R
 -- returns: as release.lua
--- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but the tombstone's expiry. The
---   next token comes in only with the first.
--- first write: DEL or PEXPIRE when L is the token's, ZREM when it reads, otherwise GETEX of X, which changes nothing: a full
---   server refuses none of them, nor what comes after; a replica answers READONLY instead of a false "not ours".
+-- idempotent: a second execution finds the token neither in L nor in R, and changes only the
+--   tombstone's expiry. The next token enters only with the first execution.
+-- first write: DEL or PEXPIRE when the token holds L, ZREM when it reads, otherwise GETEX of X,
+--   which changes nothing. A full server accepts these, and all that follows; a replica answers
+--   READONLY instead of a false "not ours".
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[3])
 local lease, counter = found[1], found[2]
@@ -38,17 +40,17 @@ if not ours and not reads then
   local left, head = 0, nil
   if ARGV[5] ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that was handed the key
+    head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that the key was handed to
     left = redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out, and who goes away now may be the one who would have found that out.
+    -- L has run out, and the token that leaves may be the one that would have found that out.
     redis.call('GETEX', KEYS[1])
     redis.call('ZCARD', KEYS[4])
     serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)
   elseif phase and left == 1 and redis.call('EXISTS', KEYS[2]) == 1 and not blocked() then
-    admit(now, stamp, lease, nil) -- they stood behind a writer, who has left
-  elseif lease and left == 1 and head == ARGV[5] then -- the next waiter is the head now, and nobody else may notify it
+    admit(now, stamp, lease, nil) -- they were behind a writer, which has left
+  elseif lease and left == 1 and head == ARGV[5] then -- the next waiter is the head now, and only this script notifies it
     tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
   end
   if revoked then
@@ -60,7 +62,8 @@ if not ours and not reads then
   return 'not-ours' .. at
 end
 
--- What holds data of another type must refuse before the first write: what is half done would be told as not done.
+-- Data of another type must raise its error before the first write: a half-done release would be
+-- reported as not done.
 local waiting = redis.call('ZCARD', KEYS[2]) > 0
 redis.call('ZCARD', KEYS[4])
 if not counter and (waiting or ARGV[6] ~= '') then
@@ -93,7 +96,7 @@ if undo > 0 then
   redis.call('SET', KEYS[5], 'undone', 'PX', undo)
 end
 if ours and first[1] then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- if it was handed over, that is over now
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a hand-off that was not confirmed is over now
 end
 if done > 0 then
   redis.call('SET', KEYS[6], '1', 'PX', done)
@@ -103,10 +106,10 @@ if done > 0 then
 end
 if reads then
   local last = redis.call('ZRANGE', KEYS[4], '-1', '-1', 'WITHSCORES')
-  if last[1] then -- L runs out with the last of those who still read
+  if last[1] then -- L runs out with the last of the remaining readers
     redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last[2] - math.floor(now / 1000)))
     if done > 0 and not blocked() then
-      admit(now, stamp, lease, nil) -- whoever stood before them has left, because the work is done
+      admit(now, stamp, lease, nil) -- the waiters before them have left, because the work is done
     end
   else
     redis.call('DEL', KEYS[1])
@@ -140,7 +143,8 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- It was in Q already, because it has asked by itself before this late release came, and has just been served.
+  -- The next token was in Q already, because it asked by itself before this late release came, and
+  -- has just been granted the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease

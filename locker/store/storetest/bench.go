@@ -13,14 +13,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// bench is what a law works with: a fresh key, and words for the steps.
+// bench is what a law works with: a fresh key, and methods for the steps.
 type bench struct {
 	testing.TB
 	Harness
 	key string
 }
 
-// ttl is long enough that no slow machine lets a lease run out where that is not meant.
+// ttl is so long that on a slow machine a lease runs out only where the law wants it.
 const ttl = 30 * time.Second
 
 func owner() string { return rand.Text() }
@@ -86,7 +86,7 @@ func (b *bench) granted() (store.Claim, store.Grant) {
 	return c, b.gets(c, "acquire of a free key")
 }
 
-// left is how long the holder of the key has, seen by a stranger.
+// left is how long the holder of the key has, as a refused caller sees it.
 func (b *bench) left() time.Duration {
 	b.Helper()
 	g := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire of a held key")
@@ -128,13 +128,13 @@ func (b *bench) info() locker.Info {
 	return i
 }
 
-// Of who waits.
+// Times for waiters.
 const (
-	hand  = 10 * time.Second       // no slow machine lets a claim of this length lapse
-	blink = 500 * time.Millisecond // a claim that lapses in the law, but not between two calls
+	hand  = 10 * time.Second       // a hand-off of this length does not lapse on a slow machine
+	blink = 500 * time.Millisecond // a hand-off that lapses in the law, but not between two calls
 )
 
-// waiter is a new owner that queues, at inbox or, with "", where nobody is told.
+// waiter is a new owner that queues at inbox, or with "" without notification.
 func (b *bench) waiter(inbox string) store.Claim {
 	c := b.claim(owner())
 	c.Queue, c.Inbox, c.HandoffTTL = true, inbox, hand
@@ -181,7 +181,8 @@ func (b *bench) delegate(c store.Claim, p locker.Delegation, within time.Duratio
 	return g
 }
 
-// delegatedFor registers a secret, and returns what who knows it can show.
+// delegatedFor registers a secret, and returns the Delegation that a caller with the secret
+// presents.
 func (b *bench) delegatedFor(c store.Claim, p locker.Delegation, secret string, within time.Duration) locker.Delegation {
 	b.Helper()
 	p.Secret = sha256.Sum256([]byte(secret))
@@ -194,7 +195,7 @@ func (b *bench) delegated(c store.Claim, p locker.Delegation, secret string) loc
 	return b.delegatedFor(c, p, secret, ttl)
 }
 
-// joiner is a new owner that shows p.
+// joiner is a new owner that presents p.
 func (b *bench) joiner(p locker.Delegation) store.Claim {
 	c := b.claim(owner())
 	c.Delegation = &p

@@ -4,19 +4,19 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Capabilities are what a Store may be unable to do.
+// Capabilities says what a Store can do.
 type Capabilities struct {
 	Fence     bool // mints fences
 	Tombstone bool // refuses a late acquire after an undo
 	Once      bool // keeps done marks
 	AtLeast   bool // keeps a released key
-	Revoke    bool // throws holders out; needs Inspect
-	Metadata  bool // shows the holder's metadata to who is refused
-	Left      bool // says to who is refused how long the holder has, and whether another library holds the key
+	Revoke    bool // revokes leases; needs Inspect
+	Metadata  bool // shows the holder's metadata to a refused caller
+	Left      bool // shows a refused caller how long the holder has, and whether another library holds the key
 	Raise     bool // raises the fence counter
 	Queue     bool // keeps a queue on the server
 	Readers   bool // has readers: it is a Downgrader
-	Notify    bool // is a Notifier that tells those in the queue when they are granted the key
+	Notify    bool // is a Notifier: it notifies the waiters in the queue when they are granted the key
 	Join      bool // is a Joiner: its leases can be joined by calls in other processes
 }
 
@@ -49,7 +49,7 @@ func kills(h Harness) bool   { return h.Another != nil && h.Kill != nil }
 func deafens(h Harness) bool { return h.Deafen != nil }
 func counts(h Harness) bool  { return h.Queued != nil }
 
-// all is a law's need for several things.
+// all is the need of a law for several capabilities.
 func all(needs ...func(Harness) bool) func(Harness) bool {
 	return func(h Harness) bool {
 		for _, need := range needs {

@@ -9,11 +9,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Harness hands a Store to the laws.
+// Harness offers a Store to the laws. A law whose function is nil is left out, and the test's log
+// says so.
 type Harness struct {
 	// Store is the Store under test. Each law uses keys and owners of its own.
 	Store locker.Store
-	// Can says which laws apply; all others are mandatory.
+	// Can says which laws apply. All others are mandatory.
 	Can Capabilities
 	// LoseReply makes the next call of op about key run and then fail without an answer. nil: the
 	// law is left out, and the test's log says so.
@@ -62,7 +63,7 @@ func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 	}
 }
 
-// law is a sentence that is true of every Store which can do what it needs.
+// law is a sentence that is true of every Store that can do what the law needs.
 type law struct {
 	says  string
 	needs func(h Harness) bool // nil: mandatory

@@ -15,7 +15,7 @@ import (
 // Locker over the Store promises to its users.
 var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, toldLaws, nextLaws, readerLaws, joinLaws, lockerLaws)
 
-// stepLaws speak of leases alone. They are grouped by the step that they speak of.
+// stepLaws concern leases alone. They are grouped by step.
 var stepLaws = []law{
 	// acquire
 	{says: "a free key is granted", check: func(b *bench) {
@@ -278,7 +278,7 @@ var stepLaws = []law{
 		second := b.claim(owner())
 		second.Once = time.Minute
 		b.want(b.acquire(second), store.Done, "acquire with Once after Complete")
-		b.granted() // who does not ask Once is not concerned
+		b.granted() // an owner without Once is not affected
 	}},
 	{says: "work that failed is granted again", needs: once, check: func(b *bench) {
 		c := b.claim(owner())

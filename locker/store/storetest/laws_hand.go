@@ -4,7 +4,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// handLaws speak of leases that were handed to who waited.
+// handLaws concern leases that were handed to waiters.
 var handLaws = []law{
 	{says: "a handed lease lasts as long as its waiter asked, unless it confirms", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
@@ -106,7 +106,7 @@ var handLaws = []law{
 		second := b.queued(at.inbox)
 		b.free(holder)
 		b.pass(blink)
-		b.Occupy(b.TB, b.key, 4*blink) // by a program that knows no queue
+		b.Occupy(b.TB, b.key, 4*blink) // by a program without a queue
 		if g := b.queue(first); g.Place != 1 {
 			b.Fatalf("place %d, want 1", g.Place)
 		}

@@ -8,13 +8,13 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// joinLaws speak of leases that calls in other processes join.
+// joinLaws concern leases that calls in other processes join.
 var joinLaws = []law{
 	{says: "who shows the secret joins, with the lease's fence", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		p := b.delegated(c, locker.Delegation{Fence: g.Fence + 3, Depth: 1}, "open sesame")
 		j := b.joiner(p)
-		for range 2 { // a second execution is the keeper's question
+		for range 2 { // the keeper's question is a second execution
 			joined := b.want(b.join(j), store.Granted, "join with the secret")
 			if joined.Fence != g.Fence+3 || joined.Left <= 0 || joined.Left > ttl {
 				b.Fatalf("joined with the fence %d and %v left, the lease has %d and %v", joined.Fence, joined.Left, g.Fence+3, ttl)

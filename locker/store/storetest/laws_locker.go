@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lockerLaws are what a Locker over the Store promises to its users.
+// lockerLaws are what a Locker on the Store promises to its users.
 var lockerLaws = []law{
 	{says: "Run excludes", check: func(b *bench) {
 		l := b.locker()
@@ -170,14 +170,14 @@ var lockerLaws = []law{
 		killed := b.mortal(backend)
 		lease := b.hold(b.locker())
 		b.begin(killed)
-		b.begin(killed) // which waits in the process, or in the queue
+		b.begin(killed) // it waits in the process, or in the queue
 		b.eventually(10*time.Second, "the callers are in the queue", func() bool { return b.info().Waiters >= 1 })
 		before := b.info().Waiters
 		next := b.begin(b.another())
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters > before })
 		b.Kill(b.TB, backend)
 		b.end(lease)
-		b.end(next.served(2 * time.Second)) // nobody waits for the dead
+		b.end(next.served(2 * time.Second)) // the dead process is not waited for
 	}},
 	{says: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
 		backend := b.Another(b.TB)
@@ -254,7 +254,7 @@ func (b *bench) another(opts ...locker.Option) *locker.Engine {
 	return lockertest.NewLocker(b.TB, b.Another(b.TB), opts...)
 }
 
-// mortal returns a Locker whose process will be killed, so that it cannot be closed in good order.
+// mortal returns a Locker whose process will be killed, so that it cannot be closed normally.
 func (b *bench) mortal(s locker.Store) *locker.Engine {
 	b.Helper()
 	e, err := locker.New(s)
@@ -279,7 +279,7 @@ func (b *bench) hold(l locker.Locker) *locker.Lease {
 	return lease
 }
 
-// end gives the key up.
+// end releases the key.
 func (b *bench) end(l *locker.Lease) {
 	b.Helper()
 	if err := l.Release(b.Context()); err != nil {
@@ -296,7 +296,7 @@ type wait struct {
 	err    error
 }
 
-// begin begins to wait. Whoever is not served until the law is over gives up.
+// begin begins to wait. A waiter that is not served until the law is over gives up.
 func (b *bench) begin(l locker.Locker) *wait {
 	ctx, cancel := context.WithCancel(b.Context())
 	w := &wait{b: b, cancel: cancel, ended: make(chan struct{})}

@@ -5,7 +5,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// nextLaws speak of a release that queues its process again in the same step.
+// nextLaws concern a release that queues its process again in the same step.
 var nextLaws = []law{
 	{says: "a release with Next queues behind those who wait", needs: queues, check: func(b *bench) {
 		holder, before := b.granted()

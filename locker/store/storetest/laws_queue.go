@@ -5,7 +5,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// queueLaws speak of who waits on the server, and in which order.
+// queueLaws concern waiters on the server, and their order.
 var queueLaws = []law{
 	{says: "waiters are granted the key in the order in which they began to wait", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
@@ -198,7 +198,7 @@ var queueLaws = []law{
 		holder.Once, holder.Complete = ttl, true
 		next := b.waiter("")
 		holder.Next = &next
-		b.free(holder) // to confirmed, because the work is done and nobody listens for gone
+		b.free(holder) // to confirmed, because the work is done and gone has no subscriber
 		b.want(b.renew(gone), store.NotOurs, "renewal by who is gone")
 		b.owns(confirmed, "renewal by who waited")
 		b.free(confirmed)

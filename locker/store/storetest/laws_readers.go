@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// readerLaws speak of claims with Mode Shared.
+// readerLaws concern claims with Mode Shared.
 var readerLaws = []law{
 	{says: "readers share a key, and a fence", needs: readers, check: func(b *bench) {
 		_, first := b.reads()
@@ -343,7 +343,7 @@ func (b *bench) reads() (store.Claim, store.Grant) {
 	return c, b.gets(c, "acquire by a reader")
 }
 
-// phase is the fence of the phase that is on, seen by a stranger.
+// phase is the fence of the phase that is on, as a refused caller sees it.
 func (b *bench) phase() uint64 {
 	b.Helper()
 	return b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder.Fence

@@ -6,7 +6,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// togetherLaws speak of Stores that take several keys in one step.
+// togetherLaws concern Stores that take several keys in one step.
 var togetherLaws = []law{
 	{says: "several free keys are granted together", needs: together, check: func(b *bench) {
 		cs := b.claims(5)
@@ -58,7 +58,7 @@ var togetherLaws = []law{
 		b.queued("")
 		b.free(holder)
 		b.states(b.acquireAll(cs), store.NotOurs, store.Busy)
-		b.pass(blink) // the key is free, and nobody has found that out yet
+		b.pass(blink) // the key is free, and no call has found that out yet
 		gs := b.acquireAll(cs)
 		b.states(gs, store.NotOurs, store.Busy)
 		if gs[1].Holder.Left != 0 {
@@ -93,7 +93,7 @@ var togetherLaws = []law{
 	}},
 }
 
-// claims are those of fresh owners for n keys that a cluster keeps in one slot.
+// claims are claims of fresh owners for n keys that a cluster keeps in one slot.
 func (b *bench) claims(n int) []store.Claim {
 	var cs []store.Claim
 	for i := range n {

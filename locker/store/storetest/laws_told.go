@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// toldLaws speak of what a waiting process is told.
+// toldLaws concern the events that a waiting process receives.
 var toldLaws = []law{
 	{says: "a grant is told with fence, block and time, and once", needs: all(notifies, fence), check: func(b *bench) {
 		at := b.listen(b.Store)
@@ -49,9 +49,9 @@ var toldLaws = []law{
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		holder, _ := b.granted()
 		first := b.queued(one.inbox)
-		b.queued(one.inbox) // if its process does not react, this one does not either
+		b.queued(one.inbox) // if its process does not react, this waiter does not either
 		third := b.queued(other.inbox)
-		b.pass(700 * time.Millisecond) // who has just come asks again by itself
+		b.pass(700 * time.Millisecond) // a newcomer asks again by itself
 		b.free(holder)
 		one.granted(first)
 		other.head(third, first.HandoffTTL)
@@ -128,7 +128,7 @@ var toldLaws = []law{
 	}},
 }
 
-// mail is what one process is told.
+// mail is the events that one process receives.
 type mail struct {
 	b        *bench
 	inbox    string
@@ -148,7 +148,7 @@ func (b *bench) listen(s locker.Store) *mail {
 		switch {
 		case e.Kind == store.EventReopened:
 			m.reopened <- struct{}{}
-		case e.Kind == store.EventFree: // a hint, for who is in no queue
+		case e.Kind == store.EventFree: // a hint, for waiters without a queue
 		case e.Key == b.key:
 			m.events <- e
 		default:
@@ -177,7 +177,7 @@ func (m *mail) next(what string) store.Event {
 	}
 }
 
-// granted awaits that c is told of its grant, before all else.
+// granted awaits the event of c's grant, before all others.
 func (m *mail) granted(c store.Claim) store.Event {
 	m.b.Helper()
 	e := m.next("the grant")
@@ -187,7 +187,7 @@ func (m *mail) granted(c store.Claim) store.Event {
 	return e
 }
 
-// writer awaits the word that a writer waits for the phase that c reads in.
+// writer awaits the event that a writer waits for the phase that c reads in.
 func (m *mail) writer(c store.Claim) {
 	m.b.Helper()
 	if e := m.next("a writer"); e.Kind != store.EventWriter || e.Owner != c.Owner {
@@ -195,7 +195,7 @@ func (m *mail) writer(c store.Claim) {
 	}
 }
 
-// head awaits that c is told that it is the first in the queue, and when the key is free.
+// head awaits the event that c is the first in the queue, with the time when the key is free.
 func (m *mail) head(c store.Claim, in time.Duration) {
 	m.b.Helper()
 	e := m.next("who is the first in the queue")
@@ -207,7 +207,7 @@ func (m *mail) head(c store.Claim, in time.Duration) {
 	}
 }
 
-// reopens awaits the news that the inbox was subscribed afresh.
+// reopens awaits the event that the inbox was subscribed again.
 func (m *mail) reopens() {
 	m.b.Helper()
 	select {
