@@ -11,12 +11,12 @@ import (
 	"github.com/latchkit/latchkit/internal/link"
 )
 
-// Client is the least that a Store on Redis asks of a client: a *redis.Client is one.
+// Client is what a Store on Redis needs of a client: a *redis.Client is one.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// do sends a command, once, whose answer is one string. Its second word is a key, unless it is alone.
+// do sends a command once, whose answer is one string. Its second word, if there is one, is a key.
 func do(ctx context.Context, to link.Sender, class link.Class, words ...any) (string, error) {
 	key := ""
 	if len(words) > 1 {
@@ -25,16 +25,16 @@ func do(ctx context.Context, to link.Sender, class link.Class, words ...any) (st
 	return to.Do(ctx, &link.Call{Words: words, Key: key, Class: class})
 }
 
-// Script is a Lua file; its header says what it is given, what it returns, and why it is idempotent.
-// Fragments, which several scripts share, stand in it.
+// Script is a Lua file. Its header describes its keys, its arguments, what it returns, and why it
+// is idempotent. It contains the fragments that it shares with other scripts.
 type Script struct {
 	*link.Script
 	Text  string
 	class link.Class
 }
 
-// NewScript puts fragments before a script, or where it has a line for them: behind what should not
-// pay for them, as Lua makes every function anew in each run.
+// NewScript puts fragments before a script, or at the line that the script has for them. Code
+// before that line does not pay for them: Lua makes every function anew in each run.
 func NewScript(text string, fragments ...string) Script {
 	before, after, found := strings.Cut(text, "\n-- fragments\n")
 	if !found {
@@ -62,7 +62,7 @@ type Call struct {
 	Words  []any
 }
 
-// Call is what runs the script later.
+// Call prepares a run of the script.
 func (s Script) Call(keys []string, args ...any) *Call {
 	return &Call{script: s, Words: s.Words(keys, args...)}
 }
@@ -101,8 +101,8 @@ func (c *Call) link() *link.Call {
 	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
 }
 
-// short are the words of a script that takes "" and 0 for whatever is missing at the end of its keys
-// and arguments, because each of them costs the server as much as a line of Lua.
+// short returns the words of a script that takes "" and 0 for what is missing at the end of its
+// keys and arguments. Each word costs the server as much as a line of Lua.
 func (s Script) short(keys []string, args ...any) []any {
 	for keys[len(keys)-1] == "" {
 		keys = keys[:len(keys)-1]
@@ -169,7 +169,7 @@ var (
 	leaveLua string
 
 	acquireScript    = NewScript(acquireLua, grantLua, handLua, queueLua)
-	acquireAllScript = NewScript(acquireAllLua)
+	acquireAllScript = NewScript(acquireAllLua, grantLua)
 	renewScript      = NewScript(renewLua).as(link.Renewal)
 	confirmScript    = NewScript(confirmLua).as(link.Renewal)
 	releaseScript    = NewScript(releaseLua, grantLua, handLua, queueLua, onceLua).as(link.Release)

@@ -16,7 +16,8 @@
 --   READONLY instead of a false "busy".
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local at = ' ' .. string.format('%.0f', now)
+local stamp = string.format('%.0f', now)
+local at = ' ' .. stamp
 local count = #KEYS / 5
 
 -- Everything is read before anything is written, so that data of another type raises its error
@@ -25,7 +26,7 @@ local answers, leases, whole = {}, {}, true
 for i = 1, count do
   local token, lease = ARGV[5 * i - 4] .. ':', redis.call('GET', KEYS[5 * i - 4])
   local tombstone = redis.call('GET', KEYS[5 * i - 1])
-  if (tonumber(redis.call('GET', KEYS[5 * i - 2]) or '0') or 0) >= 9007199254740991 then
+  if exhausted(redis.call('GET', KEYS[5 * i - 2])) then
     return redis.error_reply('ERR latchkit: the fence counter of a key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use')
   end
   if tombstone then
@@ -58,21 +59,13 @@ for i = 1, count do
       answers[i] = 'not-ours' .. at
     end
   else
-    -- The fence rule of grant.lua. The counter may be that of the lease before, so it is read
-    -- again.
-    local fence, block = now, tonumber(ARGV[5 * i - 2])
-    local last = tonumber(redis.call('GET', KEYS[5 * i - 2]) or '0') or 0
-    if last >= now then
-      fence = last + 1
-    end
-    if fence + block - 1 > now + 100000 then
-      block = 1
-    end
-    local lease = ARGV[5 * i - 4] .. ':' .. string.format('%.0f:%.0f', fence, block)
+    -- The counter may be that of the lease before, so it is read again.
+    local fence, block, last = mint(now, stamp, redis.call('GET', KEYS[5 * i - 2]), ARGV[5 * i - 2])
+    local lease = ARGV[5 * i - 4] .. ':' .. fence .. ':' .. block
     if ARGV[5 * i] ~= '' then
       lease = lease .. ':' .. ARGV[5 * i]
     end
-    redis.call('SET', KEYS[5 * i - 2], string.format('%.0f', fence + block - 1))
+    redis.call('SET', KEYS[5 * i - 2], last)
     redis.call('SET', KEYS[5 * i - 4], lease, 'PX', ARGV[5 * i - 3])
     answers[i] = 'granted' .. at .. ' ' .. ARGV[5 * i - 3] .. ' ' .. lease
   end

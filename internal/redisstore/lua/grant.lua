@@ -1,10 +1,10 @@
 -- grant.lua: write a lease, with the next fence.
 --
--- fragment: exhausted(counter) · grant(now, stamp, counter, token, ttl in ms, fences to reserve,
---   metadata); stamp is now in digits
+-- fragment: exhausted(counter) · mint(now, stamp, counter, fences to reserve) · grant(now, stamp,
+--   counter, token, ttl in ms, fences to reserve, metadata); stamp is now in digits
 -- KEYS: lease L · queue Q · fence counter C
--- returns: exhausted: whether the counter has no larger fence; grant refuses it then · grant: the
---   new value of L · the first fence · how many; all in digits
+-- returns: exhausted: whether the counter has no larger fence; grant refuses it then · mint: see
+--   there · grant: the new value of L · the first fence · how many; all in digits
 -- idempotent: no. The caller has found L free, and its own header says what a second execution
 --   returns.
 -- first write: SET C, which a full server refuses unless something was written before; then nothing
@@ -13,16 +13,11 @@ local function exhausted(counter)
   return (tonumber(counter or '0') or 0) >= 9007199254740991 -- from 2^53 on Lua's numbers are not exact, and fences would repeat
 end
 
-local function grant(now, stamp, counter, token, ttl, wanted, metadata)
-  if not counter then
-    redis.call('GET', KEYS[3]) -- MGET returns data that is no counter as missing; GET raises its error
-  end
-  if exhausted(counter) then
-    error('latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use', 0)
-  end
-  -- The fence is larger than every one before and at least the server's clock, so it grows even
-  -- after the counter is lost. A block may run ahead of the clock by 100 ms only. %.0f, because
-  -- Lua's tostring rounds microseconds.
+-- mint returns the first fence, how many are reserved, and the new value of the counter, all in
+-- digits. The fence is larger than every one before and at least the server's clock, so it grows
+-- even after the counter is lost. A block may run ahead of the clock by 100 ms only. %.0f, because
+-- Lua's tostring rounds microseconds.
+local function mint(now, stamp, counter, wanted)
   local fence, block = now, tonumber(wanted)
   local last = tonumber(counter or '0') or 0
   if last >= now then
@@ -32,11 +27,23 @@ local function grant(now, stamp, counter, token, ttl, wanted, metadata)
   if fence + block - 1 > now + 100000 then
     block, wanted = 1, '1'
   end
+  return stamp, wanted, block == 1 and stamp or string.format('%.0f', fence + block - 1)
+end
+
+local function grant(now, stamp, counter, token, ttl, wanted, metadata)
+  if not counter then
+    redis.call('GET', KEYS[3]) -- MGET returns data that is no counter as missing; GET raises its error
+  end
+  if exhausted(counter) then
+    error('latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use', 0)
+  end
+  local last
+  stamp, wanted, last = mint(now, stamp, counter, wanted)
   local lease = token .. ':' .. stamp .. ':' .. wanted
   if metadata ~= '' then
     lease = lease .. ':' .. metadata
   end
-  redis.call('SET', KEYS[3], block == 1 and stamp or string.format('%.0f', fence + block - 1))
+  redis.call('SET', KEYS[3], last)
   if not redis.call('SET', KEYS[1], lease, 'PX', ttl, 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
