@@ -17,10 +17,11 @@ type Acks struct {
 
 func (a Acks) asked() bool { return a.Replicas > 0 }
 
-// NeedsConfirmation reports whether replicas must acknowledge a lease: a message is acknowledged by nobody.
+// NeedsConfirmation reports whether replicas must acknowledge a lease. No replica acknowledges a
+// grant by message.
 func (s Single) NeedsConfirmation() bool { return s.acks.asked() }
 
-// suit says whether a client can wait for acknowledgements.
+// suit returns an error if the client cannot wait for acknowledgements.
 func (a Acks) suit(c Client) error {
 	if !a.asked() {
 		return nil
@@ -36,7 +37,7 @@ func (a Acks) suit(c Client) error {
 		timeout = c.Options().ReadTimeout
 	}
 	if timeout > 0 && a.Within >= timeout {
-		return fmt.Errorf("latchkit: WithReplicaAck: the client gives up reading after %v, before %v are over; raise its ReadTimeout or wait for less", timeout, a.Within)
+		return fmt.Errorf("latchkit: WithReplicaAck: the client's ReadTimeout (%v) must be longer than the acknowledgement timeout (%v)", timeout, a.Within)
 	}
 	return nil
 }
@@ -46,14 +47,14 @@ type pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
-// short says why a lease does not count that n replicas have acknowledged. err is why nobody has
-// counted them, as when a failover ends a WAIT.
+// short says why a lease that n replicas have acknowledged does not count. err is why they were not
+// counted, as when a failover ends a WAIT.
 func (a Acks) short(n int, err error) error {
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: whether replicas have acknowledged the lease is not known: %w", store.ErrUnavailable, err)
+		return fmt.Errorf("%w: it is not known whether replicas have acknowledged the lease: %w", store.ErrUnavailable, err)
 	case n < a.Replicas:
-		return fmt.Errorf("%w: %w: %d of %d within %v; look at the server's replicas", store.ErrUnavailable, store.ErrNotReplicated, n, a.Replicas, a.Within)
+		return fmt.Errorf("%w: %w: %d of %d within %v; check the server's replicas", store.ErrUnavailable, store.ErrNotReplicated, n, a.Replicas, a.Within)
 	}
 	return nil
 }

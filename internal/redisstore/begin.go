@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// question is a step that is one call.
+// question is a step of one call.
 type question struct {
 	link.Call
 	read  func(q *question, text string) (store.Grant, error)
@@ -20,13 +20,13 @@ type question struct {
 // Answered is signalled once the answer is there.
 func (q *question) Answered() <-chan struct{} { return q.Done() }
 
-// Answer is what the server said.
+// Answer is the server's answer.
 func (q *question) Answer() (store.Grant, error) { return q.grant(q.Call.Answer()) }
 
-// Abandon leaves the call alone.
+// Abandon stops waiting for the call.
 func (q *question) Abandon() (sent bool) { return q.Leave() }
 
-// grant reads an answer. One that replicas should have acknowledged, and have not, does not count.
+// grant reads an answer. An answer without the acknowledgements that it needs does not count.
 func (q *question) grant(text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, Refused(err)
@@ -51,12 +51,12 @@ func (s Single) begin(ctx context.Context, q *question) calls.Question {
 	return q
 }
 
-// BeginAcquire is Acquire, which can be left.
+// BeginAcquire is Acquire for a caller that may leave.
 func (s Single) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.acquire(c))
 }
 
-// BeginRelease is Release, which can be left.
+// BeginRelease is Release for a caller that may leave.
 func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.release(c))
 }
@@ -101,14 +101,14 @@ func (s Single) undo(ch calls.Chore, release func(store.Claim, func(store.Grant,
 	s.links.Chore(ch.Claim.Key, calls.Attempts(ch, release))
 }
 
-// tell makes the call of an undo. told is called with the answer.
+// tell makes the call of an undo. told receives the answer.
 func (s Single) tell(q *question, told func(store.Grant, error)) {
 	q.Class = link.Undo
 	q.Told = func(*link.Call) { told(q.Answer()) }
 	s.links.Put(context.Background(), &q.Call)
 }
 
-// mostInPart is how many leases one call renews. A longer script would keep others from the server.
+// mostInPart is how many leases one call renews. A longer script would block the server for others.
 const mostInPart = 32
 
 // inParts divides batches that are too long for one call.
@@ -125,8 +125,8 @@ func inParts(all []*Batch) []*Batch {
 	return parts
 }
 
-// beginRenewal sends one batch. Answers that say that leases are not ours, or cannot be found where
-// they were, are completed by further calls, on a goroutine of their own; all others count at once.
+// beginRenewal sends one batch. If an answer shows that leases are not ours, or are not where they
+// were, further calls complete it on a goroutine of their own. All other answers count at once.
 func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, told func([]int, []store.Grant), complete func()) {
 	call := b.call().link()
 	call.Acked = s.acks.asked()
@@ -145,7 +145,7 @@ func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant
 	s.renewals.Put(ctx, call)
 }
 
-// answered fills in what the call of a batch came to.
+// answered fills in the answer to the call of a batch.
 func (b *Batch) answered(call *link.Call, text string, err error, acks Acks, grants []store.Grant) {
 	if err != nil {
 		b.Fail(grants, Refused(err))
@@ -158,7 +158,7 @@ func (b *Batch) answered(call *link.Call, text string, err error, acks Acks, gra
 	b.Fill(grants, text, short)
 }
 
-// incomplete says whether more is to be found out.
+// incomplete reports whether further calls are needed.
 func (b *Batch) incomplete(grants []store.Grant) bool {
 	for _, i := range b.Places {
 		if grants[i].State == store.NotOurs || movesSlots(grants[i].Err) {
@@ -168,8 +168,7 @@ func (b *Batch) incomplete(grants []store.Grant) bool {
 	return false
 }
 
-// Close waits until what was left unclear is undone, and no call is under way, at most until ctx
-// ends.
+// Close waits, at most until ctx ends, until unclear calls are undone and no call is under way.
 func (s Single) Close(ctx context.Context) error {
 	if s.links == nil {
 		return nil
@@ -184,7 +183,7 @@ func (s Single) Close(ctx context.Context) error {
 	return err
 }
 
-// steps is a question whose answer takes several calls.
+// steps is a question that takes several calls.
 type steps struct {
 	first *link.Call
 	done  chan struct{}
@@ -194,7 +193,7 @@ type steps struct {
 
 func newSteps() *steps { return &steps{done: make(chan struct{}, 1)} }
 
-// told is the answer.
+// told sets the answer.
 func (s *steps) told(g store.Grant, err error) {
 	s.grant, s.err = g, err
 	s.done <- struct{}{}
@@ -203,10 +202,10 @@ func (s *steps) told(g store.Grant, err error) {
 // Answered is signalled once the answer is there.
 func (s *steps) Answered() <-chan struct{} { return s.done }
 
-// Answer is what came of it.
+// Answer is the result.
 func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
 
-// Abandon leaves the calls alone.
+// Abandon stops waiting for the calls.
 func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
 
 // soon bounds the calls that complete an answer.

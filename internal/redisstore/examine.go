@@ -32,7 +32,7 @@ func (s Single) CheckServer(ctx context.Context) []store.Warning {
 	return found
 }
 
-// CheckServer looks at every master; what is wrong with several is said once.
+// CheckServer checks every master. A problem of several masters is reported once.
 func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	var mu sync.Mutex
 	found := make(map[string]store.Warning)
@@ -42,7 +42,7 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 		says, err := look(ctx, link.Plain{Client: master})
 		if err != nil {
-			return nil // as it is
+			return nil // no warning
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -4,7 +4,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FailsOver says whether a client goes on with another server when its own is gone.
+// FailsOver reports whether a client continues with another server when its own is down.
 func FailsOver(c Client) bool {
 	switch c := c.(type) {
 	case *redis.ClusterClient:

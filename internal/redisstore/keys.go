@@ -7,20 +7,21 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Every key and channel that a lock uses on Redis is named here and nowhere else. L, the lease, is exactly prefix+key, where other
-// libraries see it; its siblings carry L's hash tag, so that they lie in L's slot of a cluster.
+// Every key and channel that a lock uses on Redis is named here and nowhere else. L, the lease, is
+// exactly prefix+key, where other libraries see it. Its companion keys carry L's hash tag, so that
+// they lie in L's slot of a cluster.
 const (
-	queuePrefix     = store.ReservedPrefix + "q:{"   // latchkit:q:{tag}:L, a sorted set of who waits
-	readersPrefix   = store.ReservedPrefix + "r:{"   // latchkit:r:{tag}:L, a sorted set of who reads
+	queuePrefix     = store.ReservedPrefix + "q:{"   // latchkit:q:{tag}:L, a sorted set of the waiters
+	readersPrefix   = store.ReservedPrefix + "r:{"   // latchkit:r:{tag}:L, a sorted set of the readers
 	tombstonePrefix = store.ReservedPrefix + "x:{"   // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	donePrefix      = store.ReservedPrefix + "d:{"   // latchkit:d:{tag}:L, there while Rule.Once holds
-	joinsPrefix     = store.ReservedPrefix + "j:{"   // latchkit:j:{tag}:L, a hash of who may join a lease, and who has
+	joinsPrefix     = store.ReservedPrefix + "j:{"   // latchkit:j:{tag}:L, a hash of the delegations and joins of a lease
 	counterPrefix   = store.ReservedPrefix + "f:{"   // latchkit:f:{tag of the slot}, the fence counter, for ever
-	wakePrefix      = store.ReservedPrefix + "w:{"   // latchkit:w:{tag}:L, for whom a node of a quorum keeps its vote
-	intentPrefix    = store.ReservedPrefix + "t:{"   // latchkit:t:{tag}:L, which writer waits at a node of a quorum that has readers
+	wakePrefix      = store.ReservedPrefix + "w:{"   // latchkit:w:{tag}:L, the token for which a node of a quorum keeps its vote
+	intentPrefix    = store.ReservedPrefix + "t:{"   // latchkit:t:{tag}:L, the writer that waits at a node of a quorum with readers
 	NodeKey         = store.ReservedPrefix + "node"  // the marker of a quorum's node, for ever
-	BegunKey        = store.ReservedPrefix + "begun" // a hash of when such nodes have begun to wait, by a server's clock
-	inboxPrefix     = store.ReservedPrefix + "i:"    // latchkit:i:random, no key but a channel: where an Engine is told of its turn
+	BegunKey        = store.ReservedPrefix + "begun" // a hash of when such nodes began to wait, by a server's clock
+	inboxPrefix     = store.ReservedPrefix + "i:"    // latchkit:i:random, no key but a channel: where an Engine is notified
 	shardPrefix     = store.ReservedPrefix + "s:"    // latchkit:s:{tag of the slot}:random, the same on a cluster: a sharded channel
 )
 
@@ -33,10 +34,10 @@ func ReadersKey(l string) string { return readersPrefix + store.HashTag(l) + "}:
 // TombstoneKey is the key of a token's tombstone for the lease l.
 func TombstoneKey(l, token string) string { return tombstonePrefix + store.HashTag(l) + "}:" + token }
 
-// IntentKey is the key that says which writer waits at a node of a quorum for the lease l.
+// IntentKey is the key of the writer that waits at a node of a quorum for the lease l.
 func IntentKey(l string) string { return intentPrefix + store.HashTag(l) + "}:" + l }
 
-// WakeKey is the key that says for whom a node of a quorum keeps its vote for the lease l.
+// WakeKey is the key of the token for which a node of a quorum keeps its vote for the lease l.
 func WakeKey(l string) string { return wakePrefix + store.HashTag(l) + "}:" + l }
 
 // DoneKey is the key of the done mark for the lease l.
@@ -54,8 +55,8 @@ func TagOfSlot(s uint16) string { return counters()[s][len(counterPrefix)-1:] }
 // SlotCount is the number of slots of a Redis Cluster.
 const SlotCount = 16384
 
-// counters names the fence counter of each slot after the smallest decimal number that hashes into the slot, so that any
-// client in any language finds it. Made once, on first use.
+// counters names the fence counter of each slot after the smallest decimal number that hashes into
+// the slot, so that any client in any language finds it. The names are made once, on first use.
 var counters = sync.OnceValue(func() *[SlotCount]string {
 	var names [SlotCount]string
 	for n, found := 0, 0; found < SlotCount; n++ {

@@ -12,11 +12,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// readWrite is the Store of one server, or of a cluster, with readers. A writer's lease lies in L as that of single does. While
-// readers hold, L says so, with the fence of their phase, and the sorted set R beside it has an entry with an expiry for each.
+// readWrite is the Store of one server, or of a cluster, with readers. A writer's lease is in L as
+// that of Single is. While readers hold, L contains the fence of their phase, and the sorted set R
+// has an entry with an expiry for each reader.
 //
-// While a slot of a cluster moves, its steps are refused, because they name several keys, and the Engine repeats them. Only renewals
-// go on, in steps of one key each.
+// While a slot of a cluster moves, its steps are refused, because they name several keys, and the
+// Engine repeats them. Only renewals go on, in steps of one key each.
 type readWrite struct {
 	Single
 	cluster ClusterClient // nil: one server
@@ -45,7 +46,7 @@ type (
 
 var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
 
-// Acquire is that of the Store; who waits goes on using the channel.
+// Acquire is that of the Store. A waiter keeps the channel in use.
 func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -53,7 +54,7 @@ func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.readWrite.Acquire(ctx, c)
 }
 
-// BeginAcquire is that of the Store; who waits goes on using the channel.
+// BeginAcquire is that of the Store. A waiter keeps the channel in use.
 func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -61,7 +62,7 @@ func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Cla
 	return l.readWrite.BeginAcquire(ctx, c)
 }
 
-// BeginRenew is that of the Store; who reads goes on using the channel, to hear of writers.
+// BeginRenew is that of the Store. A reader keeps the channel in use, to be notified of writers.
 func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
@@ -71,7 +72,7 @@ func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Cl
 	l.readWrite.BeginRenew(ctx, cs, told)
 }
 
-// Renew is that of the Store; who reads goes on using the channel, to hear of writers.
+// Renew is that of the Store. A reader keeps the channel in use, to be notified of writers.
 func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
@@ -98,7 +99,7 @@ func NewReadWrite(c Client, cfg Settings) (store.Store, error) {
 // ReaderEntry is a claim's entry in R. It must not change while the token lives.
 func ReaderEntry(c store.Claim) string { return c.Owner + "|" + cmp.Or(c.Inbox, "-") }
 
-// PhaseNoteKey names the note that a break leaves for all readers of a phase.
+// PhaseNoteKey names the note that a revocation leaves for all readers of a phase.
 func PhaseNoteKey(key string, fence uint64) string {
 	return TombstoneKey(key, strconv.FormatUint(fence, 10))
 }
@@ -131,7 +132,7 @@ func entered(_ *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// BeginAcquire is Acquire, which can be left.
+// BeginAcquire is Acquire for a caller that may leave.
 func (s readWrite) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.acquire(c))
 }
@@ -144,7 +145,7 @@ func phaseGrantOf(text string) (store.Grant, bool) {
 	}
 	r := Reply{entered}
 	g := store.Grant{State: store.Granted, At: r.Time()}
-	_ = r.Word() // its PTTL: what is left is counted on our clock
+	_ = r.Word() // its PTTL: the local clock counts what is left
 	g.Writer = r.Word() == "1"
 	h, ok := ParseLease(r.Rest)
 	g.Fence, g.FenceCount = h.Fence, h.Block
@@ -169,7 +170,7 @@ func (s readWrite) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, 
 	return answers(grants)
 }
 
-// BeginRenew is Renew: each node's answers count when they come.
+// BeginRenew is Renew, with the answers of each node when they come.
 func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
 	group := anywhere
 	if s.cluster != nil {
@@ -182,7 +183,7 @@ func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, told func([
 	}
 }
 
-// complete renews those leases by themselves whose slot moves, and looks up those that are not ours.
+// complete renews one by one the leases whose slot moves, and looks up those that are not ours.
 func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -190,7 +191,8 @@ func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant)
 	s.lookUp(ctx, b, grants)
 }
 
-// readersCall is rw_renew.lua, for writers too: after a downgrade that was not answered, nobody knows who is one.
+// readersCall is rw_renew.lua. It is for writers too: after an unanswered downgrade it is not known
+// whether the owner is one.
 func (b *Batch) readersCall() *Call {
 	keys := make([]string, 0, 3*len(b.Places))
 	args := make([]any, 0, 4*len(b.Places))
@@ -201,8 +203,9 @@ func (b *Batch) readersCall() *Call {
 	return rwRenewScript.Call(keys, args...)
 }
 
-// renewAlone renews one lease while its slot moves. A reader's part goes first: as long as that lasts no other reader's release
-// makes L end sooner, and while L says the same phase nobody has taken the part away.
+// renewAlone renews one lease while its slot moves. It renews a reader's part first: while the part
+// lasts, no other reader's release makes L end sooner, and while L names the same phase, nothing
+// has removed the part.
 func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
 	part := "0"
@@ -213,7 +216,7 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 			return
 		}
 	}
-	if part == "0" { // a writer, also one whose downgrade is not answered
+	if part == "0" { // a writer, or one whose downgrade has no answer
 		Cluster(s).renewAlone(ctx, b, grants)
 		return
 	}
@@ -225,7 +228,8 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	}
 }
 
-// Release runs rw_release.lua. Next is left out when the key is kept: nobody gets it before that is over.
+// Release runs rw_release.lua. Next is left out when the key is kept, because no token gets the key
+// before that time is over.
 func (s readWrite) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }
@@ -242,7 +246,7 @@ func (s readWrite) release(c store.Claim) *question {
 	return releasing(rwReleaseScript, words)
 }
 
-// BeginRelease is Release, which can be left.
+// BeginRelease is Release for a caller that may leave.
 func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.release(c))
 }
@@ -305,7 +309,7 @@ func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText,
 	return info, h, nil
 }
 
-// ReadReaders is read, which counts readers too.
+// ReadReaders is Read with the number of readers.
 func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string, error) {
 	v, err := rwInspectScript.Run(ctx, s.Client, []string{key, QueueKey(key), ReadersKey(key)})
 	if err != nil {
@@ -318,8 +322,9 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 	return info, text, err
 }
 
-// Revoke looks the holder up, and throws it out if it has that fence, as single does; readers are thrown out together, because
-// the fence is theirs together. They find a note that is named after it.
+// Revoke looks up the holder, and revokes its lease if it has that fence, as Single does. Readers
+// are revoked together, because they share the fence. They find a note that is named after the
+// fence.
 func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {

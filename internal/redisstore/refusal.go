@@ -12,9 +12,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the script granted and freed
-// nothing: it is refused before it runs, or aborted by its first write of consequence. So do a failed dial and a full pool. All else (EOF,
-// time-out, reset, a context that ended inside go-redis) is unclear, and returned as it is.
+// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the script
+// granted and freed nothing: the server refuses it before it runs, or its first effective write
+// aborts it. A failed dial and a full pool prove the same. All other errors (EOF, time-out, reset,
+// a context that ended inside go-redis) are unclear, and returned unchanged.
 func Refused(err error) error {
 	var reply redis.Error
 	var network *net.OpError
@@ -26,12 +27,12 @@ func Refused(err error) error {
 		errors.Is(err, link.ErrHangs), errors.Is(err, link.ErrNoState), errors.Is(err, link.ErrLeft):
 		return &store.Refusal{Temporary: true, Err: err}
 	case errors.Is(err, redis.ErrClosed):
-		return &store.Refusal{Err: fmt.Errorf("%w; the Locker's client was closed before the Locker", err)}
+		return &store.Refusal{Err: fmt.Errorf("%w; the Redis client was closed before the Locker: close the Locker first", err)}
 	}
 	return err
 }
 
-// refusedBy says what an error reply means and, where it needs somebody to act, what to do.
+// refusedBy returns what an error reply means and, where somebody must act, what to do.
 func refusedBy(code string, err error) error {
 	switch code {
 	case "TRYAGAIN": // a slot moves
@@ -41,7 +42,7 @@ func refusedBy(code string, err error) error {
 	case "WRONGTYPE":
 		return &store.Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; it was left alone, choose another key (%w)", store.ErrInvalidKey, err)}
 	case "OOM":
-		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free some (%w)", err)}
+		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free memory (%w)", err)}
 	case "NOPERM":
 		return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need (%w)", err)}
 	case "MISCONF":
@@ -57,11 +58,12 @@ func refusedBy(code string, err error) error {
 	case code == "ERR":
 		return &store.Refusal{Err: err}
 	}
-	return err // not a word of Redis's: something in between that may have passed the call on
+	return err // an unknown code: a proxy may have sent it after it passed the call on
 }
 
-// code is the first word of an error reply. Redis before 7.0, and substitutes for it, put the error of a command inside a
-// script behind "ERR Error running script (call to f_…): @user_script:12: " or the like, sometimes with a '-' in front.
+// code is the first word of an error reply. Redis before 7.0, and its substitutes, put the error of
+// a command inside a script behind "ERR Error running script (call to f_…): @user_script:12: " or
+// the like, sometimes with a '-' in front.
 func code(reply string) string {
 	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
 		for part := range strings.SplitSeq(rest, ": ") {
@@ -78,7 +80,7 @@ func code(reply string) string {
 // moving is an error reply that a script gets while its slot moves.
 type moving struct{ error }
 
-// Is is for errors.Is with ErrMoving.
+// Is makes errors.Is find ErrMoving.
 func (moving) Is(target error) bool { return target == store.ErrMoving }
 
 // Unwrap returns the reply.

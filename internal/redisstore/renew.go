@@ -10,15 +10,15 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Batch is those claims of a renewal that go out in one script.
+// Batch is the claims of a renewal that go out in one script.
 type Batch struct {
-	handed  bool // they were handed over, and this confirms them
+	handed  bool // its leases were handed over, and this call confirms them
 	readers bool // the Store has readers
 	all     []store.Claim
-	Places  []int // of those in the batch
+	Places  []int // of its claims in the renewal
 }
 
-// Claims are those of the batch, in order.
+// Claims returns the claims of the batch, in order.
 func (b *Batch) Claims() iter.Seq[*store.Claim] {
 	return func(yield func(*store.Claim) bool) {
 		for _, i := range b.Places {
@@ -29,10 +29,10 @@ func (b *Batch) Claims() iter.Seq[*store.Claim] {
 	}
 }
 
-// first is one of them.
+// first returns one of the claims.
 func (b *Batch) first() *store.Claim { return &b.all[b.Places[0]] }
 
-// Batches sorts claims by what they have in common: whether they were handed over, and their group.
+// Batches divides claims by their group, and by whether they were handed over.
 func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
 	type kind struct {
 		handed bool
@@ -52,7 +52,8 @@ func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
 	return all
 }
 
-// call is the script that renews the batch: renew.lua, or confirm.lua for those that were handed over.
+// call returns the script that renews the batch: renew.lua, or confirm.lua for leases that were
+// handed over.
 func (b *Batch) call() *Call {
 	if b.readers {
 		return b.readersCall()
@@ -79,7 +80,8 @@ func (b *Batch) confirmation() *Call {
 	return confirmScript.Call(keys, args...)
 }
 
-// Fill puts an answer into the grants of the batch. short is why it does not count for those that are still ours, if so.
+// Fill puts an answer into the grants of the batch. short, if set, is why the answer does not count
+// for leases that are still ours.
 func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	r := Reply{text}
 	at := r.Time()
@@ -97,7 +99,7 @@ func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	}
 }
 
-// Fail says of all of the batch why there is no answer.
+// Fail puts the reason for a missing answer into the grants of the batch.
 func (b *Batch) Fail(grants []store.Grant, err error) {
 	for _, i := range b.Places {
 		grants[i] = store.Grant{Err: err}
@@ -107,8 +109,8 @@ func (b *Batch) Fail(grants []store.Grant, err error) {
 // anywhere is the group of all keys of one server.
 func anywhere(string) uint16 { return 0 }
 
-// Renew runs renew.lua for all claims in one call, and confirm.lua in another one for those that were handed over, if
-// there are any.
+// Renew runs renew.lua for all claims in one call, and confirm.lua in another call for leases that
+// were handed over.
 func (s Single) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range Batches(cs, anywhere) {
@@ -125,7 +127,8 @@ func (s Single) renew(ctx context.Context, b *Batch, grants []store.Grant) {
 	b.answered(call, text, err, s.acks, grants)
 }
 
-// Renewed completes the answers: whoever is not ours is looked up once, for it may have been revoked.
+// Renewed completes the answers: it looks up once each lease that is not ours, because it may have
+// been revoked.
 func (s Single) Renewed(ctx context.Context, cs []store.Claim, grants []store.Grant) ([]store.Grant, error) {
 	all := &Batch{all: cs}
 	for i := range cs {
@@ -135,7 +138,7 @@ func (s Single) Renewed(ctx context.Context, cs []store.Claim, grants []store.Gr
 	return answers(grants)
 }
 
-// answers are the grants; when there is no answer at all, the reason is the answer.
+// answers returns the grants. If none has an answer, it returns their reason as the error.
 func answers(grants []store.Grant) ([]store.Grant, error) {
 	for _, g := range grants {
 		if g.Err == nil {
@@ -148,8 +151,8 @@ func answers(grants []store.Grant) ([]store.Grant, error) {
 	return nil, grants[0].Err
 }
 
-// lookUp finds out whether leases that are not ours were revoked. After a restart without data these
-// are all leases of a process, so their notes are read together.
+// lookUp finds out whether leases that are not ours were revoked. After a restart without data
+// these are all leases of a process, so their notes are read together.
 func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	var work sync.WaitGroup
 	for _, i := range b.Places {
@@ -165,8 +168,8 @@ func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	work.Wait()
 }
 
-// Revoked reads the note that break.lua leaves. When it cannot be read the lease is lost all the same. GETEX, because a
-// client may send what only reads to a replica, which may lag.
+// Revoked reads the note that break.lua leaves. If the note cannot be read, the lease is lost all
+// the same. It uses GETEX, because a client may send read commands to a replica, which may lag.
 func (s Single) Revoked(ctx context.Context, c store.Claim) (reason string, ok bool) {
 	reason, ok = s.noted(ctx, TombstoneKey(c.Key, c.Owner))
 	if !ok && c.Fence != 0 {

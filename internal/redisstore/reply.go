@@ -9,16 +9,17 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// KeptToken stands in the token's place while Rule.AtLeast keeps a released key.
+// KeptToken is in the place of the token while Rule.AtLeast keeps a released key.
 const KeptToken = "kept"
 
-// SharedToken stands in the token's place while readers hold the key.
+// SharedToken is in the place of the token while readers hold the key.
 const SharedToken = "shared"
 
 // tokenBytes is the length of rand.Text, which makes the tokens.
 const tokenBytes = 26
 
-// LeaseText is what lies in L: token:fence:block[:metadata], where token may be shared, or kept:fence.
+// LeaseText is the value of L: token:fence:block[:metadata], where token may be shared, or
+// kept:fence.
 type LeaseText struct {
 	Token    string
 	Fence    uint64
@@ -26,7 +27,7 @@ type LeaseText struct {
 	Metadata string
 }
 
-// ParseLease reads L. Whatever has another form was put there by another library or program.
+// ParseLease reads L. A value of another form belongs to another library or program.
 func ParseLease(text string) (LeaseText, bool) {
 	token, rest, _ := strings.Cut(text, ":")
 	fenceText, rest, _ := strings.Cut(rest, ":")
@@ -50,13 +51,13 @@ func holderOf(text string, left time.Duration) store.Holder {
 	return store.Holder{Fence: h.Fence, Left: left, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == KeptToken}
 }
 
-// Millis rounds up, so that the server never keeps a lease for less than this side counts on.
+// Millis rounds up, so that the server never keeps a lease for less time than its holder counts on.
 func Millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Reply is a script's answer in words with a space between; rest is what was not read yet. What is not there reads as
-// zero: the callers check the first word.
+// Reply is a script's answer: words with spaces between them. Rest is what was not read yet. A
+// missing word reads as zero; the callers check the first word.
 type Reply struct{ Rest string }
 
 // Word reads the next word.
@@ -66,7 +67,7 @@ func (r *Reply) Word() string {
 	return word
 }
 
-// counted reads a part that has its length in bytes before it.
+// counted reads a part that is preceded by its length in bytes.
 func (r *Reply) counted() (part string, ok bool) {
 	n := r.Integer()
 	if n < 0 || n > int64(len(r.Rest)) {
@@ -76,11 +77,11 @@ func (r *Reply) counted() (part string, ok bool) {
 	return part, true
 }
 
-// Integer reads a number; what is none reads as 0.
+// Integer reads a number. A word that is no number reads as 0.
 func (r *Reply) Integer() int64 {
 	n, err := strconv.ParseInt(r.Word(), 10, 64)
 	if err != nil {
-		return 0 // not the largest, which it is when the number is larger
+		return 0 // not the largest number, which ParseInt returns for a larger one
 	}
 	return n
 }
@@ -88,14 +89,14 @@ func (r *Reply) Integer() int64 {
 // Time reads a time in µs.
 func (r *Reply) Time() time.Time { return time.UnixMicro(r.Integer()) }
 
-// Duration reads a PTTL, which is negative for a key without end, and noKey for a key that is not there.
+// Duration reads a PTTL. It is negative for a key without an end, and noKey for a missing key.
 func (r *Reply) Duration() time.Duration {
 	return time.Duration(r.Integer()) * time.Millisecond
 }
 
 const noKey = -2 * time.Millisecond
 
-// Unreadable is the error for a reply of another form than the script named by what gives.
+// Unreadable is the error for an answer that does not have the form of the script that what names.
 func Unreadable(what string) error {
-	return fmt.Errorf("the server's answer to %s cannot be read; is something between it and the client?", what)
+	return fmt.Errorf("the server's answer to %s cannot be read; check for a proxy between server and client", what)
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// New is the Store of one server or of a cluster, and a Notifier too when the client can subscribe.
+// New returns the Store of one server or of a cluster. It is a Notifier too if the client can
+// subscribe.
 func New(c Client, cfg Settings) (store.Store, error) {
 	clients := []Client{c}
 	if cfg.RenewClient != nil {
@@ -24,7 +25,7 @@ func New(c Client, cfg Settings) (store.Store, error) {
 	cluster, isCluster := c.(ClusterClient)
 	for _, other := range clients {
 		if _, ok := other.(ClusterClient); ok != isCluster {
-			return nil, fmt.Errorf("latchkit: WithRenewClient: a %T beside a %T leads elsewhere; give two clients of one server, or two of one cluster", other, c)
+			return nil, fmt.Errorf("latchkit: WithRenewClient: a %T and a %T do not lead to the same server; give two clients of one server, or two of one cluster", other, c)
 		}
 		if err := cfg.Acks.suit(other); err != nil {
 			return nil, err
@@ -40,20 +41,20 @@ func New(c Client, cfg Settings) (store.Store, error) {
 	return s, nil
 }
 
-// Settings are what a Store on Redis can be told.
+// Settings are the settings of a Store on Redis.
 type Settings struct {
 	RenewClient Client      // for renewals; nil: the client
 	Acks        Acks        // that each lease needs
-	Warn        func(error) // is called with the refusal that ends an undo; nil: nobody cares
+	Warn        func(error) // called with the refusal that ends an undo; nil: nothing is called
 }
 
-// NewSingle is the Store of one server, which does not subscribe. Its calls go by the links, which
+// NewSingle returns the Store of one server without a subscription. Its calls use the links, which
 // lead to the server of c.
 func NewSingle(c Client, to *link.Links) Single {
 	return Single{Client: to, Steps: to, Renewals: to, server: c}
 }
 
-// linked is the Store whose calls go by links: renewals by those of the last client.
+// linked returns the Store whose calls use links: renewals those of the last client.
 func linked(clients []Client, cfg Settings) Single {
 	options := link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}
 	s := Single{server: clients[0], acks: cfg.Acks, links: link.New(clients[0], options)}
@@ -65,7 +66,7 @@ func linked(clients []Client, cfg Settings) Single {
 	return s
 }
 
-// Single is the Store of one server: each step a script, sent once. Its clients lead to the same
+// Single is the Store of one server. Each step is a script, sent once. Its clients lead to the same
 // server.
 type Single struct {
 	Client   link.Sender // of administrative calls
@@ -107,7 +108,7 @@ func (s Single) acquire(c store.Claim) *question {
 	return s.question(acquireScript, words, fromAcquire, block)
 }
 
-// question is a call that grants a lease: replicas must acknowledge it, if that is asked for.
+// question is a call that grants a lease. If replicas must acknowledge it, the call waits for them.
 func (s Single) question(script Script, words []any, read func(*question, string) (store.Grant, error), block int) *question {
 	q := &question{read: read, acks: s.acks, block: block}
 	q.Script, q.Words, q.Class, q.Acked = script.Script, words, script.class, s.acks.asked()
@@ -127,7 +128,8 @@ func fromAcquire(q *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// acquireAll runs acquire_all.lua. It is the step of a BatchAcquirer: not of every Store that is made of a single.
+// acquireAll runs acquire_all.lua. It is the step of a BatchAcquirer; not every Store on top of
+// Single has it.
 func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	keys := make([]string, 0, 5*len(cs))
 	args := make([]any, 0, 5*len(cs))
@@ -161,13 +163,15 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 	return grants, nil
 }
 
-// waitsAs says how a claim waits; with the token before it and the metadata behind, it is the claim's entry in the queue.
+// waitsAs describes how a claim waits. With the token before it and the metadata behind it, it is
+// the claim's entry in the queue.
 func waitsAs(c store.Claim) string {
 	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + strconv.Itoa(int(c.Mode)) +
 		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
 }
 
-// QueueEntry is a claim in the queue: token|inbox|hand-ms|mode|block|once|metadata. It must not change while the token lives.
+// QueueEntry is a claim's entry in the queue: token|inbox|hand-ms|mode|block|once|metadata. It must
+// not change while the token lives.
 func QueueEntry(c store.Claim) string { return c.Owner + "|" + waitsAs(c) + "|" + c.Metadata }
 
 // AsksOnce is "1" when a claim asks whether the work is done already, "0" otherwise.
@@ -178,7 +182,8 @@ func AsksOnce(c store.Claim) string {
 	return "0"
 }
 
-// freshGrantOf reads the answer to an acquire that has found the key free, and has all the fences that it asked for.
+// freshGrantOf reads the answer to an acquire that has found the key free and got all the fences
+// that it asked for.
 func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
 	at, text, _ := strings.Cut(text, " ")
 	micros, err := strconv.ParseInt(at, 10, 64)
@@ -189,14 +194,14 @@ func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
 	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: block}, err == nil
 }
 
-// grantOf reads the answer to an acquire, also to one that came with a release.
+// grantOf reads the answer to an acquire, including one that went out with a release.
 func grantOf(text string) (g store.Grant, ok bool) {
 	r := Reply{text}
 	state := r.Word()
 	g.At = r.Time()
 	switch state {
 	case "granted":
-		_ = r.Word() // its PTTL: what is left is counted on our clock
+		_ = r.Word() // its PTTL: the local clock counts what is left
 		h, ok := ParseLease(r.Rest)
 		g.State, g.Fence, g.FenceCount = store.Granted, h.Fence, h.Block
 		return g, ok
@@ -216,7 +221,8 @@ func grantOf(text string) (g store.Grant, ok bool) {
 	return g, g.State != 0
 }
 
-// Release runs release.lua. Next is left out when the key is kept: nobody gets it before that is over.
+// Release runs release.lua. Next is left out when the key is kept, because no token gets the key
+// before that time is over.
 func (s Single) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }
@@ -236,7 +242,7 @@ func (s Single) release(c store.Claim) *question {
 	return releasing(releaseScript, words)
 }
 
-// releasing is a call that frees a lease: nobody acknowledges it.
+// releasing is a call that frees a lease. It needs no acknowledgement.
 func releasing(script Script, words []any) *question {
 	q := &question{read: released}
 	q.Script, q.Words, q.Class = script.Script, words, script.class
@@ -246,7 +252,7 @@ func releasing(script Script, words []any) *question {
 
 func released(_ *question, text string) (store.Grant, error) { return releasedOf(text) }
 
-// releaseCall is what a release is told besides the claim's own times.
+// releaseCall has the arguments of a release beside the claim's own times.
 type releaseCall struct {
 	done                     time.Duration
 	entry, next              string
@@ -298,8 +304,8 @@ func releasedOf(text string) (g store.Grant, err error) {
 	return g, nil
 }
 
-// Inspect runs inspect.lua. Since is read from the fence, which is the server's clock in µs at the grant unless the
-// counter was ahead of it.
+// Inspect runs inspect.lua. Since comes from the fence, which is the server's clock in µs at the
+// grant unless the counter was ahead of the clock.
 func (s Single) Inspect(ctx context.Context, key string) (store.Info, error) {
 	info, _, err := s.look(ctx, key)
 	return info, err
@@ -315,7 +321,8 @@ func (s Single) look(ctx context.Context, key string) (info store.Info, holder L
 	return info, h, nil
 }
 
-// Read runs inspect.lua: what lies in the key, and until when. Since is the server's clock until it is known better.
+// Read runs inspect.lua and returns the value of the key and until when it lasts. Since is the
+// server's clock until Describe sets it.
 func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
 	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
 	if err != nil {
@@ -326,7 +333,7 @@ func (s Single) Read(ctx context.Context, key string) (info store.Info, text str
 	return infoOf(now, left, waiters, r.Rest)
 }
 
-// infoOf says what lies in L, as far as that needs no reading.
+// infoOf describes L as far as that is possible without parsing it.
 func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store.Info, string, error) {
 	if now.Equal(time.UnixMicro(0)) {
 		return store.Info{}, "", Unreadable("inspect")
@@ -337,7 +344,7 @@ func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store
 	return store.Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
 }
 
-// Describe fills in what the lease says.
+// Describe fills in the contents of the lease.
 func Describe(i *store.Info, h LeaseText, ours bool) {
 	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.Fence, h.Metadata, h.Token == KeptToken
 	if h.Token == SharedToken {
@@ -350,8 +357,9 @@ func Describe(i *store.Info, h LeaseText, ours bool) {
 	}
 }
 
-// Revoke looks the holder up, and throws it out if it has that fence. Two steps, because the name of the
-// note carries the holder's token and scripts must be told their keys; the second is conditional on the first.
+// Revoke looks up the holder, and revokes its lease if it has that fence. It takes two steps,
+// because the name of the note contains the holder's token, and scripts must get all their keys
+// from the caller. The second step is conditional on the first.
 func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {
