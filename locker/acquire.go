@@ -13,13 +13,15 @@ import (
 // answer of the Store, it also watches the caller's context, its Wait and Close. What may come
 // first, and what follows:
 //
-//	granted        a lease; it is given back if the caller has left or the grant came too late
-//	busy           wait in the server's queue for a message, or for a pause; then ask again with the same token
-//	refused        an error if the refusal is permanent; otherwise ask again, for at most min(Wait, 1 s) while no holder
-//	               was seen
-//	unclear        ask again with the same token, which finds the grant if there was one; the same bound
-//	ctx, Wait or Close ends        the call is abandoned. The token leaves the queue and is undone in the background, so
-//	               that a late execution takes nothing, and a grant that crosses it goes to the next waiter
+//	granted   a lease; it is given back if the caller has left or the grant came too late
+//	busy      wait in the server's queue for a message, or for a pause; then ask again with the
+//	          same token
+//	refused   an error if the refusal is permanent; otherwise ask again, for at most min(Wait, 1 s)
+//	          while no holder was seen
+//	unclear   ask again with the same token, which finds the grant if there was one; the same bound
+//	an end    of ctx, Wait or the Locker: the call is abandoned. The token leaves the queue and is
+//	          undone in the background, so that a late execution takes nothing, and a grant that
+//	          crosses it goes to the next waiter
 type acquisition struct {
 	engine   *Engine
 	rule     Rule

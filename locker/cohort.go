@@ -21,15 +21,18 @@ const streakWithin = 10 * time.Millisecond
 //
 // Events, and what they do to a cohort with waiters:
 //
-//	release, streak not over     the next waiter gets the hold
-//	release, streak over         the next waiter leads; its acquire goes out with the release. If that is not possible,
-//	                             the first waiter that is still there leads when the release has ended
-//	the hold is lost             the next waiter leads, with a token of its own
-//	the leader gives up or fails the next waiter leads, with the leader's place in the server's queue if that is certain;
-//	                             if the server cannot be reached, waiters that are overdue fail with the leader
-//	the leader must wait, and    the caller that came last is refused
-//	WithMaxWaiters is reached
-//	a waiter gives up            it leaves; if it has got its turn meanwhile, it passes the turn on as its holder would
+//	release, streak not over  the next waiter gets the hold
+//	release, streak over      the next waiter leads; its acquire goes out with the release. If that
+//	                          is not possible, the first waiter that is still there leads when the
+//	                          release has ended
+//	the hold is lost          the next waiter leads, with a token of its own
+//	the leader gives up       the next waiter leads, with the leader's place in the server's queue
+//	or fails                  if that is certain; if the server cannot be reached, overdue waiters
+//	                          fail with the leader
+//	the leader must wait,     the caller that came last is refused
+//	and WithMaxWaiters is
+//	reached
+//	a waiter gives up         it leaves; a turn that it has got meanwhile is passed on
 type cohort struct {
 	terms   terms
 	hold    *hold // nil while the leader asks

@@ -9,21 +9,25 @@ import (
 // them releases. While the phase is open, newcomers use the hold too, without a call. Events, and
 // what they do:
 //
-//	the hold is granted         all waiters of the cohort use it; the phase is open
-//	a writer waits              the phase is closed: newcomers form a new cohort, and wait at the server behind the writer.
-//	                            The cohort learns of the writer from the grant, from a message, or from a renewal, which
-//	                            is sent at once after messages may have been lost
-//	half of its time is over    the phase is closed: newcomers should not depend on this hold
-//	unrenewed, or it was extended
-//	a reader releases           nothing, unless it is the last: then the hold is released
-//	the hold is lost            the contexts of all its readers end
-//	a reader acquires again     it uses the same hold, even while the phase is closed: the writer waits for it, so it must
-//	                            not wait for the writer. With AtLeast, AtMost or Once it asks the server, once
+//	the hold is granted      all waiters of the cohort use it; the phase is open
+//	a writer waits           the phase is closed: newcomers form a new cohort, and wait at the
+//	                         server behind the writer. The cohort learns of the writer from the
+//	                         grant, from a message, or from a renewal, which is sent at once after
+//	                         messages may have been lost
+//	half of its time is      the phase is closed: newcomers should not depend on this hold
+//	over unrenewed, or it
+//	was extended
+//	a reader releases        nothing, unless it is the last: then the hold is released
+//	the hold is lost         the contexts of all its readers end
+//	a reader acquires again  it uses the same hold, even while the phase is closed: the writer waits
+//	                         for it, so it must not wait for the writer. With AtLeast, AtMost or
+//	                         Once it asks the server, once
 //
 // A cohort of readers has waiting callers only while its leader asks: there is no hold then, or it
 // is not shared yet.
 
-// untoldAsks is how often a hold of readers is renewed at least when no message can say that a writer waits.
+// untoldAsks is the longest time between two renewals of readers that no message can notify of a
+// waiting writer.
 const untoldAsks = time.Second
 
 // read uses the hold that readers of this process have, if there is an open phase.

@@ -71,7 +71,8 @@ type Error struct {
 	Err            error
 }
 
-// Error returns for example "latchkit: acquire order:42: somebody else holds the lock (retry after 1.2s)".
+// Error returns for example "latchkit: acquire order:42: somebody else holds the lock (retry after
+// 1.2s)".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("latchkit: ")

@@ -12,17 +12,17 @@ import (
 // repeated is a step that a Lease sends again until the Store has answered it: a release, an
 // extension, a downgrade. What can become of an attempt, and what follows:
 //
-//	an attempt                  release                      extension          downgrade
-//	answered                    nil, or how the lease ended: see answered of each step
-//	refused for good            ErrUnavailable; the cleaner  ErrUnavailable     ErrUnavailable
-//	                            goes on
-//	refused for now             again                        again              again
-//	unclear                     again                        again              again; the Lease is Shared
+//	an attempt                release              extension        downgrade
+//	answered                  nil, or how the lease ended: see answered of each step
+//	refused for good          ErrUnavailable, and  ErrUnavailable   ErrUnavailable
+//	                          the cleaner goes on
+//	refused for now           again                again            again
+//	unclear                   again                again            again; it counts as Shared
 //	no answer when
-//	  the lease ends            (has ended before)           how it ended       how it ended
-//	  ctx ends                  (is not used)                ctx.Err()          ctx.Err(); the Lease is Shared
-//	  releaseWithin has passed  ErrUnavailable; the cleaner  –                  –
-//	                            goes on
+//	  the lease ends          (ended before)       how it ended     how it ended
+//	  ctx ends                (not used)           ctx.Err()        ctx.Err(); it counts as Shared
+//	  releaseWithin is over   ErrUnavailable, and  –                –
+//	                          the cleaner goes on
 type repeated interface {
 	// begin sends an attempt. It returns false if a Release has begun, which ends the Lease.
 	begin() (calls.Question, bool)
@@ -117,7 +117,7 @@ func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (boo
 	}
 }
 
-// change makes one change of the Lease, op, by a step that is repeated, and lets the Observer see it.
+// change makes one change of the Lease, op, by a step that is repeated, and notifies the Observer.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
 	ctx, end := l.config().observe(ctx, op, l.rule)
 	calls := 0

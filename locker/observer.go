@@ -51,9 +51,9 @@ type Observer interface {
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
-// A RequestObserver is an Observer that also receives what an adapter, such as package httplock, did
-// with each request that it guards. So it also sees the requests that were refused before a lock was
-// asked for, because they had no valid key.
+// A RequestObserver is an Observer that also receives what an adapter, such as package httplock,
+// did with each request that it guards. So it also sees requests that were refused before a lock
+// was asked for, because they had no valid key.
 type RequestObserver interface {
 	Observer
 	// Request is called when a request got its lock, when it was refused, and when it lost its

@@ -27,8 +27,8 @@ type QuorumOption interface {
 	setQuorum(c *config)
 }
 
-// A ReadWriteOption sets up a Locker of [NewReadWrite]: a SingleOption with one client, a QuorumOption
-// with several.
+// A ReadWriteOption sets up a Locker of [NewReadWrite]: a SingleOption with one client, a
+// QuorumOption with several.
 type ReadWriteOption interface {
 	setReadWrite(c *config)
 }

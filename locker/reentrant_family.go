@@ -12,7 +12,8 @@ import (
 // parts. Callers never see the root. A part has the states of every Lease. Events, and what follows
 // for the others:
 //
-//	a part is released      nothing, unless it is the last: then the root is released, or completed if all parts with Once were
+//	a part is released      nothing, unless it is the last: then the root is released, or completed
+//	                        if all parts with Once were
 //	a part's AtMost is over the same, and its contexts end with ErrExpired
 //	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before

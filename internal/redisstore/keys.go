@@ -72,8 +72,8 @@ var counters = sync.OnceValue(func() *[SlotCount]string {
 // SlotOf is the slot of a key.
 func SlotOf(l string) uint16 { return slot(store.HashTag(l)) }
 
-// slot is the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the Redis Cluster specification
-// defines it.
+// slot is the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the Redis
+// Cluster specification defines it.
 func slot(tag string) uint16 {
 	var crc uint16
 	for i := range len(tag) {

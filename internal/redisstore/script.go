@@ -67,8 +67,9 @@ func (s Script) Call(keys []string, args ...any) *Call {
 	return &Call{script: s, Words: s.Words(keys, args...)}
 }
 
-// Again is the same call to another server. Its words are its own, because a hook of that client may
-// change them, as one that puts a prefix before all keys does; what they point to is shared.
+// Again returns the same call for another server. It has words of its own, because a hook of that
+// client may change them, as one that puts a prefix before all keys does. What the words point to
+// is shared.
 func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.
@@ -80,8 +81,8 @@ func (c *Call) Run(ctx context.Context, to link.Sender) (string, error) {
 	return v, nil
 }
 
-// Begin executes the call once, urgent as class says. told receives the answer, on any goroutine: it
-// must not wait for anything.
+// Begin executes the call once, with the urgency of class. told receives the answer on any
+// goroutine, and must not wait for anything.
 func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, told func(string, error)) {
 	l := c.link()
 	l.Class = class

@@ -1,5 +1,5 @@
-// Package redisstore holds the Stores on one Redis server, on one that Sentinel picks, and on a Redis
-// Cluster. Each step is a script in folder lua, sent once.
+// Package redisstore holds the Stores on one Redis server, on one that Sentinel picks, and on a
+// Redis Cluster. Each step is a script in folder lua, sent once.
 package redisstore
 
 import (
@@ -384,8 +384,8 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 	return store.Grant{State: store.Released}, nil
 }
 
-// begins is what the lease begins with. All kept keys have one token, and so have all phases of readers: the fence tells them
-// apart.
+// begins is the beginning of the lease. All kept keys have one token, and so have all phases of
+// readers, so the fence distinguishes them.
 func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
 
 // breakable says whether the holder with that fence is there.
@@ -404,7 +404,8 @@ func noteFor(info store.Info) time.Duration {
 	return max(info.Left, time.Minute)
 }
 
-// largestFence leaves room below 2^53, where Lua's numbers stop being exact: until the year 2255 as a clock in µs.
+// largestFence leaves room below 2^53, where Lua's numbers stop being exact. As a clock in µs it is
+// reached in the year 2255.
 const largestFence = 1<<53 - 1<<32
 
 // RaiseFence runs raise_fence.lua.

@@ -16,11 +16,10 @@ const Header = "Latchkit-Lock"
 const MetadataKey = "latchkit-lock-bin"
 
 // Transport returns a RoundTripper that lets requests to hosts run under the leases of their
-// contexts, and takes the delegation away from requests to everybody else, should one be there. A
-// host is that of the URL, "inventory:8080" or "inventory" for the scheme's own port. base nil is
-// http.DefaultTransport.
+// contexts. It removes a delegation from requests to all other hosts. A host is that of the URL,
+// "inventory:8080" or "inventory" for the scheme's own port. A nil base is http.DefaultTransport.
 //
-// A redirect does not carry the delegation on, unless it leads to one of hosts.
+// A redirect carries the delegation on only if it leads to one of hosts.
 func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTripper, error) {
 	switch {
 	case s == nil:
@@ -93,8 +92,8 @@ func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	return stripped.WithContext(ctx), nil
 }
 
-// Strip returns request without a delegation: for servers that take none, so that no handler sends
-// it on.
+// Strip returns request without a delegation. Use it in servers that accept none, so that no
+// handler sends the delegation on.
 func Strip(request *http.Request) *http.Request {
 	if _, there := request.Header[Header]; !there {
 		return request

@@ -61,15 +61,15 @@ func WithSigning(key []byte, older ...[]byte) Option {
 	}
 }
 
-// WithAudience names for whom signatures are made: one that was made for another service is
-// refused. Default: for all that have the key.
+// WithAudience names the service for which signatures are made. A service refuses a signature that
+// was made for another one. Default: all services that have the key.
 func WithAudience(name string) Option { return func(c *config) { c.audience = name } }
 
-// WithDepth is over how many hops a lease can be delegated: 1 is to the called service only. The
-// first Sender decides. Default: 3.
+// WithDepth sets over how many hops a lease can be delegated. 1 means to the called service only.
+// The first Sender decides. Default: 3.
 func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
 
-// WithTimeout is how long after a call was made it may begin under the lease. Who has begun may go
-// on as long as the lease is held. Default: 1 min. With signatures, the clocks of the services must
-// agree better than that.
+// WithTimeout sets within which time after it was made a call may begin under the lease. A call
+// that has begun may go on as long as the lease is held. Default: 1 min. With signatures, the
+// clocks of the services must differ by less than that.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }

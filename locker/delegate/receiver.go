@@ -12,18 +12,18 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ErrRefused is locker.ErrRefused: a delegation that does not hold, or not any more.
+// ErrRefused is locker.ErrRefused: the delegation is not valid, or not any more.
 var ErrRefused = locker.ErrRefused
 
-// A Joiner is a Locker whose leases can be joined: every *locker.Engine, as far as its Store can.
+// A Joiner is a Locker whose leases can be joined: an *locker.Engine whose Store supports that.
 type Joiner interface {
 	locker.Locker
 	Join(ctx context.Context, rule locker.Rule, p locker.Delegation) (*locker.Lease, error)
 }
 
-// A Receiver is a Locker that lets a call join its caller's lease: what it finds in the context of
-// Acquire, where [Receiver.With] has put it. Locks that the caller does not hold it takes as usual.
-// It is safe for concurrent use.
+// A Receiver is a Locker that lets a call join its caller's lease. It finds the delegation in the
+// context of Acquire, where [Receiver.With] has put it. It takes a lock that the caller does not
+// hold as usual. It is safe for concurrent use.
 type Receiver struct {
 	config
 	locker Joiner
@@ -49,11 +49,11 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 
 type receivedKey struct{}
 
-// With returns ctx with the delegations of a token that came with a call. tokens is all that came:
-// more than one is refused, for then somebody has added one; without one ctx comes back as it is.
-// The error is [ErrMalformed].
+// With returns ctx with the delegations of a token that came with a call. tokens are all tokens
+// that came. More than one is refused, because somebody may have added one. Without a token With
+// returns ctx unchanged. The error is [ErrMalformed].
 //
-// Whether a delegation holds is found out when its lock is asked for.
+// Whether a delegation is valid is found out when its lock is acquired.
 func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context, error) {
 	switch len(tokens) {
 	case 0:
@@ -69,12 +69,12 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 	return context.WithValue(ctx, receivedKey{}, entries), nil
 }
 
-// Acquire joins the lease that ctx has a delegation of for rule.Key, and otherwise takes the lock
+// Acquire joins the lease for which ctx has a delegation of rule.Key; otherwise it takes the lock
 // as usual. Of a rule that joins only Key, Name and TTL count, see [locker.Engine.Join].
 //
-// A delegation that does not hold is ErrRefused, inside an [*locker.Error]: the caller's lease is
-// over, so that what it asked for must not be done any more, or somebody has made it up. The lock
-// is not taken then.
+// A delegation that is not valid is ErrRefused, inside an [*locker.Error]. Either the caller's
+// lease is over, so the requested work must not be done any more, or the delegation is forged. Then
+// the lock is not taken.
 func (r *Receiver) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
 	entries, _ := ctx.Value(receivedKey{}).([]entry)
 	if len(entries) == 0 {

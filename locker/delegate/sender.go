@@ -24,12 +24,12 @@ func NewSender(opts ...Option) (*Sender, error) {
 	return &Sender{c}, nil
 }
 
-// Token returns what a call must carry to run under the leases of ctx: those of locker.Run's
-// functions around the caller, the innermost 8. It is nil when there is none, or none that may be
-// delegated any further. Do not show or store it.
+// Token returns the token that a call must carry to run under the leases of ctx: those of
+// locker.Run's functions around the caller, the innermost 8. It is nil when there is no lease, or
+// none that may be delegated any further. Do not show or store it.
 //
-// The error is of a lease that is lost, or of a server that cannot be asked: without its delegation
-// the call would wait for its own caller.
+// The error says that a lease is lost, or that the server cannot be reached. Do not make the call
+// then: without its delegation it would wait for its own caller.
 func (s *Sender) Token(ctx context.Context) ([]byte, error) {
 	leases := locker.LeasesFromContext(ctx)
 	if len(leases) == 0 {

@@ -24,7 +24,7 @@ type Claim struct {
 	// Inbox with Queue: where Owner receives its grant; "": nowhere, so Owner polls. With Shared:
 	// where Owner receives that a writer waits.
 	Inbox string
-	// HandoffTTL with Queue: how long the server keeps the lease after a hand-off, until Owner confirms it.
+	// HandoffTTL with Queue: how long the server keeps the lease after a hand-off, until Owner
 	// confirms it.
 	HandoffTTL time.Duration
 
@@ -65,8 +65,8 @@ func (m Mode) String() string {
 // A Delegation lets a call in another process join a lease. Package delegate sends delegations and
 // protects them against forgery; few programs use this type themselves.
 type Delegation struct {
-	// Secret is the SHA-256 of a random secret that Lease.Delegate has registered. All zero: there is
-	// no secret, and a signature proves that the other fields come from the holder.
+	// Secret is the SHA-256 of a random secret that Lease.Delegate has registered. All zero: there
+	// is no secret, and a signature proves that the other fields come from the holder.
 	Secret [32]byte
 	Fence  uint64 // of the lease
 	Hold   uint64 // the fence by which the server knows its holder

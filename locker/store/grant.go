@@ -14,8 +14,8 @@ type Grant struct {
 	Place        int       // Busy: the place in the server's queue, or the place that a waiter would get; 1 is the head, 0: there is no queue
 	NotListening bool      // Busy: the server that answered has no subscriber at Claim.Inbox
 	Rounds       int       // round trips that a quorum needed; 0 where there is one server
-	// Busy: some nodes did not answer and may have granted the key. The Engine must release the token
-	// even if it is not queued.
+	// Busy: some nodes did not answer and may have granted the key. The Engine must release the
+	// token even if it is not queued.
 	Unsettled bool
 	Writer    bool   // Granted to a reader, also by Renew: a writer waits, so no more callers may share the lease
 	Reason    string // Revoked: the reason given to Revoke

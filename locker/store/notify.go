@@ -11,14 +11,15 @@ import (
 // calls Acquire again. While there is no inbox, and for other Stores, waiters poll with the pauses
 // of their Backoff.
 type Notifier interface {
-	// Listen makes the Store call notify with every event until stop is called. The Store calls notify
-	// from one goroutine at a time; notify does not block. stop returns after the last call of notify.
-	// The Engine calls Listen once, before all other methods.
+	// Listen makes the Store call notify with every event until stop is called. The Store calls
+	// notify from one goroutine at a time; notify does not block. stop returns after the last call
+	// of notify. The Engine calls Listen once, before all other methods.
 	Listen(notify func(Event)) (stop func())
-	// Inbox returns the address at which this process receives events about key, "" while there is no
-	// subscription. It does not block.
+	// Inbox returns the address at which this process receives events about key, "" while there is
+	// no subscription. It does not block.
 	Inbox(key string) string
-	// Open subscribes for key, and returns the inbox when the server has confirmed the subscription.
+	// Open subscribes for key, and returns the inbox when the server has confirmed the
+	// subscription.
 	Open(ctx context.Context, key string) (string, error)
 	// Reset subscribes an inbox again, on another connection, because the server has answered
 	// NotListening. EventReopened follows.

@@ -30,8 +30,8 @@ type Store interface {
 	// returns Granted, NotOurs or Revoked for each claim, in order; a claim without an answer has
 	// Grant.Err. There are at most 100 claims.
 	Renew(ctx context.Context, cs []Claim) ([]Grant, error)
-	// Release frees the key, or keeps it locked without an owner for c.KeepFor. It returns Released,
-	// NotOurs or Revoked. It returns Done if the owner has no lease, c.Complete is set and the done
-	// mark exists.
+	// Release frees the key, or keeps it locked without an owner for c.KeepFor. It returns
+	// Released, NotOurs or Revoked. It returns Done if the owner has no lease, c.Complete is set
+	// and the done mark exists.
 	Release(ctx context.Context, c Claim) (Grant, error)
 }
