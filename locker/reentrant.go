@@ -199,9 +199,9 @@ func (f *family) allows(rule Rule) error {
 	case rule.Mode == Exclusive && f.root.Mode() == Shared:
 		return errNoUpgrade
 	case rule.Once > first.Once:
-		return fmt.Errorf("%w: the nested Once of %v is longer than %v of the outer hold; put Once into the Rule of the outer hold", ErrUnsupported, rule.Once, first.Once)
+		return fmt.Errorf("%w: the nested Once of %v is longer than %v of the outer hold; put Once there", ErrUnsupported, rule.Once, first.Once)
 	case rule.AtLeast > 0 && time.Now().Add(rule.AtLeast).After(f.root.hold.keep):
-		return fmt.Errorf("%w: the nested AtLeast of %v ends later than that of the outer hold; put AtLeast into the Rule of the outer hold", ErrUnsupported, rule.AtLeast)
+		return fmt.Errorf("%w: the nested AtLeast of %v ends later than that of the outer hold; put AtLeast there", ErrUnsupported, rule.AtLeast)
 	}
 	return nil
 }

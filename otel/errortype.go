@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds names errors. An error can be several of them, and the first counts: how a lease ended
-// before why its renewals failed; revoked before lost, which it also is; whose patience ended (the
-// caller's, before the Rule's) before busy.
+// kinds names errors. An error can be of several kinds, and the first counts. How a lease ended
+// comes before why its renewals failed. Revoked comes before lost, because a revoked lease is also
+// lost. The end of the caller's patience comes before busy.
 var kinds = [...]struct {
 	is   error
 	name string
@@ -35,8 +35,8 @@ var kinds = [...]struct {
 	{locker.ErrBusy, "busy"},
 }
 
-// typed is an error that names its type itself, as the errors of adapters do. OpenTelemetry's
-// instrumentations agreed on the method.
+// typed is an error that names its own type, as the errors of adapters do. OpenTelemetry's
+// instrumentations use the same method.
 type typed interface {
 	error
 	ErrorType() string

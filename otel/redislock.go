@@ -95,7 +95,7 @@ func (c *counted) NextBackoff() time.Duration {
 	return c.RetryStrategy.NextBackoff()
 }
 
-// outcome says in locker's words how an Obtain ended.
+// outcome returns the Outcome of an Obtain.
 func (c *counted) outcome(err error, rule locker.Rule) locker.Outcome {
 	waited := c.refused > 0
 	switch {
@@ -145,7 +145,7 @@ func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *red
 // Release is redislock's Release, in a span.
 func (l *RedislockLock) Release(ctx context.Context) error {
 	if l == nil {
-		return redislock.ErrLockNotHeld // as redislock's does
+		return redislock.ErrLockNotHeld // redislock returns the same
 	}
 	ctx, end := l.client.begin(ctx, locker.OpRelease, l.rule)
 	err := l.Lock.Release(ctx)
@@ -155,8 +155,7 @@ func (l *RedislockLock) Release(ctx context.Context) error {
 	return err
 }
 
-// outcome says in locker's words how a call ended. A lock that turns out not to be held any more
-// ends the hold.
+// outcome returns the Outcome of a call. If the lock is not held any more, it ends the hold.
 func (l *RedislockLock) outcome(done locker.Result, notHeld, err error) locker.Outcome {
 	out := locker.Outcome{Result: done, Calls: 1}
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// maxNames bounds how many names are told apart, so that a Rule whose Name is a key by mistake
-// floods no back-end.
+// maxNames bounds how many names are distinguished, so that a Rule whose Name is a key by mistake
+// does not flood the back-end.
 const maxNames = 256
 
 // targets knows the names seen so far. Reading takes no lock: the map is replaced, not changed, and
@@ -24,7 +24,7 @@ type targets struct {
 	known  atomic.Pointer[map[string]*target]
 	rest   *target
 
-	mu sync.Mutex // of who adds a name
+	mu sync.Mutex // held by a caller that adds a name
 }
 
 func (ts *targets) init(cfg config) {
@@ -62,7 +62,7 @@ func (ts *targets) add(name string) *target {
 	return t
 }
 
-// target is all that is made once per name.
+// target has everything that is made once per name.
 type target struct {
 	name  string
 	extra []attribute.KeyValue // of measurements
@@ -75,7 +75,7 @@ type target struct {
 	counts map[string][]metric.AddOption // of requests, by result
 }
 
-// series is what tells one time series of a name from another.
+// series has what distinguishes one time series of a name from another.
 type series struct {
 	mode   locker.Mode
 	result locker.Result
@@ -118,6 +118,6 @@ func (t *target) measured(mode locker.Mode, result locker.Result, kind string) [
 	return opts
 }
 
-// printable keeps a name or key out of the way of exporters, which drop a whole batch for one
-// string that is no UTF-8.
+// printable makes a name or key valid UTF-8, because exporters drop a whole batch for one string
+// that is not.
 func printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -20,23 +20,25 @@ type ClusterClient interface {
 
 var _ ClusterClient = (*redis.ClusterClient)(nil)
 
-// movesSlots says whether a script was refused because its slot is on the move: some of its keys may
-// be here and some there.
+// movesSlots reports whether a script was refused because its slot is moving: some of its keys may
+// be on the old node and some on the new one.
 func movesSlots(err error) bool { return err != nil && redis.IsTryAgainError(err) }
 
-// Cluster is the Store of a Redis Cluster: that of one server, for each of its slots. All keys of a lock lie in one slot, so
-// its scripts run at the node that serves it; a ClusterClient finds the node by the first key, and follows the slot when it
-// moves. What differs is said here.
+// Cluster is the Store of a Redis Cluster: the Store of one server, for each of its slots. All keys
+// of a lock are in one slot, so its scripts run on the node that serves the slot. A ClusterClient
+// finds the node by the first key, and follows the slot when it moves. This file has the
+// differences.
 //
-// While a slot moves, its keys are here or there, and a script that names several is refused as long as one of them is
-// missing, or is on the other side: TRYAGAIN. A new lease must wait for the end of that. One that is held is renewed and
-// released by steps that touch one key each, and so find it wherever it is.
+// While a slot moves, its keys are on the old node or on the new one. A script that names several
+// keys is refused (TRYAGAIN) while one of them is missing or on the other node. A new lease must
+// wait for the end of that. A lease that is held is renewed and released by steps with one key
+// each, which find the key wherever it is.
 type Cluster struct {
 	Single
 	cluster ClusterClient
 }
 
-// NewCluster is the Store of a cluster, which does not subscribe.
+// NewCluster returns the Store of a cluster without a subscription.
 func NewCluster(s Single, c ClusterClient) *Cluster { return &Cluster{s, c} }
 
 // Renew sends one script for each slot.
@@ -50,7 +52,7 @@ func (s Cluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	return answers(grants)
 }
 
-// BeginRenew is Renew: each node's answers count when they come.
+// BeginRenew is Renew, with the answers of each node when they come.
 func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, SlotOf)) {
@@ -58,7 +60,7 @@ func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, told func([]i
 	}
 }
 
-// complete renews those leases by themselves whose slot moves, and looks up those that are not ours.
+// complete renews one by one the leases whose slot moves, and looks up those that are not ours.
 func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -94,21 +96,23 @@ func (b *Batch) alone(grants []store.Grant) (all []*Batch) {
 	return all
 }
 
-// renewAlone renews one lease, and touches nothing else with the same script. If it was handed over, its entry in the queue goes
-// out by itself: while the lease is ours, no other can have been handed.
+// renewAlone renews one lease, and its script changes nothing else. If the lease was handed over,
+// its entry leaves the queue by a second step: while the lease is ours, the key was handed to no
+// other token.
 func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	plain := *b
 	plain.handed = false
 	s.renew(ctx, &plain, grants)
 	if b.handed && grants[b.Places[0]].State == store.Granted {
 		if _, err := do(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.first().Key), "-inf", "(0"); err != nil {
-			b.Fail(grants, Refused(err)) // not confirmed: again
+			b.Fail(grants, Refused(err)) // not confirmed: try again
 		}
 	}
 }
 
-// Release is that of one server unless the slot moves. Then the key is freed by itself, and who waits for it finds out by
-// asking again. A lease whose release also sets the done mark is released when the slot has moved: both or nothing.
+// Release is that of one server unless the slot moves. Then the key is freed in a step of its own,
+// and the waiters find out when they ask again. A lease whose release also sets the done mark is
+// released when the slot has moved, because both must happen or none.
 func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.Single.Release(ctx, c)
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -117,7 +121,7 @@ func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return s.releaseAlone(ctx, c)
 }
 
-// BeginRelease is Release, which can be left.
+// BeginRelease is Release for a caller that may leave.
 func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	q, all := s.release(c), newSteps()
 	all.first = &q.Call

@@ -11,23 +11,24 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Subscriptions are how an Engine receives messages: a channel for each slot in which somebody waits,
-// and for each node one connection, its line. One server is one node with one slot. On a Redis Cluster
-// a channel lies in its slot, because scripts publish where they run, and count there who listens. The
-// channels of a cluster are sharded ones (Redis 7), or plain ones where the cluster knows no others.
-// One that nobody has used for a minute is left there.
+// Subscriptions are how an Engine receives messages: a channel for each slot with waiters, and for
+// each node one connection, its line. One server is one node with one slot. On a Redis Cluster a
+// channel is in its slot, because scripts publish on the node where they run, and count the
+// subscribers there. The channels of a cluster are sharded (Redis 7), or plain if the cluster does
+// not support sharded channels. A channel that was not used for a minute is unsubscribed.
 //
-// A subscription that breaks, falls silent or is taken away is not mended but replaced, and
-// store.EventReopened told. All channels of a line that breaks are subscribed again, each where its
-// slot is served by then; when a slot moves the old node takes away just its channel.
+// A subscription that breaks, falls silent or is removed by the server is replaced, and
+// store.EventReopened is sent. When a line breaks, all its channels are subscribed again, each on
+// the node that serves its slot by then. When a slot moves, the old node removes only the channel
+// of that slot.
 type Subscriptions struct {
 	sites  sites
-	leaves time.Duration   // after so long without use, a channel; 0: never
+	leaves time.Duration   // how long an unused channel stays subscribed; 0: for ever
 	ctx    context.Context // of the goroutines
 	cut    context.CancelFunc
 	work   sync.WaitGroup
 
-	telling sync.Mutex // lines tell one at a time
+	telling sync.Mutex // only one line at a time reports events
 	tell    func(store.Event)
 
 	mu      sync.Mutex
@@ -36,38 +37,40 @@ type Subscriptions struct {
 	slots   map[uint16]*shard
 	lines   map[string]*line // by the node's address
 	refused error            // this user may not subscribe
-	asked   time.Time        // when a server said so
+	asked   time.Time        // when a server refused the subscription
 }
 
-// shard is the channel of one slot. All of it is guarded by the mutex of the shards.
+// shard is the channel of one slot. The mutex of the Subscriptions guards all of it.
 type shard struct {
 	slot   uint16
 	name   string
-	line   *line     // that it is live on; nil while it is not
+	line   *line     // the line that it is live on; nil while it is not live
 	since  time.Time // when it became live
-	used   time.Time // when somebody last waited there
-	trying *attempt  // the subscription that is under way, or the last that was
+	used   time.Time // when a waiter last used it
+	trying *attempt  // the last subscription, which may be under way
 }
 
 const (
-	// silentFor is how long the server may say nothing: then it is asked for a sign of life, and must give it as soon.
+	// silentFor is how long the server may be silent. Then it is asked for a sign of life, and must
+	// answer within the same time.
 	silentFor = 3 * time.Second
-	// steadyAfter is how long a subscription must have held for the next one to come without a pause.
+	// steadyAfter is how long a subscription must have lasted for the next one to come without a
+	// pause.
 	steadyAfter = time.Second
-	// askAgainAfter is when a user who may not subscribe asks whether that has changed.
+	// askAgainAfter is the time after which a user that may not subscribe tries again.
 	askAgainAfter = 10 * time.Second
 )
 
-// betweenSubscriptions are the pauses after subscriptions that failed or did not hold.
+// betweenSubscriptions are the pauses after subscriptions that failed or did not last.
 var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
 
-// attempt is one subscription, which all calls of Open wait for together.
+// attempt is one subscription. All calls of Open wait for it together.
 type attempt struct {
-	over chan struct{} // closed when it is known how it ended
+	over chan struct{} // closed when the result is known
 	err  error
 }
 
-// newSubscriptions makes one that has subscribed to nothing yet.
+// newSubscriptions returns Subscriptions without a channel.
 func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
 	s := &Subscriptions{
 		sites: at, leaves: leaves, tell: func(store.Event) {},
@@ -77,8 +80,8 @@ func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
 	return s
 }
 
-// Listen makes tell hear of every event. stop waits for the goroutines that read; while one connects to a node that hangs
-// this may take the 5 s after which go-redis gives up.
+// Listen calls tell with every event. stop waits for the goroutines that read. If one of them is
+// connecting to a node that hangs, this may take the 5 s after which go-redis gives up.
 func (s *Subscriptions) Listen(tell func(store.Event)) (stop func()) {
 	s.tell = tell
 	return s.stop
@@ -111,7 +114,7 @@ func (s *Subscriptions) Inbox(key string) string {
 	return sh.name
 }
 
-// Address is the channel of the key's slot, also while its node has not confirmed it.
+// Address is the channel of the key's slot, even before its node has confirmed it.
 func (s *Subscriptions) Address(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,8 +129,8 @@ func (s *Subscriptions) use(key string) {
 	}
 }
 
-// Open waits for the subscription that is under way, and starts one if there is none. While a user may not subscribe it says so
-// at once, and asks again from time to time.
+// Open waits for the subscription that is under way, and starts one if there is none. While a user
+// may not subscribe, Open fails at once, and tries again from time to time.
 func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	n := s.sites.slot(key)
 	s.mu.Lock()
@@ -162,18 +165,18 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	return sh.name, nil
 }
 
-// Reset closes the line that the channel is on: all its channels are subscribed afresh.
+// Reset closes the line of the channel: all channels of the line are subscribed again.
 func (s *Subscriptions) Reset(name string) {
 	s.mu.Lock()
 	var l *line
 	for _, sh := range s.slots {
 		if sh.name == name {
-			l = sh.line // nil: being replaced already
+			l = sh.line // nil: it is being replaced already
 		}
 	}
 	s.mu.Unlock()
 	if l != nil {
-		s.sites.reload(s.ctx) // the slot may have moved without our noticing
+		s.sites.reload(s.ctx) // the slot may have moved unnoticed
 		l.close()
 	}
 }
@@ -181,10 +184,11 @@ func (s *Subscriptions) Reset(name string) {
 // channel is the name of a slot's channel; s.mu is held.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
-// begin subscribes for the first time. If that fails the next Open tries again.
+// begin subscribes for the first time. If that fails, the next Open tries again.
 //
-// Whoever begins an attempt ends it, and no other: a channel may be lost again as soon as its node has confirmed it, before the
-// one who has subscribed knows, and then the next attempt is under way already.
+// Only the caller that has begun an attempt ends it. A channel may be lost again as soon as its
+// node has confirmed it, before the subscribing caller knows, and then the next attempt is under
+// way already.
 func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
@@ -204,7 +208,7 @@ func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	first.end(err)
 }
 
-// goPlain does without sharded channels from now on, and says whether that is new for this one.
+// goPlain uses plain channels instead of sharded ones from now on. It reports whether that is new.
 func (s *Subscriptions) goPlain(sh *shard) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +218,8 @@ func (s *Subscriptions) goPlain(sh *shard) bool {
 	return sh.name != old
 }
 
-// subscribe subscribes where the slot is served, and answers when that is confirmed or has failed.
+// subscribe subscribes on the node that serves the slot, and returns when that is confirmed or has
+// failed.
 func (s *Subscriptions) subscribe(sh *shard) <-chan error {
 	s.mu.Lock()
 	name := sh.name
@@ -244,7 +249,8 @@ func failed(err error) <-chan error {
 	return answer
 }
 
-// lost is called when channels were lost together. It returns when all are live again, or not needed any more.
+// lost is called when channels were lost together. It returns when all are live again or not needed
+// any more.
 func (s *Subscriptions) lost(all []*shard) {
 	s.mu.Lock()
 	hasty := false
@@ -255,7 +261,7 @@ func (s *Subscriptions) lost(all []*shard) {
 	s.mu.Unlock()
 	missed := false // the waiters know that there is no subscription
 	for pause := range betweenSubscriptions {
-		if hasty { // what did not hold is not tried again at once
+		if hasty { // a subscription that did not last is not tried again at once
 			select {
 			case <-time.After(pause):
 			case <-s.ctx.Done():
@@ -273,7 +279,7 @@ func (s *Subscriptions) lost(all []*shard) {
 	}
 }
 
-// again subscribes once more, and returns those for which that has failed.
+// again subscribes once more, and returns the channels for which that has failed.
 func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 	answers, tries := make([]<-chan error, len(all)), make([]*attempt, len(all))
 	s.mu.Lock()
@@ -291,7 +297,7 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 		case err == nil:
 		case s.stopped || s.unused(sh):
 			delete(s.slots, sh.slot)
-		default: // whoever asks is told how it stands, and comes again after a pause
+		default: // a caller of Open gets the error, and comes again after a pause
 			sh.trying = newAttempt()
 			failed = append(failed, sh)
 		}
@@ -304,7 +310,7 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 	return failed
 }
 
-// unused says whether a channel is to be left; s.mu is held.
+// unused reports whether a channel is to be unsubscribed. s.mu is held.
 func (s *Subscriptions) unused(sh *shard) bool {
 	return s.leaves > 0 && time.Since(sh.used) >= s.leaves
 }

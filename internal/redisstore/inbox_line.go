@@ -15,19 +15,19 @@ import (
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// line is one connection to a node, and the goroutine that reads it, for all channels that lie there. It ends, for
-// good, when anything is wrong with it.
+// line is one connection to a node, and the goroutine that reads it, for all channels on that node.
+// It ends for good when anything is wrong with it.
 type line struct {
 	of   *Subscriptions
 	addr string
 
-	mu      sync.Mutex // also: what is written and what is pending have the same order
+	mu      sync.Mutex // also keeps the order of what is written and of pending equal
 	pubsub  *redis.PubSub
 	pending []pending // subscriptions without an answer, the oldest first
 	closed  bool
-	why     error // it was closed
+	why     error // why it was closed
 
-	over atomic.Bool // closed, for those who must not wait for l.mu, which is held while it connects
+	over atomic.Bool // closed; for goroutines that must not wait for l.mu, which is held while it connects
 
 	// Of the goroutine that reads:
 	live  map[string]*shard // by channel
@@ -72,7 +72,7 @@ func (l *line) subscribe(sh *shard, name string) <-chan error {
 
 func isSharded(name string) bool { return strings.HasPrefix(name, shardPrefix) }
 
-// run reads until the line is lost, and then finds another way for its channels.
+// run reads until the line is lost, and then subscribes its channels elsewhere.
 func (l *line) run() {
 	l.read()
 	l.close()
@@ -86,7 +86,7 @@ func (l *line) run() {
 	}
 }
 
-// read passes on what the node says.
+// read handles the node's messages.
 func (l *line) read() {
 	asked := false
 	for {
@@ -126,7 +126,8 @@ func isReply(err error) bool {
 	return errors.As(err, &reply)
 }
 
-// changed sees a subscription begin or end. It is false when go-redis has connected again by itself: something may be lost.
+// changed handles the begin or the end of a subscription. It returns false when go-redis has
+// connected again by itself, because messages may be lost.
 func (l *line) changed(s *redis.Subscription) bool {
 	if s.Kind == "ssubscribe" || s.Kind == "subscribe" {
 		p, ok := l.next(s.Channel)
@@ -142,14 +143,15 @@ func (l *line) changed(s *redis.Subscription) bool {
 	}
 	sh := l.live[s.Channel]
 	delete(l.live, s.Channel)
-	if sh != nil { // not by us: its slot has moved
+	if sh != nil { // the server ended it: its slot has moved
 		l.of.sites.reload(l.of.ctx)
 		l.of.work.Go(func() { l.of.lost([]*shard{sh}) })
 	}
 	return true
 }
 
-// next takes the oldest subscription without an answer, if it is that of the channel; "": whatever it is.
+// next removes and returns the oldest subscription without an answer, if it is that of the channel;
+// "" stands for any channel.
 func (l *line) next(channel string) (pending, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +163,8 @@ func (l *line) next(channel string) (pending, bool) {
 	return p, true
 }
 
-// refused gives the oldest subscription its answer. It is false when there is none: then the error concerns the line.
+// refused gives the oldest subscription its error. It returns false when there is none, because
+// then the error concerns the line.
 func (l *line) refused(err error) bool {
 	p, ok := l.next("")
 	if !ok {
@@ -170,20 +173,20 @@ func (l *line) refused(err error) bool {
 	p.answer <- err
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.pending) == 0 && len(l.live) == 0 { // nobody needs the connection
+	if len(l.pending) == 0 && len(l.live) == 0 { // the connection is not needed
 		l.hangUp(err)
 	}
 	return true
 }
 
-// overdue says whether a subscription should have been answered long ago.
+// overdue reports whether the answer to a subscription is long overdue.
 func (l *line) overdue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.pending) > 0 && time.Since(l.pending[0].since) >= silentFor
 }
 
-// sweep leaves channels that nobody uses any more.
+// sweep unsubscribes channels that are not used any more.
 func (l *line) sweep() {
 	if l.of.leaves == 0 || time.Since(l.swept) < l.of.leaves/2 {
 		return
@@ -223,7 +226,7 @@ func timedOut(err error) bool {
 	return ok && network.Timeout()
 }
 
-// close ends the line: its goroutine does the rest.
+// close ends the line. Its goroutine does the rest.
 func (l *line) close() { l.fail(errLineLost) }
 
 func (l *line) fail(err error) {
@@ -232,7 +235,7 @@ func (l *line) fail(err error) {
 	l.hangUp(err)
 }
 
-// hangUp closes the connection, and fails what is pending; l.mu is held.
+// hangUp closes the connection, and fails the pending subscriptions. l.mu is held.
 func (l *line) hangUp(err error) {
 	if l.closed {
 		return

@@ -49,10 +49,11 @@ func (o oneServer) node(context.Context, string) (Subscriber, string, error) {
 // clusterSites are the slots of a cluster.
 type clusterSites struct {
 	cluster ClusterClient
-	random  string // what makes our channels ours
+	random  string // makes the channels of this Engine unique
 }
 
-// unusedAfter is when a channel is left. Who waits uses it at least every othersAsk.
+// unusedAfter is how long an unused channel stays subscribed. A waiter uses it at least every
+// othersAsk.
 const unusedAfter = time.Minute
 
 // NewShardSubscriptions are the subscriptions to the channels of a cluster.

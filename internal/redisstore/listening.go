@@ -26,7 +26,7 @@ var _, _ interface {
 	store.BatchAcquirer
 } = listening{}, listeningCluster{}
 
-// AcquireAll runs acquire_all.lua: on one server any keys go together.
+// AcquireAll runs acquire_all.lua. On one server all keys can be taken in one step.
 func (s listening) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	return s.acquireAll(ctx, cs)
 }
@@ -41,7 +41,7 @@ func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]s
 	return l.acquireAll(ctx, cs)
 }
 
-// Acquire is that of the Store; who asks again from the queue goes on using the channel.
+// Acquire is that of the Store. A waiter in the queue keeps the channel in use.
 func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -49,7 +49,7 @@ func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Gra
 	return l.Cluster.Acquire(ctx, c)
 }
 
-// BeginAcquire is that of the Store; who asks again from the queue goes on using the channel.
+// BeginAcquire is that of the Store. A waiter in the queue keeps the channel in use.
 func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)

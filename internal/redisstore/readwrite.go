@@ -309,7 +309,7 @@ func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText,
 	return info, h, nil
 }
 
-// ReadReaders is Read with the number of readers.
+// ReadReaders is Read. It also returns the number of readers.
 func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string, error) {
 	v, err := rwInspectScript.Run(ctx, s.Client, []string{key, QueueKey(key), ReadersKey(key)})
 	if err != nil {

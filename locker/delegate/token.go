@@ -72,7 +72,7 @@ func (e *entry) appendClaims(b []byte) []byte {
 func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	state := hmac.New(sha256.New, secret)
 	b := append([]byte("latchkit delegation\x00"), version)
-	for _, text := range []string{key, audience} { // each with its length, so that none runs into the next
+	for _, text := range []string{key, audience} { // each with its length, so that two pairs of texts cannot look alike
 		b = binary.BigEndian.AppendUint32(b, uint32(len(text))) //nolint:gosec // keys and names
 		b = append(b, text...)
 	}
