@@ -3,8 +3,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"log"
+	"net"
 	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
@@ -15,17 +22,43 @@ import (
 )
 
 func main() {
-	observer, err := otellock.New()
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
+	listener, err := net.Listen("tcp", "localhost:8080")
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true}), locker.WithObserver(observer))
-	if err != nil {
+	stopping, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	if err := serve(stopping, client, listener); err != nil {
 		log.Fatal(err)
+	}
+}
+
+// serve serves until stopping ends and the requests under way are answered.
+func serve(stopping context.Context, client redis.UniversalClient, listener net.Listener) error {
+	observer, err := otellock.New()
+	if err != nil {
+		return err
+	}
+	l, err := locker.NewSingle(client, locker.WithObserver(observer))
+	if err != nil {
+		return err
 	}
 	r := gin.Default()
 	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}"), pay)
-	log.Fatal(r.Run("localhost:8080"))
+	server := &http.Server{Handler: r, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	shutDown := make(chan error, 1)
+	context.AfterFunc(stopping, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		// The Locker comes first: waiters get 503 at once, and holders have until ctx ends.
+		closed := l.Close(ctx)
+		shutDown <- errors.Join(closed, server.Shutdown(ctx))
+	})
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-shutDown
 }
 
 func pay(c *gin.Context) {
