@@ -66,7 +66,7 @@ const (
 	left
 )
 
-// Done is signalled once, when the answer is there.
+// Done is signalled when the answer is there, for one receiver.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
 // Answer is what the node said. It is there after Done, and for Told.
@@ -100,11 +100,23 @@ func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
 // hand makes a fresh call one that is listed.
 func (c *Call) hand(ctx context.Context, now time.Time) {
 	c.values, c.sent = ctx, now
+	c.fate.Store(listed)
+}
+
+// expect makes the channel by which the caller learns of an answer that another goroutine hands
+// out. It comes before the call may be told.
+func (c *Call) expect() {
 	if c.Told == nil && c.done == nil {
 		c.done = make(chan struct{}, 1)
 	}
-	c.fate.Store(listed)
 }
+
+// there is the channel of a call that its caller's goroutine has answered.
+var there = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 // take is true for whoever may send the call: its caller has not left.
 func (c *Call) take() bool { return c.fate.CompareAndSwap(listed, underWay) }
@@ -131,6 +143,10 @@ func (c *Call) tell(text string, err error) {
 	c.text, c.err = text, err
 	if c.Told != nil {
 		c.Told(c)
+		return
+	}
+	if c.done == nil { // a direct call: its caller is here
+		c.done = there
 		return
 	}
 	c.done <- struct{}{}

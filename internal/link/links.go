@@ -52,7 +52,11 @@ func New(c Client, o Options) *Links {
 // wait any more uses [Call.Leave]. A call that is made directly ends within 250 ms.
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
+	if ls.single == nil || c.Acked { // on a Cluster the call may wait until a node is known
+		c.expect()
+	}
 	if l := ls.find(c); l != nil && !l.tryDirect(c) {
+		c.expect()
 		l.put(c)
 	}
 }
@@ -60,6 +64,7 @@ func (ls *Links) Send(ctx context.Context, c *Call) {
 // Put hands the call to the next flight, and does not wait.
 func (ls *Links) Put(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
+	c.expect()
 	if l := ls.find(c); l != nil {
 		l.put(c)
 	}
@@ -69,6 +74,7 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 // its node; if there is none within 1 ms, it gets a flight. Until then [Call.Recall] takes it back.
 func (ls *Links) PutOff(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
+	c.expect()
 	if l := ls.find(c); l != nil {
 		l.putOff(c)
 	}

@@ -34,6 +34,14 @@ func ReadersKey(l string) string { return readersPrefix + store.HashTag(l) + "}:
 // TombstoneKey is the key of a token's tombstone for the lease l.
 func TombstoneKey(l, token string) string { return tombstonePrefix + store.HashTag(l) + "}:" + token }
 
+// queueAndTombstone are QueueKey and TombstoneKey, in one piece of memory.
+func queueAndTombstone(l, token string) (queue, tombstone string) {
+	tag := store.HashTag(l)
+	both := queuePrefix + tag + "}:" + l + tombstonePrefix + tag + "}:" + token
+	n := len(queuePrefix) + len(tag) + len("}:") + len(l)
+	return both[:n], both[n:]
+}
+
 // IntentKey is the key of the writer that waits at a node of a quorum for the lease l.
 func IntentKey(l string) string { return intentPrefix + store.HashTag(l) + "}:" + l }
 

@@ -102,8 +102,9 @@ func (s Single) acquire(c store.Claim) *question {
 		done, once = DoneKey(c.Key), "1"
 	}
 	block := max(c.FenceCount, 1)
+	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
 	words := acquireScript.short(
-		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), TombstoneKey(c.Key, c.Owner), done},
+		[]string{c.Key, queue, CounterKey(c.Key), tombstone, done},
 		c.Owner, Millis(c.TTL), int64(block), waits, c.Metadata, once)
 	return s.question(acquireScript, words, fromAcquire, block)
 }
@@ -237,7 +238,7 @@ func (s Single) release(c store.Claim) *question {
 		nextTombstone = r.nextTombstone
 	}
 	words := releaseScript.short(
-		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), r.tombstone, done, nextTombstone},
+		[]string{c.Key, r.queue, CounterKey(c.Key), r.tombstone, done, nextTombstone},
 		c.Owner, r.entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.next, r.nextTTL)
 	return releasing(releaseScript, words)
 }
@@ -256,12 +257,14 @@ func released(_ *question, text string) (store.Grant, error) { return releasedOf
 type releaseCall struct {
 	done                     time.Duration
 	entry, next              string
+	queue                    string
 	tombstone, nextTombstone string
 	nextTTL                  int64
 }
 
 func releaseOf(c store.Claim) releaseCall {
-	r := releaseCall{tombstone: TombstoneKey(c.Key, c.Owner)}
+	var r releaseCall
+	r.queue, r.tombstone = queueAndTombstone(c.Key, c.Owner)
 	r.nextTombstone = r.tombstone
 	if c.Complete {
 		r.done = c.Once
