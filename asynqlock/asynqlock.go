@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// New returns a Guard for the tasks that its rules name: see [On]. Its error says what to change.
-// Whatever can be found wrong when the program starts is found here.
+// New returns a Guard for the tasks that its rules match: see [On]. New finds every mistake that
+// can be found when the program starts. Its error says what to change.
 func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	if isNil(l) {
 		return nil, errors.New("asynqlock: New: the Locker is nil; make one with locker.NewSingle, and check its error")
@@ -33,8 +33,8 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	return g, nil
 }
 
-// A Guard runs tasks under locks. [New] returns one. It is safe for concurrent use, and serves any
-// number of servers.
+// A Guard runs tasks under locks. [New] returns one. A Guard is safe for concurrent use, and can
+// guard the tasks of any number of servers.
 type Guard struct {
 	config
 	locker  locker.Locker
@@ -45,17 +45,17 @@ type Guard struct {
 	warned  sync.Once // that a server is not configured
 }
 
-// Middleware guards the tasks of a mux: mux.Use(g.Middleware). Tasks that no rule names run as if
-// it was not there. How a guarded task ends:
+// Middleware guards the tasks of a mux: mux.Use(g.Middleware). A task that no rule matches goes to
+// next unchanged. How a guarded task ends:
 //
 //	the handler ran, the lock was held    what the handler returned
 //	the handler ran, the lock was lost    a Problem, lock-lost, beside what the handler returned
-//	the handler did not run               a Problem that says why, and what becomes of the task
-//	the handler panicked                  the panic goes on, after the release
+//	the handler did not run               a Problem: why not, and what happens to the task
+//	the handler panicked                  the panic continues after the release
 //
-// The lock is held until the handler has returned, also when asynq has given the run up: asynq
-// starts a task again when the task's time is over or the task's lease was lost, and does not wait
-// for the handler that is still at work.
+// The lock is held until the handler has returned, even if asynq has given up the run. asynq starts
+// a task again when the task's time-out is over or asynq's lease of the task is lost. asynq does
+// not wait for the handler that still runs.
 func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		if g.propagator != nil {
@@ -83,19 +83,19 @@ type job struct {
 
 	staying bool // the task waits in its worker, because it cannot be put off
 	counted bool // the waker counts this delivery
-	called  bool // the task is at the front of the line of its key since an earlier delivery
-	ahead   int  // how many tasks were before it in the line of its key, when it asked
-	inLine  bool // the task has a place in the line,
-	left    bool // had one and gave it up,
-	line    bool // and there were other tasks in it
+	called  bool // the task has been at the front of its key's line since an earlier delivery
+	ahead   int  // tasks before this one in its key's line, when the task joined
+	inLine  bool // the task has a place in the line
+	left    bool // the task had a place and gave it up
+	line    bool // there were other tasks in the line
 
-	ran    bool          // the handler was called,
-	began  time.Time     // then,
-	lease  *locker.Lease // under this,
-	failed error         // and returned that
+	ran    bool          // the handler was called
+	began  time.Time     // when the handler was called
+	lease  *locker.Lease // the lease that the handler ran under
+	failed error         // what the handler returned
 }
 
-// process runs the task under its lock, or says what becomes of it.
+// process runs the task under its lock. If the task cannot run, process returns a Problem.
 func (j *job) process(ctx context.Context) error {
 	if err := j.derive(ctx); err != nil {
 		return j.problem(err)
@@ -123,8 +123,8 @@ func (j *job) process(ctx context.Context) error {
 	return j.deliver(ctx)
 }
 
-// deliver makes attempts until the handler has run, or the task is to be left. There is more than
-// one attempt only where asynq would count the first against the task's retries.
+// deliver makes attempts until the handler has run or the task is given up. A second attempt is
+// made only if asynq would count the first one as a retry.
 func (j *job) deliver(ctx context.Context) error {
 	for {
 		err := j.attempt(ctx)
@@ -166,11 +166,11 @@ func (j *job) attempt(ctx context.Context) error {
 	}
 }
 
-// throwsAway says whether the task is dropped or archived when its key is busy.
+// throwsAway reports whether the task is dropped or archived when its key is busy.
 func (j *job) throwsAway() bool { return j.rule.busy != Snoozed && j.known && !j.before }
 
-// run calls prepare, and then the handler, under the lock. The wait for the lock ends with
-// Guard.Stop, the handler does not.
+// run calls prepare, and then the handler, under the lock. Guard.Stop ends the wait for the lock,
+// but not the handler.
 func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
 	if j.guard.stopped.Err() != nil {
 		j.lock.Wait = locker.NoWait
@@ -189,7 +189,8 @@ func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
 	return j.waitAndRun(ctx, handle)
 }
 
-// waitAndRun is run for a task that waits. Either Guard.Stop ends the wait, or the handler begins.
+// waitAndRun is the part of run for a task that waits for its lock. Either Guard.Stop ends the
+// wait, or the handler begins.
 func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -212,13 +213,13 @@ func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error
 	return err
 }
 
-// concluded says how a task ended whose handler has run.
+// concluded returns the result of a task whose handler has run.
 func (j *job) concluded(ctx context.Context) error {
 	j.endUnique(ctx, j.failed == nil)
-	err := j.lease.Release(ctx) // it has been released: this says how that went
+	err := j.lease.Release(ctx) // released already: this returns the outcome
 	if !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
-		// The work succeeded. With Once nobody knows yet whether that will be remembered, but to
-		// repeat the work would be the larger mistake. The release is in the trace.
+		// The work succeeded. With Once, an unclear release may not have recorded the success.
+		// Repeating the work would be the larger mistake. The trace shows the release.
 		return j.failed
 	}
 	p := lost.problem(j, err)

@@ -26,25 +26,26 @@ var (
 )
 
 const (
-	// lookAgain is how often a leader looks for slots that no tick of its own has enqueued.
+	// lookAgain is how often a leader looks for due slots that its ticks have not enqueued.
 	lookAgain = 5 * time.Second
-	// tickKept is how long a tick's task is kept as completed at least, so that its ID stays taken
-	// until another leader has looked whether it was enqueued.
+	// tickKept is the shortest time for which the completed task of a tick is kept. The task's ID
+	// stays taken for that time, so another leader cannot enqueue the slot again.
 	tickKept = time.Minute
-	// forgottenAfter is how long an entry is remembered that is in no schedule any more, beyond the
-	// window.
+	// forgottenAfter, added to the window, is how long the last slot of an entry is kept after the
+	// entry was removed from the schedule.
 	forgottenAfter = 30 * 24 * time.Hour
 )
 
-// catchUp enqueues the slots of a schedule one after the other, whether a tick comes in time, late
-// or never. For each entry the server keeps the last slot. A slot is enqueued in three steps:
+// catchUp enqueues the slots of a schedule one after the other. A slot is enqueued even if its tick
+// comes late or never. For each entry the server keeps the last slot. A slot is enqueued in three
+// steps:
 //
-//	claim    the value becomes "SLOT?", if it was the slot before
+//	claim    the value becomes "SLOT?", if it was the previous slot
 //	enqueue  under an ID made of entry and slot
 //	record   the value becomes "SLOT"
 //
-// Two leaders cannot both claim a slot. A leader that finds "SLOT?" enqueues the slot once more: if
-// the task is there, its ID is taken, and nothing happens.
+// Two leaders cannot both claim a slot. A leader that finds "SLOT?" enqueues the slot once more. If
+// the slot's task exists, its ID is taken, and nothing happens.
 type catchUp struct {
 	term   *term
 	cron   *cron.Cron
@@ -52,10 +53,10 @@ type catchUp struct {
 	client *asynq.Client
 
 	mu   sync.Mutex
-	busy map[string]*sync.Mutex // by entry: its slots are enqueued one after the other
+	busy map[string]*sync.Mutex // by entry ID; held while slots of the entry are enqueued
 }
 
-// newCatchUp finds what it needs in s.
+// newCatchUp reads the entries and the Redis client from s.
 func newCatchUp(t *term, s *asynq.Scheduler) (*catchUp, error) {
 	c := &catchUp{term: t, busy: make(map[string]*sync.Mutex)}
 	var err error
@@ -74,13 +75,13 @@ func newCatchUp(t *term, s *asynq.Scheduler) (*catchUp, error) {
 
 // scheduled is an entry of the schedule.
 type scheduled struct {
-	id       string // of spec, task and options
+	id       string // made of spec, task and options
 	task     *asynq.Task
 	opts     []asynq.Option
 	schedule cron.Schedule
 }
 
-// entries are those that the scheduler has now.
+// entries returns the scheduler's present entries.
 func (c *catchUp) entries() ([]scheduled, error) {
 	var all []scheduled
 	for _, e := range c.cron.Entries() {
@@ -96,8 +97,8 @@ func (c *catchUp) entries() ([]scheduled, error) {
 	return all, nil
 }
 
-// run enqueues what is due until ctx ends. Ticks do so too, in time; this is for those that did not
-// come, or failed.
+// run enqueues the due slots of all entries until ctx ends. Ticks enqueue their slots in time; run
+// enqueues the slots whose ticks did not come or failed.
 func (c *catchUp) run(ctx context.Context) {
 	for {
 		if err := c.enqueueAll(ctx); err != nil && ctx.Err() == nil {
@@ -109,7 +110,7 @@ func (c *catchUp) run(ctx context.Context) {
 	}
 }
 
-// enqueueAll enqueues what is due of all entries.
+// enqueueAll enqueues the due slots of all entries.
 func (c *catchUp) enqueueAll(ctx context.Context) error {
 	entries, err := c.entries()
 	if err != nil {
@@ -124,14 +125,14 @@ func (c *catchUp) enqueueAll(ctx context.Context) error {
 		value := last[e.id]
 		delete(last, e.id)
 		if slot, claimed, ok := parseSlot(value); ok && !claimed && c.next(e, slot).After(now) {
-			continue // as nearly always
+			continue // nothing is due: the usual case
 		}
 		err = errors.Join(err, c.enqueueDue(ctx, e))
 	}
 	return errors.Join(err, c.forget(ctx, last, now))
 }
 
-// tick enqueues what is due of the entry that has this task.
+// tick enqueues the due slots of the entry that has this task.
 func (c *catchUp) tick(task *asynq.Task) {
 	entries, err := c.entries()
 	for _, e := range entries {
@@ -171,7 +172,7 @@ func (c *catchUp) enqueueDue(ctx context.Context, e scheduled) error {
 			return nil
 		}
 		taken, err := c.change(ctx, e, value, formatSlot(next, true))
-		if err != nil || !taken { // another process leads, whose clock is ahead
+		if err != nil || !taken { // another process leads, and its clock is ahead
 			return err
 		}
 		if err := c.enqueue(ctx, e, next, now.Sub(next) >= lookAgain); err != nil {
@@ -182,7 +183,7 @@ func (c *catchUp) enqueueDue(ctx context.Context, e scheduled) error {
 	return nil
 }
 
-// enqueue enqueues a slot that is claimed, and notes that it is.
+// enqueue enqueues a claimed slot, and records that the slot is enqueued.
 func (c *catchUp) enqueue(ctx context.Context, e scheduled, slot time.Time, late bool) error {
 	t := c.term
 	if !t.leads() {
@@ -193,8 +194,8 @@ func (c *catchUp) enqueue(ctx context.Context, e scheduled, slot time.Time, late
 	}
 	info, err := c.send(ctx, e, slot)
 	switch {
-	case errors.Is(err, asynq.ErrTaskIDConflict): // it is there
-	case errors.Is(err, asynq.ErrDuplicateTask): // what it asks for is queued
+	case errors.Is(err, asynq.ErrTaskIDConflict): // the slot was enqueued before
+	case errors.Is(err, asynq.ErrDuplicateTask): // a task for the same work is queued
 		t.report(e.task, e.opts, info, err)
 	case err != nil:
 		t.report(e.task, e.opts, info, err)
@@ -237,14 +238,14 @@ func (c *catchUp) send(ctx context.Context, e scheduled, slot time.Time) (*asynq
 	return c.client.EnqueueContext(ctx, e.task, opts...)
 }
 
-// change sets an entry's value if it is still what it was.
+// change replaces an entry's value by to, if the value is still from.
 func (c *catchUp) change(ctx context.Context, e scheduled, from, to string) (bool, error) {
 	n, err := claimScript.Run(ctx, c.redis, []string{c.key()}, e.id, from, to, (c.term.window + forgottenAfter).Milliseconds()).Int()
 	return n == 1, err
 }
 
-// forget drops entries that are in no schedule any more. While a service is rolled out, leaders
-// with different entries may follow each other.
+// forget drops entries that are no longer in the schedule. It drops them late: during a rollout,
+// leaders with different entries may follow each other.
 func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.Time) error {
 	maps.DeleteFunc(rest, func(_, value string) bool {
 		slot, _, ok := parseSlot(value)
@@ -258,16 +259,16 @@ func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.T
 
 func (c *catchUp) key() string { return "asynqlock:ticks:{" + braces.Replace(c.term.rule.Key) + "}" }
 
-// next is the slot after this one.
+// next returns the slot that follows slot.
 func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
 	next := e.schedule.Next(slot.In(c.cron.Location()))
-	if next.IsZero() { // it never comes again
+	if next.IsZero() { // the schedule has no further slot
 		return slot.AddDate(1000, 0, 0)
 	}
 	return next
 }
 
-// alone waits until no other goroutine enqueues slots of the entry.
+// alone waits until no other goroutine enqueues slots of the entry, and locks the entry.
 func (c *catchUp) alone(id string) (leave func()) {
 	c.mu.Lock()
 	m := c.busy[id]
@@ -294,7 +295,7 @@ func parseSlot(value string) (slot time.Time, claimed, ok bool) {
 	return time.Unix(seconds, 0), claimed, err == nil
 }
 
-// optionsOf are the options that a task was made with, which asynq keeps to itself.
+// optionsOf returns the options that a task was made with. asynq does not export these options.
 func optionsOf(t *asynq.Task) ([]asynq.Option, error) {
 	return unexported[[]asynq.Option](t, "opts")
 }

@@ -17,28 +17,27 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Client enqueues tasks with what their runs will want: the trace's context and the fences of the
-// leases under which they are enqueued, in their headers; and tasks of a rule with [Unique] so that
-// there is one at a time of each type and key, the very key that guards their runs. [Guard.Client]
-// returns one; it is safe for concurrent use.
+// A Client enqueues tasks. It adds to the task's headers the context of the trace, and the fences
+// of the leases under which the task is enqueued. For rules with [Unique], a Client enqueues one
+// task at a time for each type and key. That key is the key that guards the task's runs.
+// [Guard.Client] returns a Client. A Client is safe for concurrent use.
 //
-// A unique task has a [asynq.TaskID] that is made of its type and key. So it is unique in its queue
-// for as long as it exists there, no more and no less: while it is scheduled, pending, running, put
-// off or kept as completed. There is no lock beside it that could outlive it or be outlived, which
-// is the weakness of [asynq.Unique]. A task that was archived does not stand in the way of a new
-// one, if the Client has an Inspector.
+// The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique in
+// its queue exactly as long as it exists there: while it is scheduled, pending, running, put off or
+// kept as completed. [asynq.Unique] uses a separate lock instead, which can end before the task or
+// after it. If the Client has an Inspector, a new task can be enqueued beside an archived one.
 type Client struct {
 	guard     *Guard
 	client    *asynq.Client
 	inspector *asynq.Inspector
 }
 
-// Client returns a Client that enqueues through c. i may be nil; then archived tasks count as
-// duplicates.
+// Client returns a Client that enqueues through c. i may be nil; then an archived task makes a new
+// one a duplicate.
 func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client { return &Client{g, c, i} }
 
-// EnqueueContext enqueues t like [asynq.Client.EnqueueContext], also with the options that t was
-// made with. A duplicate of a unique task is refused with [asynq.ErrDuplicateTask].
+// EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. The options that t was made with
+// count too. A duplicate of a unique task is refused with [asynq.ErrDuplicateTask].
 func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
 	if t == nil {
 		return nil, errors.New("asynqlock: the task is nil; make one with asynq.NewTask")
@@ -47,7 +46,7 @@ func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asyn
 	if err != nil {
 		return nil, fmt.Errorf("asynqlock: the task %s: %w", t.Type(), err)
 	}
-	opts = slices.Concat(own, opts) // the last one counts, as with asynq
+	opts = slices.Concat(own, opts) // the last option of a kind wins, as in asynq
 	r := c.guard.rules.match(t.Type())
 	t = asynq.NewTaskWithHeaders(t.Type(), t.Payload(), c.guard.headers(ctx, t.Headers()))
 	if r != nil && r.unique {
@@ -56,7 +55,7 @@ func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asyn
 	return c.client.EnqueueContext(ctx, t, opts...)
 }
 
-// isUnique says whether t has Unique from its rule.
+// isUnique reports whether the rule of t has Unique.
 func (c *Client) isUnique(t *asynq.Task) bool {
 	r := c.guard.rules.match(t.Type())
 	return r != nil && r.unique
@@ -84,8 +83,8 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	sum := sha256.Sum256([]byte(t.Type() + "\x00" + text))
 	first := "unique-" + base64.RawURLEncoding.EncodeToString(sum[:])
 
-	// An archived task keeps its ID. The next one has the next number, so all who enqueue then try
-	// the same ID.
+	// An archived task keeps its ID. The next task's ID gets the next number, so all processes that
+	// enqueue the task try the same ID.
 	id, n := first, 0
 	for range mostConflicts {
 		info, err := c.client.EnqueueContext(ctx, t, append(slices.Clip(opts), asynq.TaskID(id))...)
@@ -97,7 +96,7 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 		}
 		other, err := c.inspector.GetTaskInfo(m.queue, id)
 		switch {
-		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound): // it has ended meanwhile
+		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound): // the task has ended meanwhile
 		case err != nil:
 			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicate(t, "there", id), err)
 		case other.State == asynq.TaskStateArchived:
@@ -113,10 +112,10 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	return nil, duplicate(t, "enqueued and ended by others all the time", id)
 }
 
-// mostConflicts bounds how often a task finds its ID taken by another that has ended when it looks.
+// mostConflicts bounds how often unique tries again because the task that had the ID has ended.
 const mostConflicts = 100
 
-// numbered is the ID of the task that is enqueued while n others of its key lie in the archive.
+// numbered returns the ID of a task that is enqueued while n tasks of its key are archived.
 func numbered(first string, n int) string {
 	if n == 0 {
 		return first
@@ -124,8 +123,8 @@ func numbered(first string, n int) string {
 	return first + "." + strconv.Itoa(n)
 }
 
-// firstFree returns a number after n, which is taken, that is not taken though the one before it
-// is. There may be thousands; it asks for few of them.
+// firstFree returns a free number after n whose predecessor is taken; n itself is taken. There may
+// be thousands of taken numbers; firstFree checks only a few of them.
 func firstFree(n int, taken func(int) bool) int {
 	step := 1
 	for taken(n + step) {
@@ -146,17 +145,17 @@ type Fence struct {
 }
 
 // Fences returns the leases under which t was enqueued by a [Client], the innermost first. A
-// handler hands a fence to whatever the lock protects, so that a task which was ordered by a stale
-// holder does no harm.
+// handler passes a fence to the resource that the lock protects. The resource can then refuse a
+// task that a stale holder enqueued.
 func Fences(t *asynq.Task) []Fence {
 	var fences []Fence
 	if text := t.Headers()[headerFences]; text != "" {
-		_ = json.Unmarshal([]byte(text), &fences) // what is no list of fences is not ours
+		_ = json.Unmarshal([]byte(text), &fences) // not a list of fences: not written by a Client
 	}
 	return fences
 }
 
-// headers adds what travels with a task to its own headers.
+// headers returns a task's own headers with the fences and the trace context added.
 func (g *Guard) headers(ctx context.Context, own map[string]string) map[string]string {
 	headers := maps.Clone(own)
 	if headers == nil {

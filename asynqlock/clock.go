@@ -7,39 +7,39 @@ import (
 
 // serverClock translates this process' monotonic time into the time of asynq's Redis, in µs. The
 // translation is strictly increasing, so deliveries of one process keep their order. Between
-// processes the order is as exact as an answer of the server is fast.
+// processes, the error of the order is at most the server's response time.
 type serverClock struct {
 	mu     sync.Mutex
 	now    translation
-	before translation // of times before now.from
-	until  time.Time   // then the server is asked anew: clocks drift
+	before translation // for times before now.from
+	until  time.Time   // then the server's time is read again: clocks drift
 }
 
-// translation is one answer of the server, used for times from from on.
+// translation is one reply of the server. It is used for times that are not before its field from.
 type translation struct {
 	from   time.Time
 	epoch  time.Time
 	server int64 // the server's time at epoch
-	least  int64 // what the translation before this one made of from; 0 when there was none
+	least  int64 // the previous translation of from; 0 if there was none
 }
 
-// remeasureAfter is how long an answer is used.
+// remeasureAfter is how long a reply is used.
 const remeasureAfter = time.Minute
 
-// needed reports whether the server's time is not known, or was asked for too long ago.
+// needed reports whether the server's time must be read: it is unknown, or was read too long ago.
 func (c *serverClock) needed(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !now.Before(c.until)
 }
 
-// observe takes an answer that the server gave at its time server, to a question of sent until
-// received.
+// observe uses a reply of the server. server is the time that the server replied. sent and received
+// are when the request was sent and the reply received.
 func (c *serverClock) observe(server int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if received.Before(c.until) {
-		return // another answer came first
+		return // another reply came first
 	}
 	next := translation{from: received, epoch: sent.Add(received.Sub(sent) / 2), server: server}
 	if c.until.IsZero() {
@@ -60,8 +60,8 @@ func (c *serverClock) at(t time.Time) int64 {
 	return c.now.at(t)
 }
 
-// at returns the server's time at t. Where it would go back behind the translation before, it goes
-// on at half the speed until the difference is made up.
+// at returns the server's time at t. If the previous translation was ahead, the returned time runs
+// at half speed until the difference is gone. So the time never goes back.
 func (tr translation) at(t time.Time) int64 {
 	at := tr.server + t.Sub(tr.epoch).Microseconds()
 	if tr.least == 0 {

@@ -12,26 +12,26 @@ import (
 
 const (
 	// taskCheckInterval is how often a configured server looks for tasks, on average, when it is
-	// idle: a task that is called must not wait for asynq's default of 1 s.
+	// idle. A task that is called must not wait for asynq's default of 1 s.
 	taskCheckInterval = 50 * time.Millisecond
-	// delayedTaskCheckInterval is how often a configured server looks for tasks whose time has
-	// come.
+	// delayedTaskCheckInterval is how often a configured server looks for delayed tasks that are
+	// due.
 	delayedTaskCheckInterval = time.Second
-	// defaultDelayedTaskCheckInterval is asynq's own.
+	// defaultDelayedTaskCheckInterval is asynq's default.
 	defaultDelayedTaskCheckInterval = 5 * time.Second
 )
 
-// Configure returns cfg with what a server must know of tasks that are put off: that they did not
-// fail (IsFailure), when they come again (RetryDelayFunc), and that a busy key is no news
-// (ErrorHandler). cfg's own functions decide on everything else.
+// Configure returns cfg changed for tasks that are put off. For such a task, IsFailure returns
+// false, RetryDelayFunc returns the Problem's RetryAfter, and ErrorHandler is not called for a busy
+// key. cfg's own functions decide on all other errors.
 //
 // Configure sets TaskCheckInterval to 50 ms and DelayedTaskCheckInterval to 1 s where cfg leaves
 // them 0, so that tasks do not wait for asynq's defaults of 1 s and 5 s. An idle server then sends
 // about 20 small commands per queue and second to Redis.
 //
-// A server that was not configured does not know which errors are failures. On such a server a task
-// is put off like a task without retries left, see [WithWaking] and [WithClones], and the Guard
-// logs an error once.
+// A server that was not configured counts every error as a failure. On such a server, a task is put
+// off like a task without retries left: see [WithWaking] and [WithClones]. The Guard logs an error
+// once.
 func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
 	if cfg.TaskCheckInterval <= 0 {
@@ -77,8 +77,8 @@ func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	return cfg
 }
 
-// configured is a key of contexts. Its value is the DelayedTaskCheckInterval of a server that this
-// Guard configured.
+// configured is a key of context values. The value is the DelayedTaskCheckInterval of a server that
+// this Guard configured.
 type configured struct{ *Guard }
 
 // warnUnconfigured logs once that a server of asynq was not configured.

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Fields makes the key of prefix and of those fields of the payload, a struct T, whose tag is
-// `lock:"key"`, in their order and also inside other structs: with
+// Fields makes the key of prefix and of fields of the payload, which is a struct T. The fields are
+// those with the tag `lock:"key"`, in their order, also inside nested structs. With
 //
 //	type Welcome struct {
 //		UserID string `json:"user_id" lock:"key"`
@@ -19,8 +19,8 @@ import (
 //	}
 //
 // Fields[Welcome]("user") makes "user:42". `lock:"key,hmac"` replaces a field by its HMAC, see
-// [WithSecret]. The fields are texts, numbers, booleans or have a text (encoding.TextMarshaler,
-// fmt.Stringer), or pointers to these. An empty one is refused.
+// [WithSecret]. A field is a string, a number, a boolean, a value with a text
+// (encoding.TextMarshaler, fmt.Stringer), or a pointer to one of these. An empty field is refused.
 func Fields[T any](prefix string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
 		typ := reflect.TypeFor[T]()
@@ -55,7 +55,7 @@ func Fields[T any](prefix string) Keys {
 	}}
 }
 
-// tagged appends a part for each field of typ, a struct, that is tagged. path leads to typ.
+// tagged appends a part for each tagged field of the struct typ. path leads to typ.
 func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 	if typ.Kind() != reflect.Struct {
 		return fmt.Errorf("%v is no struct, so it has no tags; use Key", typ)
@@ -87,7 +87,7 @@ func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 	return nil
 }
 
-// bindField returns how the field of typ is read that path leads to.
+// bindField returns a function that reads the field of typ at path.
 func bindField(typ reflect.Type, path string) (key.Read[reflect.Value], error) {
 	var index []int
 	for name := range strings.SplitSeq(path, ".") {
@@ -109,8 +109,8 @@ func bindField(typ reflect.Type, path string) (key.Read[reflect.Value], error) {
 	}, nil
 }
 
-// formatOf returns how a value of typ becomes text: by what it is, before by what it says of
-// itself.
+// formatOf returns a function that formats a value of typ. A known kind comes before the value's
+// own text methods.
 func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
 	switch typ.Kind() {
 	case reflect.String:

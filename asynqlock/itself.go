@@ -11,11 +11,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A rule that throws tasks away must tell a task from its duplicates. asynq delivers a task again
-// without counting a retry when its server stops while the handler is at work. Then the key may be
-// busy with that earlier run, or with the lease that it left behind. So the lease names its task.
-// Where a Locker cannot show that name, or the key stays busy after the lease (AtLeast), the task
-// holds a second lock, on its own ID, which lasts longer.
+// A rule that drops or archives tasks must distinguish a task from its duplicates. When a server
+// stops while a handler runs, asynq delivers the task again without counting a retry. Then the key
+// may be busy with the earlier run of that task, or with the lease that the run left behind. So the
+// lease names its task. If the Locker cannot show that name, or if the key stays busy after the
+// lease (AtLeast), the task holds a second lock on its own ID. The second lock lasts longer.
 
 // named runs the handler under a lease that names the task.
 func (j *job) named(ctx context.Context) error {
@@ -43,13 +43,13 @@ func (j *job) named(ctx context.Context) error {
 // longestName is the longest metadata that a Locker keeps.
 const longestName = 256
 
-// inspector is a Locker that can show who holds a key.
+// inspector is a Locker that can show the holder of a key.
 type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// shows says whether the Locker can show who holds key. A Locker that cannot is not relied on any
-// more.
+// shows reports whether the Locker can show the holder of key. If it cannot, tasks use second locks
+// from then on.
 func (g *Guard) shows(ctx context.Context, key string) bool {
 	i, ok := g.locker.(inspector)
 	if !ok {
@@ -63,8 +63,7 @@ func (g *Guard) shows(ctx context.Context, key string) bool {
 	return err == nil
 }
 
-// beside runs the handler under both locks. It is for a task of which nobody knows that it has run
-// before.
+// beside runs the handler under both locks. It is for a task that is not known to have run before.
 func (j *job) beside(ctx context.Context) error {
 	text, err := ownID.Key(ctx, &j.message)
 	if err != nil {
@@ -82,7 +81,7 @@ func (j *job) beside(ctx context.Context) error {
 	switch {
 	case alone:
 		if rest := time.Until(j.began.Add(j.lock.AtLeast)); j.ran && j.failed != nil && rest >= time.Millisecond {
-			own.AtLeast = rest // best effort: whoever cannot be asked now may soon be asked again
+			own.AtLeast = rest // best effort: an error is not repeated
 			_ = locker.Run(context.WithoutCancel(ctx), j.guard.locker, own, func(context.Context) error { return nil })
 		}
 		return err
@@ -94,9 +93,9 @@ func (j *job) beside(ctx context.Context) error {
 	}
 }
 
-// outlive makes own, which was granted for ttl, last longer than the lock under which the handler
-// runs, should this process die: twice as long, for one may have been renewed a moment ago and the
-// other not for a third of its time. Where locker.WithMaxTTL refuses that, they last equally long.
+// outlive extends own, which was granted for ttl, so that own ends after the handler's lock if this
+// process dies. own lasts twice as long: the handler's lock may have been renewed a moment ago, and
+// own a third of its TTL ago. If locker.WithMaxTTL refuses that, both last equally long.
 func (j *job) outlive(ctx context.Context, own *locker.Lease, ttl time.Duration) {
 	long := max(ttl, j.lock.TTL, j.lock.AtLeast)
 	if errors.Is(own.Extend(ctx, 2*long), locker.ErrInvalidRule) {
@@ -104,7 +103,7 @@ func (j *job) outlive(ctx context.Context, own *locker.Lease, ttl time.Duration)
 	}
 }
 
-// running says that an earlier run of the same task holds its lock.
+// running is the error of a task whose earlier run still holds the lock.
 type running struct{ error }
 
 func (r *running) Unwrap() error { return r.error }

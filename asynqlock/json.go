@@ -17,9 +17,9 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// bindMember returns what reads the member of a JSON payload that steps lead to. It decodes the
-// payload as a handler does that has a struct with that member alone, so both find the same value,
-// and what is not asked for costs nothing.
+// bindMember returns a function that reads the member of a JSON payload at steps. The function
+// decodes the payload into a struct that has only this member. So it finds the same value as a
+// handler that decodes a struct, and the other members cost nothing.
 func bindMember(steps []string) (read, error) {
 	typ := reflect.TypeFor[json.RawMessage]()
 	for _, name := range slices.Backward(steps) {
@@ -27,7 +27,7 @@ func bindMember(steps []string) (read, error) {
 			return nil, fmt.Errorf("%q cannot be the name of a field, for encoding/json; use Key", name)
 		}
 		if name == "-" {
-			name = "-," // is the name, and no omission
+			name = "-," // the tag "-," is the name "-"; the tag "-" omits the field
 		}
 		typ = reflect.StructOf([]reflect.StructField{{Name: "Member", Type: typ, Tag: reflect.StructTag("json:" + strconv.Quote(name))}})
 	}
@@ -35,7 +35,7 @@ func bindMember(steps []string) (read, error) {
 		into := reflect.New(typ)
 		if err := json.Unmarshal(m.task.Payload(), into.Interface()); err != nil {
 			if _, ok := errtype.As[*json.UnmarshalTypeError](err); ok {
-				return "", nil // something on the way is no object
+				return "", nil // a step leads through a value that is not an object
 			}
 			return "", fmt.Errorf("the payload cannot be decoded: %w", err)
 		}
@@ -47,12 +47,12 @@ func bindMember(steps []string) (read, error) {
 	}, nil
 }
 
-// noTag says whether a byte cannot stand in a name that a field's tag gives.
+// noTag reports whether the name in a struct tag must not contain r.
 func noTag(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", r)
 }
 
-// formatJSON returns the text of a value; raw is valid, or empty where there is none.
+// formatJSON returns the text of a value. raw is valid JSON, or empty if there is no value.
 func formatJSON(raw []byte) (string, error) {
 	if len(raw) == 0 {
 		return "", nil

@@ -17,19 +17,20 @@ import (
 )
 
 // Keys makes the keys of a rule's tasks. [Key], [Fields], [Template], [KeyFunc] and [ByTaskID]
-// return one.
+// return Keys.
 type Keys struct {
 	compile func(*config) (keyOf, error)
 	ofTask  bool // every task has a key of its own
 }
 
-// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors: nothing will come of
-// that task.
+// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors: a retry of the task
+// would fail too.
 type keyOf func(ctx context.Context, m *message) (string, error)
 
-// Key makes the key by a function of the payload, which is decoded into a T by the [WithDecoder],
-// as JSON by default. What it returns is the key as it is, so values that could have a ':' in them
-// may meet other keys; [Fields] and [Template] see to that. "" is refused.
+// Key makes the key by a function of the payload. The decoder of [WithDecoder], by default JSON,
+// decodes the payload into a T. The returned text is the key, without encoding. So two payloads
+// whose values contain ':' may get the same key; [Fields] and [Template] prevent that. "" is
+// refused.
 func Key[T any](of func(payload T) string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
 		if of == nil {
@@ -49,8 +50,9 @@ func Key[T any](of func(payload T) string) Keys {
 	}}
 }
 
-// KeyFunc makes the key by a function of the task, as it is. "" is refused. An error is the task's
-// fault, which is archived; what may pass should be repeated by of itself.
+// KeyFunc makes the key by a function of the task. The returned text is the key, without encoding.
+// "" is refused. A task for which of returns an error is archived, so of itself must repeat what
+// failed temporarily.
 func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
 		if of == nil {
@@ -71,9 +73,9 @@ func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 
 // Template makes the key by a template of literal text and of parts of the task, as package
 // [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
-// parts are {payload.NAME}, a member of the payload, also inside others, {payload.user.id};
-// {header.NAME}; {queue}; {type}; and {id}, the task's ID, of a clone that of the task it is a
-// clone of. [Payload] and its like make the same text with the compiler's help.
+// parts are {payload.NAME}, {header.NAME}, {queue}, {type} and {id}. {payload.NAME} is a member of
+// the payload, or a nested member: {payload.user.id}. {id} is the task's ID; a clone has the {id}
+// of its original. [Payload] and similar functions make the same text, checked by the compiler.
 func Template(text key.Key) Keys {
 	id := TaskID()
 	return Keys{ofTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
@@ -88,8 +90,8 @@ func Template(text key.Key) Keys {
 	}}
 }
 
-// ByTaskID makes the task's ID the key, so that no task runs twice at a time, and nothing else is
-// excluded.
+// ByTaskID makes the task's ID the key. So no task runs twice at a time, and different tasks run
+// independently.
 func ByTaskID() Keys {
 	return Keys{ofTask: true, compile: func(*config) (keyOf, error) { return ownID.Key, nil }}
 }
@@ -97,7 +99,7 @@ func ByTaskID() Keys {
 // Join puts a ':' between parts: Join("report", Payload("tenant")) is "report:{payload.tenant}".
 func Join(parts ...key.Key) key.Key { return key.Join(parts...) }
 
-// Payload is the member of the payload that path leads to: "tenant", or "user.id".
+// Payload is the member of the payload at path: "tenant", or "user.id".
 func Payload(path string) key.Key { return part("payload", path) }
 
 // Header is a header of the task.
@@ -112,24 +114,24 @@ func Type() key.Key { return part("type", "") }
 // TaskID is the task's ID.
 func TaskID() key.Key { return part("id", "") }
 
-// HMAC is part, seen in Redis only as its HMAC under [WithSecret].
+// HMAC replaces part by its HMAC under [WithSecret], so Redis does not see the value.
 func HMAC(part key.Key) key.Key { return key.HMAC(part) }
 
 func part(source, name string) key.Key { return key.Part(source, name) }
 
-// message is a task, and what asynq says of its delivery.
+// message is a task, and asynq's data about its delivery.
 type message struct {
 	task   *asynq.Task
-	known  bool   // asynq delivered it: what follows is set
-	taskID string // of this task
-	id     string // of the task that it is a clone of, at first
+	known  bool   // asynq delivered the task: the fields below are set
+	taskID string // this task's ID
+	id     string // the ID of the original; of this task if it is no clone
 	queue  string
 
 	retried, most int // retries used, and allowed
 
-	before bool // it has run before, or tried to: it is no duplicate
+	before bool // the task has run or tried to run before: it is no duplicate
 
-	members map[string]any // of the payload, once a template has asked for one
+	members map[string]any // of the payload, once a template has read one
 }
 
 func (m *message) read(ctx context.Context, t *asynq.Task) {
@@ -152,7 +154,7 @@ type (
 	read   = key.Read[*message]
 )
 
-// outside are the parts that need no payload.
+// outside are the parts that are not in the payload.
 var outside = map[string]source{
 	"header": {Noun: "header", Bind: func(name string) (read, error) {
 		return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil
@@ -207,8 +209,9 @@ func (c *config) bindPayload(path string) (read, error) {
 	}, nil
 }
 
-// decoderOf returns what makes a T of a payload. Where T is a pointer, as messages of protobuf are,
-// the decoder is given a new one of these, and else a pointer to a T.
+// decoderOf returns a function that decodes a payload into a T. If T is a pointer, as with protobuf
+// messages, decode gets a pointer to a new value of T's element type. Otherwise decode gets a
+// pointer to a T.
 func decoderOf[T any](decode Decoder) func(*asynq.Task) (*T, error) {
 	made := reflect.TypeFor[T]()
 	return func(t *asynq.Task) (*T, error) {
@@ -225,15 +228,15 @@ func decoderOf[T any](decode Decoder) func(*asynq.Task) (*T, error) {
 	}
 }
 
-// invalid is an error of a task of which no key can be made.
+// invalid is the error of a task for which no key can be made.
 type invalid struct{ error }
 
 func (i *invalid) Unwrap() error { return i.error }
 
-// Is makes it an ErrInvalidKey.
+// Is makes the error an ErrInvalidKey.
 func (i *invalid) Is(target error) bool { return target == locker.ErrInvalidKey }
 
-// ofTask makes an error of package key, which is about a request, one about a task.
+// ofTask rewords an error of package key for tasks; package key words it for requests.
 func ofTask(err error) error {
 	if e, ok := errtype.As[*key.Error](err); ok && e.Err == key.ErrMissing {
 		return &lacking{e}
@@ -241,7 +244,7 @@ func ofTask(err error) error {
 	return err
 }
 
-// lacking says that a task lacks a part of its key.
+// lacking is the error of a task that lacks a part of its key.
 type lacking struct{ missing *key.Error }
 
 func (l *lacking) Error() string {

@@ -26,20 +26,19 @@ var (
 )
 
 const (
-	// lateAfter is how long a called task may need to reach a worker. Then other tasks need not
-	// wait for it any longer: its queue has a backlog, and an idle key would be the larger evil.
+	// lateAfter is how long a called task may need to reach a worker. After that, other tasks stop
+	// waiting for it: its queue has a backlog, and an idle key would be worse.
 	lateAfter = 5 * time.Second
-	// lateFor is how long tasks of a key do not wait for those before them after one of them was
-	// late.
+	// lateFor is how long tasks of a key may run out of order after a called task was late.
 	lateFor = time.Minute
-	// lineBound bounds one step on a line. asynq's Redis delivered the task a moment ago, so it is
-	// there in general.
+	// lineBound bounds one step on a line. asynq's Redis delivered the task a moment ago, so it
+	// usually answers.
 	lineBound = 5 * time.Second
 )
 
-// lines are the tasks that are put off, in order of arrival, one line for each key of a lock. They
-// are kept in asynq's Redis. A line is an index only: asynq has the tasks, and each comes back by
-// itself after a while. So a line that is lost costs time and order, and no task.
+// lines keeps the tasks that were put off in order of arrival, with one line for each locked key.
+// The lines are in asynq's Redis. A line is only an index: asynq stores the tasks, and each task
+// comes back after its pause. So losing a line costs time and order, but no task.
 type lines struct {
 	redis   redis.UniversalClient
 	prefix  string
@@ -47,28 +46,29 @@ type lines struct {
 	clock   serverClock
 }
 
-// keys are those of the line of key, and of the call in it. They share a cluster slot.
+// keys returns the Redis keys of the line of key, and of its call. The two share a cluster slot.
 func (ls *lines) keys(key string) []string {
 	tag := "{" + braces.Replace(key) + "}"
 	return []string{ls.prefix + "line:" + tag, ls.prefix + "call:" + tag}
 }
 
-// braces encodes what would end a hash tag before its time.
+// braces encodes the characters that would end a hash tag early.
 var braces = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
-// place is where a task stands in its line.
+// place is a task's place in its line.
 type place struct {
-	ahead  int           // how many tasks are before it
-	had    bool          // it had its place before
-	called time.Duration // since when the task at the front is on its way to a worker; negative when it is not
-	late   bool          // tasks of this line need not wait for those before them
+	ahead  int           // how many tasks are before this one
+	had    bool          // the task was in the line before
+	called time.Duration // how long ago the front task was called; negative if it was not
+	late   bool          // tasks of this line may run out of order
 }
 
-// mayTry says whether the task may take the lock if it is free.
+// mayTry reports whether the task may take the lock if the lock is free.
 func (p place) mayTry() bool { return p.ahead == 0 || p.late || p.called > lateAfter }
 
-// join gives task its place by the arrival of its delivery, or shows the place that it has. former
-// is the task whose place it takes, or "". putOff says that it will not take the lock now.
+// join adds task to the line, ordered by the arrival of its delivery, and returns its place. A task
+// that is in the line keeps its place. former is the task whose place it takes over, or "". putOff
+// is true if the task will not take the lock now.
 func (ls *lines) join(ctx context.Context, key, task, former string, arrived time.Time, ttl time.Duration, putOff bool) (place, error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
@@ -89,13 +89,14 @@ func (ls *lines) join(ctx context.Context, key, task, former string, arrived tim
 	return place{int(answer[0]), answer[1] == 1, time.Duration(answer[2]) * time.Microsecond, answer[3] > 0}, nil
 }
 
-// call returns the task at the front, and since when it is called. It is "" when the line is empty.
+// call calls the task at the front, and returns it and how long ago it was called. task is "" if
+// the line is empty.
 func (ls *lines) call(ctx context.Context, key string) (task string, since time.Duration, err error) {
 	return ls.front(ctx, key, time.Hour)
 }
 
-// called returns since when the task at the front is called; negative when it is not, or the line
-// is empty.
+// called returns how long ago the task at the front was called. since is negative if that task was
+// not called, or if the line is empty.
 func (ls *lines) called(ctx context.Context, key string) (since time.Duration, err error) {
 	task, since, err := ls.front(ctx, key, 0)
 	if task == "" {
@@ -124,14 +125,14 @@ func (ls *lines) front(ctx context.Context, key string, ttl time.Duration) (task
 	return "", 0, fmt.Errorf("asynqlock: unexpected answer %v of a line", answer)
 }
 
-// leave takes task out of its line, and returns how many are left.
+// leave takes task out of its line, and returns how many tasks are left.
 func (ls *lines) leave(ctx context.Context, key, task string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
 	return leaveScript.Run(ctx, ls.redis, ls.keys(key), task, lateAfter.Microseconds(), lateFor.Microseconds()).Int()
 }
 
-// entry is how a task is named in a line.
+// entry returns the name of a task in a line.
 func entry(queue, id string) string { return strconv.Itoa(len(queue)) + ":" + queue + ":" + id }
 
 // parseEntry is the reverse of entry.

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lookups ask whether lines exist. Each task of a rule asks once, so the questions that come up
-// while one is under way are sent together: with many workers a question costs a fraction of a
+// lookups checks whether lines exist. Each task of a rule needs one check. Checks that arrive while
+// another is under way are sent together. So with many workers, a check costs a fraction of a
 // command.
 type lookups struct {
 	mu      sync.Mutex
@@ -22,8 +22,8 @@ type lookup struct {
 	answer chan bool
 }
 
-// exists says whether the line has tasks. Without an answer in time it has none: then the order of
-// tasks may suffer, and nothing else.
+// exists reports whether the line has tasks. Without an answer in time, it reports false: then only
+// the order of tasks may suffer.
 func (s *lookups) exists(ctx context.Context, c redis.UniversalClient, line string) bool {
 	l := &lookup{line, make(chan bool, 1)}
 	s.mu.Lock()
@@ -44,7 +44,7 @@ func (s *lookups) exists(ctx context.Context, c redis.UniversalClient, line stri
 	return false
 }
 
-// send sends questions until none is waiting.
+// send sends the waiting checks until none is left.
 func (s *lookups) send(c redis.UniversalClient) {
 	for {
 		s.mu.Lock()

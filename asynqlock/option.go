@@ -15,7 +15,7 @@ import (
 // An Option sets up the Guard that [New] returns.
 type Option func(*config)
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
+// config is what the options set. Only newConfig sets its defaults.
 type config struct {
 	rules      rules
 	decode     Decoder
@@ -23,14 +23,14 @@ type config struct {
 	secret     []byte
 	propagator Propagator
 
-	redis  redis.UniversalClient // asynq's,
-	wakes  bool                  // from WithWaking
+	redis  redis.UniversalClient // asynq's Redis
+	wakes  bool                  // WithWaking was given
 	prefix string
 	logger *slog.Logger
 
 	client    *asynq.Client
 	inspector *asynq.Inspector
-	clones    bool // also of tasks with IDs that the program chose
+	clones    bool // tasks with IDs that the program chose are cloned too
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -59,15 +59,16 @@ func (c *config) validate() error {
 	return c.rules.compile(c)
 }
 
-// On guards the tasks whose type is pattern, or begins with it, by keys and policies. As with
-// asynq.ServeMux the longest pattern counts, so the same text names the same tasks there and here;
-// a '*' at its end may say that it is a beginning, and "*" is all tasks.
+// On guards the tasks whose type is pattern, or begins with it. keys makes their keys, and policies
+// sets how they run. As in asynq.ServeMux, the longest pattern wins, so a pattern matches the same
+// tasks here as there. pattern may end with a '*', which changes nothing. The pattern "*" matches
+// all tasks.
 func On(pattern string, keys Keys, policies ...Policy) Option {
 	return func(c *config) { c.rules = append(c.rules, newRule(pattern, keys, policies)) }
 }
 
-// A Decoder decodes the payload of a task into what into points to: the type that was given to
-// [Key] or [Fields], a map[string]any for [Template].
+// A Decoder decodes the payload of a task into what into points to: the type parameter of [Key] or
+// [Fields], or a map[string]any for [Template].
 type Decoder func(t *asynq.Task, into any) error
 
 // WithDecoder sets how payloads are decoded. For messages of protobuf, with Key(func(p *pb.Welcome)
@@ -83,37 +84,38 @@ func WithDecoder(decode Decoder) Option {
 }
 
 // WithSecret sets the secret for parts like {payload.email|hmac}: at least 16 random bytes, the
-// same in all processes. Default: none, such parts are refused.
+// same in all processes. Default: none; then such parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
 // WithWaking runs tasks that were put off as soon as their key is free, one after the other, in the
-// order in which they arrived. c is a client of asynq's Redis, which must outlive the Guard. Give
-// it to every Guard of a service, so that all keep the order. Without it a task that was put off
-// comes again after a pause, in no order: use it wherever more than a few tasks have one key.
+// order of their arrival. c is a client of asynq's Redis, and must outlive the Guard. Use this
+// option in every Guard of a service, so that all keep the order. Without it, a task that was put
+// off comes again after a pause, in no order. Use it wherever more than a few tasks share a key.
 //
-// Waking uses asynq's Inspector. It lets no worker wait: a task without retries left, which asynq
-// would archive, goes on as a clone, a task with the same payload, time-out, deadline and retention
-// under its old ID, '~' and a number. The task stays in its worker if the program chose its ID, or
-// if its rule has [Unique], unless [WithClones] is given too.
+// Waking uses asynq's Inspector. No worker is blocked: asynq would archive a task without retries
+// left, so that task is replaced by a clone. A clone has the same payload, time-out, deadline and
+// retention. Its ID is the old ID, '~' and a number. But if the program chose the task's ID, or if
+// the rule has [Unique], the task waits in its worker, unless [WithClones] is given too.
 //
 // The lines of waiting tasks are sorted sets named asynqlock:line:{KEY}; see [WithKeyPrefix].
 func WithWaking(c redis.UniversalClient) Option {
 	return func(cfg *config) { cfg.redis, cfg.wakes = c, true }
 }
 
-// WithKeyPrefix sets the prefix of what [WithWaking] keeps in asynq's Redis. Give the prefix of the
-// Locker, if it has one: the same key under two prefixes is two locks, and needs two lines.
-// Default: none.
+// WithKeyPrefix sets the prefix of the keys that [WithWaking] keeps in asynq's Redis. Use the
+// prefix of the Locker, if it has one: the same key under two prefixes is two locks, and needs two
+// lines. Default: none.
 func WithKeyPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithLogger sets where a Guard logs that a server is not configured. Default: slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
-// WithClones lets every task that has no retry left be put off by a clone, see [WithWaking], also a
-// task whose ID the program chose. While the clone of a [Unique] task is put off, another can be
-// enqueued. Without this option and WithWaking such a task waits in its worker, on its own time,
-// and at most until that is nearly over; then asynq archives it, as it does if the worker dies
-// meanwhile. asynq.Unique stays with the task, and goes on with its clone under WithWaking only.
+// WithClones lets a clone replace every task that must be put off without a retry left, even a task
+// whose ID the program chose: see [WithWaking]. While the clone of a [Unique] task is put off,
+// another task of its key can be enqueued. Without WithClones and WithWaking, a task without
+// retries left waits in its worker until its time is nearly over. Then asynq archives the task;
+// asynq also archives it if the worker dies meanwhile. The lock of asynq.Unique passes from a task
+// to its clone only with WithWaking.
 func WithClones(c *asynq.Client, i *asynq.Inspector) Option {
 	return func(cfg *config) { cfg.client, cfg.inspector, cfg.clones = c, i, true }
 }
@@ -126,15 +128,15 @@ type Propagator interface {
 	Extract(ctx context.Context, headers map[string]string) context.Context
 }
 
-// WithPropagator lets a task's locks be part of the trace in which a [Client] enqueued it. Default:
-// none.
+// WithPropagator makes a task's locks part of the trace in which a [Client] enqueued the task.
+// Default: none.
 func WithPropagator(p Propagator) Option { return func(c *config) { c.propagator = p } }
 
 // decodeJSON is the default of WithDecoder.
 func decodeJSON(t *asynq.Task, into any) error { return json.Unmarshal(t.Payload(), into) }
 
-// isNil finds a nil also inside an interface: what a constructor returned whose error was not
-// looked at.
+// isNil reports whether x is nil, or a nil pointer in an interface. A constructor whose error was
+// not checked may return such a pointer.
 func isNil(x any) bool {
 	if x == nil {
 		return true

@@ -15,15 +15,15 @@ import (
 
 // The headers that this package adds to tasks.
 const (
-	headerID     = "latchkit-id"     // of a clone: the ID of the task that it is a clone of, at first
+	headerID     = "latchkit-id"     // of a clone: the ID of the original task
 	headerClones = "latchkit-clones" // of a clone: its number
 	headerBefore = "latchkit-before" // of a clone: the task has run before
 	headerUnique = "latchkit-unique" // of a clone: it may hold the uniqueness lock of asynq.Unique
 	headerFences = "latchkit-fences" // the leases under which a Client enqueued the task
 )
 
-// putOff puts the task off, if that is possible without using one of its retries and without
-// sleeping over its deadline.
+// putOff puts the task off if that uses none of the task's retries and ends before the task's
+// deadline. It reports whether it has.
 func (j *job) putOff(ctx context.Context, p *Problem) bool {
 	longest, ok := j.longestPause(ctx, p.RetryAfter)
 	if !ok {
@@ -51,20 +51,20 @@ func (j *job) putOff(ctx context.Context, p *Problem) bool {
 	return true
 }
 
-// waitsForKey says whether the task may run as soon as its key is free.
+// waitsForKey reports whether the task may run as soon as its key is free.
 func (p *Problem) waitsForKey() bool {
 	return p.Code == CodeBusy || p.Code == CodeTooManyWaiters || errors.Is(p.err, errStopped)
 }
 
-// mayReturn says whether asynq can put the task off without counting a retry. asynq asks whether
-// there are retries left before it asks whether the error is a failure.
+// mayReturn reports whether asynq can put the task off without counting a retry. asynq checks
+// whether retries are left before it calls IsFailure.
 func (j *job) mayReturn(ctx context.Context) bool {
 	_, configured := ctx.Value(configured{j.guard}).(time.Duration)
 	return !j.known || j.retried < j.most && configured
 }
 
-// longestPause is how long the task may be put off, if pause is too long: at most half of the time
-// until its deadline, so that time is left for its work. It is false when that is too short for
+// longestPause returns pause, or less if pause is too long: at most half of the time until the
+// task's deadline, so that time is left for the work. It returns false if that is too short for
 // asynq, which counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
 func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Duration, bool) {
 	const least = time.Second
@@ -74,8 +74,8 @@ func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Durat
 	}
 	longest := func(deadline time.Time) time.Duration { return (time.Until(deadline) - look - time.Second) / 2 }
 	deadline, bounded := ctx.Deadline()
-	// asynq makes a deadline of whole seconds where the task has a Deadline, and of now and the
-	// Timeout otherwise. The Timeout begins again with the next delivery.
+	// If the task has a Deadline, the deadline of ctx is in whole seconds. Otherwise asynq adds the
+	// Timeout to the present time. The Timeout begins again with the next delivery.
 	if !j.known || !bounded || deadline.Nanosecond() != 0 || longest(deadline) >= pause {
 		return pause, true
 	}
@@ -92,14 +92,14 @@ func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Durat
 	return min(most, pause), most >= least
 }
 
-// canBeCloned says whether the task may go on under another ID. An ID that the program chose may
-// stand for something: for a uniqueness, or for a result that somebody looks for.
+// canBeCloned reports whether the task may continue under another ID. An ID that the program chose
+// may have a meaning: it may make the task unique, or be used to find a result.
 func (j *job) canBeCloned() bool {
 	g := j.guard
 	return g.clones || g.waker != nil && madeByAsynq(j.id) && !j.rule.unique
 }
 
-// madeByAsynq says whether id is a UUID, which asynq gives to tasks without an ID.
+// madeByAsynq reports whether id is a UUID. asynq gives UUIDs to tasks without an ID.
 func madeByAsynq(id string) bool {
 	if len(id) != 36 {
 		return false
@@ -113,9 +113,9 @@ func madeByAsynq(id string) bool {
 	return true
 }
 
-// moved puts the task off by a clone, if it can, and returns the clone's ID. A crash before the
-// clone is enqueued leaves the task, which asynq delivers again. A crash after it leaves both: the
-// task is delivered again, and finds the clone's ID taken, or is one more task of its key.
+// moved replaces the task by a clone, if it can, and returns the clone's ID. After a crash before
+// the clone is enqueued, asynq delivers the task again. After a crash later, both exist: the task
+// is delivered again. Then it finds the clone's ID taken, or is one more task of its key.
 func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
 	g := j.guard
 	if !j.canBeCloned() {
@@ -144,7 +144,7 @@ func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
 		p.note = fmt.Sprintf("; no clone can be made: %v", err)
 		return "", false
 	}
-	p.asynq = asynq.RevokeTask // the clone takes its place
+	p.asynq = asynq.RevokeTask // the clone replaces the task
 	return id, true
 }
 
@@ -163,12 +163,12 @@ func (j *job) cloneHeaders(number int) map[string]string {
 	return headers
 }
 
-// isClone returns an error if the task with this ID is not a clone of this one, enqueued by an
-// earlier delivery that ended before it could revoke its task.
+// isClone returns an error unless the task with this ID is a clone of this task. An earlier
+// delivery may have enqueued such a clone and ended before it revoked the task.
 func (j *job) isClone(id string) error {
 	other, err := j.guard.inspector.GetTaskInfo(j.queue, id)
 	switch {
-	case errors.Is(err, asynq.ErrTaskNotFound): // it has run meanwhile
+	case errors.Is(err, asynq.ErrTaskNotFound): // the clone has run meanwhile
 		return nil
 	case err == nil && (other.Headers[headerID] != j.id || !bytes.Equal(other.Payload, j.task.Payload())):
 		return fmt.Errorf("another task has its ID, %s", id)
@@ -177,12 +177,12 @@ func (j *job) isClone(id string) error {
 	}
 }
 
-// stay keeps the task in its worker and lets it try again: in the key's queue if the key is busy,
-// after a pause if the Locker cannot say. It is false when the task's time is nearly over, as it is
-// after a wait in the queue.
+// stay keeps the task in its worker for another attempt. If the key is busy, the attempt waits in
+// the key's queue. After other errors, stay pauses first. stay returns false if the task's time is
+// nearly over, for example after a wait in the queue.
 func (j *job) stay(ctx context.Context, p *Problem) bool {
 	const tooLittle = 50 * time.Millisecond
-	if j.guard.stopped.Err() != nil { // asynq puts the task back when its ShutdownTimeout is over
+	if j.guard.stopped.Err() != nil { // asynq requeues the task when its ShutdownTimeout is over
 		<-ctx.Done()
 		return false
 	}
@@ -209,9 +209,8 @@ func (j *job) stay(ctx context.Context, p *Problem) bool {
 	return true
 }
 
-// givenUp says what becomes of a task that could not be put off: what becomes of any task that
-// fails. If ctx has ended, asynq has decided already: it has put the task back into its queue, or
-// counted a failure.
+// givenUp returns the Problem of a task that could not be put off. asynq treats the task like any
+// task that fails. If ctx has ended, asynq has already requeued the task or counted a failure.
 func (j *job) givenUp(ctx context.Context, p *Problem) *Problem {
 	if ctx.Err() != nil {
 		return p

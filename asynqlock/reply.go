@@ -26,28 +26,29 @@ const (
 	CodeLost           = "lock-lost"
 )
 
-// A Verdict says what becomes of a task that has a [Problem].
+// A Verdict is what happens to a task that has a [Problem].
 type Verdict string
 
 // The values of [Problem.Verdict].
 const (
-	Snoozed  Verdict = "snoozed"  // it comes again; no retry is used
-	Dropped  Verdict = "dropped"  // it is deleted
-	Archived Verdict = "archived" // it is in the archive
-	Failed   Verdict = "failed"   // it is retried like after any other error
+	Snoozed  Verdict = "snoozed"  // the task comes again; no retry is used
+	Dropped  Verdict = "dropped"  // the task is deleted
+	Archived Verdict = "archived" // the task is in the archive
+	Failed   Verdict = "failed"   // the task is retried as after any other error
 )
 
-// A Problem says why a task did not get its lock, or lost it, and what becomes of it. It is the
-// error that the middleware returns; asynq shows its text beside the task, so the key is not in it.
-// errors.Is and errors.As find the Locker's error in it.
+// A Problem is the error that the middleware returns for a task that did not get its lock, or lost
+// it. It contains the reason, and what happens to the task. asynq shows the text of a Problem
+// beside the task, so the text does not contain the key. errors.Is and errors.As find the Locker's
+// error in a Problem.
 type Problem struct {
 	Code       string
 	Verdict    Verdict
-	RetryAfter time.Duration // when a Snoozed one comes again
-	Type       string        // the task's
+	RetryAfter time.Duration // when a Snoozed task comes again
+	Type       string        // the task's type
 
-	err   error // the Locker's
-	asynq error // what asynq is to do: RevokeTask, SkipRetry or nil
+	err   error // the Locker's error
+	asynq error // makes asynq delete or archive the task: RevokeTask, SkipRetry or nil
 	note  string
 }
 
@@ -56,7 +57,7 @@ type Problem struct {
 func (p *Problem) Error() string {
 	text := p.err
 	op := ""
-	if e, ok := errtype.As[*locker.Error](p.err); ok { // whose own text has the key
+	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of e contains the key
 		text, op = e.Err, e.Op.String()+": "
 	}
 	fate := string(p.Verdict)
@@ -66,7 +67,7 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("asynqlock: %s: %s%v (%s%s)", p.Code, op, text, fate, p.note)
 }
 
-// Unwrap returns the Locker's error, and what asynq is told to do.
+// Unwrap returns the Locker's error, and RevokeTask or SkipRetry for asynq.
 func (p *Problem) Unwrap() []error {
 	if p.asynq == nil {
 		return []error{p.err}
@@ -74,10 +75,11 @@ func (p *Problem) Unwrap() []error {
 	return []error{p.err, p.asynq}
 }
 
-// ErrorType is what instrumentation may take for error.type.
+// ErrorType returns the value that instrumentation may use for error.type.
 func (p *Problem) ErrorType() string { return p.Code }
 
-// quiet says that nobody has to be told: two tasks met, which is what locks are for.
+// quiet reports whether the ErrorHandler may skip the Problem: two tasks wanted the same lock at
+// the same time, which is normal.
 func (p *Problem) quiet() bool {
 	switch p.Code {
 	case CodeBusy, CodeRunning, CodeDone:
@@ -87,16 +89,15 @@ func (p *Problem) quiet() bool {
 	}
 }
 
-// reply is what becomes of the tasks with one kind of error.
+// reply is what happens to the tasks with one kind of error.
 type reply struct {
 	is      error
 	code    string
 	verdict Verdict
 }
 
-// replies are for tasks that were not run, by what the error is; the first that fits. What may pass
-// is put off, for nothing was done: neither an outage nor a mistake in the set-up may cost the
-// task.
+// replies are for tasks that did not run; the first reply that matches the error counts. A task
+// whose error may pass is put off: an outage or a wrong configuration must not lose the task.
 var replies = []reply{
 	{locker.ErrDone, CodeDone, Dropped},
 	{locker.ErrTooManyWaiters, CodeTooManyWaiters, Snoozed},
@@ -105,13 +106,13 @@ var replies = []reply{
 	{locker.ErrInvalidRule, CodeMisconfigured, Snoozed},
 	{locker.ErrUnsupported, CodeMisconfigured, Snoozed},
 	{locker.ErrUnavailable, CodeUnavailable, Snoozed},
-	{locker.ErrBusy, CodeBusy, Snoozed}, // or what the rule says
+	{locker.ErrBusy, CodeBusy, Snoozed}, // or the rule's verdict
 }
 
-// lost is for tasks whose lock ended before their handler did.
+// lost is the reply for a task whose lock ended before its handler did.
 var lost = reply{code: CodeLost, verdict: Failed}
 
-// problem finds out what becomes of a task that was not run.
+// problem returns the Problem of a task that did not run.
 func (j *job) problem(err error) *Problem {
 	answer := reply{code: CodeUnavailable, verdict: Snoozed}
 	if _, ok := errtype.As[*running](err); ok {
@@ -146,7 +147,7 @@ func (r reply) problem(j *job, err error) *Problem {
 		switch r.code {
 		case CodeBusy, CodeRunning, CodeTooManyWaiters:
 		case CodeClosed:
-			p.RetryAfter = time.Second // another process is there
+			p.RetryAfter = time.Second // another process can run the task
 		default: // Snooze is about a busy key, and an outage may be over soon
 			p.RetryAfter = min(p.RetryAfter, soon+rand.N(time.Second))
 		}
@@ -155,7 +156,7 @@ func (r reply) problem(j *job, err error) *Problem {
 	return p
 }
 
-// pause is how long a task is put off.
+// pause returns how long a task is put off.
 func (r *rule) pause(err error) time.Duration {
 	d := r.snooze
 	if d == 0 {
@@ -169,5 +170,5 @@ func (r *rule) pause(err error) time.Duration {
 	return d + rand.N(d/4+1)
 }
 
-// soon is when to try again where nobody knows better.
+// soon is the default pause before another attempt.
 const soon = 5 * time.Second

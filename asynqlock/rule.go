@@ -14,71 +14,71 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Policy says how the tasks of a rule are run, and what becomes of one whose key is busy:
-// [Snooze], which is the default, [Drop] or [Archive]. [Wait] and the others can be added to any of
-// them.
+// A Policy sets how the tasks of a rule run. One of [Snooze], [Drop] and [Archive] sets what
+// happens to a task whose key is busy; the default is Snooze. [Wait] and the other policies can be
+// added to any of these three.
 type Policy func(*rule)
 
 // Snooze puts a task off for d, and up to a quarter longer, so that tasks that were put off
-// together do not come back together. No retry is used: see [Guard.Configure]. asynq keeps such
-// times in whole seconds and looks every Config.DelayedTaskCheckInterval, 5 s unless set otherwise.
-// Beside [Drop] or [Archive] it is for the tasks that these put off. Default: as long as the Locker
-// expects the holder to need, from 1 s to 10 s.
+// together do not come back together. No retry is used: see [Guard.Configure]. asynq stores such
+// times in whole seconds, and looks for due tasks every Config.DelayedTaskCheckInterval, by default
+// every 5 s. Beside [Drop] or [Archive], Snooze applies to the tasks that these policies put off.
+// Default: as long as the Locker expects the holder to need, from 1 s to 10 s.
 func Snooze(d time.Duration) Policy {
 	return func(r *rule) { r.snooze = r.atLeast("Snooze", d, time.Second) }
 }
 
-// Drop throws a task away whose key is busy: what it asks for is being done. A task that has run
-// before is put off instead: a retry, or one that asynq delivers again while the key may still be
-// busy with its earlier run. For that, a task with Drop or [Archive] holds a second lock, on its
-// own ID, until it has used a retry. (Retries that Config.IsFailure does not count are told from
-// duplicates only for as long as that run keeps the key.)
+// Drop deletes a task whose key is busy: the holder of the key does the same work. A task that has
+// run before is put off instead: a retry, or a task that asynq delivers again while its earlier run
+// may still hold the key. To recognise such tasks, a task with Drop or [Archive] may hold a second
+// lock on its own ID, until the task has used a retry. (A retry that Config.IsFailure does not
+// count is distinguished from a duplicate only while the earlier run keeps the key.)
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
-// Archive moves a task whose key is busy to the archive, where somebody may look at it and run it
-// by hand. Like with [Drop], one that has run before is put off instead.
+// Archive moves a task whose key is busy to the archive, where an operator can inspect the task and
+// run it by hand. As with [Drop], a task that has run before is put off instead.
 func Archive() Policy { return func(r *rule) { r.whenBusy(Archived) } }
 
-// Wait lets a task wait for its key for at most d, in a worker of the server, before it is busy. It
-// ends before the task's own time does, as asynq would count that against the task's retries.
-// Default: no wait.
+// Wait lets a task wait in its worker for at most d for its key, before the key counts as busy. The
+// wait ends before the task's time-out, because asynq would count a time-out as a retry. Default:
+// no wait.
 func Wait(d time.Duration) Policy {
 	return func(r *rule) { r.wait = r.atLeast("Wait", d, time.Millisecond) }
 }
 
-// Once drops tasks whose key was worked on successfully less than ttl ago: duplicates, and the task
-// itself when asynq delivers it again because nobody had noted its success. Success is remembered
-// by the step that gives the lock up.
+// Once drops a task if a task with its key succeeded less than ttl ago. So it drops duplicates, and
+// a task that asynq delivers again because asynq could not record the success. The success is
+// recorded in the step that releases the lock.
 func Once(ttl time.Duration) Policy {
 	return func(r *rule) { r.lock.Once = r.atLeast("Once", ttl, time.Millisecond) }
 }
 
-// AtLeast keeps the key busy for d from the start of a run, however soon that ends: two tasks of
-// one cron tick, enqueued by schedulers whose clocks differ, are one. Add [Drop].
+// AtLeast keeps the key busy for d from the start of a run, even if the run ends earlier. With
+// [Drop], two tasks of one cron tick, enqueued by schedulers whose clocks differ, count as one.
 func AtLeast(d time.Duration) Policy {
 	return func(r *rule) { r.lock.AtLeast = r.atLeast("AtLeast", d, time.Millisecond) }
 }
 
-// TTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30 s.
+// TTL sets how long the server keeps the lock after this process dies. Default: the Locker's, 30 s.
 func TTL(d time.Duration) Policy {
 	return func(r *rule) { r.lock.TTL = r.atLeast("TTL", d, time.Millisecond) }
 }
 
-// Name sets the name of the lock in traces and metrics. Default: the task's type, so set it where
-// types have identifiers in them.
+// Name sets the name of the lock in traces and metrics. Default: the task's type. Set a name if
+// types contain identifiers.
 func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
 
-// Shared lets tasks with Shared run together, and no other task of the same key. It needs a Locker
-// with readers.
+// Shared lets tasks with Shared run together, but not beside other tasks of the same key. It needs
+// a Locker with readers.
 func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
 
 // Unique refuses to enqueue a task of the same type and key while one is queued, put off, running
 // or kept as completed: see [Client].
 func Unique() Policy { return func(r *rule) { r.unique = true } }
 
-// Adjust lets change alter the Rule of a task. A Name that it leaves empty becomes the task's type
-// again, and what it puts into Key is not encoded. With AtMost a lock may end before its handler
-// does, which is cancelled then and may be overtaken.
+// Adjust lets change alter the Rule of a task. An empty Name becomes the task's type. A changed Key
+// is used without encoding. With AtMost, a lock may end before its handler: then the handler's
+// context is cancelled, and another run may overtake the handler.
 func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
 	return func(r *rule) {
 		if change == nil {
@@ -88,20 +88,20 @@ func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) 
 	}
 }
 
-// rule is what On was given.
+// rule holds the arguments of On.
 type rule struct {
 	pattern string
 	keys    Keys
 	key     keyOf // compiled
 
-	busy   Verdict // what becomes of a task whose key is busy
+	busy   Verdict // what happens to a task whose key is busy
 	snooze time.Duration
 	wait   time.Duration
-	lock   locker.Rule // but for Key and Wait
+	lock   locker.Rule // without Key and Wait
 	adjust func(context.Context, *asynq.Task, *locker.Rule)
 	unique bool
 
-	err error // the first thing wrong with it
+	err error // the first mistake in the rule
 }
 
 func newRule(pattern string, keys Keys, policies []Policy) *rule {
@@ -116,7 +116,7 @@ func newRule(pattern string, keys Keys, policies []Policy) *rule {
 	return r
 }
 
-// refuse notes what is wrong; the first counts.
+// refuse records what is wrong with the rule; the first mistake counts.
 func (r *rule) refuse(format string, args ...any) {
 	r.err = cmp.Or(r.err, fmt.Errorf("asynqlock: On(%q): %s", r.pattern, fmt.Sprintf(format, args...)))
 }
@@ -135,7 +135,7 @@ func (r *rule) atLeast(policy string, d, least time.Duration) time.Duration {
 	return d
 }
 
-// compile finds what is wrong with r, and makes its keys.
+// compile returns an error if r is wrong, and compiles the keys of r.
 func (r *rule) compile(c *config) (err error) {
 	switch {
 	case r.err != nil:
@@ -155,14 +155,14 @@ func (r *rule) compile(c *config) (err error) {
 	return nil
 }
 
-// begins is how the types begin that r is for.
+// begins returns the beginning of the types that r guards.
 func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 
 // rules are sorted by pattern, the longest first.
 type rules []*rule
 
-// match finds the rule of a type as asynq.ServeMux finds its handler: that of the very type, else
-// that of its longest beginning.
+// match finds the rule of a type as asynq.ServeMux finds a handler: the rule with that type, or
+// else the rule with the longest beginning of it.
 func (rs rules) match(typename string) *rule {
 	for _, r := range rs {
 		if strings.HasPrefix(typename, r.begins()) {
@@ -190,7 +190,7 @@ func (rs rules) compile(c *config) error {
 	return nil
 }
 
-// derive finds out what to lock for the task.
+// derive sets what to lock for the task.
 func (j *job) derive(ctx context.Context) error {
 	text, err := j.rule.key(ctx, &j.message)
 	if err != nil {
@@ -211,8 +211,8 @@ func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) lo
 	return lock
 }
 
-// patience bounds a wait so that it ends before ctx does, by a tenth or a second: when ctx ends,
-// asynq counts it against the task's retries. A wait of 0 is one without a bound of its own.
+// patience bounds a wait so that it ends before ctx, by a tenth of the time left and at most a
+// second. When ctx ends, asynq counts a retry of the task. A wait of 0 has no bound of its own.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || wait == locker.NoWait {

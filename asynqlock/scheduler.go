@@ -14,13 +14,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// RunScheduler runs a scheduler in one of several processes: in the one that holds the lock of the
-// schedule. Call it in all of them. The other processes wait. When the leader stops, one of them
-// takes over at once; when the leader dies, after its TTL. build is called at the beginning of each
-// term, because a scheduler that was stopped cannot be started again. It must make the scheduler
-// with the options that it is given. It may set options that are not set. A PreEnqueueFunc of yours
-// belongs into [SchedulerBase]; one that build sets must call the one that was there, which is
-// tried once with a task "asynqlock:probe":
+// RunScheduler runs a scheduler in one of several processes: in the leader, which holds the lock of
+// the schedule. Call RunScheduler in all of these processes. The other processes wait. When the
+// leader stops, another process takes over at once; when the leader dies, another process takes
+// over after the lock's TTL.
+//
+// RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
+// started again. build must make the scheduler with the given options, and may set options that are
+// not set. Give your own PreEnqueueFunc to [SchedulerBase]. A PreEnqueueFunc that build sets must
+// call the given one; RunScheduler checks that once, with a task "asynqlock:probe":
 //
 //	build := func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 //		s := asynq.NewScheduler(redis, opts)
@@ -29,15 +31,15 @@ import (
 //	}
 //	err := asynqlock.RunScheduler(ctx, l, build, asynqlock.CatchUp(6*time.Hour))
 //
-// It returns when ctx ends, with nil, or with the error of build, of the scheduler's start, or of a
-// Locker that cannot do that or was closed. While the lock server cannot be reached it goes on
-// trying.
+// RunScheduler returns nil when ctx ends. It returns an error if build fails, if the scheduler does
+// not start, or if the Locker is closed or does not support the rule. While the lock server cannot
+// be reached, RunScheduler tries again.
 //
-// No tick comes twice. The options' PreEnqueueFunc lets a tick pass only while the lock is held by
-// this process' own clock, so a process that was stopped for too long finds out before its late
-// ticks do harm. And each tick claims its slot, made of the task, its options and the second, so
-// that processes whose clocks differ do not both enqueue it when one takes over from the other.
-// Ticks that are due while no process leads are lost, unless [CatchUp] makes them up.
+// No tick comes twice. The options' PreEnqueueFunc lets a tick pass only if this process still
+// holds the lock by its own clock. So a process that was paused for too long does not enqueue its
+// late ticks. Each tick also claims its slot, which is made of the task, its options and the
+// second. So if the clocks of the old and the new leader differ, only one of them enqueues the
+// tick. Ticks that are due while no process leads are lost, unless [CatchUp] makes them up.
 func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error), opts ...SchedulerOption) error {
 	if build == nil {
 		return errors.New("asynqlock: RunScheduler: build is nil; give a function that makes the scheduler")
@@ -52,8 +54,8 @@ func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.S
 }
 
 // RunPeriodicTaskManager is [RunScheduler] for a scheduler whose entries come from a
-// PeriodicTaskConfigProvider. The options that build is given belong into
-// PeriodicTaskManagerOpts.SchedulerOpts.
+// PeriodicTaskConfigProvider. build must set PeriodicTaskManagerOpts.SchedulerOpts to the given
+// options.
 func RunPeriodicTaskManager(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error), opts ...SchedulerOption) error {
 	if build == nil {
 		return errors.New("asynqlock: RunPeriodicTaskManager: build is nil; give a function that makes the manager")
@@ -74,23 +76,24 @@ func RunPeriodicTaskManager(ctx context.Context, l locker.Locker, build func(opt
 // A SchedulerOption sets up [RunScheduler] and [RunPeriodicTaskManager].
 type SchedulerOption func(*leadership)
 
-// SchedulerKey sets the key of the schedule's lock. Schedules that are led apart need different
-// ones. Default: "asynq-scheduler".
+// SchedulerKey sets the key of the schedule's lock. Schedules with different leaders need different
+// keys. Default: "asynq-scheduler".
 func SchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls.rule.Key = key } }
 
-// SchedulerTTL sets how long the others wait for a leader that died. Default: 10 s.
+// SchedulerTTL sets after which time another process takes over from a leader that died. Default:
+// 10 s.
 func SchedulerTTL(d time.Duration) SchedulerOption { return func(ls *leadership) { ls.rule.TTL = d } }
 
-// SchedulerBase sets the options that build's are made of. Its PreEnqueueFunc is called for the
-// ticks that pass.
+// SchedulerBase sets the options on which the options for build are based. Its PreEnqueueFunc is
+// called for the ticks that are enqueued.
 func SchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 	return func(ls *leadership) { ls.base = base }
 }
 
-// SchedulerClient enqueues ticks through c. So they carry the trace of RunScheduler's ctx and the
-// fence of the leader, and a tick of a rule with [Unique] is not enqueued while the task of an
-// earlier tick exists: PostEnqueueFunc gets asynq.ErrDuplicateTask then. asynq's history of the
-// schedule does not show such ticks.
+// SchedulerClient enqueues ticks through c. Their tasks carry the trace of RunScheduler's ctx and
+// the fence of the leader. A tick of a rule with [Unique] is not enqueued while the task of an
+// earlier tick exists; then PostEnqueueFunc gets asynq.ErrDuplicateTask. asynq's history of the
+// schedule does not show ticks that c enqueued.
 func SchedulerClient(c *Client) SchedulerOption {
 	return func(ls *leadership) {
 		ls.client = c
@@ -100,17 +103,19 @@ func SchedulerClient(c *Client) SchedulerOption {
 	}
 }
 
-// CatchUp makes up ticks that were due when no process led, or when Redis could not be reached: the
-// next leader enqueues each of them, at once, if it was due less than window ago. The last slot of
-// each entry is kept in the scheduler's Redis, in a hash named asynqlock:ticks:{SCHEDULE}, SCHEDULE
-// being the [SchedulerKey]; schedules that share a Redis need different ones. An entry is known by
-// its spec, its task and its options. What was due before the first leader has seen an entry is not
-// made up. A process that is killed while it enqueues a tick neither loses nor doubles the tick.
+// CatchUp makes up ticks that were due while no process led, or while Redis could not be reached.
+// The next leader enqueues each such tick at once, if the tick was due less than window ago. The
+// last slot of each entry is kept in the scheduler's Redis, in a hash named
+// asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the [SchedulerKey]. Schedules that share a Redis
+// need different keys. An entry is identified by its spec, its task and its options. Ticks from
+// before the first leader with an entry are not made up. If a process is killed while it enqueues a
+// tick, the tick is neither lost nor doubled.
 //
-// The ticks have a TaskID made of entry and slot, unless the entry has a TaskID or the rule has
-// [Unique], and a Retention of at least a minute: they are kept as completed for that long, so that
-// they are not enqueued again. asynq's history of the schedule does not show them. An entry "@every
-// 30s" ticks once for each 30 s since its last tick, whoever leads.
+// The task of a tick has a TaskID made of entry and slot, unless the entry has a TaskID or the rule
+// has [Unique]. The task also has a Retention of at least a minute. It is kept as completed for
+// that time, so that it is not enqueued again. asynq's history of the schedule does not show such
+// ticks. An entry "@every 30s" ticks once for each 30 s since its last tick, also when the leader
+// changes.
 func CatchUp(window time.Duration) SchedulerOption {
 	return func(ls *leadership) {
 		ls.window = window
@@ -120,13 +125,13 @@ func CatchUp(window time.Duration) SchedulerOption {
 	}
 }
 
-// OnLeading calls f when this process begins to lead, and when it has ended to. f must return
-// quickly. Whoever leads is in the log as well, and in the metadata of the schedule's lock, as
+// OnLeading calls f when this process begins to lead, and when this process no longer leads. f must
+// return quickly. The log and the metadata of the schedule's lock also name the leader, as
 // HOST:PID.
 func OnLeading(f func(leads bool)) SchedulerOption { return func(ls *leadership) { ls.onLeading = f } }
 
-// SchedulerLogger sets where a leader logs that its term begins or ends, and what it makes up.
-// Default: slog.Default.
+// SchedulerLogger sets where a leader logs the begin and end of its term, and the ticks that it
+// makes up. Default: slog.Default.
 func SchedulerLogger(l *slog.Logger) SchedulerOption { return func(ls *leadership) { ls.logger = l } }
 
 // scheduler is a Scheduler or a PeriodicTaskManager.
@@ -135,20 +140,20 @@ type scheduler interface {
 	Shutdown()
 }
 
-// leadership is what RunScheduler was given.
+// leadership holds the arguments of RunScheduler.
 type leadership struct {
 	locker    locker.Locker
 	rule      locker.Rule
 	base      asynq.SchedulerOpts
 	build     func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)
-	client    *Client // nil: the scheduler's own
+	client    *Client // nil: the scheduler enqueues its ticks itself
 	window    time.Duration
 	onLeading func(bool)
 	logger    *slog.Logger
 	refused   error // what is wrong with an option
 }
 
-// lead serves one term after the other.
+// lead waits for the lock and serves one term after the other.
 func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)) error {
 	if isNil(l) {
 		return fmt.Errorf("asynqlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", caller)
@@ -185,11 +190,11 @@ func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerO
 	}
 }
 
-// betweenTerms keeps a process that lost the lock, or cannot reach the lock server, from trying
-// without a pause.
+// betweenTerms is the pause of a process that lost the lock, or could not reach the lock server,
+// before it tries again.
 const betweenTerms = 500 * time.Millisecond
 
-// serve runs a scheduler until ctx ends, with the caller's ctx or with the lock.
+// serve runs a scheduler until ctx ends. ctx ends with the caller's ctx, or with the lock.
 func (ls *leadership) serve(ctx context.Context) error {
 	lease, _ := locker.FromContext(ctx)
 	t := &term{leadership: ls, ctx: ctx, lease: lease, claims: make(map[string]func() bool)}
@@ -220,8 +225,8 @@ func (ls *leadership) serve(ctx context.Context) error {
 	return nil
 }
 
-// examine refuses a scheduler that would not ask whether its ticks may pass, and prepares what
-// CatchUp needs.
+// examine refuses a scheduler that does not call the PreEnqueueFunc of its options, and prepares
+// CatchUp.
 func (t *term) examine(s *asynq.Scheduler) error {
 	hook, err := unexported[func(*asynq.Task, []asynq.Option)](s, "preEnqueueFunc")
 	switch {
@@ -240,13 +245,13 @@ func (t *term) examine(s *asynq.Scheduler) error {
 	return err
 }
 
-// asks says whether hook calls the function that was in the options for build. It announces a tick
-// that nobody enqueues.
+// asks reports whether hook calls the PreEnqueueFunc that build was given. asks calls hook with the
+// probe, which is never enqueued.
 func (t *term) asks(hook func(*asynq.Task, []asynq.Option)) bool {
 	called := make(chan bool, 1)
 	go func() {
 		defer func() { called <- t.probed.Load() }()
-		hook(t.probe, nil) // ends this goroutine, if it asks
+		hook(t.probe, nil) // ends this goroutine if hook calls the given function
 	}()
 	return <-called
 }

@@ -7,14 +7,17 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// errStopped ends the waits of tasks.
+// errStopped is the error of waits that Guard.Stop ends.
 var errStopped = errors.New("the Guard was stopped, because this process stops")
 
-// Stop ends the waits of tasks for their keys. The tasks are put off, for another process, without
-// using a retry; a task that cannot be put off is put back by asynq when the server's
-// ShutdownTimeout is over. Handlers go on, and tasks that the server still starts get their lock if
-// it is free. Call Stop before the Shutdown of the Guard's servers, which otherwise waits for these
-// tasks, or let [Guard.Run] do both. Stop returns when the Guard's goroutines have ended, or ctx.
+// Stop ends the waits of tasks for their keys. These tasks are put off without using a retry, so
+// that another process runs them. A task that cannot be put off stays in its worker until the
+// server's ShutdownTimeout is over; then asynq requeues the task. Running handlers continue. A task
+// that the server still starts gets its lock if the lock is free.
+//
+// Call Stop before the Shutdown of the Guard's servers, or let [Guard.Run] do both; otherwise
+// Shutdown waits for these tasks. Stop returns when the Guard's goroutines have ended, or when ctx
+// ends.
 func (g *Guard) Stop(ctx context.Context) error {
 	g.stop()
 	if g.waker == nil {
@@ -33,15 +36,15 @@ func (g *Guard) Stop(ctx context.Context) error {
 	}
 }
 
-// Run runs a server until ctx ends: it starts the server, and then stops the Guard and shuts the
-// server down. A Guard that was stopped puts tasks off whose key is busy, and never waits; so use
-// one Guard for the servers that stop together.
+// Run runs a server until ctx ends. Then it stops the Guard and shuts the server down. A stopped
+// Guard puts off every task whose key is busy, and never waits. So use one Guard only for servers
+// that stop together.
 func (g *Guard) Run(ctx context.Context, server *asynq.Server, handler asynq.Handler) error {
 	if err := server.Start(handler); err != nil {
 		return err
 	}
 	<-ctx.Done()
-	_ = g.Stop(context.WithoutCancel(ctx)) // its goroutines end when their calls to Redis do
+	_ = g.Stop(context.WithoutCancel(ctx)) // the Guard's goroutines end with their calls to Redis
 	server.Shutdown()
 	return nil
 }

@@ -18,24 +18,24 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// term is one leader's time.
+// term is the time during which one process leads.
 type term struct {
 	*leadership
 	ctx   context.Context
 	lease *locker.Lease
-	opts  *asynq.SchedulerOpts    // of the scheduler, which build may have changed
+	opts  *asynq.SchedulerOpts    // the scheduler's options, which build may have changed
 	made  atomic.Pointer[catchUp] // nil without CatchUp
 
-	probe    *asynq.Task // a task that shows whether the scheduler asks
+	probe    *asynq.Task // a task that shows whether the scheduler calls PreEnqueueFunc
 	probed   atomic.Bool
 	announce func(*asynq.Task, []asynq.Option) // the program's PreEnqueueFunc
 
 	mu     sync.Mutex
 	slot   int64                  // the second of the last tick
-	claims map[string]func() bool // of the slot, by entry: each asks once
+	claims map[string]func() bool // the claims of slot by entry; each is sent once
 }
 
-// options are those that build is given.
+// options returns the options for build.
 func (t *term) options() *asynq.SchedulerOpts {
 	o := t.base
 	after := o.PreEnqueueFunc
@@ -56,16 +56,16 @@ func (t *term) options() *asynq.SchedulerOpts {
 			info, err := t.client.EnqueueContext(t.ctx, task, opts...)
 			t.report(task, opts, info, err)
 		}
-		// asynq enqueues what it announces here. The goroutine is the tick's own; when it ends
-		// here, its tick does.
+		// When PreEnqueueFunc returns, asynq enqueues the tick. Each tick has its own goroutine, so
+		// ending the goroutine here prevents that.
 		runtime.Goexit()
 	}
 	t.opts, t.announce = &o, after
 	return &o
 }
 
-// report gives the outcome of a tick that asynq did not enqueue itself to the functions that asynq
-// would call.
+// report passes the outcome of a tick that this package enqueued to the functions that asynq would
+// have called.
 func (t *term) report(task *asynq.Task, opts []asynq.Option, info *asynq.TaskInfo, err error) {
 	if t.opts.PostEnqueueFunc != nil {
 		t.opts.PostEnqueueFunc(info, err)
@@ -76,29 +76,29 @@ func (t *term) report(task *asynq.Task, opts []asynq.Option, info *asynq.TaskInf
 }
 
 const (
-	// slotKept is how far apart clocks may be for a slot to be found claimed.
+	// slotKept is how long a claimed slot stays claimed. The clocks of two leaders may differ by
+	// that much.
 	slotKept = 30 * time.Second
 	// slotWithin bounds how long a tick waits for the answer to its claim.
 	slotWithin = 5 * time.Second
 )
 
-// passes says whether this process may enqueue a tick that is due now.
+// passes reports whether this process may enqueue a tick that is due now.
 //
-// The lease's deadline comes first, because it needs no luck: a process that was stopped finds its
-// ticks and the end of its lease due at the same moment, and its context may end after the tick
-// began. Whatever passes here belongs to this term, however long it is on its way to asynq, and
-// another term's ticks are due later. That leaves clocks that differ, for which there are the
-// slots.
+// passes checks the lease's deadline first, because the end of the context may come too late: when
+// a paused process continues, its ticks and the end of its lease are due at the same moment. A tick
+// that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
+// due later, unless the clocks of the two leaders differ. The slots cover that case.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	return t.leads() && t.claim(entryOf(task, opts)) && t.leads()
 }
 
-// leads says whether the lock is held now.
+// leads reports whether this process holds the lock now.
 func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
 
-// claim takes the entry's slot of this second, unless another process has. An entry may have two
-// ticks in it, as there is an equal entry, or this process was late with the one before. The answer
-// is the same for both.
+// claim takes the entry's slot of this second, unless another process has taken it. Two ticks may
+// claim the same slot: of two equal entries, or because the previous tick was late. Both get the
+// same result.
 func (t *term) claim(entry string) bool {
 	t.mu.Lock()
 	if slot := time.Now().Unix(); slot != t.slot {
@@ -108,7 +108,7 @@ func (t *term) claim(entry string) bool {
 	claim, ok := t.claims[entry]
 	if !ok {
 		key := "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(t.slot, 10)
-		// Without an answer the term decides.
+		// Without an answer, a tick passes if this process leads.
 		claim = sync.OnceValue(func() bool { return !errors.Is(t.take(key), locker.ErrBusy) })
 		t.claims[entry] = claim
 	}
@@ -124,7 +124,7 @@ func (t *term) take(slot string) error {
 	if err != nil {
 		return err
 	}
-	_ = lease.Release(ctx) // without an answer as well
+	_ = lease.Release(ctx) // AtLeast keeps the slot taken
 	return nil
 }
 

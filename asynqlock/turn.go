@@ -9,24 +9,25 @@ import (
 )
 
 const (
-	// lineKept is how long a line lives at least after the last task joined it.
+	// lineKept is the shortest time for which a line is kept after the last task joined it.
 	lineKept = 10 * time.Minute
-	// calledWait is how long a called task waits for its key in the worker: a watcher may have the
+	// calledWait is how long a called task waits for its key in the worker. A watcher may hold the
 	// key for a moment.
 	calledWait = 200 * time.Millisecond
-	// backInLine is when a task comes back by its own time that has others before it. One of them
-	// comes sooner, and each of them calls the next one.
+	// backInLine is the pause of a task that is not at the front of its line. Usually it is called
+	// sooner, because each task that finishes calls the next one.
 	backInLine = 30 * time.Second
 )
 
-// queues says whether the task takes its turn behind the tasks of its key that are put off. A task
-// that is thrown away if the key is busy does not, and neither does one that stays in its worker.
+// queues reports whether the task queues behind the tasks of its key that were put off. A task that
+// is dropped or archived if the key is busy does not queue. A task that stays in its worker does
+// not queue either.
 func (j *job) queues() bool {
 	return j.guard.waker != nil && j.known && !j.staying && !j.throwsAway()
 }
 
-// isItsTurn says whether the task may try to take its key now: no task is before it in the line.
-// Without an answer from asynq's Redis it may.
+// isItsTurn reports whether the task may try to take its key now. It may if no task is before it in
+// the line, or if asynq's Redis does not answer.
 func (j *job) isItsTurn(ctx context.Context) bool {
 	if !j.queues() || j.called {
 		return true
@@ -46,8 +47,8 @@ func (j *job) isItsTurn(ctx context.Context) bool {
 	return p.mayTry()
 }
 
-// isCalled says whether the task is at the front of the line since an earlier delivery. Then it may
-// try to take its key beside another delivery of this process, which came later.
+// isCalled reports whether the task has been at the front of the line since an earlier delivery.
+// Then the task may try to take its key even if a later delivery of this process wants the key too.
 func (j *job) isCalled(ctx context.Context) bool {
 	p, err := j.guard.waker.lines.join(ctx, j.lock.Key, j.entry(), "", j.arrived, j.rule.lineTTL(), false)
 	if err != nil {
@@ -60,7 +61,7 @@ func (j *job) isCalled(ctx context.Context) bool {
 	return j.called
 }
 
-// behind is the error of a task that has others of its key before it.
+// behind returns the error of a task that has other tasks of its key before it.
 func (j *job) behind() error {
 	return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf("%w, or earlier tasks wait for it", locker.ErrBusy)}
 }
@@ -68,7 +69,7 @@ func (j *job) behind() error {
 // entry names this delivery's task in a line. A clone has an entry of its own.
 func (j *job) entry() string { return entry(j.queue, j.taskID) }
 
-// leaveLine gives up the task's place, because it runs or does not want the key any more.
+// leaveLine gives up the task's place, because the task runs or no longer wants the key.
 func (j *job) leaveLine(ctx context.Context) {
 	if !j.inLine {
 		return
@@ -84,7 +85,7 @@ func (j *job) leaveLine(ctx context.Context) {
 // returns how many tasks are before it.
 func (j *job) enterLine(ctx context.Context, clone string) int {
 	w := j.guard.waker
-	if j.inLine && j.ahead > 0 && clone == "" { // it has its place, and was not called
+	if j.inLine && j.ahead > 0 && clone == "" { // the task is in the line already, and was not called
 		j.inLine = false
 		w.parked(j.lock, false, j.counted)
 		return j.ahead
@@ -95,12 +96,12 @@ func (j *job) enterLine(ctx context.Context, clone string) int {
 	}
 	p, err := w.lines.join(ctx, j.lock.Key, task, former, j.arrived, j.rule.lineTTL(), true)
 	if err != nil {
-		return 0 // it comes back by its time
+		return 0 // the task comes back after its pause
 	}
-	j.inLine = false // this delivery leaves the place to the next one
+	j.inLine = false // the next delivery of the task takes over the place
 	w.parked(j.lock, p.ahead == 0, j.counted)
 	return p.ahead
 }
 
-// lineTTL is how long a line lives after a task of the rule joined it.
+// lineTTL is how long a line is kept after a task of the rule joined it.
 func (r *rule) lineTTL() time.Duration { return max(lineKept, 2*r.snooze) }

@@ -5,9 +5,9 @@ import (
 	"reflect"
 )
 
-// unexported returns an unexported field of the struct that p points to. asynq keeps to itself what
-// this package must know: the options of a task, and the entries of a scheduler. A version of asynq
-// in which the field is missing, or something else, gets an error and no surprise.
+// unexported returns an unexported field of the struct that p points to. This package needs values
+// that asynq does not export: the options of a task, and the entries of a scheduler. If the field
+// is missing in this version of asynq, or has another type, unexported returns an error.
 func unexported[T any](p any, name string) (T, error) {
 	var none T
 	v := reflect.ValueOf(p)

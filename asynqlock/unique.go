@@ -20,11 +20,11 @@ var (
 )
 
 // asynq.Unique locks a task's type, payload and queue until the task with the lock's ID is done. A
-// clone has another ID, so the lock is handed to it before its original is deleted. asynq does not
-// know that the clone has the lock, so this package ends the lock with the clone. The lock ends by
-// its own TTL if a crash prevents that.
+// clone has another ID, so this package hands the lock to the clone before the original is deleted.
+// asynq does not release the lock of a clone, so this package releases it when the clone is done.
+// After a crash, the lock ends by its own TTL.
 
-// uniqueKey is the key of the task's uniqueness lock, as asynq names it.
+// uniqueKey returns the key of the task's uniqueness lock, as asynq names it.
 func (j *job) uniqueKey() string {
 	name := "asynq:{" + j.queue + "}:unique:" + j.task.Type() + ":"
 	if j.task.Payload() != nil {
@@ -34,7 +34,7 @@ func (j *job) uniqueKey() string {
 	return name
 }
 
-// moveUnique hands the task's uniqueness lock, if it has one, to its clone.
+// moveUnique hands the task's uniqueness lock, if there is one, to the task's clone.
 func (j *job) moveUnique(ctx context.Context, clone string) error {
 	if j.guard.redis == nil {
 		return nil
@@ -49,5 +49,5 @@ func (j *job) endUnique(ctx context.Context, done bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lineBound)
 	defer cancel()
-	_ = endUniqueScript.Run(ctx, j.guard.redis, []string{j.uniqueKey()}, j.taskID).Err() // otherwise its TTL ends it
+	_ = endUniqueScript.Run(ctx, j.guard.redis, []string{j.uniqueKey()}, j.taskID).Err() // after an error, the TTL ends the lock
 }

@@ -13,26 +13,27 @@ import (
 
 const (
 	// abandonedAfter is how long a called task may stay on its way. Then it loses its place: its
-	// queue is paused, nobody serves it, or the worker that had the task died.
+	// queue is paused or has no server, or the worker that had the task died.
 	abandonedAfter = 10 * time.Second
-	// watchFor bounds one wait of a watcher; it waits again while the line has tasks.
+	// watchFor bounds one wait of a watcher. The watcher waits again while the line has tasks.
 	watchFor = time.Minute
-	// watchTTL is how long the key stays busy when a process dies whose watcher just got it.
+	// watchTTL is how long the key stays busy if a process dies just after its watcher got the key.
 	watchTTL = 5 * time.Second
-	// mostWatchers bounds the watchers of a Guard. Tasks of further keys come back by their time.
+	// mostWatchers bounds the watchers of a Guard. Tasks of further keys come back after a pause.
 	mostWatchers = 1000
 )
 
-// A waker runs the task at the front of a key's line when the key becomes free. Each process sees
-// to the tasks that it puts off itself:
+// A waker runs the task at the front of a key's line when the key becomes free. Each process does
+// that for the tasks that it has put off:
 //
-//   - A delivery of this process has, or wants, the key: the end of that delivery calls the front.
-//   - Otherwise, the task is at the front: a watcher waits for the key in the Locker's queue, and
-//     calls the front when it has the key.
-//   - Otherwise the process that put off the task at the front sees to it.
+//   - If a delivery of this process has or wants the key, the end of that delivery calls the front
+//     task.
+//   - Otherwise, if the task is at the front, a watcher waits for the key in the Locker's queue.
+//     When the watcher has the key, it calls the front task.
+//   - Otherwise the process that put off the front task calls it.
 //
-// So every free key is noticed, whoever had it: another process, a program that is no worker, or a
-// holder that died. If a waker crashes, the task at the front comes back by its own time.
+// So every free key is noticed, whether the holder was another process, a program without workers,
+// or has died. If a waker crashes, the task at the front comes back after its pause.
 type waker struct {
 	lines     lines
 	inspector *asynq.Inspector
@@ -45,18 +46,18 @@ type waker struct {
 	watchers int
 }
 
-// interest is what this process has to do with a key.
+// interest is what this process does for a key.
 type interest struct {
-	deliveries int  // that have, or want, the key
-	parked     bool // a task was put off meanwhile: the end of the last delivery calls
+	deliveries int  // deliveries that have or want the key
+	parked     bool // a task was put off meanwhile: the last delivery calls the front task
 	watched    bool // a watcher waits for the key
-	calling    bool // a goroutine calls the front of the line,
-	again      bool // and is to look once more
-	expecting  bool // a timer looks after a called task
+	calling    bool // a goroutine calls the front task,
+	again      bool // and must check the line once more
+	expecting  bool // a timer checks whether the called task has come
 }
 
-// enter counts a delivery that wants the key. It is false, and counts nothing, when the delivery
-// would be alone but is not.
+// enter counts a delivery that wants the key, and returns true. If alone is set and another
+// delivery is counted, enter counts nothing and returns false.
 func (w *waker) enter(key string, alone bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,8 +73,8 @@ func (w *waker) enter(key string, alone bool) bool {
 	return true
 }
 
-// exit ends what enter began. tried says that the delivery had the key, or gave up its place in the
-// line; line says that it saw other tasks in the line.
+// exit reverses enter. tried is true if the delivery had the key, or gave up its place in the line.
+// line is true if the delivery saw other tasks in the line.
 func (w *waker) exit(lock locker.Rule, tried, line bool) {
 	w.mu.Lock()
 	in := w.keys[lock.Key]
@@ -93,8 +94,8 @@ func (w *waker) exit(lock locker.Rule, tried, line bool) {
 	}
 }
 
-// parked notes that a delivery of this process put its task off. front says that the task is the
-// first of its line, counted that enter has counted the delivery.
+// parked records that a delivery of this process put its task off. front is true if the task is the
+// first of its line. counted is true if enter has counted the delivery.
 func (w *waker) parked(lock locker.Rule, front, counted bool) {
 	w.mu.Lock()
 	in := w.keys[lock.Key]
@@ -111,14 +112,14 @@ func (w *waker) parked(lock locker.Rule, front, counted bool) {
 	}
 }
 
-// forget drops an interest that is none any more; the mutex is held.
+// forget drops the interest in key if it is empty. The mutex is held.
 func (w *waker) forget(key string) {
 	if in := w.keys[key]; in != nil && *in == (interest{}) {
 		delete(w.keys, key)
 	}
 }
 
-// change changes what this process has to do with key.
+// change applies a function to the interest in key.
 func (w *waker) change(key string, change func(in *interest) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,7 +133,7 @@ func (w *waker) change(key string, change func(in *interest) bool) bool {
 	return changed
 }
 
-// watch lets a watcher wait for the key, unless one does.
+// watch starts a watcher that waits for the key, unless there is one.
 func (w *waker) watch(lock locker.Rule) {
 	if w.change(lock.Key, func(in *interest) bool {
 		if in.watched || w.watchers == mostWatchers || w.ctx.Err() != nil {
@@ -151,11 +152,11 @@ func (w *waker) watch(lock locker.Rule) {
 	}
 }
 
-// awaitFree waits for the key, gives it up again, and calls the front of the line. It is true when
-// the key was busy all the time, and tasks still wait for it.
+// awaitFree waits for the key, releases it, and calls the front task. It returns true if the key
+// stayed busy and tasks still wait for it.
 //
-// The watcher counts as gone before it looks at the line. So a task that is put off later has a
-// watcher of its own, and one that was put off earlier is seen.
+// The watcher counts as gone before it checks the line. So a task that is put off later gets a new
+// watcher, and this watcher sees a task that was put off earlier.
 func (w *waker) awaitFree(lock locker.Rule) bool {
 	lease, err := w.locker.Acquire(w.ctx, locker.Rule{Key: lock.Key, Name: "asynq-wake", Mode: lock.Mode, TTL: watchTTL, Wait: watchFor})
 	if errors.Is(err, locker.ErrBusy) && w.ctx.Err() == nil && w.lines.lookups.exists(w.ctx, w.lines.redis, w.lines.keys(lock.Key)[0]) {
@@ -168,15 +169,15 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 	})
 	switch {
 	case err == nil:
-		_ = lease.Release(w.ctx) // without an answer it goes on in the background
+		_ = lease.Release(w.ctx) // without an answer, the Locker repeats it in the background
 		w.call(lock.Key)
-	case w.ctx.Err() != nil: // another process gets the task, and watches
+	case w.ctx.Err() != nil: // another process gets the task and starts a watcher
 		w.callFront(context.WithoutCancel(w.ctx), lock.Key)
 	}
 	return false
 }
 
-// call runs the task at the front of the line. One goroutine does so for each key.
+// call runs the task at the front of the line. Each key has at most one such goroutine.
 func (w *waker) call(key string) {
 	if !w.change(key, func(in *interest) bool {
 		if in.calling || w.ctx.Err() != nil {
@@ -203,15 +204,15 @@ func (w *waker) call(key string) {
 	}()
 }
 
-// callFront runs the task at the front of the line. By the state in which asynq has the task:
+// callFront runs the task at the front of the line. What it does depends on the state of the task:
 //
 //	retry, scheduled            it is put off, and is run now
 //	pending                     it is on its way to a worker
 //	active                      it is about to be put off, or about to take the key
 //	gone, archived, completed   it does not want the key any more
 //
-// Which of the two an active task does is seen after a moment. A task that is on its way for too
-// long loses its place.
+// callFront checks an active task again after a moment. A called task that does not come in time
+// loses its place.
 func (w *waker) callFront(ctx context.Context, key string) {
 	pause := 2 * time.Millisecond
 	for {
@@ -231,7 +232,7 @@ func (w *waker) callFront(ctx context.Context, key string) {
 			if w.inspector.RunTask(queue, id) == nil {
 				w.expect(key, abandonedAfter-since)
 				return
-			} // its state is another now
+			} // the state has changed
 		case (state == asynq.TaskStateActive || state == asynq.TaskStatePending) && since >= abandonedAfter,
 			state != asynq.TaskStateActive && state != asynq.TaskStatePending:
 			if _, err := w.lines.leave(ctx, key, front); err != nil {
@@ -249,7 +250,7 @@ func (w *waker) callFront(ctx context.Context, key string) {
 	}
 }
 
-// state is that of a task, 0 when it is gone.
+// state returns the state of a task, or 0 if the task is gone.
 func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 	info, err := w.inspector.GetTaskInfo(queue, id)
 	switch {
@@ -261,8 +262,8 @@ func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 	return info.State, nil
 }
 
-// expect looks after left whether the called task has come, and lets it lose its place if it has
-// not. One timer does so for each key.
+// expect checks, after left, whether the called task has come. A task that has not come loses its
+// place. Each key has at most one such timer.
 func (w *waker) expect(key string, left time.Duration) {
 	if !w.change(key, func(in *interest) bool {
 		armed := in.expecting
@@ -286,14 +287,14 @@ func (w *waker) expect(key string, left time.Duration) {
 	})
 }
 
-// end waits until the goroutines have ended. ctx has ended before, so no others begin.
+// end waits until the goroutines have ended. ctx has ended before, so no new ones start.
 func (w *waker) end() {
-	w.mu.Lock()   // whoever began one before has counted it
-	w.mu.Unlock() //nolint:staticcheck // an empty section is what is wanted
+	w.mu.Lock()   // each goroutine that was started is counted now
+	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose
 	w.routines.Wait()
 }
 
-// sleep returns whether d passed before ctx ended.
+// sleep reports whether d passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,5 +1,5 @@
--- line_leave.lua: take a task out of a line: it runs, or is gone. A task that came long after it
--- was called makes the line late for a while.
+-- line_leave.lua: take a task out of a line, because the task runs or is gone. If the task left
+-- long after it was called, the line is late for a while.
 -- KEYS: the line · the call
 -- ARGV: task · after how many µs it is late · for how many µs the line is late then
 -- returns: how many tasks are left in the line

@@ -1,4 +1,4 @@
--- tick_claim.lua: claim the next slot of a schedule's entry, or note that it was enqueued.
+-- tick_claim.lua: claim the next slot of a schedule's entry, or record that the slot was enqueued.
 -- KEYS: the hash of the schedule: for each entry the last slot, in Unix seconds, and "?" behind it
 --       while it is claimed and perhaps not enqueued
 -- ARGV: entry · what its value must be, "" for none · its new value · time to live of the hash, ms
