@@ -285,6 +285,8 @@ func (m *middleware) handle(ctx context.Context, waited time.Duration, out respo
 // result says whether the handler has succeeded.
 func (m *middleware) result(out response, r *http.Request, stalled bool) error {
 	switch {
+	case stalled && !begun(out): // in Gin, the status of an unwritten reply is 200 already
+		return ErrStalled
 	case m.succeeded(r, out):
 		return nil
 	case stalled:

@@ -1,0 +1,111 @@
+package attack_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// Over HTTP/2 many requests share a connection: a stalled one must end without the others.
+
+// http2 serves h over HTTP/2. The server closes after the responses of the test.
+func http2(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// request sends a request over HTTP/2, and returns its response once the header is there.
+func request(t *testing.T, server *httptest.Server, path string, body io.Reader, header ...string) *http.Response {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	res, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = res.Body.Close() })
+	if res.ProtoMajor != 2 {
+		t.Fatalf("the response came over %s", res.Proto)
+	}
+	return res
+}
+
+func TestAStalledUploadOverHTTP2LosesItsHold(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	ends, entered := make(chan error, 200), make(chan struct{}, 200)
+	h := func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			ends <- errors.Join(err, context.Cause(r.Context()))
+			return // without a reply: the guard answers
+		}
+		_, _ = io.WriteString(w, "paid")
+	}
+	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStreamedBody(), httplock.WithStallTimeout(200*time.Millisecond)) {
+		t.Run(name, func(t *testing.T) {
+			server := http2(t, front)
+			body, feed := io.Pipe()
+			t.Cleanup(func() { _ = feed.Close() })
+			go func() { _, _ = io.WriteString(feed, "{") }() // and then nothing
+			replied := make(chan *http.Response, 1)
+			go func() { replied <- request(t, server, "/orders/1", body) }()
+			<-entered
+			hundred(t, server)
+			if err := <-ends; !errors.Is(err, httplock.ErrStalled) {
+				t.Errorf("the upload ended with %v", err)
+			}
+			res := <-replied
+			if text, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusRequestTimeout {
+				t.Errorf("%d %s, want 408", res.StatusCode, text)
+			}
+			for len(entered) > 0 {
+				<-entered
+			}
+		})
+	}
+}
+
+func TestAClientThatDoesNotReadOverHTTP2LosesItsHold(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	ends := make(chan error, 1)
+	h := func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Large") == "" {
+			_, _ = io.WriteString(w, "paid")
+			return
+		}
+		var err error
+		for i := 0; err == nil && i < 1000; i++ {
+			_, err = w.Write(make([]byte, 1<<20))
+		}
+		ends <- errors.Join(err, context.Cause(r.Context()))
+	}
+	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStallTimeout(200*time.Millisecond)) {
+		t.Run(name, func(t *testing.T) {
+			server := http2(t, front)
+			request(t, server, "/orders/1", strings.NewReader("{}"), "X-Large", "1") // its header is here: the lock is held
+			hundred(t, server)
+			if err := <-ends; !errors.Is(err, httplock.ErrStalled) {
+				t.Errorf("the response ended with %v", err)
+			}
+		})
+	}
+}
