@@ -12,11 +12,10 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// Answers keeps the answers to requests in the database of the work: an idempotency.Transactor. The
-// answer and the work are committed in one transaction, so a request that was answered was done,
-// and one that was done was answered, also when a process dies at the worst moment or the lock
-// server loses everything. The work finds its transaction with [TxFromContext]. Make one with
-// [NewAnswers].
+// Answers is an idempotency.Transactor that keeps the answers to requests in the database of the
+// work. The answer and the work are committed in one transaction. So an answer is stored exactly if
+// the work was done, even if a process dies at the worst moment or the lock server loses its data.
+// The work gets its transaction from [TxFromContext]. [NewAnswers] returns Answers.
 type Answers struct {
 	db   Beginner
 	call *call
@@ -37,14 +36,14 @@ func NewAnswers(db Beginner, opts ...Option) (*Answers, error) {
 
 type answersKey struct{}
 
-// inTransact is what a context of Transact's work carries.
+// inTransact is what the context of Transact's work carries.
 type inTransact struct {
 	of *Answers
 	tx *Tx
 }
 
-// Transact runs work in a transaction that claims every lease of ctx, as [Within] does, and once.
-// When ctx has no lease, nothing is claimed.
+// Transact runs work once, in a transaction that claims every lease of ctx, as [Within] does. If
+// ctx has no lease, nothing is claimed.
 func (a *Answers) Transact(ctx context.Context, work func(ctx context.Context) error) error {
 	var failed error
 	fn := func(ctx context.Context, tx *Tx) error {
@@ -96,7 +95,7 @@ func (a *Answers) Load(ctx context.Context, key string) (rec idempotency.Record,
 	return rec, found, err
 }
 
-// Begin writes a Record with State InProgress, where that may be.
+// Begin writes a Record with State InProgress, unless an earlier Record prevents that.
 func (a *Answers) Begin(
 	ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration,
 ) (earlier idempotency.Record, found, began bool, err error) {
@@ -114,8 +113,8 @@ func (a *Answers) Begin(
 	return earlier, found, began, err
 }
 
-// Save replaces the Record that Begin has written by rec: in the transaction of the work, if ctx is
-// that of work.
+// Save replaces the Record that Begin has written by rec. If ctx is the context of work, Save uses
+// the transaction of work.
 func (a *Answers) Save(ctx context.Context, key string, rec idempotency.Record, lifetime time.Duration) error {
 	if in, ok := ctx.Value(answersKey{}).(inTransact); ok && in.of == a {
 		if err := checkAnswerKey(key); err != nil {
@@ -134,7 +133,7 @@ func (a *Answers) save(ctx context.Context, q querier, key string, rec idempoten
 		return err
 	case !found, same && earlier.State == idempotency.InProgress:
 		return a.write(ctx, q, key, rec, lifetime, found)
-	case same: // an earlier execution of this call has saved it
+	case same: // an earlier execution of this call has saved rec
 		return nil
 	}
 	return fmt.Errorf("sqllock: save the answer to %q: %w", key, idempotency.ErrOvertaken)
@@ -161,7 +160,7 @@ func (a *Answers) Purge(ctx context.Context) (removed int64, err error) {
 	return removed, err
 }
 
-// checkAnswerKey refuses keys that are too long for an index. They may be any bytes.
+// checkAnswerKey refuses keys that are too long for an index. A key may contain any bytes.
 func checkAnswerKey(key string) error {
 	if len(key) > maxKey {
 		return fmt.Errorf("%w: sqllock writes the key into an indexed column: it has %d bytes, and at most %d are allowed",
@@ -176,7 +175,8 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// apart runs a transaction of its own, again when it has collided with another one.
+// apart runs work in a separate transaction. It repeats a transaction that has collided with
+// another one.
 func (a *Answers) apart(ctx context.Context, key string, work func(q querier) error) error {
 	if err := checkAnswerKey(key); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (a *Answers) apart(ctx context.Context, key string, work func(q querier) er
 	return err
 }
 
-// load reads the Record of key. One that has expired is none.
+// load reads the Record of key. An expired Record counts as missing.
 func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec idempotency.Record, found bool, err error) {
 	var fence, state, expires int64
 	var fingerprint, response []byte
@@ -217,7 +217,7 @@ func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec i
 	return rec, err == nil, err
 }
 
-// write writes the Record of key, which is locked if it is there.
+// write writes the Record of key. found means that the Record exists and is locked.
 func (a *Answers) write(
 	ctx context.Context, q querier, key string, rec idempotency.Record, lifetime time.Duration, found bool,
 ) error {
@@ -228,7 +228,7 @@ func (a *Answers) write(
 			return err
 		}
 	}
-	if !found { // there may be one that has expired
+	if !found { // an expired Record may exist
 		if _, err := q.ExecContext(ctx, a.call.stmts["answer_remove"], []byte(key), time.Now().UnixMilli()); err != nil {
 			return err
 		}

@@ -19,21 +19,21 @@ type attempt struct {
 	*call
 	leases  []*locker.Lease
 	id      string // of the operation in the ledger
-	lent    any    // what the function works with
+	lent    any    // what the function gets from Begin
 	tx      Transaction
-	spoilt  func() error // reports an error that has ended the transaction; nil: nobody watches
-	around  *attempt     // whose function began this one; nil: none
+	spoilt  func() error // returns the error that has ended the transaction; may be nil
+	around  *attempt     // the attempt whose function began this one; nil: none
 	idle    idleness
-	before  int64 // what written returned when the transaction began; see there
+	before  int64 // what written returned when the transaction began
 	session bool  // settings of MySQL's session are changed
 
-	borrowed bool // somebody else began the transaction, and ends it
+	borrowed bool // InTx: other code began the transaction, and ends it
 }
 
 type attemptKey struct{}
 
-// nested refuses to claim what a transaction around this one has claimed: it would wait for that
-// one, which waits for us.
+// nested refuses to claim a resource that an outer transaction has claimed: this transaction would
+// wait for the outer one, and the outer one waits for this one.
 func (a *attempt) nested() error {
 	for out := a.around; out != nil; out = out.around {
 		if out.reads || a.reads || out.strategy == VerifyLast || !a.sameTables(out.call) {
@@ -52,8 +52,8 @@ func (a *attempt) nested() error {
 	return nil
 }
 
-// sameTables reports whether two calls may claim in the same tables. Only two pools are known to be
-// two databases; a connection may be of any pool.
+// sameTables reports whether two calls may claim in the same tables. Only different pools are known
+// to be different databases. A single connection may belong to any pool.
 func (c *call) sameTables(other *call) bool {
 	if c.dialect != other.dialect || c.prefix != other.prefix {
 		return false
@@ -61,10 +61,11 @@ func (c *call) sameTables(other *call) bool {
 	return c.pool == nil || other.pool == nil || c.pool == other.pool
 }
 
-// maxOwner is what the column holds.
+// maxOwner is the length of the owner column.
 const maxOwner = 64
 
-// process names this process as the owner of claims. It also helps people who look at the table.
+// process names this process as the owner of claims. The name also helps operators who read the
+// table.
 var process = sync.OnceValue(func() string {
 	host, _ := os.Hostname()
 	name := fmt.Sprintf("%d-%s", os.Getpid(), rand.Text()[:12])
@@ -72,18 +73,19 @@ var process = sync.OnceValue(func() string {
 	return host[:min(len(host), maxOwner-len(name)-1)] + "-" + name
 })
 
-// newID returns the name of an operation: the time in microseconds, so that the oldest are found by
-// the primary key, and 60 random bits.
+// newID returns the name of an operation: the time in microseconds, so that the primary key finds
+// the oldest operations, and 60 random bits.
 func newID() string { return idAt(time.Now()) + rand.Text()[:12] }
 
 func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 
-// try makes one attempt. again means: nothing was committed, and another attempt may succeed.
+// try makes one attempt. again means that nothing was committed, and that another attempt may
+// succeed.
 //
 //	bound   ends with the caller's context or with a lease: fn and the statements run under it
 //	ends    ends with bound, but only until COMMIT is sent: the transaction runs under it
 //
-// The answer to a COMMIT that was sent is awaited. Giving up would only mean not to know.
+// Once COMMIT was sent, try waits for its answer. Giving up would leave the outcome unknown.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a := &attempt{call: c, leases: leases, id: newID()}
 	a.around, _ = ctx.Value(attemptKey{}).(*attempt)
@@ -123,13 +125,13 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 		return a.failed(err)
 	}
 	if err := a.leave(bound); err != nil {
-		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended it: nobody else did
+		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended the transaction
 			return a.inquire(bound, err)
 		}
 		again, failure := a.failed(err)
 		return again, a.because(bound, failure)
 	}
-	if !detach() { // bound ended: with the lease, or with the caller
+	if !detach() { // bound has ended, with the lease or with the caller's context
 		return false, context.Cause(bound)
 	}
 	if rest := left(leases); rest < margin && !c.reads {
@@ -152,9 +154,8 @@ func (a *attempt) work(ctx context.Context) error {
 	return nil
 }
 
-// failed judges an error of fn, or one that came after fn. A transaction that the server may have
-// ended for idleness is not done again: fn would be idle for as long, and fn may have called other
-// services.
+// failed handles an error of fn, or an error after fn. A transaction that the server may have ended
+// for idleness is not retried: fn would be idle again, and fn may have called other services.
 func (a *attempt) failed(err error) (again bool, _ error) {
 	if idle := a.idle.judge(err); idle != nil {
 		return false, idle
@@ -178,8 +179,8 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 	}
 }
 
-// because adds to the error of one of our own statements: what to do, or why ctx has ended where
-// the error only says that it has.
+// because explains the error of a statement of this package. For a missing table, it adds what to
+// do. If the error only shows that ctx has ended, because returns the cause.
 func (a *attempt) because(ctx context.Context, err error) error {
 	if a.dialect.missing(err) {
 		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)
@@ -191,9 +192,9 @@ func (a *attempt) because(ctx context.Context, err error) error {
 	return err
 }
 
-// rollback rolls back, also when ctx has ended, and waits for it within a bound: not every driver
-// gives up by itself, and the lock is held as long. The error does not matter: the reason for the
-// rollback does, and a server that gets no ROLLBACK rolls back when the connection ends.
+// rollback rolls back, even if ctx has ended, and waits for a bounded time. The bound is needed
+// because some drivers wait without end, and the lock is held meanwhile. An error of the rollback
+// is ignored: a server that gets no ROLLBACK rolls back when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()
@@ -208,7 +209,7 @@ func (a *attempt) rollback(ctx context.Context) {
 	}
 }
 
-// undo rolls back, and puts the settings of MySQL's session back.
+// undo rolls back, and restores the settings of MySQL's session.
 func (a *attempt) undo(ctx context.Context) {
 	if s, ok := a.tx.(*standard); a.session && (!ok || s.conn == nil) {
 		a.session = false
@@ -219,7 +220,7 @@ func (a *attempt) undo(ctx context.Context) {
 	_ = a.tx.Rollback(ctx)
 }
 
-// fail adds resource and fence to a reason.
+// fail returns an Error with the resource and the fence of l.
 func (a *attempt) fail(l *locker.Lease, why error, seen uint64) *Error {
 	return &Error{Resource: l.Key(), Fence: l.Fence(), Seen: seen, Err: why}
 }

@@ -7,17 +7,17 @@ import (
 	"sync"
 )
 
-// step is a statement of ours, by the name of its file.
+// step is a statement of this package, named after its file.
 type step struct {
 	name string
 	args []any
 }
 
-// withoutBlocks has the pools whose servers have refused a block: those of MySQL.
+// withoutBlocks has the pools whose servers do not support blocks, as MySQL's do not.
 var withoutBlocks sync.Map
 
-// play runs steps, the last of which may be a query with one row. MariaDB takes them all in one
-// statement, as a block, and MySQL one after the other.
+// play runs steps, the last of which may be a query with one row. MariaDB gets all steps in one
+// statement, as a block. MySQL gets them one after the other.
 func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 	if _, ok := withoutBlocks.Load(a.pool); !ok {
 		lines := []string{"BEGIN NOT ATOMIC"}
@@ -52,8 +52,9 @@ func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 	return a.tx.Row(ctx, query, nil, dest...)
 }
 
-// text is a step as one statement without parameters, which are a round trip more on MySQL. Strings
-// are written in hexadecimal: no setting of the connection changes what that means.
+// text returns a step as one statement without parameters, because parameters cost another round
+// trip on MySQL. Strings are written in hexadecimal, whose meaning no setting of the connection
+// changes.
 func (a *attempt) text(s step) string {
 	var b strings.Builder
 	rest := a.stmts[s.name]
@@ -71,7 +72,7 @@ func (a *attempt) text(s step) string {
 	return b.String()
 }
 
-// changed notes whether the settings of MySQL's session are changed.
+// changed records whether the settings of MySQL's session are changed.
 func (a *attempt) changed(session bool) {
 	a.session = session
 	if s, ok := a.tx.(*standard); ok {

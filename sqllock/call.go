@@ -24,7 +24,8 @@ type call struct {
 	reads  bool // the transaction only reads: fences are compared and not claimed
 }
 
-// begin opens a transaction. It returns what the function is given, and what this package uses.
+// begin opens a transaction. It returns the transaction twice: for the function, and for this
+// package.
 type begin func(ctx context.Context, opts *sql.TxOptions) (lent any, tx Transaction, err error)
 
 // newCall checks terms and options.
@@ -101,7 +102,7 @@ func withDB(db Beginner, terms []term, opts []Option) (*call, error) {
 // pool is *sql.DB, and types that embed it.
 type pool interface{ Stats() sql.DBStats }
 
-// poolOf returns v if it is a pool that can be told from another one, else nil.
+// poolOf returns v if v is a pool that can be compared with other pools, else nil.
 func poolOf(v any) pool {
 	p, ok := v.(pool)
 	if !ok || !reflect.TypeOf(v).Comparable() {
@@ -118,8 +119,8 @@ func isNil(v any) bool {
 	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// isolate refuses an isolation that fences cannot make up for, and gives readers the one they need.
-// SQLite has only one.
+// isolate refuses isolation levels at which fences do not protect, and sets the level that readers
+// need. SQLite has only one level.
 func (c *call) isolate() error {
 	if c.reads && c.tx == nil {
 		c.tx = &sql.TxOptions{ReadOnly: true}
@@ -139,10 +140,10 @@ func (c *call) isolate() error {
 	return nil
 }
 
-// maxKey is what the columns hold, and every database's index.
+// maxKey is the longest key that the columns and every database's index can hold.
 const maxKey = 512
 
-// checkKey refuses keys that a database's text cannot hold.
+// checkKey refuses keys that a database's text column cannot hold.
 func checkKey(key string) error {
 	if len(key) > maxKey {
 		return fmt.Errorf("%w: sqllock writes the key into an indexed column: it has %d bytes, and at most %d are allowed",

@@ -6,8 +6,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// enter does what comes first in the transaction: it claims or compares the fences, writes the
-// operation into the ledger, and marks the transaction for proof.
+// enter runs the first statements of the transaction. They claim or compare the fences, write the
+// operation into the ledger, and mark the transaction for the proof.
 func (a *attempt) enter(ctx context.Context) error {
 	defer a.idle.touch()
 	switch a.dialect {
@@ -20,8 +20,8 @@ func (a *attempt) enter(ctx context.Context) error {
 	}
 }
 
-// split returns the leases that are claimed, and those whose resources are only locked against
-// claims: the Shared ones beside Exclusive ones.
+// split returns the leases that are claimed, and the Shared leases, whose resources are only locked
+// against claims.
 func (a *attempt) split() (claims, shares []*locker.Lease) {
 	for _, l := range a.leases {
 		if l.Mode() == locker.Shared {
@@ -33,8 +33,8 @@ func (a *attempt) split() (claims, shares []*locker.Lease) {
 	return claims, shares
 }
 
-// noting is the step that writes the operation into the ledger: one row for the transaction, under
-// its first resource.
+// noting returns the step that writes the operation into the ledger. The transaction has one row
+// there, under its first resource.
 func (a *attempt) noting() step {
 	return step{"note", []any{a.id, a.leases[0].Key(), int64(a.leases[0].Fence())}}
 }
@@ -53,7 +53,7 @@ func (a *attempt) claimAhead(ctx context.Context) (again bool, err error) {
 		ahead.rollback(ctx)
 		return a.dialect.passing(err) || a.dialect.lockTimeout(err), err
 	}
-	// When COMMIT gets no answer, it is done again: the same owner may claim twice.
+	// If COMMIT gets no answer, the claim is repeated: the same owner may claim twice.
 	if err := ahead.sendCommit(ctx, end); err != nil {
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
@@ -79,7 +79,7 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	}
 }
 
-// standing refuses the leases unless so many claims stand as are wanted.
+// standing refuses the leases if fewer claims stand than are wanted.
 func (a *attempt) standing(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
 		return a.refuse(ctx)

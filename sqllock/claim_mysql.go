@@ -7,8 +7,8 @@ import (
 )
 
 // enterMySQL claims all rows before it reads any of them. InnoDB takes its snapshot with the first
-// plain SELECT. The snapshot must have what earlier holders have committed, also those for whom the
-// claims have waited.
+// plain SELECT. The snapshot must contain everything that earlier holders have committed, including
+// holders for which the claims have waited.
 func (a *attempt) enterMySQL(ctx context.Context) error {
 	claims, shares := a.split()
 	var steps []step
@@ -40,7 +40,8 @@ func (a *attempt) claimOnlyMySQL(ctx context.Context) error {
 	return a.playCounted(ctx, append(a.sessionStep(), a.claiming(a.leases)...), len(a.leases))
 }
 
-// sessionStep changes the settings of the session, unless the transaction is somebody else's.
+// sessionStep returns the step that changes the session's settings. A transaction of InTx keeps its
+// settings.
 func (a *attempt) sessionStep() []step {
 	a.changed(!a.borrowed)
 	if a.borrowed {
@@ -49,14 +50,15 @@ func (a *attempt) sessionStep() []step {
 	return []step{{"session", []any{a.idle.seconds()}}}
 }
 
-// playCounted plays steps that count the claims that stand, and marks the transaction for proof.
+// playCounted plays steps that count the claims that stand, and marks the transaction for the
+// proof.
 func (a *attempt) playCounted(ctx context.Context, steps []step, want int) error {
 	n := 0
 	err := a.play(ctx, append(steps, step{name: "open"}, step{name: "counted"}), &n)
 	return a.standing(ctx, n, want, err)
 }
 
-// claiming are the steps that claim resources, and count the claims that stand.
+// claiming returns the steps that claim resources and count the claims that stand.
 func (a *attempt) claiming(leases []*locker.Lease) (steps []step) {
 	for _, l := range leases {
 		key, fence := l.Key(), int64(l.Fence())

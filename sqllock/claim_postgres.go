@@ -54,7 +54,7 @@ func (a *attempt) claimPostgres(
 	return n, err
 }
 
-// asJSON returns leases as one parameter, which every driver of PostgreSQL can send.
+// asJSON returns leases as one JSON parameter, which every PostgreSQL driver can send.
 func asJSON(leases []*locker.Lease) string {
 	type lease struct {
 		Resource string `json:"resource"`

@@ -19,7 +19,7 @@ const (
 	Postgres Dialect = iota + 1
 	// MySQL is MySQL and MariaDB, with InnoDB.
 	MySQL
-	// SQLite is SQLite from 3.35 on.
+	// SQLite is SQLite 3.35 or newer.
 	SQLite
 )
 
@@ -49,7 +49,7 @@ var drivers = []struct {
 	{"github.com/ncruces/go-sqlite3", SQLite},
 }
 
-// detect finds the dialect of db by the driver behind it.
+// detect finds the dialect of db by its driver.
 func detect(db Beginner) (Dialect, error) {
 	var found any = db
 	switch db := db.(type) {
@@ -70,7 +70,7 @@ func detect(db Beginner) (Dialect, error) {
 	return 0, fmt.Errorf("%w: sqllock cannot find out which database %T belongs to; name it with WithDialect", locker.ErrUnsupported, found)
 }
 
-// driverOf returns the dialect of the driver that a type belongs to, 0 for other types.
+// driverOf returns the dialect of the driver whose package declares t, or 0.
 func driverOf(t reflect.Type) Dialect {
 	for _, d := range drivers {
 		if strings.HasPrefix(t.PkgPath(), d.path) {
@@ -86,10 +86,10 @@ var files embed.FS
 // statements are a dialect's files by name, without the comments at their beginning.
 type statements map[string]string
 
-// prepared has the statements that were used so far, of each dialect and prefix.
+// prepared caches the statements of each dialect and prefix.
 var prepared sync.Map
 
-// statements returns what is in sql/DIALECT, with the table names that the program wants.
+// statements returns the statements in sql/DIALECT, with the program's table prefix.
 func (d Dialect) statements(prefix string) statements {
 	type wanted struct {
 		dialect Dialect

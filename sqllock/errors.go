@@ -6,29 +6,30 @@ import (
 	"strings"
 )
 
-// Sentinels for [errors.Is]. They arrive inside an [*Error], but for ErrIdle.
+// Sentinels for [errors.Is]. All but ErrIdle are wrapped in an [*Error].
 var (
-	// ErrStaleFence: a newer holder has claimed the resource, so this one came too late. Nothing
+	// ErrStaleFence: a newer holder has claimed the resource, so this holder is too late. Nothing
 	// was changed.
 	ErrStaleFence = errors.New("a newer holder has claimed the resource")
-	// ErrFenceRegressed: the database has a larger fence than the one that was just granted, so the
-	// lock server has lost data. Nothing was changed. [Repair] makes the next fence large enough.
+	// ErrFenceRegressed: the database has a larger fence than the lease that was just granted, so
+	// the lock server has lost data. Nothing was changed. [Repair] makes the next fence large
+	// enough.
 	ErrFenceRegressed = errors.New("the lock server grants fences that are older than the database's: it has lost data; call sqllock.Repair")
-	// ErrCommitUnknown: COMMIT got no answer, and the ledger gave none either. Ask [Resolve] with
-	// Error.Op before you do the work again.
+	// ErrCommitUnknown: COMMIT got no answer, and the ledger could not be read. Call [Resolve] with
+	// Error.Op before you repeat the work.
 	ErrCommitUnknown = errors.New("it is unknown whether the transaction was committed; ask sqllock.Resolve")
 	// ErrTooLate: the work took so long, or renewals failed for so long, that too little of the
 	// lease was left to commit. Nothing was changed.
 	ErrTooLate = errors.New("too little of the lease is left to commit")
 	// ErrEnded: the function has ended the transaction, by COMMIT or ROLLBACK in the text of a
-	// statement, by DDL on MySQL, or because it went on after an error that ends transactions. What
-	// the function did before a COMMIT of its own is committed: ask [Resolve] with Error.Op. What
-	// it did afterwards had no claim; on MySQL that was rolled back.
+	// statement, by DDL on MySQL, or because it continued after an error that ends transactions.
+	// Statements before the function's own COMMIT are committed: call [Resolve] with Error.Op.
+	// Later statements ran without a claim; on MySQL they were rolled back.
 	ErrEnded = errors.New("the function has ended the transaction before Do could commit it; " +
 		"leave COMMIT and ROLLBACK to Do, and return errors of statements")
 	// ErrIdle: the server has ended the transaction because it was idle for longer than its limit.
-	// Nothing was changed. It is not done again, because the function may have called other
-	// services meanwhile.
+	// Nothing was changed. The transaction is not retried, because the function may have called
+	// other services.
 	ErrIdle = errors.New("sqllock: the server has ended the transaction, which was idle for too long; " +
 		"give a longer WithIdleLimit, or do slow work before the transaction")
 )
@@ -45,12 +46,12 @@ var kinds = []struct {
 	{ErrEnded, "ended"},
 }
 
-// An Error says what became of the claim of a resource. Its reason is one of the sentinels, or
-// locker.ErrDone.
+// An Error is why the claim of a resource failed, or why its outcome is unknown. Its reason is one
+// of the sentinels, or locker.ErrDone.
 type Error struct {
 	// Resource is the Rule's Key.
 	Resource string
-	// Fence is the lease's.
+	// Fence is the lease's fence.
 	Fence uint64
 	// Seen is the fence in the database, with ErrStaleFence and ErrFenceRegressed, 0 otherwise.
 	Seen uint64
@@ -78,7 +79,7 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrorType is the error in one word, for traces.
+// ErrorType returns the kind of the error in one word, for traces.
 func (e *Error) ErrorType() string {
 	for _, k := range kinds {
 		if errors.Is(e.Err, k.is) {
@@ -88,9 +89,9 @@ func (e *Error) ErrorType() string {
 	return "_OTHER"
 }
 
-// A RetriesError is the error of the last of several attempts, each of which the database has
-// refused for a passing reason: [WithRetries] allows no more attempts, or the lease is too short
-// for another one. Nothing was changed.
+// A RetriesError wraps the error of the last of several attempts. The database has refused each
+// attempt for a temporary reason. [WithRetries] allows no more attempts, or the lease is too short
+// for another attempt. Nothing was changed.
 type RetriesError struct {
 	// Attempts is how many attempts were made, the first one included.
 	Attempts int

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// state returns the SQLSTATE of a server's error, "" for any other: PostgreSQL's drivers have the
-// method.
+// state returns the SQLSTATE of a server's error, or "" for other errors. Errors of PostgreSQL's
+// drivers have a method SQLState.
 func state(err error) string {
 	if e, ok := errtype.As[interface {
 		error
@@ -23,10 +23,10 @@ func state(err error) string {
 	return ""
 }
 
-// number returns the number of a server's error, 0 for any other. The errors of MySQL's drivers
-// have a field Number, those of SQLite's a method or a field Code. They are found by reflection, as
-// this package imports no driver, and only in types of drivers: errors of other packages have codes
-// too.
+// number returns the number of a server's error, or 0 for other errors. Errors of MySQL's drivers
+// have a field Number. Errors of SQLite's drivers have a method or a field Code. number uses
+// reflection, because this package imports no driver. It reads only types of drivers, because
+// errors of other packages have codes too.
 func (d Dialect) number(err error) int {
 	found := 0
 	walk(err, func(e error) bool {
@@ -90,7 +90,8 @@ func walk(err error, see func(error) bool) bool {
 	return false
 }
 
-// code names a server's error for a trace: its SQLSTATE, or its number; "" when it is none.
+// code returns the SQLSTATE or the number of a server's error, for traces. It is "" for other
+// errors.
 func (d Dialect) code(err error) string {
 	if d == Postgres {
 		return state(err)
@@ -122,9 +123,8 @@ const (
 	sqliteConstraint = 19
 )
 
-// passing reports whether an error is the database's way to say "not now, do it all again": the
-// transaction collided with another one, or its server went down. Nothing of it is left after a
-// ROLLBACK.
+// passing reports whether a retry of the transaction may succeed: the transaction collided with
+// another one, or its server went down. After a ROLLBACK, nothing of the transaction is left.
 func (d Dialect) passing(err error) bool {
 	if gone(err) { // before COMMIT: the transaction ended with its connection
 		return true
@@ -140,14 +140,14 @@ func (d Dialect) passing(err error) bool {
 	}
 }
 
-// lockTimeout reports whether a statement of ours has waited for a row for longer than the role's
-// or the database's lock_timeout. In the function it may be what NOWAIT answers, and is the
-// function's.
+// lockTimeout reports whether a statement of this package has waited for a row for longer than the
+// lock_timeout of the role or the database. In fn, the same error may come from NOWAIT; then fn
+// handles it.
 func (d Dialect) lockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
 
-// ended reports whether a statement's error has ended the transaction silently. What follows would
-// be committed by itself, one statement at a time and without a claim, so nothing may follow.
-// PostgreSQL refuses that by itself.
+// ended reports whether a statement's error has ended the transaction silently. Later statements
+// would be committed one at a time and without a claim, so a Tx refuses them. PostgreSQL refuses
+// them itself.
 func (d Dialect) ended(err error) bool {
 	n := d.number(err)
 	switch d {
@@ -161,7 +161,7 @@ func (d Dialect) ended(err error) bool {
 	}
 }
 
-// duplicate reports whether a statement failed because a row with the same key is there.
+// duplicate reports whether a statement failed because a row with the same key exists.
 func (d Dialect) duplicate(err error) bool {
 	switch d {
 	case Postgres:
@@ -185,8 +185,8 @@ func (d Dialect) failsProof(err error) bool {
 	}
 }
 
-// missing reports whether a statement failed because its table is not there. SQLite has no code of
-// its own for that.
+// missing reports whether a statement failed because its table does not exist. SQLite has no
+// separate code for that.
 func (d Dialect) missing(err error) bool {
 	switch d {
 	case Postgres:
@@ -198,8 +198,9 @@ func (d Dialect) missing(err error) bool {
 	}
 }
 
-// refused reports whether the error of a COMMIT proves that nothing was committed. Errors that a
-// server gives while it shuts down, or that a driver makes up when no answer comes, prove nothing.
+// refused reports whether the error of a COMMIT proves that nothing was committed. Errors of a
+// server that is shutting down prove nothing. Errors that a driver makes when no answer comes prove
+// nothing either.
 func (d Dialect) refused(err error) bool {
 	s := state(err)
 	if d.passing(err) && !gone(err) && !strings.HasPrefix(s, "57") {

@@ -12,21 +12,21 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// idleness is how long a transaction may be idle until the server ends it, and since when it may
-// have been. The server has to end the transaction of a holder that is paused, as the holder
-// cannot. The limit is what is left of the lease when the transaction begins. While the lease is
-// renewed, pings begin that time anew.
+// idleness is how long a transaction may be idle until the server ends it, and since when it may be
+// idle. A paused holder cannot end its transaction, so the server must. The limit is the time that
+// is left of the lease when the transaction begins. While the lease is renewed, pings restart that
+// time.
 type idleness struct {
 	limit  time.Duration
-	given  bool // by WithIdleLimit: then nothing is pinged
+	given  bool // by WithIdleLimit: then there are no pings
 	server bool // the server ends idle transactions
 
 	mu    sync.Mutex
-	since time.Time // of the last statement that is known
-	over  bool      // it was idle for longer than the limit once
+	since time.Time // time of the last known statement
+	over  bool      // the transaction was idle for longer than the limit
 }
 
-// shortestIdle is the shortest limit that is asked for.
+// shortestIdle is the shortest limit.
 const shortestIdle = time.Millisecond
 
 func (i *idleness) begin(a *attempt) {
@@ -34,13 +34,13 @@ func (i *idleness) begin(a *attempt) {
 	if !i.given {
 		i.limit = max(left(a.leases), shortestIdle)
 	}
-	if a.dialect == MySQL { // it counts in seconds
+	if a.dialect == MySQL { // MySQL counts in seconds
 		i.limit = max(time.Second, (i.limit + time.Second - 1).Truncate(time.Second))
 	}
 	i.touch()
 }
 
-// touch notes a statement.
+// touch records a statement.
 func (i *idleness) touch() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -48,7 +48,7 @@ func (i *idleness) touch() {
 	i.since = time.Now()
 }
 
-// isOver reports whether the server may have lost patience; i.mu is held.
+// isOver reports whether the server may have ended the transaction. i.mu is held.
 func (i *idleness) isOver() bool {
 	return i.over || !i.since.IsZero() && time.Since(i.since) >= i.limit-idleRounding
 }
@@ -59,19 +59,20 @@ func (i *idleness) wasOver() bool {
 	return i.isOver()
 }
 
-// millis is the limit as PostgreSQL's setting takes it.
+// millis returns the limit in the unit of PostgreSQL's setting.
 func (i *idleness) millis() int64 {
 	return int64(min((i.limit+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 }
 
-// seconds is the limit as MySQL's setting takes it.
+// seconds returns the limit in the unit of MySQL's setting.
 func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 
-// idleRounding is by how much a server may come early.
+// idleRounding is how much earlier than the limit a server may end a transaction.
 const idleRounding = 50 * time.Millisecond
 
 // judge returns an error with ErrIdle if err may be the consequence of idleness, else nil.
-// PostgreSQL says so. Elsewhere the connection is gone, and the time tells.
+// PostgreSQL returns a special SQLSTATE. Other servers close the connection; then judge compares
+// the times.
 func (i *idleness) judge(err error) error {
 	if state(err) != "25P03" && (!i.server || !gone(err) || !i.wasOver()) {
 		return nil
@@ -79,7 +80,7 @@ func (i *idleness) judge(err error) error {
 	return fmt.Errorf("%w (limit: %v): %w", ErrIdle, i.limit.Round(time.Millisecond), err)
 }
 
-// gone reports whether err says that the connection is gone.
+// gone reports whether err means that the connection is gone.
 func gone(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
 		return true
@@ -92,12 +93,12 @@ func gone(err error) bool {
 	return found
 }
 
-// pingsPerLimit is how often the deadline of the lease is looked at, in one idle limit.
+// pingsPerLimit is how often the lease's deadline is checked within one idle limit.
 const pingsPerLimit = 5
 
-// keepAlive pings until it is stopped: as soon as it sees that the lease was renewed. A lease that
-// is not renewed is not followed, so the limit of a holder that is paused, or cut off from the lock
-// server, ends with its lease.
+// keepAlive pings the server whenever the lease was renewed, until stop is called. Without renewals
+// there are no pings. So the limit of a holder that is paused, or cut off from the lock server,
+// ends with its lease.
 func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	p, ok := a.tx.(pinger)
 	if !ok || a.idle.given || !a.idle.server {
@@ -128,15 +129,15 @@ func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	}
 }
 
-// ping pings, with a bound of its own. Some drivers close a connection when the context of a call
-// ends, so ctx does not end the ping.
+// ping pings, with its own time-out. ctx does not end the ping, because some drivers close a
+// connection when the context of a call ends.
 func ping(ctx context.Context, p pinger) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
 	defer cancel()
 	return p.Ping(ctx)
 }
 
-// deadline is when the first of the leases ends unless it is renewed.
+// deadline returns when the first of the leases ends without a renewal.
 func deadline(leases []*locker.Lease) time.Time {
 	first := leases[0].Expires()
 	for _, l := range leases[1:] {

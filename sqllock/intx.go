@@ -10,15 +10,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// InTx claims every lease of ctx in a transaction that somebody else began and will end, such as a
-// framework that manages transactions. d is the database's kind. The rest is the caller's part:
+// InTx claims every lease of ctx in a transaction that other code began and will end, such as a
+// framework that manages transactions. d is the database's kind. The caller must do the rest:
 //
 //   - Call InTx before the transaction reads anything. On MySQL, and on PostgreSQL at READ
-//     COMMITTED, what was read before may be older than what earlier holders have committed.
-//   - Call [Claim.Verify] just before COMMIT. It notices a lease that has ended, and a transaction
-//     that is not the one that has claimed.
-//   - When COMMIT gets no answer, ask [Resolve] about [Claim.Op].
-//   - Nothing is done again. Roll back when InTx returns an error.
+//     COMMITTED, earlier reads may miss what earlier holders have committed.
+//   - Call [Claim.Verify] just before COMMIT. Verify detects a lease that has ended, and a
+//     transaction other than the one that has claimed.
+//   - If COMMIT gets no answer, call [Resolve] with [Claim.Op].
+//   - InTx does not retry. Roll back when InTx returns an error.
 //
 // The fences are checked as [ClaimFirst] does. The transaction may be idle for as long as the
 // server allows, unless [WithIdleLimit] is given on PostgreSQL. Errors are those of [Within] and,
@@ -70,9 +70,9 @@ func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*
 	return &Claim{a}, nil
 }
 
-// Verify makes sure that the leases are held, that enough of them is left to commit, and that the
-// transaction is open and the one that has claimed. It is for transactions of [InTx]: Do and its
-// siblings verify by themselves.
+// Verify returns an error unless the leases are held with enough time left to commit, and the
+// transaction is open and has claimed. Verify is for transactions of [InTx]: Do and its siblings
+// verify by themselves.
 func (c *Claim) Verify(ctx context.Context) error {
 	a := c.attempt
 	for _, l := range a.leases {

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// term is what a call needs to know of a lease before it has one.
+// term is what a call must know of a lease in advance.
 type term struct {
 	key  string
 	mode locker.Mode
@@ -39,7 +39,7 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 		leases := locker.LeasesFromContext(ctx)
 		leases = leases[:len(leases)-len(outer)]
 		for _, l := range leases {
-			l.AwaitRelease() // Do reports what became of the lock
+			l.AwaitRelease() // Do returns the outcome of the release
 		}
 		err := c.transact(ctx, sorted(leases))
 		committed = err == nil
@@ -54,7 +54,7 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 		err = locker.RunAll(ctx, l, rules, locked)
 	}
 	switch {
-	case committed: // whatever became of the locks afterwards
+	case committed: // even if a lock was lost afterwards
 		return nil
 	case !began && mine != "" && errors.Is(err, locker.ErrBusy):
 		return &locker.Error{Op: locker.OpTransact, Key: mine, Err: fmt.Errorf(
@@ -63,8 +63,8 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	return err
 }
 
-// neverWaiting returns the rules so that none of them waits for a lease of the caller's own
-// context: a reentrant Locker grants such a key at once, and any other Locker never. mine is such a
+// neverWaiting returns rules that do not wait for keys which the caller's own context holds. A
+// reentrant Locker grants such a key at once; any other Locker could never grant it. mine is such a
 // key.
 func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
 	rules = slices.Clone(rules)
@@ -78,8 +78,7 @@ func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, 
 	return rules, mine
 }
 
-// starves refuses a transaction that would wait for a connection which the transactions around it
-// keep.
+// starves refuses a transaction if the transactions around it use all connections of the pool.
 func (c *call) starves(ctx context.Context) error {
 	if c.pool == nil {
 		return nil
@@ -98,7 +97,8 @@ func (c *call) starves(ctx context.Context) error {
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 
-// within runs the transaction under leases of ctx: those with the keys, or all if there are none.
+// within runs the transaction under the leases of ctx with the keys, or under all leases if keys is
+// nil.
 func within(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
 	leases, err := held(ctx, keys)
 	if err != nil {
@@ -130,8 +130,8 @@ func within(ctx context.Context, keys []string, makeCall func([]term) (*call, er
 	return err
 }
 
-// held returns the leases of ctx in the order of their keys: those with the keys, or all if there
-// are none. Of a key that ctx holds several times, as NewReentrant allows, it is the innermost.
+// held returns the leases of ctx with the keys, or all leases if keys is nil, in the order of their
+// keys. If ctx holds a key several times, as NewReentrant allows, held returns the innermost lease.
 func held(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
 	all := locker.LeasesFromContext(ctx)
 	if len(all) == 0 {

@@ -10,9 +10,9 @@ import (
 // files TABLE_table.sql.
 var tables = []string{"fence", "ledger", "operation", "answer"}
 
-// Migrate creates the tables that are missing. When all are there, Migrate only looks at them, so a
-// role without the right to create tables may call it at every start. It may run at the same time
-// in many processes. MySQL commits each CREATE TABLE by itself. Programs with migrations of their
+// Migrate creates the tables that are missing. If all tables exist, Migrate only reads them, so a
+// role that must not create tables may call Migrate at every start. Many processes may run Migrate
+// at the same time. MySQL commits each CREATE TABLE by itself. Programs with migrations of their
 // own use [Schema].
 func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	c, err := withDB(db, nil, opts)
@@ -32,8 +32,8 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 	return nil
 }
 
-// missingTables returns the tables that are not there. Each is looked at in a transaction of its
-// own, because PostgreSQL ends a transaction with its first error.
+// missingTables returns the tables that do not exist. It checks each table in a separate
+// transaction, because PostgreSQL ends a transaction with its first error.
 func (c *call) missingTables(ctx context.Context) (missing []string, err error) {
 	for _, table := range tables {
 		err := c.apart(ctx, func(tx Transaction) error {
@@ -74,8 +74,8 @@ func (c *call) create(ctx context.Context, missing []string) error {
 	return tx.Commit(ctx)
 }
 
-// Schema returns the statements that create the tables, each to be run by itself: for migration
-// tools, and for roles that may create tables. They do nothing where a table exists.
+// Schema returns the statements that create the tables, for migration tools and for roles that may
+// create tables. Run each statement by itself. A statement does nothing if its table exists.
 func Schema(d Dialect, opts ...Option) ([]string, error) {
 	c, err := newCall(nil, append([]Option{WithDialect(d)}, opts...))
 	if err != nil {
@@ -84,7 +84,7 @@ func Schema(d Dialect, opts ...Option) ([]string, error) {
 	return c.creating(tables), nil
 }
 
-// creating returns the statements that create tables, and the rows that must be there.
+// creating returns the statements that create tables and their first rows.
 func (c *call) creating(missing []string) (all []string) {
 	for _, table := range missing {
 		for _, file := range []string{table + "_table", table + "_seed"} {

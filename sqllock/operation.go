@@ -7,17 +7,16 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// WithOperation makes the work happen once: name is written in the same transaction, and a call
-// with a name that was committed before is locker.ErrDone, without calling the function. This does
-// not depend on the lock server: it also holds after that has lost everything. name is the
-// caller's, such as "invoice:4711": at most 512 bytes of UTF-8. [PurgeOperations] forgets old
-// names.
+// WithOperation makes the work happen once. name is written in the same transaction. If a
+// transaction with name was committed before, the call returns locker.ErrDone and does not call the
+// function. This holds even if the lock server has lost its data. name is the caller's name for the
+// work, such as "invoice:4711": at most 512 bytes of UTF-8. [PurgeOperations] removes old names.
 func WithOperation(name string) Option {
 	return func(c *config) { c.operation, c.once = name, true }
 }
 
-// mark writes the caller's operation, or finds that it is done. While another transaction is about
-// to do it, mark waits for that one.
+// mark writes the caller's operation, or finds that the operation is done. If another open
+// transaction has written the operation, mark waits for that transaction.
 func (a *attempt) mark(ctx context.Context) error {
 	if !a.once {
 		return nil

@@ -26,7 +26,7 @@ type config struct {
 	owner    string
 
 	idleLimit time.Duration // 0: as long as the lease is renewed
-	operation string        // with once: the caller's, which is done once
+	operation string        // with once: the caller's name of the work
 	once      bool
 }
 
@@ -57,7 +57,7 @@ func newConfig(opts []Option) (config, error) {
 	return c, c.validate()
 }
 
-// identifier is a prefix for names of tables, perhaps with a schema in front.
+// identifier matches a prefix of table names, with an optional schema before it.
 var identifier = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (c *config) validate() error {
@@ -104,19 +104,19 @@ func (c *config) readOnly(terms []term) (bool, error) {
 	return shared, nil
 }
 
-// WithDialect names the kind of the database. Default: found by the package of the driver, which
-// fails for drivers that wrap another one.
+// WithDialect names the kind of the database. Default: detected by the package of the driver. That
+// fails for drivers that wrap another driver.
 func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 
-// WithTablePrefix names the tables PREFIXfence, PREFIXledger and so on; a schema and a dot may
-// stand before the prefix. Services that lock the same keys on different lock servers need tables
-// of their own. Default: "latchkit_".
+// WithTablePrefix names the tables PREFIXfence, PREFIXledger and so on; the prefix may begin with a
+// schema and a dot. Services that lock the same keys on different lock servers need separate
+// tables. Default: "latchkit_".
 func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithTxOptions sets isolation and access mode. With ReadOnly the fence is compared and not
-// claimed. Default: the database's isolation, but REPEATABLE READ where the transaction only reads,
-// so that it reads one moment; ReadOnly when all leases are Shared. READ UNCOMMITTED is refused,
-// and so is less than REPEATABLE READ for transactions that only read.
+// claimed. Default: the database's isolation; and if all leases are Shared, ReadOnly. A transaction
+// that only reads has REPEATABLE READ by default, so that it reads one snapshot. READ UNCOMMITTED
+// is refused. For transactions that only read, every level below REPEATABLE READ is refused.
 func WithTxOptions(opts *sql.TxOptions) Option {
 	return func(c *config) {
 		c.tx = opts
@@ -130,35 +130,35 @@ func WithTxOptions(opts *sql.TxOptions) Option {
 // WithStrategy sets when the fence is checked. Default: ClaimFirst.
 func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
 
-// WithRetries sets how often a transaction that collided with another one is done again: after a
+// WithRetries sets how often a transaction that failed for a temporary reason is retried: after a
 // serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file, or the restart
-// of a server. Attempts are also bounded by the lease: when less is left than the pause before the
-// next attempt, that attempt is not made. 0: never. Default: 3.
+// of a server. The lease also bounds the attempts: there is no further attempt if the lease would
+// end during the pause before it. 0: never. Default: 3.
 func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 
-// WithMargin sets how much of the lease must be left for a COMMIT to be sent; with less it is
-// ErrTooLate. Default: 100 ms, or a quarter of what was left when the transaction began, whichever
-// is less.
+// WithMargin sets how much of the lease must be left to send the COMMIT. If less is left, the error
+// is ErrTooLate. Default: 100 ms, or a quarter of what was left when the transaction began,
+// whichever is less.
 func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d } }
 
-// WithIdleLimit sets how long the server lets the transaction be idle before the server ends it, so
-// that a paused holder blocks its successor for no longer. PostgreSQL counts in milliseconds, MySQL
-// and MariaDB in whole seconds; SQLite has no server that could do it. A shorter limit of the
-// server's own stays.
+// WithIdleLimit sets how long the transaction may be idle before the server ends it. So it bounds
+// how long a paused holder blocks its successor. PostgreSQL counts in milliseconds, MySQL and
+// MariaDB in whole seconds; SQLite has no server and no such limit. If the server's own limit is
+// shorter, that limit applies.
 //
-// Default: what is left of the lease when the transaction begins, and while the lease is renewed,
-// the time begins anew with each renewal: a healthy holder may be idle for as long as it wants, and
-// a paused one blocks its successor about as long as its lease lasts. This takes a [Tx] whose use
-// Do can see: after [Tx.SQL] or [Tx.PrepareContext] the limit stays fixed. A transaction that the
-// server has ended for idleness is ErrIdle.
+// Default: the time that is left of the lease when the transaction begins. Each renewal of the
+// lease restarts that time. So a healthy holder may be idle for any time, and a paused holder
+// blocks its successor about as long as its lease lasts. For that, Do must see every use of the
+// transaction: after [Tx.SQL] or [Tx.PrepareContext], the limit stays fixed. If the server has
+// ended the transaction for idleness, the error is ErrIdle.
 func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimit = d } }
 
-// WithAnswerWithin bounds how long the answer to a COMMIT or a ROLLBACK is awaited, and how long
-// the ledger is then asked what became of a COMMIT without one. Default: 10 s.
+// WithAnswerWithin bounds the wait for the answer to a COMMIT or a ROLLBACK. If a COMMIT gets no
+// answer, WithAnswerWithin also bounds how long Do tries to read the ledger. Default: 10 s.
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
 // WithOwner names the owner of claims. Of two claims with the same fence, the second must come from
 // the same owner: one lease may have several transactions, but two leases with one fence are an
-// error of the lock server. Set it when several processes use one lease, by delegation: at most 64
-// bytes, the same in all of them. Default: this process.
+// error of the lock server. If several processes use one lease, by delegation, set the same owner
+// in all of them: at most 64 bytes. Default: this process.
 func WithOwner(owner string) Option { return func(c *config) { c.owner = owner } }

@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// leave does what comes last before the COMMIT.
+// leave runs the last statements before the COMMIT.
 func (a *attempt) leave(ctx context.Context) error {
 	if a.reads {
 		if err := a.unwritten(ctx); err != nil {
@@ -26,15 +26,15 @@ func (a *attempt) leave(ctx context.Context) error {
 	return nil
 }
 
-// proofRides reports whether the proof goes to the server together with COMMIT.
+// proofRides reports whether the proof is sent together with COMMIT.
 func (a *attempt) proofRides() bool {
 	_, ok := a.tx.(commitAfterer)
 	return a.dialect == MySQL || a.dialect == Postgres && ok
 }
 
-// prove makes sure that the transaction is the one that was begun, and open. A COMMIT or ROLLBACK
-// in the text of a statement has ended it, and so may a statement's error, see [Dialect.ended].
-// What was written since is in no transaction that has claimed anything.
+// prove returns an error unless the transaction that was begun is still open. A COMMIT or ROLLBACK
+// in the text of a statement ends it, and a statement's error may end it too: see [Dialect.ended].
+// Statements after that ran without a claim.
 func (a *attempt) prove(ctx context.Context) error {
 	if a.dialect == Postgres {
 		var one int
@@ -56,7 +56,7 @@ func (a *attempt) unproven(err error) error {
 	return err
 }
 
-// verify makes sure that the claims still stand, and keeps others from claiming until the
+// verify returns an error unless the claims still stand, and blocks new claims until the
 // transaction ends.
 func (a *attempt) verify(ctx context.Context) error {
 	standing := 0
@@ -77,7 +77,7 @@ func (a *attempt) verify(ctx context.Context) error {
 		for _, l := range a.leases {
 			n := 0
 			query := a.text(step{"verify", []any{l.Key(), int64(l.Fence()), a.owner}})
-			if a.dialect == SQLite { // to which X'…' is no text
+			if a.dialect == SQLite { // in SQLite, X'…' is not a text
 				query = a.stmts["verify"]
 			}
 			args := []any{l.Key(), int64(l.Fence()), a.owner}
@@ -99,8 +99,8 @@ func (a *attempt) verify(ctx context.Context) error {
 var errGivenUp = errors.New("sqllock: Resolve has answered that the operation is not committed, before the operation was done; " +
 	"so it must not be committed any more")
 
-// written is how many rows the connection has changed so far, where the database does not refuse to
-// write in a transaction that only reads; 0 elsewhere.
+// written returns how many rows the connection has changed so far. It is 0 for databases that
+// refuse writes in read-only transactions.
 func (a *attempt) written(ctx context.Context) (rows int64, err error) {
 	if query := a.stmts["written"]; query != "" {
 		err = a.tx.Row(ctx, query, nil, &rows)
@@ -108,7 +108,7 @@ func (a *attempt) written(ctx context.Context) (rows int64, err error) {
 	return rows, err
 }
 
-// unwritten refuses a transaction that has written, and has claimed nothing.
+// unwritten refuses a transaction that has written without a claim.
 func (a *attempt) unwritten(ctx context.Context) error {
 	rows, err := a.written(ctx)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Purge removes operations older than age from the ledger, and returns how many: those cannot be
-// resolved any more. Run it daily, with an age longer than transactions last and longer than
-// anybody would wait before calling [Resolve]: 1 h is the least. The ages are those of the
-// processes' clocks.
+// Purge removes operations older than age from the ledger, and returns how many it removed.
+// [Resolve] cannot resolve a removed operation. Run Purge daily. age must be longer than every
+// transaction and than every delay before a call of Resolve, and at least 1 h. Ages are measured by
+// the processes' clocks.
 func Purge(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: Purge: an age of %v; give 1h or more", locker.ErrInvalidRule, age)
@@ -19,9 +19,9 @@ func Purge(ctx context.Context, db Beginner, age time.Duration, opts ...Option) 
 	return forget(ctx, db, "forget", idAt(time.Now().Add(-age)), opts)
 }
 
-// PurgeOperations removes operations of [WithOperation] older than age, and returns how many: from
-// then on they may be done again. Give an age after which nobody tries. The ages are those of the
-// database's clock.
+// PurgeOperations removes operations of [WithOperation] older than age, and returns how many it
+// removed. A removed operation can be done again, so give an age after which no caller repeats it.
+// Ages are measured by the database's clock.
 func PurgeOperations(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: PurgeOperations: an age of %v; give 1h or more", locker.ErrInvalidRule, age)
@@ -31,7 +31,7 @@ func PurgeOperations(ctx context.Context, db Beginner, age time.Duration, opts .
 
 func seconds(d time.Duration) int64 { return int64(d / time.Second) }
 
-// forget runs a statement that removes rows older than one argument says.
+// forget runs a statement that removes rows older than its argument.
 func forget(ctx context.Context, db Beginner, statement string, older any, opts []Option) (removed int64, err error) {
 	c, err := withDB(db, nil, opts)
 	if err != nil {
@@ -54,22 +54,22 @@ func remove(ctx context.Context, tx Transaction, query string, args ...any) (int
 	return r.RowsAffected()
 }
 
-// ripeAfter is how long a floor has to be there until fences below it are removed. A claim that has
-// read an older floor is over by then.
+// ripeAfter is how old a floor must be before fences below it are removed. By then, every claim
+// that has read an older floor is over.
 const ripeAfter = time.Hour
 
-// PurgeFences removes the fences of resources that nobody has claimed for longer than age, and
-// returns how many. A service with a key for each order needs it; where the number of keys is
-// bounded, their rows are few. Run it daily, with an age longer than leases are held and pauses
-// last: 24 h is the least. The ages are those of the database's clock.
+// PurgeFences removes the fences of resources that were not claimed for age, and returns how many
+// it removed. A service with a key for each order needs it; a service with a bounded number of keys
+// does not. Run PurgeFences daily. age must be longer than every lease and every pause of a
+// process, and at least 24 h. Ages are measured by the database's clock.
 //
-// No fence can go back: the largest fence that is removed becomes a floor, and no fence up to the
-// floor is claimed any more, whatever the resource. Because claims that are under way have read the
-// floor as it was, rows are removed by the first call that comes at least an hour after the floor
-// was raised: a daily job removes what it has found the day before. A floor never reaches a fence
-// that was claimed within age, so it does not refuse new leases. Where fences of different keys
-// cannot be compared, as those of lockertest.Memory, which begin with 1 for every key, nothing is
-// removed.
+// No fence can go back: the largest fence that may be removed becomes a floor, and claims with a
+// fence up to the floor are refused for every resource. Claims under way may have read the old
+// floor. So rows are removed by the first call at least an hour after the floor was raised: a daily
+// job removes the fences that it found the day before. The floor is smaller than every fence that
+// was claimed within age, so it does not refuse new leases. If fences of different keys cannot be
+// compared, nothing is removed. An example is lockertest.Memory, whose fences begin with 1 for
+// every key.
 func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < 24*time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: PurgeFences: an age of %v; give 24h or more", locker.ErrInvalidRule, age)

@@ -10,9 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// refuse says why a claim does not stand. If the lease is still ours after the larger fence was
-// seen, nobody can have been granted the key in between, so that fence is older, and the lock
-// server has gone back. Otherwise we come too late.
+// refuse returns why a claim does not stand. If this process still holds the lease after it has
+// seen a larger fence, no other holder can have been granted the key meanwhile. So the larger fence
+// is from an earlier lease, and the lock server has lost data. Otherwise this holder is too late.
 func (a *attempt) refuse(ctx context.Context) error {
 	for _, l := range a.leases {
 		seen, owner, err := a.look(ctx, l.Key())
@@ -22,7 +22,7 @@ func (a *attempt) refuse(ctx context.Context) error {
 		claims := !a.reads && l.Mode() != locker.Shared
 		switch fence := int64(l.Fence()); {
 		case seen < fence && (a.strategy == ClaimFirst || !claims):
-			continue // it was not this one
+			continue // this claim stands
 		case seen == fence && (owner == a.owner || !claims):
 			continue
 		}
@@ -38,17 +38,17 @@ func (a *attempt) refuse(ctx context.Context) error {
 	return a.fail(a.leases[0], ErrStaleFence, 0)
 }
 
-// errSharedFence: the same fence was claimed by another owner.
+// errSharedFence: another owner has claimed the same fence.
 var errSharedFence = fmt.Errorf(
 	"%w, or another process works under the same lease: then give both the same WithOwner", ErrFenceRegressed)
 
-// inspector is a Locker that can say who holds a key.
+// inspector is a Locker that can show the holder of a key.
 type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// holds asks the lock server whether it still knows the lease: after a failover the key may have
-// another holder, and this process not know it yet.
+// holds reports whether the lock server still has the lease. After a failover, the key may have
+// another holder before this process has noticed.
 func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
 	var info locker.Info
 	var err error

@@ -8,14 +8,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A FenceRaiser can make the next fence of a key large: *locker.Engine.
+// A FenceRaiser can raise the next fence of a key. *locker.Engine is one.
 type FenceRaiser interface {
 	RaiseFence(ctx context.Context, key string, atLeast uint64) error
 }
 
 // Repair makes the next fence of key larger than the database's, after ErrFenceRegressed. The
-// present holder of the lock still has a small fence, and is refused; the next holder is not.
-// Repair never lowers a fence, so it does no harm where nothing is broken.
+// present holder of the lock still has a small fence, and stays refused; the next holder's claim
+// succeeds. Repair never lowers a fence, so calling it needlessly does no harm.
 func Repair(ctx context.Context, l FenceRaiser, db Beginner, key string, opts ...Option) error {
 	c, err := withDB(db, []term{{key: key, mode: locker.Exclusive}}, opts)
 	if err != nil {
@@ -32,9 +32,9 @@ func Repair(ctx context.Context, l FenceRaiser, db Beginner, key string, opts ..
 	return l.RaiseFence(ctx, key, uint64(fence))
 }
 
-// RepairAll is [Repair] for every resource that the database has a fence of, and returns how many
-// were repaired: for a lock server that was restored from an old snapshot, or whose clock was set
-// back. It repairs some at a time. After an error, call it again.
+// RepairAll is [Repair] for every resource with a fence in the database, and returns how many
+// resources were repaired. Use it after the lock server was restored from an old snapshot, or after
+// its clock was set back. RepairAll works in pages. After an error, call it again.
 func RepairAll(ctx context.Context, l FenceRaiser, db Beginner, opts ...Option) (repaired int, err error) {
 	c, err := withDB(db, nil, opts)
 	if err != nil {

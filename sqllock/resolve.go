@@ -15,8 +15,8 @@ import (
 // idBytes is the length of an operation's name in the ledger.
 const idBytes = 26
 
-// commit commits, and finds out what became of a COMMIT without an answer. end ends the
-// transaction's context. again means that nothing was committed, and another attempt may succeed.
+// commit commits, and finds the outcome of a COMMIT without an answer. end ends the transaction's
+// context. again means that nothing was committed, and that another attempt may succeed.
 //
 //	answer to COMMIT                     ledger                   result
 //	done                                                          nil
@@ -29,7 +29,7 @@ const idBytes = 26
 //	                                     does not answer either   ErrCommitUnknown, never again
 func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (again bool, err error) {
 	ctx = context.WithoutCancel(ctx)
-	idle := a.idle.judge(errNoConnection) // before COMMIT is sent: its answer is not idleness
+	idle := a.idle.judge(errNoConnection) // before COMMIT is sent: the wait for its answer is not idleness
 	err = a.sendCommit(ctx, end)
 	switch {
 	case err == nil:
@@ -46,7 +46,8 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 	return again, err
 }
 
-// inquire finds out what became of a transaction that has ended with err, which proves nothing.
+// inquire finds the outcome of a transaction that has ended with err, if err does not show the
+// outcome.
 func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) {
 	committed, asked := a.resolve(ctx, a.leases[0].Key(), a.id)
 	if asked != nil {
@@ -65,15 +66,15 @@ func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) 
 	}
 }
 
-// sendCommit commits and waits for the answer, within a bound: not every driver gives up by itself.
-// The goroutine of a COMMIT that hangs ends when its driver does.
+// sendCommit commits and waits for the answer for a bounded time, because some drivers wait without
+// end. If a COMMIT hangs, its goroutine ends when the driver returns.
 func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
 		err := a.finish(ctx)
-		if err != nil { // so that the connection is free for questions
+		if err != nil { // so that the connection is free to read the ledger
 			a.undo(ctx)
 		}
 		answer <- err
@@ -87,7 +88,7 @@ func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) e
 	}
 }
 
-// finish proves and commits, in one round trip where that can be.
+// finish proves and commits, in one round trip if possible.
 func (a *attempt) finish(ctx context.Context) error {
 	if a.dialect == MySQL {
 		err := a.play(ctx, []step{{name: "proof"}, {name: "commit"}, {name: "restore"}})
@@ -95,7 +96,7 @@ func (a *attempt) finish(ctx context.Context) error {
 			return a.unproven(err)
 		}
 		a.changed(false)
-		_ = a.tx.Commit(ctx) // lets the library know; there is nothing to commit any more
+		_ = a.tx.Commit(ctx) // closes the library's transaction; all is committed
 		return nil
 	}
 	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() && a.id != "" {
@@ -109,7 +110,7 @@ var (
 	errNoConnection = fmt.Errorf("%w: %w", errNoAnswer, driver.ErrBadConn)
 )
 
-// resolve asks the ledger until it answers, or time is up.
+// resolve reads the ledger, and repeats that until it succeeds or the time is over.
 func (a *attempt) resolve(ctx context.Context, resource, id string) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
@@ -128,10 +129,10 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 	return false, err // betweenTries has no end
 }
 
-// recall finds out whether an operation was committed, and makes that final: it gives the operation
-// up by taking its place in the ledger. The database lets recall wait while a transaction that has
-// written the operation is open. A transaction that has not written it yet cannot any more. READ
-// COMMITTED, because the ledger must be read as it is after that wait.
+// recall finds out whether an operation was committed, and makes that final by writing a row in its
+// place in the ledger. If an open transaction has written the operation, recall waits until that
+// transaction ends. A transaction that has not written the operation yet is refused. recall uses
+// READ COMMITTED, because it must read the ledger as it is after the wait.
 func (c *call) recall(ctx context.Context, resource, id string) (committed bool, err error) {
 	err = c.apart(ctx, func(tx Transaction) error {
 		if err := tx.Exec(ctx, c.stmts["give_up"], id, resource); err != nil {
@@ -145,7 +146,7 @@ func (c *call) recall(ctx context.Context, resource, id string) (committed bool,
 	return committed && err == nil, err
 }
 
-// apart runs a transaction of ours that claims nothing.
+// apart runs work in a separate transaction that claims nothing.
 func (c *call) apart(ctx context.Context, work func(tx Transaction) error) error {
 	var opts *sql.TxOptions
 	if c.dialect != SQLite {
@@ -162,7 +163,8 @@ func (c *call) apart(ctx context.Context, work func(tx Transaction) error) error
 	return tx.Commit(ctx)
 }
 
-// op is the operation's name for Resolve: with the resource, so that people see what it was about.
+// op returns the operation's name for Resolve. The name contains the resource, so that operators
+// can recognise the operation.
 func (a *attempt) op() string {
 	if len(a.leases) == 0 {
 		return ""
@@ -170,13 +172,13 @@ func (a *attempt) op() string {
 	return a.id + ":" + a.leases[0].Key()
 }
 
-// Resolve reports whether a transaction was committed whose COMMIT got no answer: op is the Op of
-// an [*Error] with ErrCommitUnknown or ErrEnded, or what [Tx.Op] returned. Resolve waits until the
-// transaction is over, at most until ctx ends; give ctx a time-out. The answer is final: a
-// transaction that may still come, such as one of VerifyLast on SQLite, is refused from then on.
-// The answer is right as long as the ledger was not purged of op, see [Purge].
+// Resolve reports whether a transaction was committed. Use it if the COMMIT got no answer. op is
+// the Op of an [*Error] with ErrCommitUnknown or ErrEnded, or what [Tx.Op] returned. Resolve waits
+// until the transaction is over, but at most until ctx ends; give ctx a time-out. The result is
+// final: if the transaction may still commit later, as with VerifyLast on SQLite, it is refused
+// from then on. The result is correct as long as [Purge] has not removed op from the ledger.
 //
-// The error is the database's; locker.ErrInvalidRule for a string that is no operation.
+// An error is the database's error, or locker.ErrInvalidRule if op is not an operation.
 func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (committed bool, err error) {
 	id, resource, ok := strings.Cut(op, ":")
 	if !ok || len(id) != idBytes {
@@ -194,7 +196,7 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 	return committed, err
 }
 
-// persist repeats do while its errors are passing and ctx lasts.
+// persist repeats do while its errors are temporary and ctx lasts.
 func (c *call) persist(ctx context.Context, do func() error) (err error) {
 	for pause := range betweenTries {
 		if err = do(); err == nil || !c.dialect.passing(err) || !sleep(ctx, pause, time.Hour) {

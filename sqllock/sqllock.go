@@ -11,27 +11,27 @@ import (
 // calls fn, commits, and releases the lock, in this order. The lock is acquired before a connection
 // is, so waiters use no connection.
 //
-// What the result says:
+// The results mean:
 //
 //	nil                    the transaction is committed
 //	ErrCommitUnknown       COMMIT got no answer; ask Resolve before you do the work again
 //	any other error        nothing was changed in the database
 //
-// Other errors are the Locker's; locker.ErrUnsupported for a lease whose fence is 0; ErrStaleFence,
-// ErrFenceRegressed, ErrTooLate, ErrIdle; locker.ErrDone with [WithOperation]; the database's; and
-// fn's, which are returned unchanged, joined with locker.ErrLost when the lease was lost. A
-// [*RetriesError] is around the error of the last attempt when there were several. After a loss
-// nothing is committed. A lease that is lost after the COMMIT is no error: the claim keeps older
-// holders out.
+// The other errors are: errors of the Locker; locker.ErrUnsupported for a lease whose fence is 0;
+// ErrStaleFence, ErrFenceRegressed, ErrTooLate and ErrIdle; locker.ErrDone with [WithOperation];
+// errors of the database; and errors of fn. An error of fn is returned unchanged, and joined with
+// locker.ErrLost if the lease was lost. After several attempts, a [*RetriesError] wraps the error
+// of the last one. After a loss of the lease, nothing is committed. A loss after the COMMIT is no
+// error: the claim keeps older holders out.
 //
 // fn may be called several times, each time in a new transaction; see [WithRetries]. fn's context
-// ends with ctx or with the lease. ctx ends the wait and the transaction, but not a COMMIT that was
-// sent, which [WithAnswerWithin] bounds. If fn panics, the transaction is rolled back, the lock is
-// released, and the panic continues.
+// ends with ctx or with the lease. The end of ctx ends the wait and the transaction, but not a
+// COMMIT that was sent; [WithAnswerWithin] bounds the COMMIT. If fn panics, the transaction is
+// rolled back, the lock is released, and the panic continues.
 //
-// Do never waits for itself. When ctx holds the key already, Do returns locker.ErrUnsupported: use
-// [Within]. The same goes for a Do inside the function of another Do, when the outer transactions
-// use all connections of the pool.
+// Do never waits for its own caller. If ctx holds the key already, Do returns
+// locker.ErrUnsupported: use [Within]. A Do inside the function of another Do returns
+// locker.ErrUnsupported if the outer transactions use all connections of the pool.
 func Do(
 	ctx context.Context, l locker.Locker, db Beginner, rule locker.Rule,
 	fn func(ctx context.Context, tx *Tx) error, opts ...Option,
@@ -39,11 +39,10 @@ func Do(
 	return DoAll(ctx, l, db, []locker.Rule{rule}, fn, opts...)
 }
 
-// DoAll is [Do] for several locks, which it acquires as [locker.RunAll] does. The fences are
-// claimed in the order of their keys, whatever the order of rules, so two calls never wait for each
-// other in a circle.
+// DoAll is [Do] for several locks, which it acquires as [locker.RunAll] does. The fences are always
+// claimed in the order of their keys, so calls never deadlock on their claims.
 //
-// Rules may be Exclusive and Shared. A Shared resource is not claimed: its row is locked against
+// Rules may be Exclusive and Shared. A Shared resource is not claimed. Its row is locked against
 // claims until the transaction ends. When all rules are Shared, the transaction only reads.
 func DoAll(
 	ctx context.Context, l locker.Locker, db Beginner, rules []locker.Rule,
@@ -59,18 +58,18 @@ func DoAll(
 	return c.run(ctx, l, rules)
 }
 
-// Within is [Do] under the leases that ctx has already, such as that of a request which an adapter
-// has guarded. It acquires no lock. It claims every lease of ctx: that of each [locker.Run] around
-// the caller, and all of a [locker.RunAll]. Without a lease the error is locker.ErrUnguarded.
-// Leases that were released do not count. Within returns an error when any other of them has ended.
+// Within is [Do] under the leases that ctx already has, such as the lease of a guarded request. It
+// acquires no lock. It claims every lease of ctx: the lease of each [locker.Run] around the caller,
+// and all leases of a [locker.RunAll]. Without a lease, the error is locker.ErrUnguarded. Released
+// leases are ignored. If any other lease of ctx has ended, Within returns an error.
 func Within(
 	ctx context.Context, db Beginner, fn func(ctx context.Context, tx *Tx) error, opts ...Option,
 ) error {
 	return within(ctx, nil, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
 }
 
-// WithinAll is [Within] for the leases of ctx with these keys, and no others. Where ctx lacks one
-// of them, the error is locker.ErrUnguarded: WithinAll also asserts that the caller holds the keys.
+// WithinAll is [Within] for only those leases of ctx that have these keys. If ctx lacks one of the
+// keys, the error is locker.ErrUnguarded. So WithinAll also asserts that the caller holds the keys.
 func WithinAll(
 	ctx context.Context, db Beginner, keys []string,
 	fn func(ctx context.Context, tx *Tx) error, opts ...Option,

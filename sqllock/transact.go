@@ -10,7 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// transact tries the transaction until it is committed, cannot be, or must not be any more.
+// transact makes attempts until the transaction is committed, or another attempt is useless or not
+// allowed.
 func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error) {
 	if err := fenced(leases); err != nil {
 		return err
@@ -38,7 +39,7 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 	return err
 }
 
-// fenced refuses leases whose fences a database could not compare.
+// fenced refuses leases whose fences a database cannot compare.
 func fenced(leases []*locker.Lease) error {
 	for _, l := range leases {
 		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {
@@ -50,10 +51,10 @@ func fenced(leases []*locker.Lease) error {
 	return nil
 }
 
-// betweenTries are the pauses between attempts: transactions that collided must not do so again.
+// betweenTries are the pauses between attempts: transactions that collided must not collide again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
-// sleep lets pause pass. It is false when that takes longer than most, or when ctx ends.
+// sleep waits for pause. It returns false if pause is longer than most, or if ctx ends.
 func sleep(ctx context.Context, pause, most time.Duration) bool {
 	if pause > most {
 		return false
@@ -68,7 +69,7 @@ func sleep(ctx context.Context, pause, most time.Duration) bool {
 	}
 }
 
-// left is what is left of the lease that ends first.
+// left returns the time that is left of the lease that ends first.
 func left(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
 
 func (c *call) marginOf(leases []*locker.Lease) time.Duration {
@@ -80,7 +81,7 @@ func (c *call) marginOf(leases []*locker.Lease) time.Duration {
 
 var errPanicked = errors.New("sqllock: the function did not return")
 
-// outcome is what the Observer receives.
+// outcome returns what the Observer receives.
 func (c *call) outcome(err error, tries int) locker.Outcome {
 	o := locker.Outcome{Result: locker.ResultCommitted, Err: err, Calls: tries}
 	switch {
@@ -102,8 +103,7 @@ func (c *call) outcome(err error, tries int) locker.Outcome {
 	return o
 }
 
-// coded gives a database's error the type by which OpenTelemetry's conventions for databases name
-// it.
+// coded adds to a database's error the error.type of OpenTelemetry's conventions for databases.
 type coded struct {
 	error
 	code string

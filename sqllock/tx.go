@@ -14,8 +14,8 @@ import (
 // A Claim is what a transaction of this package has claimed. Its zero value is not usable.
 type Claim struct{ attempt *attempt }
 
-// ClaimFromContext returns the claim of the innermost transaction that ctx belongs to: for
-// functions of [DoWith] and its siblings, and for code below them.
+// ClaimFromContext returns the claim of the innermost transaction that ctx belongs to. Use it in
+// functions of [DoWith] and its siblings, and in code that they call.
 func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 	a, ok := ctx.Value(attemptKey{}).(*attempt)
 	if !ok {
@@ -24,8 +24,9 @@ func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 	return &Claim{a}, true
 }
 
-// Fence is the fence of the lease, of several leases that of the first key. Row-level checks
-// compare it; see [FencedUpdate]. It is 0 in a transaction of [Answers] that runs under no lease.
+// Fence returns the fence of the lease; of several leases, the fence of the first key. Use it in
+// checks on single rows: see [FencedUpdate]. Fence is 0 in a transaction of [Answers] without a
+// lease.
 func (c *Claim) Fence() uint64 {
 	if len(c.attempt.leases) == 0 {
 		return 0
@@ -33,45 +34,46 @@ func (c *Claim) Fence() uint64 {
 	return c.attempt.leases[0].Fence()
 }
 
-// Leases are the leases that the transaction runs under, in the order of their keys.
+// Leases returns the leases that the transaction runs under, in the order of their keys.
 func (c *Claim) Leases() []*locker.Lease { return slices.Clone(c.attempt.leases) }
 
 // Op names this transaction for [Resolve]. A program that stores Op before the function returns can
-// find out after a crash whether the transaction was committed. When the function is called again,
-// it is in another transaction with another Op.
+// find out after a crash whether the transaction was committed. Each attempt is a new transaction
+// with a new Op.
 func (c *Claim) Op() string { return c.attempt.op() }
 
-// Tx is the transaction that Do's function works in. It has the methods of *sql.Tx that take a
-// context, but for Commit and Rollback, which are Do's; sqlc's DBTX and interfaces like it are
-// satisfied. Its zero value is not usable.
+// Tx is the transaction of Do's function. It has the methods of *sql.Tx that take a context. Do
+// itself commits and rolls back, so Tx has no Commit and no Rollback. Tx implements sqlc's DBTX and
+// similar interfaces. Its zero value is not usable.
 //
 // On MySQL and SQLite some errors end a transaction silently, such as a deadlock on MySQL. A Tx
 // remembers such an error: no statement runs after it, and Do returns it, whatever the function
-// returns. One that a Tx cannot see, in Rows or of a Stmt, Do detects before the COMMIT. On MySQL
-// nothing of what followed is kept then; on SQLite it was committed already, so return such errors.
+// returns. A Tx does not see errors of Rows and of a Stmt. Do detects their effect before the
+// COMMIT. On MySQL, the later statements are then rolled back; on SQLite they are already
+// committed, so return such errors.
 type Tx struct {
 	*Claim
 	std *standard
 
 	mu    sync.Mutex
-	err   error // has ended the transaction
-	depth int   // of savepoints
+	err   error // the error that has ended the transaction
+	depth int   // number of open savepoints
 }
 
 func newTx(a *attempt, s *standard) *Tx { return &Tx{Claim: &Claim{a}, std: s} }
 
 type txKey struct{}
 
-// TxFromContext returns the innermost transaction of database/sql that ctx belongs to: for code
-// below the function of [Do] and its siblings, and for the work of [Answers].
+// TxFromContext returns the innermost transaction of database/sql that ctx belongs to. Use it in
+// code that the function of [Do] or its siblings calls, and in the work of [Answers].
 func TxFromContext(ctx context.Context) (*Tx, bool) {
 	tx, ok := ctx.Value(txKey{}).(*Tx)
 	return tx, ok
 }
 
-// SQL is the transaction itself, for libraries that want one. Leave Commit and Rollback to Do. From
-// now on the transaction's idle limit does not follow the renewals of the lease any more, because
-// Do cannot know when the connection is in use: see [WithIdleLimit].
+// SQL returns the *sql.Tx itself, for libraries that need one. Leave Commit and Rollback to Do.
+// After SQL, the transaction's idle limit no longer follows the renewals of the lease, because Do
+// cannot know when the connection is in use: see [WithIdleLimit].
 func (t *Tx) SQL() *sql.Tx {
 	t.std.blind()
 	return t.std.Tx
@@ -104,7 +106,7 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.std.QueryRowContext(over, query, args...) // the only way to a Row with an error
+		return t.std.QueryRowContext(over, query, args...) // only this returns a Row with an error
 	}
 	row := t.std.QueryRowContext(ctx, query, args...)
 	if rows, known := rowsOf(row); known {
@@ -116,8 +118,8 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	return row
 }
 
-// PrepareContext prepares a statement for use in this transaction. As with [Tx.SQL], the idle limit
-// does not follow the renewals from now on.
+// PrepareContext prepares a statement for use in this transaction. As after [Tx.SQL], the idle
+// limit no longer follows the renewals.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	defer t.enter()()
 	if err := t.spoilt(); err != nil {
@@ -128,7 +130,7 @@ func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error
 	return s, t.watch(err)
 }
 
-// enter begins a statement, and returns what ends it.
+// enter begins a statement. leave ends it.
 func (t *Tx) enter() (leave func()) {
 	t.std.use.RLock()
 	return func() {
@@ -155,9 +157,9 @@ func (t *Tx) spoilt() error {
 	return t.err
 }
 
-// Nested runs fn inside a savepoint. When fn fails or panics, what it did is undone and the
-// transaction goes on. fn's error is returned unchanged, and the caller of Nested decides. Nested
-// may be called inside of fn. Use one goroutine at a time.
+// Nested runs fn inside a savepoint. If fn fails or panics, its changes are undone, and the
+// transaction continues. Nested returns fn's error unchanged, and its caller decides what follows.
+// fn may call Nested. Use one goroutine at a time.
 func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (err error) {
 	t.mu.Lock()
 	t.depth++
@@ -190,11 +192,11 @@ func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 	return nil
 }
 
-// undo rolls back to a savepoint and releases it, also when ctx has ended. If that fails, it is
-// unknown what is left, and the transaction is lost.
+// undo rolls back to a savepoint and releases the savepoint, even if ctx has ended. If that fails,
+// the state of the transaction is unknown, and the transaction is lost.
 func (t *Tx) undo(ctx context.Context, savepoint string) error {
 	if t.spoilt() != nil {
-		return nil // all of it is gone already
+		return nil // the whole transaction has ended
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
 	defer cancel()
@@ -221,10 +223,11 @@ type Execer interface {
 //
 //	UPDATE stock SET left_over = $1, fence = $2 WHERE sku = $3 AND COALESCE(fence, 0) <= $2
 //
-// It needs neither Do nor its tables: any statement in autocommit will do, and the check is part of
-// it. It guards that row only, and only against others who check as well. A row that does not exist
-// cannot be told from one with a newer fence. Make the column NOT NULL DEFAULT 0: a NULL is not
-// smaller than any fence, so without COALESCE the row would be refused for ever.
+// FencedUpdate needs neither Do nor its tables: a statement in autocommit is enough, because the
+// check is part of the statement. It guards only that row, and only against writers that check the
+// fence too. A missing row has the same result as a row with a newer fence. Make the column NOT
+// NULL DEFAULT 0: a NULL compares to no fence, so without COALESCE every update of the row would be
+// refused.
 //
 // MySQL counts changed rows, not matched ones, unless the connection's clientFoundRows is set:
 // there, also change a column that always changes, such as version = version + 1.

@@ -14,13 +14,14 @@ import (
 //
 //	Ping(ctx context.Context) error
 //
-// keeps the server from ending the transaction for idleness while the lease is renewed. Ping is
-// called from another goroutine while the function runs. It must do nothing, and return an error,
-// when a statement is under way or when rows are open.
+// Ping keeps the server from ending the idle transaction while the lease is renewed. It is called
+// from another goroutine while the function runs. If a statement runs or rows are open, Ping must
+// do nothing and return an error.
 //
 //	CommitAfter(ctx context.Context, query string, args ...any) error
 //
-// runs a query and COMMIT in one round trip, and does not commit when the query fails.
+// CommitAfter runs a query and COMMIT in one round trip. If the query fails, CommitAfter must not
+// commit.
 type Transaction interface {
 	// Exec runs a statement.
 	Exec(ctx context.Context, query string, args ...any) error
@@ -45,19 +46,19 @@ type commitAfterer interface {
 type Database[T any] struct {
 	// Dialect is the kind of the database.
 	Dialect Dialect
-	// Begin begins a transaction. It is called when the lock is held. It returns the transaction
-	// twice: for the function, and for this package. opts may be nil.
+	// Begin begins a transaction. Begin is called while the lock is held. It returns the
+	// transaction twice: for the function, and for this package. opts may be nil.
 	//
-	// ctx lasts until the transaction must end. A library that rolls back by itself then, as
-	// database/sql does, frees rows before the function returns. On MySQL ctx does not end, because
-	// settings of the session are put back before the connection is used by anybody else.
+	// ctx ends when the transaction must end. A library that then rolls back by itself, as
+	// database/sql does, unlocks rows before the function returns. On MySQL, ctx does not end,
+	// because the session's settings must be restored before the connection is used again.
 	//
-	// Begin must not read, nor ask for a snapshot: on MySQL the snapshot would be older than the
-	// claim. The function must not commit or roll back what Begin returned: settings of MySQL's
-	// session would stay on the connection.
+	// Begin must not read, and must not take a snapshot: on MySQL, the snapshot would be older than
+	// the claim. The function must not commit or roll back the transaction: on MySQL, the changed
+	// settings of the session would stay on the connection.
 	Begin func(ctx context.Context, opts *sql.TxOptions) (T, Transaction, error)
-	// Pool identifies the database by its *sql.DB, or by a type that embeds *sql.DB, so that
-	// transactions inside each other are known to wait for each other, or not. nil: unknown.
+	// Pool identifies the database: its *sql.DB, or a type that embeds *sql.DB. It shows whether
+	// nested transactions could wait for each other. nil: unknown.
 	Pool any
 }
 

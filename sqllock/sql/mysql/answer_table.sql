@@ -1,4 +1,4 @@
--- answer_table: one row for each request that Answers knows.
+-- answer_table: one row for each request with a Record in Answers.
 CREATE TABLE IF NOT EXISTS latchkit_answer (
 	name        VARBINARY(512) NOT NULL PRIMARY KEY,
 	fingerprint VARBINARY(32) NOT NULL,

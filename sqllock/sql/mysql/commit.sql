@@ -1,2 +1,2 @@
--- commit: commits in a block, where nothing but text can.
+-- commit: commits in a block, where only the text of a statement can commit.
 COMMIT

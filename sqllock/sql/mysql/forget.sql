@@ -1,3 +1,3 @@
--- forget: removes operations older than one.
+-- forget: removes operations older than the given operation.
 -- ? operation
 DELETE FROM latchkit_ledger WHERE op < ?

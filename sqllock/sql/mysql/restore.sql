@@ -1,2 +1,3 @@
--- restore: takes session back. It commits what is open, so a COMMIT or ROLLBACK precedes it.
+-- restore: takes the settings of session back. That commits an open transaction, so a COMMIT or
+-- ROLLBACK must come first.
 SET SESSION wait_timeout = @latchkit_wait_timeout, SESSION autocommit = @latchkit_autocommit

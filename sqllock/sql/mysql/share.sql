@@ -1,4 +1,4 @@
--- share: lets nobody claim a resource until the transaction ends, beside others who share it.
+-- share: locks a resource against claims until the transaction ends. Others may share it too.
 -- Counts the lease of the resource unless it was overtaken.
 -- ? resource · ? fence · ? fence
 SELECT @latchkit_claims + COUNT(*) INTO @latchkit_claims FROM latchkit_fence

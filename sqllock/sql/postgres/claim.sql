@@ -3,8 +3,8 @@
 -- idle; and marks the transaction for proof.
 -- $1 leases as JSON: [{"resource": …, "fence": …}], the first one is named in the ledger
 -- $2 owner · $3 operation, '' writes no ledger row · $4 idle limit in ms
--- Answers how many resources were claimed. A resource is not claimed where its row has a larger
--- fence, or the same fence of another owner, or where the floor is not smaller.
+-- Returns how many resources were claimed. A resource is not claimed if its row has a larger fence,
+-- or the same fence of another owner, or if the floor is not smaller than the fence.
 WITH lease AS (
 	SELECT resource, fence FROM json_to_recordset($1::text::json) AS l (resource text, fence bigint)
 ), claimed AS (

@@ -1,6 +1,6 @@
 -- claim_one: claim for a single resource, without JSON.
 -- $1 resource · $2 fence · $3 owner · $4 operation, '' writes no ledger row · $5 idle limit in ms
--- Answers how many resources were claimed: 1 or 0.
+-- Returns how many resources were claimed: 1 or 0.
 WITH claimed AS (
 	INSERT INTO latchkit_fence AS f (resource, fence, owner, claimed_at)
 	SELECT $1::text, $2::bigint, $3::text, now()

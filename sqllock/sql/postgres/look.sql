@@ -1,4 +1,4 @@
--- look: the newest claim of a resource, or the floor where that is larger; 0 and '' where there is
+-- look: the newest claim of a resource, or the floor if the floor is larger; 0 and '' if there is
 -- neither.
 -- $1 resource
 SELECT coalesce(max(fence), 0), coalesce(max(owner) FILTER (WHERE resource <> ''), '')

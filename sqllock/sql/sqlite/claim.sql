@@ -1,7 +1,7 @@
--- claim: writes fence and owner into the row of a resource, unless a larger fence is there, or the
--- same one of another owner, or the floor is not smaller: look shows which. As the first statement
--- of a transaction it takes SQLite's only write lock; it meets no stale snapshot, also without
--- _txlock=immediate.
+-- claim: writes fence and owner into the row of a resource. It does not write if the row has a
+-- larger fence, or the same fence of another owner, or if the floor is not smaller; look shows
+-- which. As the first statement of a transaction, claim takes SQLite's only write lock. So the
+-- snapshot is never stale, even without _txlock=immediate.
 -- ? resource · ? fence · ? owner · ? fence
 INSERT INTO latchkit_fence (resource, fence, owner)
 SELECT ?, ?, ? WHERE ? > coalesce((SELECT fence FROM latchkit_fence WHERE resource = ''), 0)

@@ -1,4 +1,4 @@
--- note: writes the operation into the ledger. As a write it also makes sure that what the
--- transaction has read is still the newest.
+-- note: writes the operation into the ledger. Because it writes, it fails if the
+-- transaction has read stale data.
 -- ? operation · ? resource · ? fence
 INSERT INTO latchkit_ledger (op, resource, fence) VALUES (?, ?, ?)

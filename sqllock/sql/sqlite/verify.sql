@@ -1,4 +1,4 @@
--- verify: 1 if the claim of a resource still stands in its row, else 0. It follows a write, so the
--- row cannot change any more.
+-- verify: 1 if the claim of a resource still stands in its row, else 0. It runs after a
+-- write, so no other transaction can change the row.
 -- ? resource · ? fence · ? owner
 SELECT count(*) FROM latchkit_fence WHERE resource = ? AND fence = ? AND owner = ?

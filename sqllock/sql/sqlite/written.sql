@@ -1,3 +1,3 @@
--- written: how many rows this connection has changed so far. SQLite has no transactions that only
--- read.
+-- written: how many rows this connection has changed so far. SQLite has no read-only
+-- transactions.
 SELECT total_changes()
