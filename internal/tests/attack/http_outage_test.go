@@ -1,0 +1,116 @@
+package attack_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// outageCost bounds what an outage costs a request that notices it. The bound is 1.5 s, with wide
+// room for a slow machine.
+const outageCost = 20 * time.Second
+
+// asked counts the calls of Acquire.
+type asked struct {
+	*locker.Engine
+	acquires atomic.Int32
+}
+
+func (a *asked) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
+	a.acquires.Add(1)
+	return a.Engine.Acquire(ctx, r)
+}
+
+// tally counts the requests that ran with a lock, and those without.
+type tally struct{ guarded, unguarded atomic.Int32 }
+
+func (n *tally) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	if _, ok := locker.FromContext(r.Context()); ok {
+		n.guarded.Add(1)
+	} else {
+		n.unguarded.Add(1)
+	}
+}
+
+// awaitGuarded sends requests until a hundred of them are all guarded.
+func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
+	t.Helper()
+	await(t, "all requests are guarded", func() bool {
+		n.guarded.Store(0)
+		hundred(t, door)
+		return n.guarded.Load() == 100
+	})
+}
+
+// A server that stands still answers nothing and refuses nothing: the worst outage. Only the
+// requests that are under way when it begins, and a few that ask again, wait for the server.
+func TestFailOpenWhileRedisStandsStill(t *testing.T) {
+	server := redistest.Start(t)
+	e, err := locker.NewSingle(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_ = e.Close(ctx)
+	})
+	l, n := &asked{Engine: e}, &tally{}
+	for name, front := range fronts(l, n.ServeHTTP, httplock.WithFailOpen(), httplock.WithWait(time.Hour)) {
+		t.Run(name, func(t *testing.T) {
+			door := httptest.NewServer(front)
+			t.Cleanup(door.Close)
+			n.awaitGuarded(t, door)
+			await(t, "the lock is free", func() bool {
+				info, err := e.Inspect(t.Context(), "order:1")
+				return err == nil && !info.Held
+			})
+			n.guarded.Store(0)
+			n.unguarded.Store(0)
+			server.Pause()
+			resume := sync.OnceFunc(server.Resume)
+			defer resume()
+			began := time.Now()
+			hundred(t, door) // each may notice the outage for itself
+			if d := time.Since(began); d > outageCost {
+				t.Errorf("the first requests of the outage took %v", d)
+			}
+			l.acquires.Store(0)
+			for range 20 {
+				began := time.Now()
+				hundred(t, door)
+				if d := time.Since(began); d > outageCost {
+					t.Errorf("requests during the outage took %v", d)
+				}
+			}
+			if asks := l.acquires.Load(); asks > 20 {
+				t.Errorf("%d of 2000 requests asked the server", asks)
+			}
+			if g, u := n.guarded.Load(), n.unguarded.Load(); g != 0 || u != 2100 {
+				t.Errorf("during the outage %d requests ran with a lock and %d without, want all 2100 without", g, u)
+			}
+			resume()
+			n.awaitGuarded(t, door)
+		})
+	}
+}
+
+// await waits for what will be true soon, also on a slow machine.
+func await(t *testing.T, what string, true func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !true(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come about that %s", what)
+		}
+	}
+}
