@@ -96,6 +96,59 @@ func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 	}
 }
 
+// A stream whose handler has returned before the grant did nothing under the lock: its work is not
+// remembered as done, and the next stream runs.
+func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
+	for name, result := range map[string]error{"success": nil, "failure": status.Error(codes.NotFound, "no such order")} {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			granted, returning := make(chan struct{}), make(chan struct{})
+			var late sync.Once
+			l := lateGrant{lockertest.NewLocker(t, store), func() {
+				late.Do(func() {
+					close(granted)
+					<-returning
+					time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned for some time
+				})
+			}}
+			first := true
+			client := serve(t, setup{
+				locker: l,
+				rules: grpclock.FromMap(grpclock.RuleMap{
+					shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}", Once: time.Hour},
+				}),
+				service: &service{talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+					if first { // one stream at a time
+						first = false
+						go func() { _, _ = s.Recv() }()
+						<-granted
+						defer close(returning)
+						return result
+					}
+					if _, err := s.Recv(); err != nil {
+						return err
+					}
+					return s.Send(receipt(s.Context()))
+				}},
+			})
+			talk := func() error {
+				s, err := client.Talk(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = s.Send(&shop.Order{OrderId: "42"}) // fails when the handler has returned already
+				return lastOf(s)
+			}
+			want(t, talk(), status.Code(result), "")
+			if n := store.Len(); n != 0 {
+				t.Errorf("%d keys are locked after the stream", n)
+			}
+			want(t, talk(), codes.OK, "")
+			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone) // the second one has done it
+		})
+	}
+}
+
 // recovering is what recovery interceptors do.
 func recovering(recovered *atomic.Pointer[any]) grpc.StreamServerInterceptor {
 	return func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
