@@ -1,19 +1,17 @@
-// Package gormlock runs GORM transactions under locks, as package sqllock runs those of
-// database/sql: every lease's fence is claimed in the transaction that does the work, so a holder
-// that was overtaken commits nothing.
+// Package gormlock runs GORM transactions under locks, as package sqllock does for database/sql.
+// Every lease's fence is claimed in the transaction that does the work, so a holder that was
+// overtaken commits nothing.
 //
 //	rule := locker.Rule{Key: "sku:book"}
 //	err := gormlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *gorm.DB) error {
 //		return tx.Model(&Stock{SKU: "book"}).Update("left_over", gorm.Expr("left_over - 1")).Error
 //	})
 //
-// The function works with a *gorm.DB, which lacks nothing. Its statements go through sqllock's Tx:
-// an error that ends the transaction, such as a deadlock on MySQL, is remembered, also when the
-// function drops it, and nothing of what follows is kept. [sqllock.ClaimFromContext] finds the
-// claim.
+// The function gets a complete *gorm.DB. Its statements go through sqllock's Tx. The Tx remembers
+// an error that ends the transaction, such as a deadlock on MySQL, even if the function ignores the
+// error. Then later statements are not committed. [sqllock.ClaimFromContext] returns the claim.
 //
-// What a result means, and all options, are sqllock's. All dialects that sqllock knows may be used.
-// [Migrate] creates the tables.
+// Results, options and dialects are those of package sqllock. [Migrate] creates the tables.
 package gormlock
 
 import (
@@ -136,7 +134,7 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	return d, nil
 }
 
-// with has GORM work in sqllock's transaction.
+// with makes GORM use sqllock's transaction.
 func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		session := db.Session(&gorm.Session{NewDB: true, Context: ctx})
@@ -145,8 +143,8 @@ func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Co
 	}
 }
 
-// pool is a transaction of sqllock as GORM uses it. GORM takes it for a transaction that is open,
-// so db.Transaction inside of it is a savepoint.
+// pool is a transaction of sqllock as GORM uses it. GORM treats pool as an open transaction, so
+// db.Transaction inside of it is a savepoint.
 type pool struct {
 	*sqllock.Tx
 	db *gorm.DB

@@ -34,7 +34,7 @@ type Account struct {
 
 var databases atomic.Int64
 
-// open opens a database of its own of a kind, with the tables of sqllock and three accounts of 100.
+// open opens a new database of a kind, with the tables of sqllock and three accounts of 100.
 func open(t *testing.T, kind string) *gorm.DB {
 	t.Helper()
 	name := fmt.Sprintf("gormlock_%d", databases.Add(1))
@@ -116,7 +116,7 @@ var (
 	errOnPurpose = errors.New("on purpose")
 )
 
-// The adapter does what each adapter of sqllock does, on all kinds of databases.
+// The adapter passes the tests of all adapters of sqllock, on all kinds of databases.
 func TestAdapter(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -162,7 +162,7 @@ func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
 	}
 }
 
-// GORM is whole: Exec, Row and Rows, savepoints, and its own DB.
+// GORM is complete: Exec, Row and Rows, savepoints, and its own DB.
 func TestNothingOfGORMIsMissing(t *testing.T) {
 	each(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -201,8 +201,8 @@ func TestNothingOfGORMIsMissing(t *testing.T) {
 	})
 }
 
-// GORM's habit is to drop errors. On MySQL a deadlock has rolled back what came before it, and what
-// follows would be committed by itself.
+// Programs often ignore the errors of GORM. On MySQL, a deadlock rolls the transaction back, and
+// each later statement would be committed by itself.
 func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	db := open(t, "mysql")
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -1,5 +1,5 @@
-// Package pgxlock runs pgx transactions under locks, as package sqllock runs those of database/sql:
-// every lease's fence is claimed in the transaction that does the work, so a holder that was
+// Package pgxlock runs pgx transactions under locks, as package sqllock does for database/sql.
+// Every lease's fence is claimed in the transaction that does the work, so a holder that was
 // overtaken commits nothing.
 //
 //	rule := locker.Rule{Key: "account:42"}
@@ -8,12 +8,12 @@
 //		return err
 //	})
 //
-// What a result means, and all options, are sqllock's. The tables are those of sqllock.Migrate:
+// Results and options are those of package sqllock. Create the tables with sqllock.Migrate:
 //
 //	sqllock.Migrate(ctx, stdlib.OpenDBFromPool(pool))
 //
-// A transaction costs no more round trips than it does without a lock: BEGIN goes to the server
-// together with the claim, and COMMIT together with the proof that the transaction is still open.
+// A transaction costs no more round trips than it does without a lock: BEGIN is sent together with
+// the claim, and COMMIT together with the proof that the transaction is still open.
 package pgxlock
 
 import (
@@ -31,9 +31,9 @@ type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Tx is the transaction that a function works in: a pgx.Tx with all its methods, and what sqllock
-// has claimed in it. Begin begins a savepoint. Commit and Rollback do nothing but return an error:
-// leave them to Do. Its zero value is not usable.
+// Tx is the transaction of a function: a pgx.Tx with all its methods, and the claim of sqllock.
+// Begin begins a savepoint. Do commits and rolls back; Commit and Rollback of Tx only return an
+// error. Its zero value is not usable.
 type Tx struct {
 	pgx.Tx
 	*sqllock.Claim
@@ -87,7 +87,7 @@ func WithinAll(
 	return sqllock.WithinAllWith(ctx, d, keys, claimed(fn), opts...)
 }
 
-// InTx claims every lease of ctx in a transaction that somebody else began and will end. See
+// InTx claims every lease of ctx in a transaction that other code began and will end. See
 // [sqllock.InTx].
 func InTx(ctx context.Context, tx pgx.Tx, opts ...sqllock.Option) (*sqllock.Claim, error) {
 	if tx == nil {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
 
 var schemas atomic.Int64
 
-// bank returns a pool of a schema of its own, with the tables of sqllock and two accounts of 100.
+// bank returns a pool on a new schema, with the tables of sqllock and two accounts of 100.
 func bank(t *testing.T, trips pgx.QueryTracer) *pgxpool.Pool {
 	t.Helper()
 	name := fmt.Sprintf("pgxlock_%d", schemas.Add(1))
@@ -84,7 +84,7 @@ func deposit(amount int) func(ctx context.Context, tx *pgxlock.Tx) error {
 
 var account = adaptertest.Account
 
-// The adapter does what each adapter of sqllock does, on all kinds of connections.
+// The adapter passes the tests of all adapters of sqllock, on all kinds of connections.
 func TestAdapter(t *testing.T) {
 	for name, of := range map[string]func(t *testing.T, pool *pgxpool.Pool) pgxlock.DB{
 		"pool":         func(_ *testing.T, pool *pgxpool.Pool) pgxlock.DB { return pool },
@@ -145,7 +145,7 @@ func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[*pgxlock.Tx]
 	}
 }
 
-// The pgx.Tx is whole: CommandTag, batches, COPY, savepoints.
+// The pgx.Tx is complete: CommandTag, batches, COPY, savepoints.
 func TestNothingOfPgxIsMissing(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -193,8 +193,8 @@ func TestNothingOfPgxIsMissing(t *testing.T) {
 	}
 }
 
-// trips counts what is sent: statements and batches, but for the pings of the pool, which looks
-// after a connection that was idle for a second.
+// trips counts sent statements and batches. It does not count the pings with which the pool checks
+// a connection that was idle for a second.
 type trips struct{ n atomic.Int64 }
 
 func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
@@ -288,7 +288,7 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	}
 }
 
-// A pool that was not opened is an error that says so, and no panic.
+// A nil pool is an error with a clear text, and no panic.
 func TestWhatIsNilIsAnError(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	for name, db := range map[string]pgxlock.DB{"nil": nil, "a pool": (*pgxpool.Pool)(nil), "a conn": (*pgx.Conn)(nil)} {

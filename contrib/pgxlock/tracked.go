@@ -9,16 +9,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// usage knows when the function uses the connection. Its zero value is ready.
+// usage records when the function uses the connection. Its zero value is ready to use.
 type usage struct {
 	mu     sync.Mutex
 	busy   int
-	opaque bool // the function has the connection itself
+	opaque bool // the function has the connection itself: its use is unknown
 }
 
 var errInUse = errors.New("pgxlock: the connection is in use")
 
-// idle calls f if the connection is not in use, and keeps it from being used meanwhile.
+// idle calls f if the connection is not in use. Uses of the connection wait until f returns.
 func (u *usage) idle(f func() error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -28,7 +28,8 @@ func (u *usage) idle(f func() error) error {
 	return f()
 }
 
-// enter begins a use of the connection, and returns what ends it; it may be called again.
+// enter begins a use of the connection. The returned function ends the use, and may be called
+// twice.
 func (u *usage) enter() (leave func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -40,14 +41,14 @@ func (u *usage) enter() (leave func()) {
 	})
 }
 
-// blind notes that the function may use the connection without our knowledge.
+// blind records that the function may use the connection unseen.
 func (u *usage) blind() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.opaque = true
 }
 
-// tracked is a transaction, or a savepoint, whose use is known.
+// tracked is a transaction, or a savepoint, that records its uses of the connection.
 type tracked struct {
 	pgx.Tx
 	use *usage
@@ -99,7 +100,7 @@ func (t *tracked) Query(ctx context.Context, query string, args ...any) (pgx.Row
 }
 
 func (t *tracked) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	leave := t.use.enter() // before the query: a ping must not meet it
+	leave := t.use.enter() // before the query, so that no ping is sent at the same time
 	return &row{t.Tx.QueryRow(ctx, query, args...), leave}
 }
 
@@ -118,7 +119,7 @@ func (t *tracked) Conn() *pgx.Conn {
 	return t.Tx.Conn()
 }
 
-// outermost is the transaction itself, which the function does not end.
+// outermost is the transaction itself. The function must not end it.
 type outermost struct{ *tracked }
 
 var errNotYours = errors.New("pgxlock: leave Commit and Rollback to Do: return an error to roll back")

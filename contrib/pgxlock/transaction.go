@@ -16,13 +16,13 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// transaction is a transaction as sqllock uses it. It begins with its first statement, in the same
-// round trip.
+// transaction is a transaction as sqllock uses it. BEGIN is sent with the first statement, in the
+// same round trip.
 type transaction struct {
 	db      DB
 	options pgx.TxOptions
-	conn    *pgx.Conn // nil: db is not of pgx, and BEGIN goes alone
-	release func()    // gives conn back
+	conn    *pgx.Conn // nil: db is no type of pgx, and BEGIN is sent alone
+	release func()    // returns conn to its pool
 	begun   pgx.Tx    // nil: nothing was sent
 	use     usage
 }
@@ -66,7 +66,7 @@ var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
 	sql.LevelRepeatableRead: pgx.RepeatableRead, sql.LevelSerializable: pgx.Serializable,
 }
 
-// optionsOf returns the options as pgx has them.
+// optionsOf converts the options to those of pgx.
 func optionsOf(opts *sql.TxOptions) (o pgx.TxOptions, err error) {
 	if opts == nil {
 		return o, nil
@@ -123,8 +123,8 @@ func (t *transaction) beginWith(ctx context.Context, query string, args, dest []
 	return errors.Join(err, results.Close())
 }
 
-// broken adds driver.ErrBadConn to an error that has taken the connection, and the transaction with
-// it: sqllock may begin anew.
+// broken adds driver.ErrBadConn to an error that has ended the connection, and so the transaction.
+// Then sqllock may retry.
 func (t *transaction) broken(err error) error {
 	var answer *pgconn.PgError
 	if err == nil || errors.As(err, &answer) || t.conn == nil || !t.conn.IsClosed() {
@@ -176,7 +176,7 @@ func (t *transaction) Commit(ctx context.Context) error {
 	return nil
 }
 
-// Rollback rolls back, and gives the connection back.
+// Rollback rolls back, and returns the connection to its pool.
 func (t *transaction) Rollback(ctx context.Context) error {
 	release := t.release
 	t.release = func() {}

@@ -1,6 +1,6 @@
-// Package sqlxlock runs sqlx transactions under locks, as package sqllock runs those of
-// database/sql: every lease's fence is claimed in the transaction that does the work, so a holder
-// that was overtaken commits nothing.
+// Package sqlxlock runs sqlx transactions under locks, as package sqllock does for database/sql.
+// Every lease's fence is claimed in the transaction that does the work, so a holder that was
+// overtaken commits nothing.
 //
 //	rule := locker.Rule{Key: "account:42"}
 //	err := sqlxlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqlxlock.Tx) error {
@@ -8,13 +8,13 @@
 //		return err
 //	})
 //
-// The function works with a *sqlx.Tx that sqlx itself has begun, so Named queries are bound as the
-// driver wants them. What a result means, and all options, are sqllock's. The tables are those of
-// sqllock.Migrate, which takes a *sqlx.DB as it is.
+// The function gets a *sqlx.Tx that sqlx itself has begun, so named queries are bound for the
+// driver. Results and options are those of package sqllock. Create the tables with sqllock.Migrate,
+// which accepts a *sqlx.DB.
 //
 // sqllock cannot know when a *sqlx.Tx is in use, so the idle limit of a transaction does not follow
-// the renewals of the lease: give sqllock.WithIdleLimit where the function is idle for longer than
-// the lease's TTL.
+// the renewals of the lease. Use sqllock.WithIdleLimit if the function is idle for longer than the
+// lease's TTL.
 package sqlxlock
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Tx is the transaction that a function works in: a *sqlx.Tx with all its methods, and what sqllock
-// has claimed in it. Leave Commit and Rollback to Do. Its zero value is not usable.
+// Tx is the transaction of a function: a *sqlx.Tx with all its methods, and the claim of sqllock.
+// Leave Commit and Rollback to Do. Its zero value is not usable.
 type Tx struct {
 	*sqlx.Tx
 	*sqllock.Claim
@@ -84,7 +84,7 @@ func WithinAll(
 	return sqllock.WithinAllWith(ctx, d, keys, claimed(fn), opts...)
 }
 
-// InTx claims every lease of ctx in a transaction that somebody else began and will end. See
+// InTx claims every lease of ctx in a transaction that other code began and will end. See
 // [sqllock.InTx].
 func InTx(ctx context.Context, tx *sqlx.Tx, opts ...sqllock.Option) (*sqllock.Claim, error) {
 	if tx == nil {
@@ -108,7 +108,7 @@ func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Contex
 	}
 }
 
-// dialects are the dialects of the names that drivers register, and that sqlx binds by.
+// dialects has the dialect of each registered driver name. sqlx binds parameters by the same names.
 var dialects = map[string]sqllock.Dialect{
 	"postgres": sqllock.Postgres, "pgx": sqllock.Postgres, "pgx/v5": sqllock.Postgres,
 	"mysql": sqllock.MySQL, "sqlite3": sqllock.SQLite, "sqlite": sqllock.SQLite,
@@ -119,8 +119,8 @@ func unknown(driver string) error {
 		locker.ErrUnsupported, driver)
 }
 
-// database begins transactions of db, each on a connection that it keeps until the settings of
-// MySQL's session are put back.
+// database begins transactions of db. It keeps the connection of each transaction until the
+// settings of MySQL's session are restored.
 func database(db *sqlx.DB) (sqllock.Database[*sqlx.Tx], error) {
 	if db == nil {
 		return sqllock.Database[*sqlx.Tx]{}, errors.New("sqlxlock: the *sqlx.DB is nil")

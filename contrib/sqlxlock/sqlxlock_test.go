@@ -99,7 +99,7 @@ func deposit(amount int) func(ctx context.Context, tx *sqlxlock.Tx) error {
 
 var account = adaptertest.Account
 
-// The adapter does what each adapter of sqllock does, on all kinds of databases.
+// The adapter passes the tests of all adapters of sqllock, on all kinds of databases.
 func TestAdapter(t *testing.T) {
 	for _, driver := range drivers {
 		t.Run(driver, func(t *testing.T) {
@@ -155,7 +155,7 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 	}
 }
 
-// The *sqlx.Tx is sqlx's own: it binds names as the driver wants them, and its other methods work.
+// The *sqlx.Tx is sqlx's own: it binds names for the driver, and its other methods work.
 func TestNothingOfSqlxIsMissing(t *testing.T) {
 	each(t, func(t *testing.T, db *sqlx.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -190,7 +190,7 @@ func TestNothingOfSqlxIsMissing(t *testing.T) {
 	})
 }
 
-// Nothing stays on a connection of the pool, also when the function ends the transaction.
+// No changed setting stays on a connection of the pool, even if the function ends the transaction.
 func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
 	each(t, func(t *testing.T, db *sqlx.DB) {
 		db.SetMaxOpenConns(1)

@@ -18,8 +18,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// An office is everything that runs here: two workers, each with a Locker of its own as in a
-// process of its own, and two clients that enqueue.
+// An office is everything that runs here: two workers and two clients that enqueue. Each worker has
+// its own Locker, as in a separate process.
 type office struct {
 	redis   *redis.Client
 	lockers []*locker.Engine
@@ -120,8 +120,8 @@ func (o *office) reports(ctx context.Context, out io.Writer) error {
 	return o.spans.print(ctx, out)
 }
 
-// imports orders six imports of one shop while somebody who is no worker has the shop's key. So all
-// of them are put off.
+// imports orders six imports of one shop while another program holds the shop's key. So all six are
+// put off.
 func (o *office) imports(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nAn operator has locked a shop. Six files of the shop arrive.")
 	lease, err := o.lockers[0].Acquire(ctx, locker.Rule{Key: "shop:acme"})
@@ -156,7 +156,7 @@ func (o *office) imports(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// invoices orders an invoice three times; it is sent once.
+// invoices orders an invoice three times. The invoice is sent once.
 func (o *office) invoices(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nInvoice 4711 is ordered three times.")
 	bill := invoice{4711, "ann@example.org"}
@@ -260,7 +260,7 @@ func task(typename string, payload any) *asynq.Task {
 	return asynq.NewTask(typename, text)
 }
 
-// await returns once so is true of the work.
+// await returns when so is true for the work.
 func (o *office) await(ctx context.Context, so func() bool) error {
 	for {
 		o.work.mu.Lock()

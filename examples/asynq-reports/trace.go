@@ -57,7 +57,7 @@ func (s *spans) print(ctx context.Context, out io.Writer) error {
 	return errors.New("there is no trace of a task that waited")
 }
 
-// waited finds a trace that is complete and has a wait.
+// waited finds a complete trace with a wait.
 func (s *spans) waited() (found trace.TraceID, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

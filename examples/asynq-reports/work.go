@@ -28,13 +28,13 @@ type upload struct {
 	File int    `json:"file"`
 }
 
-// An invoice is sent once, however often somebody wants it sent.
+// An invoice is sent once, even if it is ordered several times.
 type invoice struct {
 	Number int    `json:"number" lock:"key"`
 	To     string `json:"to"`
 }
 
-// guard says what is guarded, for workers and for those who enqueue.
+// guard returns the Guard with all rules, for workers and for clients that enqueue.
 func guard(l locker.Locker, c redis.UniversalClient) (*asynqlock.Guard, error) {
 	return asynqlock.New(l,
 		asynqlock.WithWaking(c), // a task that was put off runs as soon as its key is free
@@ -46,7 +46,7 @@ func guard(l locker.Locker, c redis.UniversalClient) (*asynqlock.Guard, error) {
 	)
 }
 
-// work is what the handlers did.
+// work records what the handlers did.
 type work struct {
 	tracer trace.Tracer
 
@@ -58,7 +58,7 @@ type work struct {
 	sent map[int]int // invoices, by number
 }
 
-// mux knows nothing of locks, but for its middleware.
+// mux has no code for locks except its middleware.
 func (w *work) mux(g *asynqlock.Guard) *asynq.ServeMux {
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)

@@ -45,7 +45,7 @@ const (
 	failed      // an unexpected reply
 )
 
-// buy runs all buyers, and returns the result of each. It fails when ctx ends.
+// buy runs all buyers, and returns the result of each. It returns an error when ctx ends.
 func (c *crowd) buy(ctx context.Context) ([]end, error) {
 	transport := &http.Transport{MaxConnsPerHost: max(1, connections/len(c.shops)), MaxIdleConnsPerHost: connections}
 	defer transport.CloseIdleConnections()

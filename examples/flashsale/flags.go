@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// sale is what is sold, to whom, and on what: the flags.
+// sale has the values of the flags: what is sold, to how many buyers, and on which servers.
 type sale struct {
 	items  int
 	buyers int
@@ -37,7 +37,7 @@ In a database of yours it makes the tables flashsale_stock and flashsale_orders,
 yours its locks are named {flashsale}:…; one counter stays behind, latchkit:f:….
 `
 
-// parse reads the flags. Its errors say what to do instead; for -h it prints how to use the
+// parse reads the flags. Its errors contain what to do instead. For -h it prints the usage of the
 // program.
 func parse(args []string, help io.Writer) (*sale, error) {
 	s := &sale{}
@@ -87,7 +87,7 @@ func (s *sale) validate() error {
 	return nil
 }
 
-// String says what is about to happen, in one line.
+// String describes the sale in one line.
 func (s *sale) String() string {
 	where := []string{"a Redis inside this process", "SQLite in a temporary folder"}
 	if s.redis != "" {

@@ -13,7 +13,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// TestMain lets the test binary be a branch, as the program is one with -procs.
+// TestMain lets the test binary run as a branch, as the program does with -procs.
 func TestMain(m *testing.M) {
 	if isBranch() {
 		os.Exit(branchMain(os.Stdin, os.Stdout, os.Stderr))
@@ -30,7 +30,7 @@ func output(ctx context.Context, t *testing.T, args ...string) (code int, stdout
 	return code, out.String(), errs.String()
 }
 
-// await returns once what is said is so.
+// await returns when the condition holds.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !so(); _ = sleep(t.Context(), 5*time.Millisecond) {
@@ -97,8 +97,8 @@ func TestShopsInOtherProcessesSellTheSameStock(t *testing.T) {
 	}
 }
 
-// One item, a buyer whose payment outlives the TTL, and one who comes while it runs: the case that
-// tells the three ways apart.
+// There is one item. The first buyer's payment takes longer than the TTL, and the second buyer
+// comes meanwhile. In this case the three ways have different results.
 func TestSlowPayment(t *testing.T) {
 	t.Parallel()
 	const seed = 1

@@ -34,7 +34,7 @@ func start() int {
 
 // The exit codes beside 0.
 const (
-	exitFailed      = 1 // the sale could not be held, or -assert found it wanting
+	exitFailed      = 1 // the sale could not be held, or a condition of -assert failed
 	exitUsage       = 2 // the flags make no sense
 	exitInterrupted = 130
 )

@@ -224,7 +224,7 @@ func (s *scenes) caller(ctx context.Context) error {
 	return nil
 }
 
-// noBox is an inventory that reserves nothing.
+// noBox is an inventory whose Reserve does nothing.
 type noBox struct{ inventory.InventoryClient }
 
 func (noBox) Reserve(context.Context, *inventory.ReserveRequest, ...grpc.CallOption) (*inventory.ReserveReply, error) {

@@ -32,8 +32,8 @@ type shop struct {
 	queue *asynq.Client
 }
 
-// pay pays an order once, however often it is called, and requests a mail about it. A non-nil fails
-// is an error at the end of the work: then there is no payment and no mail.
+// pay pays an order once, even if it is called several times, and requests a mail about the order.
+// If fails is not nil, the work ends with that error: then there is no payment and no mail.
 func (s *shop) pay(ctx context.Context, order string, fails error) error {
 	work := func(ctx context.Context, tx *sqllock.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO payments (order_id) VALUES (?)", order); err != nil {

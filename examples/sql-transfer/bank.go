@@ -73,9 +73,8 @@ func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() 
 
 var errNotEnough = errors.New("the balance of the account is too low")
 
-// transfer moves cents from one account to another. It locks both, in the order of their names,
-// whatever the direction of the transfer. It calls meanwhile between reading and writing, the worst
-// place for a pause.
+// transfer moves cents from one account to another. It locks both accounts, always in the order of
+// their names. It calls meanwhile between reading and writing, the worst place for a pause.
 func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
 	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
 	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {

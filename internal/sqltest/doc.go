@@ -11,9 +11,8 @@
 //		// …
 //	}
 //
-// Nothing survives the servers, so they write nothing to disk in a hurry.
+// The data ends with the servers, so the servers do not sync it to disk.
 //
-// A machine without the programs fails the tests and says what to install. They
-// are never skipped: a suite that is green because it ran nothing is worse than
-// a red one.
+// If a program is missing, the tests fail with a message about what to install. Tests are never
+// skipped: a suite that passes because it ran nothing is worse than one that fails.
 package sqltest

@@ -16,7 +16,7 @@ const (
 	MariaDB              // MariaDB
 )
 
-// row is what differs between the kinds.
+// row has the differences between the kinds.
 type row struct {
 	name    string
 	debian  string // the package
@@ -36,13 +36,13 @@ func (k Kind) row() row { return rows[k] }
 // String returns for example "PostgreSQL server".
 func (k Kind) String() string { return k.row().name }
 
-// DSN is what pgx or go-sql-driver take to open a database of a server of this
-// kind at addr, as the role that may do anything.
+// DSN returns the DSN for pgx or go-sql-driver of a database on the server of this kind at addr,
+// with the administrator's role.
 func (k Kind) DSN(addr, database string) string {
 	return k.DSNOf(map[Kind]string{Postgres: "postgres", MariaDB: "root"}[k], addr, database)
 }
 
-// DSNOf is DSN as another role.
+// DSNOf is DSN with another role.
 func (k Kind) DSNOf(role, addr, database string) string {
 	if k == Postgres {
 		return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", role, addr, database)
@@ -50,9 +50,8 @@ func (k Kind) DSNOf(role, addr, database string) string {
 	return fmt.Sprintf("%s@tcp(%s)/%s", role, addr, database)
 }
 
-// prepare makes what must be there before the first start. MariaDB makes what it
-// needs by itself, but for the tables of its privileges, which it is told to do
-// without.
+// prepare creates the files that must exist before the first start. MariaDB creates its files
+// itself; it runs without the tables of privileges.
 func (k Kind) prepare(s *Server) error {
 	if k != Postgres {
 		return nil
@@ -97,12 +96,12 @@ func mariaArgs(s *Server) []string {
 		"--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0",
 	}
 	if os.Geteuid() == 0 {
-		args = append(args, "--user=root") // it wants to be asked for
+		args = append(args, "--user=root") // MariaDB runs as root only on request
 	}
 	return args
 }
 
-// mariaReady believes the log, which is new with each start.
+// mariaReady reads the log, which is new for each start.
 func mariaReady(s *Server) bool {
 	log, err := os.ReadFile(s.log)
 	return err == nil && strings.Contains(string(log), "ready for connections")

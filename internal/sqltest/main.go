@@ -12,14 +12,14 @@ import (
 // shared are the servers of the test binary, by their kind.
 var shared = servers{running: map[Kind]*Server{}}
 
-// servers start with the first test that wants them, between open and close.
+// servers start with the first test that needs them, between open and close.
 type servers struct {
 	mu      sync.Mutex
 	opened  bool
 	running map[Kind]*Server
 }
 
-// Main returns what runs the tests of m and then stops the shared servers.
+// Main returns a runner that runs the tests of m and then stops the shared servers.
 func Main(m interface{ Run() int }) interface{ Run() int } { return &runner{&shared, m} }
 
 type runner struct {
@@ -38,9 +38,8 @@ func (r *runner) Run() int {
 	return code
 }
 
-// Shared is the server of a kind that all tests of the package use together.
-// Other tests run on it at the same time: use a database or a schema of your
-// own, and leave the server standing.
+// Shared returns the server of a kind that all tests of the package share. Other tests use the
+// server at the same time, so use your own database or schema, and do not stop the server.
 func Shared(t testing.TB, kind Kind) *Server {
 	t.Helper()
 	s, err := shared.get(kind)

@@ -25,24 +25,24 @@ const (
 	// patience bounds the wait for a server to answer or to end.
 	patience = 60 * time.Second
 
-	// glance is how often a starting server is looked at.
+	// glance is how often a starting server is checked.
 	glance = 10 * time.Millisecond
 
 	// Below the range in which the kernel picks ports for outgoing connections.
 	lowestPort, highestPort = 10000, 32000
 
-	// tailLines is enough for the reason why a server refused to start.
+	// tailLines is how many lines of the log contain the reason of a failed start.
 	tailLines = 20
 )
 
-// Server is a running database server. It is made by [Start], [Shared] and
-// [Launch]; the zero value is of no use.
+// Server is a running database server. [Start], [Shared] and [Launch] return a Server; the zero
+// value is not usable.
 type Server struct {
 	kind    Kind
 	dir     string
 	port    int
 	log     string
-	account *syscall.Credential // whom it runs as; nil: as we do
+	account *syscall.Credential // of the process; nil: the account of this process
 	process *proc.Process
 }
 
@@ -77,13 +77,13 @@ func Launch(kind Kind) (*Server, error) {
 	return s, nil
 }
 
-// Addr is the server's host:port.
+// Addr returns the server's host:port.
 func (s *Server) Addr() string { return net.JoinHostPort(loopback, strconv.Itoa(s.port)) }
 
-// DSN is what the usual driver takes to open a database of this server.
+// DSN returns the DSN of a database of this server for the usual driver.
 func (s *Server) DSN(database string) string { return s.kind.DSN(s.Addr(), database) }
 
-// LogTail is the end of what the server has logged.
+// LogTail returns the end of the server's log.
 func (s *Server) LogTail() string {
 	log, err := os.ReadFile(s.log)
 	if err != nil {
@@ -93,12 +93,12 @@ func (s *Server) LogTail() string {
 	return strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
 }
 
-// Close stops the server and removes its folder. Those of tests are closed by
-// themselves.
+// Close stops the server and removes its folder. Servers of tests are closed automatically.
 func (s *Server) Close() error { return errors.Join(s.stop(), os.RemoveAll(s.dir)) }
 
 func (s *Server) stop() error {
-	// SIGQUIT is PostgreSQL's "at once": killed, it would leave shared memory behind.
+	// SIGQUIT is PostgreSQL's immediate shutdown. After SIGKILL, shared memory would be left
+	// behind.
 	_ = syscall.Kill(s.process.Pid(), syscall.SIGQUIT)
 	if s.kind == Postgres {
 		select {
@@ -109,8 +109,7 @@ func (s *Server) stop() error {
 	return s.process.Kill()
 }
 
-// start prepares the folder and runs the server. Whether a port is free is for
-// the server to find out.
+// start prepares the folder and runs the server. If the port is in use, start tries another one.
 func (s *Server) start() error {
 	if err := s.settle(); err != nil {
 		return err
@@ -128,8 +127,8 @@ func (s *Server) start() error {
 	return err
 }
 
-// settle finds somebody to run the server as. PostgreSQL refuses to be root's,
-// so the folder is given to the account that its package made.
+// settle chooses the account of the server process. PostgreSQL refuses to run as root, so the
+// folder belongs to the account that its package created.
 func (s *Server) settle() error {
 	if s.kind != Postgres || os.Geteuid() != 0 {
 		return nil
@@ -147,7 +146,8 @@ func (s *Server) settle() error {
 	return os.Chown(s.dir, int(uid), int(gid))
 }
 
-// command is a program of the server's package, run in its folder as its account.
+// command returns a program of the server's package, which runs in the server's folder with the
+// server's account.
 func (s *Server) command(name string, args ...string) (*exec.Cmd, error) {
 	program, err := find(name)
 	if err != nil {
@@ -162,15 +162,15 @@ func (s *Server) command(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// find looks for a program in PATH, and where Debian keeps servers that nobody
-// starts by hand. Of several versions it takes the last.
+// find looks for a program in PATH and in the folders where Debian keeps servers. Of several
+// versions, find takes the last one.
 func find(name string) (string, error) {
 	program, err := exec.LookPath(name)
 	if err == nil {
 		return program, nil
 	}
 	for _, pattern := range outOfPath {
-		found, _ := filepath.Glob(filepath.Join(pattern, name)) // the patterns are good
+		found, _ := filepath.Glob(filepath.Join(pattern, name)) // the patterns are valid
 		slices.Sort(found)
 		for _, program := range slices.Backward(found) {
 			if p, err := exec.LookPath(program); err == nil {

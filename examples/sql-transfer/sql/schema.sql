@@ -1,4 +1,4 @@
--- What each account has, in cents.
+-- The balance of each account, in cents.
 CREATE TABLE accounts (
 	name    TEXT PRIMARY KEY,
 	balance INTEGER NOT NULL

@@ -1,5 +1,5 @@
 // Package adaptertest has the tests that every adapter of sqllock passes: pgxlock, gormlock and
-// sqlxlock. An adapter's own tests are about its library alone.
+// sqlxlock. The tests in an adapter's package only cover its library.
 package adaptertest
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 // An Adapter is the adapter of a library, on a database with the tables of sqllock and an account
-// that has 100. T is what its functions work with.
+// that has 100. T is the type that its functions get.
 type Adapter[T any] struct {
 	Do func(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(context.Context, T) error,
 		opts ...sqllock.Option) error
@@ -27,11 +27,11 @@ type Adapter[T any] struct {
 	// InTx begins a transaction with the library alone, claims in it, deposits, verifies the claim
 	// twice, and commits.
 	InTx func(ctx context.Context, amount int, opts ...sqllock.Option) error
-	// Deposit reads the account, and writes what it has read and amount.
+	// Deposit reads the account's balance, and writes the balance plus amount.
 	Deposit func(ctx context.Context, tx T, amount int) error
-	// Exec runs the text of a statement.
+	// Exec runs a statement.
 	Exec func(ctx context.Context, tx T, text string) error
-	// Balance is what the account has.
+	// Balance returns the account's balance.
 	Balance func(t *testing.T) int
 }
 
@@ -57,7 +57,7 @@ func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
 	}
 }
 
-// bank is what a test works with.
+// bank is the fixture of a test.
 type bank[T any] struct {
 	Adapter[T]
 	t     *testing.T
