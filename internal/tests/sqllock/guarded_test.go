@@ -1,0 +1,143 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// Transactions inside of requests that a guard has locked.
+
+// guarded are front doors with one route, POST /accounts/{id}, whose handler runs under the lock of
+// its account.
+func guarded(l locker.Locker, h http.Handler) map[string]http.Handler {
+	gin.SetMode(gin.ReleaseMode)
+	mux := http.NewServeMux()
+	mux.Handle("POST /accounts/{id}", httplock.New(l, "account:{param.id}")(h))
+	e := gin.New()
+	e.POST("/accounts/:id", ginlock.New(l, "account:{param.id}"), func(c *gin.Context) { h.ServeHTTP(c.Writer, c.Request) })
+	return map[string]http.Handler{"net/http": mux, "Gin": e}
+}
+
+// charge sends a request for account 1.
+func charge(door http.Handler, key string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/accounts/1", strings.NewReader("{}"))
+	r.Header.Set("Idempotency-Key", key)
+	w := httptest.NewRecorder()
+	door.ServeHTTP(w, r)
+	return w
+}
+
+func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		newer, err := locker.New(store.NewProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = newer.Close(context.Background()) }()
+		overtake := false
+		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if overtake { // a failover frees the lock, and a newer holder commits
+				store.Free("account:1")
+				if err := sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "account:1"}, deposit(400)); err != nil {
+					t.Error(err)
+				}
+			}
+			err := sqllock.Within(r.Context(), db, deposit(10))
+			lease, _ := httplock.FromContext(r)
+			switch {
+			case overtake:
+				if !errors.Is(err, sqllock.ErrStaleFence) {
+					t.Errorf("a stale holder's transaction ended with %v", err)
+				}
+				return // without a reply
+			case err != nil:
+				t.Error(err)
+			case uint64(db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'")) != lease.Fence(): //nolint:gosec // fences are small here
+				t.Error("the claim has another fence than the request's lease")
+			}
+			if err := sqllock.Do(r.Context(), l, db, account, deposit(1000)); !errors.Is(err, locker.ErrUnsupported) {
+				t.Errorf("Do inside of its own lock: %v", err)
+			}
+			w.WriteHeader(http.StatusCreated)
+		})
+		for name, door := range guarded(l, h) {
+			before := db.balance(t)
+			overtake = false
+			if w := charge(door, ""); w.Code != http.StatusCreated {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+			db.holds(t, before+10)
+			overtake = true
+			if w := charge(door, ""); w.Code != http.StatusServiceUnavailable {
+				t.Errorf("%s: a stale holder got %d %s", name, w.Code, w.Body)
+			}
+			db.holds(t, before+410)
+		}
+	})
+}
+
+// The answer of a request with an Idempotency-Key is in the transaction of its work, and the
+// transaction claims the guard's lease: a stale holder writes neither.
+func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		newer, err := locker.New(store.NewProcess())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = newer.Close(context.Background()) }()
+		answers, err := sqllock.NewAnswers(db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		once := httplock.Idempotency(l, answers, "t")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tx, ok := sqllock.TxFromContext(r.Context())
+			if !ok {
+				t.Error("the handler has no transaction")
+				return
+			}
+			if err := deposit(10)(r.Context(), tx); err != nil {
+				t.Error(err)
+			}
+			w.WriteHeader(http.StatusCreated)
+		}))
+		overtake := false
+		between := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if overtake {
+				store.Free("account:1")
+				if err := sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "account:1"}, deposit(400)); err != nil {
+					t.Error(err)
+				}
+			}
+			once.ServeHTTP(w, r)
+		})
+		for name, door := range guarded(l, between) {
+			before := db.balance(t)
+			overtake = true
+			if w := charge(door, name); w.Code != http.StatusServiceUnavailable {
+				t.Errorf("%s: a stale holder got %d %s", name, w.Code, w.Body)
+			}
+			db.holds(t, before+400)
+			overtake = false
+			for i := range 3 {
+				w := charge(door, name)
+				if again := w.Header().Get("Idempotency-Replayed") == "true"; w.Code != http.StatusCreated || again != (i > 0) {
+					t.Errorf("%s: request %d got %d %s, repeated: %v", name, i, w.Code, w.Body, again)
+				}
+			}
+			db.holds(t, before+410)
+		}
+	})
+}
