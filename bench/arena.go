@@ -8,25 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is memory that the processes of a turn share. What they learn of each
-// other here costs no command, and does not depend on the locks it is about.
+// arena is memory that the processes of a turn share. It shows what the other processes do, without
+// commands to the server and without the measured locks.
 type arena struct {
-	inside atomic.Int64  // how many are in the critical section
-	fence  atomic.Uint64 // the largest that was ever inside
+	inside atomic.Int64  // how many workers are in the critical section
+	fence  atomic.Uint64 // the largest fence that was in the critical section
 
 	// For readers and writers.
-	readers atomic.Int64  // how many read
-	phase   atomic.Uint64 // the largest fence of theirs
-	phases  atomic.Int64  // how often that has grown
+	readers atomic.Int64  // how many readers are inside
+	phase   atomic.Uint64 // the largest fence of readers
+	phases  atomic.Int64  // how often phase has grown
 
 	// The rest is for the hand-offs between two processes.
-	waiting    [2]atomic.Bool // who is asking for the lock
-	acquired   atomic.Int64   // how often it was
+	waiting    [2]atomic.Bool // which process waits for the lock
+	acquired   atomic.Int64   // how often the lock was acquired
 	releasedBy atomic.Int64   // process + 1, 0 before the first
 	releasedAt atomic.Int64   // when that release started, on the clock of monotonic
 }
 
-// makeArena makes the file of one, to be removed by the caller.
+// makeArena makes the file of an arena. The caller removes the file.
 func makeArena() (name string, err error) {
 	f, err := os.CreateTemp("", "bench-arena-*")
 	if err != nil {
@@ -36,7 +36,7 @@ func makeArena() (name string, err error) {
 	return f.Name(), f.Truncate(int64(unsafe.Sizeof(arena{})))
 }
 
-// openArena maps it into this process, until the process ends.
+// openArena maps the file of an arena into this process, until the process ends.
 func openArena(name string) (*arena, error) {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
@@ -50,8 +50,8 @@ func openArena(name string) (*arena, error) {
 	return (*arena)(unsafe.Pointer(&mem[0])), nil // a page, so it is aligned
 }
 
-// enter is called by who has just got the lock. It counts what must not be:
-// somebody else inside, or a fence that did not grow.
+// enter is called by a worker that has just got the lock. It counts violations: another worker in
+// the critical section, or a fence that did not grow.
 func (a *arena) enter(h hold) (violations int) {
 	if a.inside.Add(1) != 1 {
 		violations++
@@ -62,7 +62,8 @@ func (a *arena) enter(h hold) (violations int) {
 	return violations
 }
 
-// read is called by who has just begun to read; readers goes down before the release.
+// read is called by a reader that has just got the lock. The reader decrements readers before its
+// release.
 func (a *arena) read(h hold) (violations int) {
 	a.readers.Add(1)
 	if a.inside.Load() != 0 {
@@ -73,7 +74,7 @@ func (a *arena) read(h hold) (violations int) {
 		last := a.phase.Load()
 		if f.Fence() <= last {
 			if f.Fence() < last {
-				violations++ // there can be only one phase, so it is from one that is over
+				violations++ // two phases overlap: the smaller fence is stale
 			}
 			break
 		}
@@ -85,7 +86,7 @@ func (a *arena) read(h hold) (violations int) {
 	return violations
 }
 
-// write is enter for who must be alone among readers too.
+// write is enter for a writer. Readers inside are violations too.
 func (a *arena) write(h hold) (violations int) {
 	if a.readers.Load() != 0 {
 		violations++
@@ -93,7 +94,7 @@ func (a *arena) write(h hold) (violations int) {
 	return violations + a.enter(h)
 }
 
-// wrote is leave.
+// wrote is leave for a writer.
 func (a *arena) wrote() (violations int) {
 	violations = a.leave()
 	if a.readers.Load() != 0 {

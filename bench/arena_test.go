@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestOverlapIsSeen is the proof that 0 violations means something.
+// TestOverlapIsSeen shows that overlapping holders are counted as violations.
 func TestOverlapIsSeen(t *testing.T) {
 	on := startServer(t)
 	for name, crowd := range map[string]shape{

@@ -15,14 +15,14 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// Several processes are several processes: the bench starts itself again, once
-// for each, with a part to play. Parent and child talk in lines: what the child
-// says is a word and some JSON, what the parent says is one word.
+// Each process of a row is a real process: the bench starts itself again, with a part for the
+// child. Parent and child exchange lines. A line of the child is a word and some JSON. A line of
+// the parent is one word.
 
 // partVariable names the part in a child's environment.
 const partVariable = "LATCHKIT_BENCH_PART"
 
-// parts are what a child can be told to do.
+// parts are the functions that a child can run.
 var parts = map[string]func(*stage) error{
 	"crew":    crewPart,
 	"duet":    duetPart,
@@ -51,24 +51,24 @@ func playPart() {
 	os.Exit(0)
 }
 
-// stage is where a child plays its part.
+// stage is what a part gets: the input, the output and the specification.
 type stage struct {
 	spec   string
 	parent *bufio.Reader
 }
 
-// read gives the child what the parent launched it with.
+// read decodes the specification that the parent gave the child.
 func (s *stage) read(spec any) error { return json.Unmarshal([]byte(s.spec), spec) }
 
 func (s *stage) say(word string, what any) {
 	text, err := json.Marshal(what)
 	if err != nil {
-		panic(err) // a type of ours that JSON cannot hold
+		panic(err) // JSON cannot encode one of our types
 	}
 	fmt.Printf("%s %s\n", word, text)
 }
 
-// await returns the parent's next word. Without a parent the child ends.
+// await returns the parent's next word. If the parent has ended, the child ends.
 func (s *stage) await() string {
 	line, err := s.parent.ReadString('\n')
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *stage) awaitStart() (time.Duration, error) {
 	return nanos, err
 }
 
-// child is the parent's view of one.
+// child is the parent's view of a child.
 type child struct {
 	process *proc.Process
 	in      io.Writer
@@ -107,7 +107,7 @@ func launch(part string, spec any) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, said := io.Pipe() // a StdoutPipe would be closed on what we have not read yet
+	out, said := io.Pipe() // a StdoutPipe would be closed before all is read
 	cmd.Stdout = said
 	process, err := proc.Launch(cmd)
 	if err != nil {
@@ -120,8 +120,8 @@ func launch(part string, spec any) (*child, error) {
 	return &child{process, in, bufio.NewReader(out)}, nil
 }
 
-// expect reads the child's next line, which must begin with word. What else it
-// says goes into into, unless that is nil.
+// expect reads the child's next line, which must begin with word. It decodes the rest of the line
+// into into, unless into is nil.
 func (c *child) expect(ctx context.Context, word string, into any) error {
 	defer context.AfterFunc(ctx, func() { _ = c.process.Kill() })()
 	line, err := c.out.ReadString('\n')
@@ -143,10 +143,10 @@ func (c *child) say(word string) error {
 	return err
 }
 
-// children are those of one turn.
+// children are the children of one turn.
 type children []*child
 
-// patience is what a turn may take beside its own time. Only a library that hangs spends it.
+// patience is how much longer than planned a turn may take. It only ends turns whose library hangs.
 const patience = 30 * time.Second
 
 // launchAll starts one child for each spec.
@@ -172,7 +172,7 @@ func expectAll[T any](ctx context.Context, all children, word string) ([]T, erro
 	return said, nil
 }
 
-// start makes all begin at the same moment, as soon as each has heard of it.
+// start sends all children the same time to begin.
 func (all children) start() error {
 	at := monotonic() + 20*time.Millisecond
 	for _, c := range all {
@@ -183,7 +183,7 @@ func (all children) start() error {
 	return nil
 }
 
-// finish waits for children that have said their last word.
+// finish waits for the end of children that have sent their last line.
 func (all children) finish() error {
 	late := time.After(patience)
 	for _, c := range all {
@@ -199,7 +199,7 @@ func (all children) finish() error {
 	return nil
 }
 
-// end kills the children that are still there.
+// end kills the children that still run.
 func (all children) end() (err error) {
 	for _, c := range all {
 		err = errors.Join(err, c.process.Kill())

@@ -6,9 +6,10 @@ import (
 	"math"
 )
 
-// Two rows are about one key that everybody wants: they differ in where everybody is.
+// Two rows measure one key that all workers want. In one row the workers are in several processes,
+// in the other in one process.
 
-// rivals are the contestants of both. Each of the peers waits in its own way.
+// rivals are the contestants of both rows. Each peer waits in a different way.
 var rivals = []string{"redislock 100ms", "redislock 1ms", "redsync", "rueidislock"}
 
 func contend(ctx context.Context, o order, crowd shape) (f finding, turns map[string][]turn, err error) {
@@ -42,12 +43,12 @@ func contend(ctx context.Context, o order, crowd shape) (f finding, turns map[st
 	return f, turns, nil
 }
 
-// timesBestPeer divides throughput by that of the peer who had most in the same round.
+// timesBestPeer divides throughput by the largest throughput of a peer in the same round.
 func timesBestPeer(turns map[string][]turn, name string) []float64 {
 	return ratios(each(turns[name], turn.perSecond), bestPeer(turns, math.Max, turn.perSecond))
 }
 
-// bestPeer is the best figure that any peer had, round by round.
+// bestPeer returns the best figure of all peers in each round.
 func bestPeer(turns map[string][]turn, choose func(a, b float64) float64, figure func(turn) float64) []float64 {
 	var all [][]float64
 	for _, name := range rivals {

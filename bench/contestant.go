@@ -8,16 +8,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// contestant is one way to lock. A child process is told its name and opens it.
+// contestant is one way to lock. A child process gets its name and opens it.
 type contestant struct {
 	name string
 	kind kind
-	// sends are the commands that its clients send besides scripts, as the server
-	// names them. See load.commands.
+	// sends are the commands that its clients send besides scripts, by the server's names. See
+	// load.commands.
 	sends []string
-	// noLock marks what only passes a message on, and cannot be tried out alone.
+	// noLock marks a contestant that only passes messages, and cannot run alone.
 	noLock bool
-	// redisKey is where it keeps the lock on key; nil: in key itself.
+	// redisKey returns the Redis key of the lock on key; nil: key itself.
 	redisKey func(key string) string
 	open     func(settings) (locks, error)
 }
@@ -26,14 +26,14 @@ type kind int
 
 const (
 	ours  kind = iota
-	peer       // another library, which we compare ourselves with
-	floor      // bare commands: what no library can do without
+	peer       // another library
+	floor      // bare commands, which every library needs
 )
 
 // settings are the same for all contestants of a turn.
 type settings struct {
 	Addr    string
-	Cluster bool // Addr is that of a node; most contestants do without
+	Cluster bool // Addr is the address of a cluster's node
 	TTL     time.Duration
 	Process int // which of the turn's processes this is, from 0
 }
@@ -41,7 +41,7 @@ type settings struct {
 // dial makes a client, with go-redis' defaults.
 func (s settings) dial() redis.UniversalClient { return s.client(false) }
 
-// client makes a client with go-redis' defaults; bounded: that ends each call with its context.
+// client makes a client with go-redis' defaults. If bounded, each call ends with its context.
 func (s settings) client(bounded bool) redis.UniversalClient {
 	if s.Cluster {
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}, ContextTimeoutEnabled: bounded})
@@ -49,36 +49,36 @@ func (s settings) client(bounded bool) redis.UniversalClient {
 	return redis.NewClient(&redis.Options{Addr: s.Addr, ContextTimeoutEnabled: bounded})
 }
 
-// locks is an opened contestant. It is used by all goroutines of a process.
+// locks is an opened contestant. All goroutines of a process share it.
 type locks interface {
-	// Lock waits until it holds key, or ctx is cancelled. Contexts have no deadline:
-	// rueidislock would make it the lock's own.
+	// Lock waits until it holds key, or ctx is cancelled. Contexts have no deadline: rueidislock
+	// would end the lock at that deadline.
 	Lock(ctx context.Context, key string) (hold, error)
 	Close()
 }
 
-// hold is a lock that is held. An interface that a library's own type fits costs
-// no allocation, which would be counted as the library's.
+// hold is a lock that is held. A library's own type implements it, so the bench adds no allocations
+// to the library's figures.
 type hold interface {
 	Release(ctx context.Context) error
 }
 
-// runner is locks that run a function under a lock.
+// runner is a contestant that runs a function under a lock.
 type runner interface {
 	Run(ctx context.Context, key string, fn func()) error
 }
 
-// refresher is a hold that nobody renews unless its owner does.
+// refresher is a hold that only its owner renews.
 type refresher interface {
 	Refresh(ctx context.Context, ttl time.Duration) error
 }
 
-// fenced is a hold with a number that is larger than those of all holds before.
+// fenced is a hold with a number that is larger than the number of every earlier hold.
 type fenced interface {
 	Fence() uint64
 }
 
-// contestants are all there are; rows pick theirs by name.
+// contestants has all contestants. Rows select theirs by name.
 var contestants = append(append(latchkits(), readWrites()...),
 	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,
@@ -101,7 +101,7 @@ func field(names ...string) []contestant {
 	for i, name := range names {
 		c, err := named(name)
 		if err != nil {
-			panic(err) // names are written in this package
+			panic(err) // a wrong name is a mistake in this package
 		}
 		picked[i] = c
 	}

@@ -27,8 +27,8 @@ func TestContestantsLock(t *testing.T) {
 			if err := held.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// A place in a queue that was given up just before may be handed the key, and give it
-			// back.
+			// The key may be handed to a waiter that has just given up, which then releases the
+			// key.
 			deadline := time.Now().Add(10 * time.Second)
 			for on.witness.Exists(t.Context(), c.keyOnServer(key)).Val() != 0 {
 				if time.Now().After(deadline) {

@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownCPU is the time that this process has spent on processors so far, its own
-// and the kernel's on its behalf.
+// ownCPU returns the user and system CPU time of this process so far.
 func ownCPU() (time.Duration, error) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

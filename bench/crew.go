@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// crew is what a process full of workers is told. Each of them acquires and
-// releases, over and over, until the turn ends.
+// crew is the specification of a process with workers. Each worker acquires and releases repeatedly
+// until the turn ends.
 type crew struct {
 	Contestant string
 	Settings   settings
 	Workers    int
-	Key        string // what all want; "": each has a key of its own
-	Rotate     bool   // each has many keys of its own, one after the other
+	Key        string // the key of all workers; "": each has its own key
+	Rotate     bool   // each worker has many keys, one after the other
 	Arena      string
 	Turn       time.Duration
 }
 
-// work is what they did.
+// work is what the workers of a process did.
 type work struct {
 	Counts     []int     // acquisitions, by worker
-	Waits      histogram // for the lock; the last of each worker was cut short by the end of the turn
+	Waits      histogram // for the lock; the end of the turn cuts each worker's last wait short
 	CPU        time.Duration
 	Mallocs    uint64
 	Violations int
@@ -64,13 +64,12 @@ func crewPart(s *stage) error {
 	return nil
 }
 
-// warmUp opens connections, loads scripts and lets the runtime find its size.
-// Keys are nobody else's.
+// warmUp opens connections, loads scripts and lets the heap reach its size. It uses separate keys.
 func warmUp(l locks, workers int) error {
 	return together(workers, func(i int) error {
 		key := fmt.Sprintf("warm:%d:%d", os.Getpid(), i)
 		var err error
-		for range 20 { // rueidislock may wait for a key that is free: see there
+		for range 20 { // rueidislock may wait for a free key: see lock_rueidis.go
 			if err = tryOut(l, key); err == nil {
 				return nil
 			}
@@ -164,14 +163,14 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 	return done, nil
 }
 
-// rotation is so many keys that the release of one is over long before its next turn.
+// rotation is a number of keys so large that the release of a key is over long before its next use.
 const rotation = 256
 
-// worker is one goroutine. Nothing in it is shared while the turn lasts.
+// worker is one goroutine. Goroutines share nothing of it during the turn.
 type worker struct {
 	locks locks
-	keys  []string // which it wants in turn
-	alone bool     // nobody else wants the key, so there is nothing to watch
+	keys  []string // which the worker locks in turn
+	alone bool     // no other worker wants the key, so the arena is not used
 	arena *arena
 
 	count      int
@@ -180,9 +179,9 @@ type worker struct {
 	err        error
 }
 
-// work counts what is released before the end. The critical section is empty: what
-// is left is the lock. A wait that the end cuts short is a wait of at least that
-// long, and counts as one: a worker who is never served would otherwise not show.
+// work counts the locks that are released before the end. The critical section is empty, so the
+// figures are those of the lock. A wait that the end of the turn cuts short counts with its length
+// so far. Otherwise a worker that never gets the lock would not show.
 func (w *worker) work(ctx context.Context, end time.Time) {
 	runner, runs := w.locks.(runner)
 	for n := 0; ; n++ {
@@ -214,7 +213,7 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 		}
 		err = h.Release(context.Background())
 		if !time.Now().Before(end) {
-			return // with rueidislock the lock ended when ctx did, which is no failure
+			return // with rueidislock the lock ends with ctx, which is no failure
 		}
 		if err != nil {
 			w.err = err

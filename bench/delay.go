@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// delay is a way to a server on which every answer comes later.
+// delay is a proxy that delays every answer of a server.
 type delay struct {
 	listener net.Listener
 	target   string
@@ -62,8 +62,8 @@ func (d *delay) keep(conns ...net.Conn) bool {
 	return !d.closed
 }
 
-// pass copies what comes from one side to the other, each piece so much later. What is on its way
-// holds nothing up.
+// pass copies data from one side to the other, and delays each piece by the same time. Several
+// pieces can be under way at once.
 func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	type piece struct {
 		due  time.Time
@@ -73,7 +73,7 @@ func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	d.work.Go(func() {
 		for p := range pieces {
 			time.Sleep(time.Until(p.due))
-			_, _ = to.Write(p.text) // if it is closed, so is the other side, and the reader ends
+			_, _ = to.Write(p.text) // if this side is closed, the other side is too, and the reader ends
 		}
 		_ = to.Close()
 	})

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// duet is what each of two processes is told that hand a lock to and fro.
+// duet is the specification of each of two processes that hand a lock back and forth.
 type duet struct {
 	Contestant string
 	Settings   settings
@@ -16,19 +16,20 @@ type duet struct {
 
 // handOffs are those that a process received.
 type handOffs struct {
-	Took       []time.Duration // from the start of the other's Release until our Lock returned
+	Took       []time.Duration // from the start of the other process's Release until Lock returned here
 	Acquired   int
 	CPU        time.Duration
 	Violations int
 }
 
 const (
-	// glance is how often a process looks what the other one does. The first look
-	// after a release comes when a quick hand-off is over: it disturbs none.
+	// glance is how often a process checks the state of the other one. The first check after a
+	// release comes when a quick hand-off is over, so it does not disturb one.
 	glance = time.Millisecond
 
-	// A holder keeps the lock this long once the other process has begun to ask for
-	// it, so that it waits in earnest. At random, or polling would fall into step.
+	// A holder keeps the lock this long after the other process has begun to wait, so that the
+	// other process really waits. The time is random, because polling could synchronise with a
+	// fixed time.
 	shortestHold, longestHold = 2 * time.Millisecond, 6 * time.Millisecond
 )
 
@@ -104,7 +105,7 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 		if err := h.Release(context.Background()); err != nil && ctx.Err() == nil {
 			return done, err
 		}
-		// Whoever asks again at once could win against one that waits.
+		// A process that asks again at once could overtake the waiting process.
 		lookUntil(ctx, func() bool { return a.acquired.Load() > turnOf })
 	}
 	after, err := ownCPU()
@@ -112,7 +113,7 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 	return done, err
 }
 
-// lookUntil looks every now and then until it sees what it wants, or the turn is over.
+// lookUntil checks a condition repeatedly until it holds or the turn is over.
 func lookUntil(ctx context.Context, seen func() bool) {
 	for look := time.NewTicker(glance); ; {
 		select {

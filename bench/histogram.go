@@ -29,7 +29,7 @@ func bucketOf(d time.Duration) int {
 	return (shift+1)*subBuckets + int(v>>shift) - subBuckets
 }
 
-// upperEnd is the largest duration in a bucket.
+// upperEnd returns the largest duration in a bucket.
 func upperEnd(bucket int) time.Duration {
 	if bucket < 2*subBuckets {
 		return time.Duration(bucket)
@@ -58,7 +58,7 @@ func (h *histogram) merge(other histogram) {
 	h.max = max(h.max, other.max)
 }
 
-// percentile is no less than the true one, and more by 1/64 at most.
+// percentile returns the true percentile or a value that is at most 1/64 larger.
 func (h *histogram) percentile(p float64) time.Duration {
 	if h.total == 0 {
 		return 0
@@ -73,7 +73,7 @@ func (h *histogram) percentile(p float64) time.Duration {
 	return h.max
 }
 
-// wireHistogram is what goes through a pipe: the buckets that are in use.
+// wireHistogram is the form for a pipe: only the buckets in use.
 type wireHistogram struct {
 	Counts map[int]uint64
 	Max    time.Duration

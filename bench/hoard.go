@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hoard is what a process is told that takes many locks and keeps them.
+// hoard is the specification of a process that takes many locks and keeps them.
 type hoard struct {
 	Contestant string
 	Settings   settings
@@ -19,18 +19,18 @@ type hoard struct {
 // hoarders is how many goroutines take and release them.
 const hoarders = 64
 
-// upkeep is what keeping them costs, over the window.
+// upkeep is the cost of keeping the locks during the window.
 type upkeep struct {
 	CPU        time.Duration
-	Heap       int64 // all of these are what there is more than before the first lease
+	Heap       int64 // all figures are increases since before the first lease
 	Stack      int64
 	Goroutines int
 }
 
-// loss is what was not held any more when it was released.
+// loss counts the locks that were no longer held when they were released.
 type loss struct {
 	Lost  int
-	First string // why, for the first of them
+	First string // the error of the first one
 }
 
 func hoardPart(s *stage) error {
@@ -50,7 +50,7 @@ func hoardPart(s *stage) error {
 		return err
 	}
 
-	// What the bench itself needs for each lease is there before we look.
+	// The bench allocates its own data for each lease before the first measurement.
 	keys, held := make([]string, h.Leases), make([]hold, h.Leases)
 	for i := range keys {
 		keys[i] = "hoard:" + strconv.Itoa(i)
@@ -100,9 +100,9 @@ type memory struct {
 	goroutines  int
 }
 
-// footprint is what is in use, not what is left for the collector.
+// footprint measures memory in use, without garbage.
 func footprint() memory {
-	for range 2 { // a pool is emptied by the second
+	for range 2 { // the second collection empties the pools
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -128,8 +128,8 @@ func releaseAll(held []hold) loss {
 	return all
 }
 
-// refreshing keeps holds alive that nobody else does, as their users have to: a
-// goroutine each, which refreshes three times within the TTL.
+// refreshing renews holds that their library does not renew, as users of the library must: one
+// goroutine for each hold refreshes it three times within the TTL.
 type refreshing struct {
 	ttl     time.Duration
 	ended   chan struct{}
@@ -151,8 +151,7 @@ func (r *refreshing) add(h hold) {
 		for {
 			select {
 			case <-due.C:
-				// One that fails is followed by others; a lock that is lost shows when it is
-				// released.
+				// After a failed refresh, others follow. A lost lock is counted at its release.
 				_ = lock.Refresh(context.Background(), r.ttl)
 			case <-r.ended:
 				return

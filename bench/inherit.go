@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// will is what is told to a process that holds some locks until it is killed, and
-// to another one that waits for them.
+// will is the specification of a process that holds locks until it is killed, and of another
+// process that waits for these locks.
 type will struct {
 	Contestant string
 	Settings   settings
@@ -33,15 +33,14 @@ func holderPart(s *stage) error {
 		time.Sleep(between)
 	}
 	s.say("held", nil)
-	s.await() // never: it is killed
+	s.await() // the process is killed here
 	return nil
 }
 
-// enough is how long an heir waits: by then each lock has been free for long.
+// enough is how long an heir waits. By then, each lock has long been free.
 func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
 
-// heirPart waits for all keys at once, and says when it had each of them; 0 for one
-// that it never had.
+// heirPart waits for all keys at once, and reports when it got each key; 0 if it never got the key.
 func heirPart(s *stage) error {
 	w, l, err := openWill(s)
 	if err != nil {
@@ -66,7 +65,7 @@ func heirPart(s *stage) error {
 	select {
 	case err := <-waiting:
 		return cmp.Or(err, errors.New("nobody had to wait"))
-	case <-time.After(3 * between): // all have asked, and were told to wait
+	case <-time.After(3 * between): // all have asked for their locks, and wait
 	}
 	s.say("waiting", nil)
 	if err := <-waiting; err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// library is what a process is told in which some read and some write under one key, over and over,
+// library is the specification of a process with readers and writers, which lock one key repeatedly
 // until the turn ends.
 type library struct {
 	Contestant       string
@@ -18,16 +18,17 @@ type library struct {
 	Turn             time.Duration
 }
 
-// lending is what they did.
+// lending is what the readers and writers did.
 type lending struct {
 	Reads, Writes         []int // by worker
 	ReadWaits, WriteWaits histogram
-	MostPhases            int64 // of readers that began while a writer waited
+	MostPhases            int64 // reader phases that began while a writer waited
 	CPU                   time.Duration
 	Violations            int
 }
 
-// rest is between two stays of a writer: without one nobody would read much.
+// rest is the pause of a writer between two locks. Without a pause, readers would rarely get the
+// lock.
 const rest = time.Millisecond
 
 func libraryPart(s *stage) error {
@@ -109,7 +110,7 @@ func (lib library) run(l locks, a *arena, start time.Duration) (lending, error) 
 	return done, nil
 }
 
-// visitor is one goroutine, which reads or writes.
+// visitor is one goroutine that reads or writes.
 type visitor struct {
 	locks  locks
 	key    string
@@ -123,7 +124,8 @@ type visitor struct {
 	err        error
 }
 
-// lock asks for what the visitor needs. Whoever knows no readers gives it the key alone.
+// lock takes the lock that the visitor needs. A contestant without readers locks the key
+// exclusively.
 func (v *visitor) lock(ctx context.Context) (hold, error) {
 	if r, ok := v.locks.(readLocks); ok && !v.writes {
 		return r.RLock(ctx, v.key)
@@ -131,7 +133,7 @@ func (v *visitor) lock(ctx context.Context) (hold, error) {
 	return v.locks.Lock(ctx, v.key)
 }
 
-// work counts what is released before the end, as worker does.
+// work counts the locks that are released before the end, as worker.work does.
 func (v *visitor) work(ctx context.Context, end time.Time) {
 	for {
 		asked, phases := time.Now(), v.arena.phases.Load()
@@ -166,11 +168,11 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 	}
 }
 
-// shelf is how a row puts its contestants to work: so many processes with so many readers each, and
-// writers in the first.
+// shelf is the shape of a row: the number of processes, the readers in each process, and the
+// writers in the first one.
 type shelf struct{ processes, readers, writers int }
 
-// lendingTurn is what a contestant did in one turn, and what that cost.
+// lendingTurn is what a contestant did in one turn, and the cost.
 type lendingTurn struct {
 	took   time.Duration
 	lent   lending
@@ -236,7 +238,7 @@ func (t lendingTurn) sent() float64 {
 	return float64(t.server.commands(t.sends)) / (sum(t.lent.Reads) + sum(t.lent.Writes))
 }
 
-// starved is how many readers and writers got nothing.
+// starved returns how many readers and writers never got the lock.
 func (t lendingTurn) starved() (n float64) {
 	for _, counts := range [][]int{t.lent.Reads, t.lent.Writes} {
 		for _, c := range counts {

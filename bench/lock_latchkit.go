@@ -17,12 +17,12 @@ const (
 	latchkitBeside = "latchkit Run, WithBackgroundRelease"
 )
 
-// variant is latchkit with the options that make it fast at something. Whatever
-// speeds up a row is switched on here.
+// variant is latchkit with the options that make it fast at something. Every option that speeds up
+// a row is set here.
 type variant struct {
 	name    string
-	plain   bool // the client has go-redis' defaults; otherwise ContextTimeoutEnabled, as README has it
-	runs    bool // under Run, not by Acquire and Release
+	plain   bool // go-redis' defaults; otherwise with ContextTimeoutEnabled, as in the README
+	runs    bool // with Run instead of Acquire and Release
 	options []locker.SingleOption
 }
 
@@ -56,7 +56,7 @@ func (v variant) open(s settings) (locks, error) {
 // latchkitRuns are locks whose workers call Run.
 type latchkitRuns struct{ *latchkitLocks }
 
-// Run is a runner's.
+// Run implements runner.
 func (l latchkitRuns) Run(ctx context.Context, key string, fn func()) error {
 	return locker.Run(ctx, l.engine, locker.Rule{Key: key}, func(context.Context) error { fn(); return nil })
 }
@@ -70,7 +70,7 @@ type latchkitLocks struct {
 func (l *latchkitLocks) Lock(ctx context.Context, key string) (hold, error) {
 	lease, err := l.engine.Acquire(ctx, locker.Rule{Key: key})
 	if err != nil {
-		return nil, err // not a nil lease in an interface that is not nil
+		return nil, err // a nil lease would make an interface that is not nil
 	}
 	return lease, nil
 }

@@ -20,8 +20,8 @@ type quorumContestant struct {
 	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
 }
 
-// quorumLocks say as well how many of their acquisitions took one round trip, of those that took at
-// least one.
+// quorumLocks also count the acquisitions with one round trip, and all acquisitions with at least
+// one.
 type quorumLocks interface {
 	locks
 	OneRound() (once, all uint64)
@@ -110,7 +110,7 @@ func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error)
 	return redsyncHold{mutex}, nil
 }
 
-// OneRound is all of them: it has no fence to agree on.
+// OneRound counts all acquisitions: without a fence, one round is enough.
 func (r *redsyncQuorumLocks) OneRound() (once, all uint64) { return r.taken, r.taken }
 
 func (r *redsyncQuorumLocks) Close() {

@@ -16,11 +16,12 @@ const (
 // readLocks are locks that many may hold together.
 type readLocks interface {
 	locks
-	// RLock is Lock for who only reads.
+	// RLock is Lock for readers.
 	RLock(ctx context.Context, key string) (hold, error)
 }
 
-// readWrites differ in whether the readers of a process share a hold. They do by default.
+// readWrites are the contestants with readers. They differ in whether the readers of a process
+// share a hold, as they do by default.
 func readWrites() []contestant {
 	open := func(options ...locker.ReadWriteOption) func(settings) (locks, error) {
 		return func(s settings) (locks, error) {

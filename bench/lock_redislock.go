@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bsm/redislock does not retry unless it is told how: 100 ms is what its README
-// shows, 1 ms what somebody might choose who wants a short wait.
+// bsm/redislock retries only with a RetryStrategy. Its README shows 100 ms; 1 ms is a choice for
+// short waits.
 var (
 	redislock100ms = bsmRedislock("redislock 100ms", 100*time.Millisecond)
 	redislock1ms   = bsmRedislock("redislock 1ms", time.Millisecond)
@@ -30,8 +30,8 @@ type redislockLocks struct {
 	options *redislock.Options
 }
 
-// Lock gives Obtain a deadline, because it would wait for no longer than a TTL
-// otherwise. It saves Obtain the making of its own, so it costs nothing more.
+// Lock gives Obtain a deadline, because without one Obtain waits for at most one TTL. Obtain would
+// otherwise make its own deadline, so there is no extra cost.
 func (r redislockLocks) Lock(ctx context.Context, key string) (hold, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
@@ -44,7 +44,7 @@ func (r redislockLocks) Lock(ctx context.Context, key string) (hold, error) {
 
 func (r redislockLocks) Close() { _ = r.client.Close() }
 
-// redislockHold is one pointer, so that an interface holds it without an allocation.
+// redislockHold is one pointer, so an interface holds it without an allocation.
 type redislockHold struct{ *redislock.Lock }
 
 func (h redislockHold) Refresh(ctx context.Context, ttl time.Duration) error {

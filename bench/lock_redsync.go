@@ -11,14 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redsync retries after 50 to 250 ms, at random, unless it is told otherwise.
+// By default, redsync retries after a random time of 50 to 250 ms.
 var (
 	redsyncDefault = goRedsync("redsync")
 	redsync1ms     = goRedsync("redsync 1ms", redsync.WithRetryDelay(time.Millisecond))
 )
 
 func goRedsync(name string, options ...redsync.Option) contestant {
-	// By default it gives up after 32 tries. Then a waiter would have waited for nothing.
+	// By default, redsync gives up after 32 tries. Then the wait would be in vain.
 	options = append(options, redsync.WithTries(math.MaxInt32))
 	return contestant{name: name, kind: peer, sends: []string{"set"}, open: func(s settings) (locks, error) {
 		c := redis.NewClient(&redis.Options{Addr: s.Addr})
@@ -42,7 +42,7 @@ func (r redsyncLocks) Lock(ctx context.Context, key string) (hold, error) {
 
 func (r redsyncLocks) Close() { _ = r.client.Close() }
 
-// redsyncHold is one pointer, so that an interface holds it without an allocation.
+// redsyncHold is one pointer, so an interface holds it without an allocation.
 type redsyncHold struct{ *redsync.Mutex }
 
 var errRedsync = errors.New("redsync says no")

@@ -9,14 +9,13 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidislock as its README sets it up for one server, and with nothing set: then
-// it takes two of three keys. It is woken by the server's invalidations, and
-// pipelines what all goroutines send.
+// rueidislock is measured in two forms: as its README sets it up for one server, and with its
+// defaults. With its defaults it takes two of three keys. The server's invalidations wake its
+// waiters. It pipelines the commands of all goroutines.
 //
-// An acquire that takes longer than TryNextAfter is given up, and waits for an
-// invalidation that does not come when the key is free. By default that is 20 ms,
-// which a busy machine exceeds: whole turns pass without a lock. A second lets it
-// show what it can do.
+// If an acquire takes longer than TryNextAfter, rueidislock gives up that try and waits for an
+// invalidation, which does not come if the key is free. The default of 20 ms is too short on a busy
+// machine: whole turns pass without a lock. With one second, rueidislock works as intended.
 var (
 	rueidislockUsual = withRueidislock("rueidislock",
 		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
@@ -57,8 +56,8 @@ type rueidislockHold struct {
 	cancel context.CancelFunc
 }
 
-// Release says whether the lock was held until now. It returns when the key is
-// deleted; whether that worked, rueidislock tells nobody.
+// Release reports whether the lock was held until now. It returns when the key is deleted.
+// rueidislock does not return an error of the deletion.
 func (h *rueidislockHold) Release(context.Context) error {
 	err := h.ctx.Err()
 	h.cancel()

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// wakeFloor is no lock: two processes pass a message to and fro, by a bare
-// PUBLISH to a subscriber that waits for it. No hand-off by message is quicker.
+// wakeFloor is no lock: two processes pass a message back and forth, by a bare PUBLISH to a waiting
+// subscriber. No hand-off by message is faster.
 var wakeFloor = contestant{name: "wake-pub", kind: floor, noLock: true, sends: []string{"publish"}, open: openWake}
 
 // A locked key is a message from the other process; process 0 needs none for
@@ -38,8 +38,7 @@ func openWake(s settings) (locks, error) {
 
 func wakeChannel(process int) string { return "wake:" + strconv.Itoa(process) }
 
-// Lock ends with its context by closing the subscription: a read in flight
-// cannot be stopped otherwise.
+// Lock ends with its context. To end a read that is under way, it closes the subscription.
 func (w *wakeLocks) Lock(ctx context.Context, _ string) (hold, error) {
 	select {
 	case <-w.free:

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// provenance says where, when and with what it was measured: figures without that
-// are hearsay.
+// provenance is where, when and with which versions the figures were measured. Figures are useless
+// without it.
 func provenance(ctx context.Context, command string) (string, error) {
 	on, err := launchServer()
 	if err != nil {
@@ -51,7 +51,7 @@ func processor() string {
 	return "unknown processor"
 }
 
-// loadAverage tells whether somebody else uses the machine, too.
+// loadAverage shows whether other programs use the machine.
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -68,7 +68,7 @@ func kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// commit is what git says of the tree that we were built from, if it is one.
+// commit returns git's description of the source tree, if there is one.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {
@@ -77,7 +77,7 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// modules are the libraries that are compared.
+// modules are the compared libraries.
 func modules() (used []*debug.Module) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
