@@ -511,7 +511,7 @@ func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 // A lease that others were seen to wait for is not kept for a millisecond.
 func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
-		other := lockertest.NewLocker(t, s.Memory.NewProcess())
+		other := lockertest.NewLocker(t, s.NewProcess())
 		held := acquire(t, other, locker.Rule{Key: "a"})
 		time.AfterFunc(5*time.Millisecond, func() { _ = held.Release(context.Background()) })
 		runs(t, l, locker.Rule{Key: "a"}, 5*time.Millisecond, nothing)

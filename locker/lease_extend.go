@@ -62,7 +62,7 @@ func (x *extension) begin() (q calls.Question, ok bool) {
 }
 
 // renewOne renews one lease.
-func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) {
+func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) { //nolint:revive // it has the shape of the method expression store.Store.Acquire
 	grants, err := s.Renew(ctx, []store.Claim{c})
 	switch {
 	case err != nil:

@@ -366,7 +366,7 @@ func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for deadline := time.Now().Add(time.Minute); store.Len() != 0; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); store.Len() != 0; <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d locks are left", store.Len())
 		}

@@ -315,7 +315,7 @@ func (s *server) dial(t *testing.T, text string) net.Conn {
 // within waits for what will be true soon, also on a slow machine.
 func within(t *testing.T, what string, true func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !true(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !true(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not come about that %s", what)
 		}
@@ -363,7 +363,7 @@ func TestClientsThatLeaveAtRandomLeaveNoLock(t *testing.T) {
 				return
 			}
 			_, _ = fmt.Fprintf(conn, "POST /orders/%d HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", i%3)
-			time.Sleep(pause)
+			<-time.After(pause)
 			_ = conn.Close()
 		})
 	}

@@ -3,6 +3,7 @@ package fiberlock
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -95,9 +96,7 @@ func add(resp *fasthttp.Response, name string, values []string) {
 func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
 	header := w.Header()
 	timing := header["Server-Timing"] // httplock's
-	for name, values := range headerOf(resp) {
-		header[name] = values
-	}
+	maps.Copy(header, headerOf(resp))
 	if len(timing) > 0 && !slices.Equal(timing, header["Server-Timing"]) {
 		header["Server-Timing"] = append(timing, header["Server-Timing"]...)
 	}

@@ -422,7 +422,7 @@ func (r *roster) take(ctx context.Context, steps []step) {
 		return struct{}{}, nil
 	}))
 	defer f.done()
-	for range f.rest { //nolint:revive // the next look shows what has come of it
+	for range f.rest { // the next look shows what has come of it
 	}
 }
 

@@ -91,7 +91,7 @@ func NewReadWrite(c Client, cfg Settings) (store.Store, error) {
 	case listening:
 		return listeningReadWrite{readWrite{Single: s.Single}, s.Subscriptions}, nil
 	case listeningCluster:
-		return listeningReadWriteCluster{readWrite{s.Single, s.Cluster.cluster}, s.Subscriptions}, nil
+		return listeningReadWriteCluster{readWrite{s.Single, s.cluster}, s.Subscriptions}, nil
 	}
 	return nil, err
 }
