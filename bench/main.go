@@ -58,7 +58,7 @@ func run(ctx context.Context, o order, all bool, only, out string) error {
 	if out == "" {
 		return measure(ctx, os.Stdout, o, chosen)
 	}
-	var text bytes.Buffer // a file is written when all is known: half a result is none
+	var text bytes.Buffer // the file is written at the end, so it is never half a result
 	measured := measure(ctx, &text, o, chosen)
 	return errors.Join(measured, os.WriteFile(out, text.Bytes(), 0o644))
 }
@@ -82,7 +82,8 @@ func choose(all bool, only string) ([]row, error) {
 	return chosen, nil
 }
 
-// measure writes as it goes. A row that fails is named, and the others go on.
+// measure writes each row when it is done. If a row fails, measure reports it, and the other rows
+// still run.
 func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 	about, err := provenance(ctx, "go run -C bench . "+strings.Join(os.Args[1:], " "))
 	if err != nil {
@@ -107,7 +108,7 @@ func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 	return failed
 }
 
-// reading is how to read what follows.
+// reading explains how to read the results.
 const reading = `Written by the command below. All contestants have the same server and, unless a row says otherwise,
 the defaults of their clients; they take turns (A B C A B C …), each in processes that start and end
 with the turn. Figures are the median of the turns, and the range in brackets. What counts are the

@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// unlocked lets everybody in: what watches the others must notice.
+// unlocked locks nothing: the checks on the contestants must detect that.
 var unlocked = contestant{name: "no lock", open: func(settings) (locks, error) { return noLocks{}, nil }}
 
 type noLocks struct{}
@@ -20,7 +20,7 @@ type noHold struct{}
 func (noHold) Release(context.Context) error { return nil }
 
 func TestMain(m *testing.M) {
-	contestants = append(contestants, unlocked) // before a child looks for it
+	contestants = append(contestants, unlocked) // before a child searches for it
 	playPart()
 	progress = func(string, ...any) {}
 	redistest.Main(m)

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinned runs launch on one processor. The processes that it launches stay
-// there, with all their threads; ours only passes by.
+// pinned runs launch on one processor. All threads of the processes that launch starts stay on that
+// processor. This process is there only during launch.
 func pinned(launch func() error) (err error) {
 	runtime.LockOSThread()
-	// Deferred first, so that it comes last. A thread that could not be set free stays
-	// locked, and dies with its goroutine.
+	// Deferred first, so that it runs last. If the thread's affinity cannot be restored, the thread
+	// stays locked, and ends with its goroutine.
 	free := true
 	defer func() {
 		if free {
@@ -26,7 +26,7 @@ func pinned(launch func() error) (err error) {
 	for cpu := range len(all) * 64 {
 		if all.IsSet(cpu) {
 			one.Zero()
-			one.Set(cpu) // the last one we may use: the first often serves interrupts
+			one.Set(cpu) // the last usable one: the first often serves interrupts
 		}
 	}
 	if err := unix.SchedSetaffinity(0, &one); err != nil {

@@ -14,7 +14,7 @@ const (
 	plotFile    = "../docs/one-key.svg"
 )
 
-// writePlot draws row P4 of RESULTS.md: what 64 callers of one key get.
+// writePlot draws row P4 of RESULTS.md: the figures of 64 callers of one key.
 func writePlot() error {
 	results, err := os.ReadFile(resultsFile)
 	if err != nil {
@@ -73,8 +73,8 @@ func plot(results string) (string, error) {
 	return b.String(), nil
 }
 
-// readTable finds the first table below the heading of a row, and returns the heading and the
-// columns by their names.
+// readTable finds the first table below the heading of a row. It returns the heading, and the
+// columns by name.
 func readTable(results, row string) (title string, columns map[string][]string, err error) {
 	_, below, found := strings.Cut(results, "\n## "+row+". ")
 	if !found {
@@ -106,7 +106,7 @@ func readTable(results, row string) (title string, columns map[string][]string, 
 	return title, columns, nil
 }
 
-// number reads the median of a cell such as "702 [701–706]"; 0 when there is none.
+// number reads the median of a cell such as "702 [701–706]"; 0 if there is none.
 func number(cell string) float64 {
 	median, _, _ := strings.Cut(cell, " ")
 	value, err := strconv.ParseFloat(median, 64)

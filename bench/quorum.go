@@ -15,22 +15,22 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// quorumSpec is what a process is told that locks on several servers.
+// quorumSpec is the specification of a process that locks on several servers.
 type quorumSpec struct {
 	Contestant string
 	Addrs      []string
 	Turn       time.Duration
 }
 
-// quorumWork is what it did.
+// quorumWork is what the process did.
 type quorumWork struct {
 	Took         histogram // acquisitions
 	Gave         histogram // releases
-	Once, Rounds uint64    // acquisitions that took one round trip, and all that took any
-	LeftBehind   int       // goroutines that are still there when the library is closed
+	Once, Rounds uint64    // acquisitions with one round trip, and all with at least one
+	LeftBehind   int       // goroutines that are left after the library was closed
 }
 
-// condition is what is wrong with the servers.
+// condition is how many servers are slow or stopped.
 type condition struct {
 	name          string
 	slow, stopped int
@@ -74,15 +74,15 @@ func quorumPart(s *stage) error {
 	once, all := l.OneRound()
 	done.Once, done.Rounds = once-onceWarm, all-roundsWarm
 	s.say("worked", nil)
-	s.await() // until the servers go on
+	s.await() // until the servers continue
 	l.Close()
 	done.LeftBehind = max(runtime.NumGoroutine()-before, 0)
 	s.say("done", done)
 	return nil
 }
 
-// run acquires and releases, one key after the other: what is left of an earlier lock harms none of
-// the later ones.
+// run acquires and releases one key after the other. Each lock has a new key, so remains of an
+// earlier lock do no harm.
 func (w *quorumWork) run(l locks, end time.Time) error {
 	for i := 0; time.Now().Before(end); i++ {
 		asked := time.Now()
@@ -103,10 +103,10 @@ func (w *quorumWork) run(l locks, end time.Time) error {
 	return nil
 }
 
-// quorumTurn is what came of one turn.
+// quorumTurn is the result of one turn.
 type quorumTurn struct {
 	quorumWork
-	keys int // that are left on the servers
+	keys int // keys that are left on the servers
 }
 
 func (t quorumTurn) tookP50() float64    { return micros(t.Took.percentile(50)) }
@@ -116,7 +116,7 @@ func (t quorumTurn) keysLeft() float64   { return float64(t.keys) }
 func (t quorumTurn) goroutines() float64 { return float64(t.LeftBehind) }
 func (t quorumTurn) oneRound() float64   { return 100 * float64(t.Once) / float64(t.Rounds) }
 
-// cluster is the servers of a row.
+// cluster has the servers of a row.
 type cluster struct {
 	servers []server
 	pids    []int
@@ -126,7 +126,7 @@ type cluster struct {
 
 var processID = regexp.MustCompile(`process_id:(\d+)`)
 
-// launchNodes starts servers that may vote at once. Each can also be reached by a slow way.
+// launchNodes starts servers that may vote at once. Each server also has a slow proxy.
 func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
 	c = &cluster{}
 	var nodes []locker.Client
@@ -166,7 +166,7 @@ func (c *cluster) close() (err error) {
 	return err
 }
 
-// signal stops some of the servers, or lets them go on.
+// signal stops some of the servers, or resumes them.
 func (c *cluster) signal(n int, s syscall.Signal) (err error) {
 	for _, pid := range c.pids[:n] {
 		err = errors.Join(err, syscall.Kill(pid, s))
@@ -227,8 +227,8 @@ func (c *cluster) take(ctx context.Context, name string, with condition, length 
 	return t, nil
 }
 
-// lockKeys are the keys that should not outlive a lock: neither the counters and markers, nor what
-// says for a minute that a late call is to take nothing.
+// lockKeys returns the keys that should be gone after a release. Counters, markers and tombstones
+// are not among them; a tombstone stays for a minute and refuses late calls.
 func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	keys, err := c.Keys(ctx, "*").Result()
 	for _, key := range keys {
@@ -239,7 +239,8 @@ func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	return left, err
 }
 
-// clearLocks removes what the turn before left behind, but not what makes the server a node.
+// clearLocks removes the lock keys of the previous turn. It keeps the keys that mark the server as
+// a node.
 func clearLocks(ctx context.Context, c *redis.Client) error {
 	keys, err := lockKeys(ctx, c)
 	if err != nil || len(keys) == 0 {

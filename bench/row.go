@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// row is one claim, and the measurement that it stands or falls by.
+// row is one claim, and the measurement that decides about it.
 type row struct {
 	name  string
 	title string
-	about string // how it is measured, for who reads the tables
+	about string // how it is measured, for readers of the tables
 	run   func(context.Context, order) (finding, error)
 }
 
@@ -21,17 +21,17 @@ type order struct {
 	rounds int
 	turn   time.Duration
 
-	// Of the row on one processor, whose turns are half as long.
+	// For the row on one processor, whose turns are half as long.
 	aloneRounds int
-	// Of the row about held leases, whose turns last longer than a TTL.
+	// For the row about held leases, whose turns last longer than a TTL.
 	hoardRounds        int
 	hoardTTL           time.Duration
 	leases, peerLeases int
-	// Of the row about killed holders.
+	// For the row about killed holders.
 	inheritTTL time.Duration
 }
 
-// finding is what came out.
+// finding is the result of a row.
 type finding struct {
 	table    table
 	verdicts []verdict
@@ -46,5 +46,5 @@ func (r row) write(w io.Writer, f finding) {
 	fmt.Fprintf(w, "## %s. %s\n\n%s\n\n%s\n", r.name, r.title, r.about, f.table)
 }
 
-// progress tells who waits for the result that it is coming.
+// progress reports the progress of the bench on standard error.
 var progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// P1: what a lock costs that nobody else wants.
+// P1: what an uncontended lock costs.
 var uncontendedRow = row{
 	name:  "P1",
 	title: "Uncontended acquire and release, one goroutine",
@@ -46,7 +46,7 @@ func runUncontended(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// times is a figure of one contestant over that of another one, in each round.
+// times divides a figure of one contestant by the figure of another one, in each round.
 func times(turns map[string][]turn, name, reference string, figure func(turn) float64) []float64 {
 	return ratios(each(turns[name], figure), each(turns[reference], figure))
 }

@@ -32,7 +32,7 @@ type served struct{ micros, allocs float64 }
 func (s served) time() float64   { return s.micros }
 func (s served) memory() float64 { return s.allocs }
 
-// handlers are the same work without a lock, with one taken by hand, and guarded.
+// handlers do the same work without a lock, with a lock taken by hand, and guarded.
 func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
 	wait := locker.NoWait
 	done := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
@@ -107,7 +107,7 @@ func runAdapters(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// serve serves requests, one after the other, for a while.
+// serve serves requests one after the other, for the time of a turn.
 func serve(ctx context.Context, h http.Handler, length time.Duration) (served, error) {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", http.NoBody)
 	r.Header.Set("X-Order", "42")
@@ -128,7 +128,7 @@ func serve(ctx context.Context, h http.Handler, length time.Duration) (served, e
 	return served{micros(took) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)}, nil
 }
 
-// unread is a client that looks at the status only.
+// unread is a client that reads only the status.
 type unread struct {
 	header http.Header
 	status int

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// P11: what it costs that a lock lies on a Redis Cluster.
+// P11: what a lock on a Redis Cluster costs.
 var shardsRow = row{
 	name:  "P11",
 	title: "Redis Cluster of 3, beside one server",
@@ -81,13 +81,13 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// place is where the contestants of this row lock.
+// place is the servers on which the contestants of this row lock.
 type place struct {
 	name   string
 	server server
 }
 
-// busiestNode is the share of one master in all commands.
+// busiestNode is the busiest master's share of all commands.
 func (t turn) busiestNode() float64 {
 	most := 0
 	for _, node := range t.server.nodes {

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// P13, asynq: what a guard costs a task that does nothing.
+// P13, asynq: what the guard of an empty task costs.
 var guardedTasksRow = row{
 	name:  "P13-asynq",
 	title: "asynq: tasks that do nothing, guarded ÷ bare",
@@ -93,7 +93,7 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// workOff returns how long a task takes, in µs.
+// workOff runs all tasks, and returns the time for each task in µs.
 func workOff(ctx context.Context, c *redis.Client, opts []asynqlock.Option) (micros float64, err error) {
 	if err := c.FlushDB(ctx).Err(); err != nil {
 		return 0, err

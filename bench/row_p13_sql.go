@@ -31,7 +31,7 @@ disk in a hurry. The ratio is that of the median times in the same round.`,
 
 // transacting is one way to run the transaction once.
 type transacting struct {
-	name, plain string // the name of the same without a lock
+	name, plain string // plain: the name of the same transaction without a lock
 	once        func(ctx context.Context) error
 }
 

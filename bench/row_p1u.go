@@ -27,7 +27,7 @@ func runUnpinned(ctx context.Context, o order) (finding, error) {
 	return f, err
 }
 
-// P12: what a lock costs whose release nobody waits for.
+// P12: what a lock costs if its release is not awaited.
 var besideRow = row{
 	name:  "P12",
 	title: "Run with a release that nobody waits for, one goroutine",
@@ -60,7 +60,7 @@ func lone(ctx context.Context, runners []contestant, rounds int, length time.Dur
 	return f, turns, nil
 }
 
-// P2R: the same where the wire is not free.
+// P2R: an uncontended lock over a slow connection.
 var farRow = row{
 	name:  "P2R",
 	title: "Uncontended, over a round trip of 2 ms",

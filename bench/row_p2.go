@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// P2: how many locks a process can take that nobody else wants.
+// P2: how many uncontended locks a process can take.
 var manyKeysRow = row{
 	name:  "P2",
 	title: "Uncontended throughput, 8, 64 and 256 goroutines, a key each",
@@ -70,7 +70,7 @@ func crowdTable() table {
 		"client CPU µs", "server CPU µs", "longest wait ms")
 }
 
-// addCrowd adds the runners, the first of which is the floor.
+// addCrowd adds the runners. The first runner is the floor.
 func addCrowd(to *table, runners []contestant, turns map[string][]turn, workers int) {
 	for _, c := range runners {
 		t := turns[c.name]

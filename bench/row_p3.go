@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// P3: how long until a waiter in another process has the lock.
+// P3: how long until a waiter in another process gets the lock.
 var handOffRow = row{
 	name:  "P3",
 	title: "Hand-off to a waiter in another process",
@@ -107,8 +107,7 @@ func converse(ctx context.Context, on server, c contestant, length time.Duration
 func (d dialogue) p50() float64 { return d.percentile(50) }
 func (d dialogue) p99() float64 { return d.percentile(99) }
 
-// percentile is no number where nothing was handed over: a poller may sleep for the
-// whole of a short turn.
+// percentile is NaN if there was no hand-off: a poller may sleep during the whole of a short turn.
 func (d dialogue) percentile(p float64) float64 {
 	if len(d.Took) == 0 {
 		return math.NaN()

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// P4: what is left of throughput, order and patience when several processes want the same.
+// P4: throughput, order and waits when several processes want the same key.
 var fewProcessesRow = row{
 	name:  "P4",
 	title: "One key, 4 processes × 16 goroutines, empty critical section",

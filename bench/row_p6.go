@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// P6: what it costs to keep many leases.
+// P6: what keeping many leases costs.
 var hoardRow = row{
 	name:  "P6",
 	title: "Many held leases, renewed",
@@ -137,7 +137,7 @@ func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Dur
 	return k, all.finish()
 }
 
-// pingFor is another client, which asks for next to nothing and says how long it took.
+// pingFor is another client. It sends PINGs and measures how long they take.
 func pingFor(ctx context.Context, on server, window time.Duration) (took []time.Duration, err error) {
 	c := redis.NewClient(&redis.Options{Addr: on.Addr()})
 	defer c.Close()
@@ -161,13 +161,13 @@ func (k kept) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.
 func (k kept) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
 func (k kept) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
-// memoryEach does not let a stack that shrank pay for the heap.
+// memoryEach does not subtract a shrunken stack from the heap.
 func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
 
 func (k kept) goroutines() float64 { return float64(k.Goroutines) }
 func (k kept) lost() float64       { return float64(k.Lost) }
 
-// calls leaves our PINGs out.
+// calls does not count the PINGs of the bench.
 func (k kept) calls() float64 {
 	return float64(k.server.total()-k.server.calls["ping"]) / k.window.Seconds()
 }

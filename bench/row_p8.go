@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// P8: how long a lock stays with the dead.
+// P8: how long a lock stays locked after its holder died.
 var inheritRow = row{
 	name:  "P8",
 	title: "Holder killed: from the lock's expiry until a waiter has it",
@@ -54,11 +54,11 @@ func runInherit(ctx context.Context, o order) (f finding, err error) {
 
 // inheritance is one turn.
 type inheritance struct {
-	late  []time.Duration // of those who were served
+	late  []time.Duration // of the waiters that got a lock
 	never int
 }
 
-// allOf is how late everybody was, in ms.
+// allOf returns how late all waiters were, in ms.
 func allOf(turns []inheritance) (late []float64) {
 	for _, t := range turns {
 		late = append(late, each(t.late, millis)...)
@@ -129,7 +129,7 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 	return left, heir.finish()
 }
 
-// expiry is when the server will take the key for gone, on the clock of monotonic.
+// expiry returns when the key expires at the server, on the clock of monotonic.
 func expiry(ctx context.Context, on server, key string) (time.Duration, error) {
 	at, err := on.witness.PExpireTime(ctx, key).Result()
 	if err != nil {

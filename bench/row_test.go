@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestRows runs each row for a moment, so that the bench does not rot. How fast
-// anybody is says nothing here; that nobody is inside with another does.
+// TestRows runs each row for a short time, so that the bench keeps working. Speeds mean nothing
+// here. The test fails if two holders overlap.
 func TestRows(t *testing.T) {
 	brief := order{
 		rounds: 1, turn: 30 * time.Millisecond, aloneRounds: 1,

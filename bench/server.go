@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// server is a redis-server of a row's own, or a cluster, and clients that look at
-// it while nobody is timed.
+// server is a separate redis-server or cluster of a row, with clients that inspect it outside of
+// timed turns.
 type server struct {
 	*redistest.Server // the first master of a cluster
 	witness           *redis.Client
@@ -61,12 +61,12 @@ func (s server) close() error {
 	return errors.Join(append(errs, s.Close())...)
 }
 
-// settings are for the n-th process of a turn.
+// settings returns the settings of the n-th process of a turn.
 func (s server) settings(ttl time.Duration, n int) settings {
 	return settings{Addr: s.Addr(), Cluster: s.cluster != nil, TTL: ttl, Process: n}
 }
 
-// clear removes what the turn before left behind. Scripts stay.
+// clear removes the keys of the previous turn. Scripts stay.
 func (s server) clear(ctx context.Context) error {
 	for _, w := range s.witnesses() {
 		if err := w.FlushAll(ctx).Err(); err != nil {
@@ -76,11 +76,11 @@ func (s server) clear(ctx context.Context) error {
 	return nil
 }
 
-// load is what a server had to do.
+// load is the work of a server.
 type load struct {
 	cpu   time.Duration
 	calls map[string]int // by command, as INFO commandstats names it
-	nodes []load         // of each master of a cluster; the rest is their sum
+	nodes []load         // one for each master of a cluster; the other fields are their sums
 }
 
 func (s server) load(ctx context.Context) (load, error) {
@@ -148,8 +148,8 @@ func (l load) since(before load) load {
 	return d
 }
 
-// housekeeping is not counted: how a connection introduces itself, and what the
-// bench itself asks for.
+// housekeeping reports whether a command is not counted: it sets up a connection, or the bench
+// itself sends it.
 func housekeeping(command string) bool {
 	family, _, _ := strings.Cut(command, "|")
 	switch family {
@@ -165,10 +165,9 @@ var onlyByClients = map[string]bool{
 	"subscribe": true, "unsubscribe": true, "psubscribe": true, "punsubscribe": true, "ssubscribe": true, "sunsubscribe": true,
 }
 
-// commands is how many commands clients have sent. The server counts what a
-// script runs together with what clients send, so the two are told apart by name:
-// no script runs a script, and what a contestant sends beside scripts is known.
-// A test holds that against what really goes over the wire.
+// commands is how many commands clients have sent. The server counts the commands of scripts and of
+// clients together, so commands distinguishes them by name: no script runs a script, and the other
+// commands of a contestant are known. A test compares the result with the traffic.
 func (l load) commands(sends []string) (n int) {
 	for command, calls := range l.calls {
 		if onlyByClients[command] {

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 )
 
-// TestCommandsAreThoseOnTheWire holds what we take for client commands, in the
-// server's statistics, against what a proxy sees pass.
+// TestCommandsAreThoseOnTheWire compares the client commands in the server's statistics with the
+// commands that pass a proxy.
 func TestCommandsAreThoseOnTheWire(t *testing.T) {
 	for _, c := range contestants {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func onTheWire(p *chaos.Proxy) (n int) {
 	return n
 }
 
-// crowd lets some want the same key, and others each their own.
+// crowd makes some workers want the same key, and each other worker its own key.
 func crowd(t *testing.T, c contestant, addr string) {
 	t.Helper()
 	a, err := openArena(arenaFile(t))

@@ -20,8 +20,8 @@ func median(samples []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// percentile is the smallest sample that is no less than p % of them: always one
-// that was measured.
+// percentile is the smallest sample that is not less than p % of the samples. So it is always a
+// measured value.
 func percentile[T cmp.Ordered](samples []T, p float64) T {
 	if len(samples) == 0 {
 		var none T
@@ -36,8 +36,7 @@ func rank(p float64, n int) int {
 	return min(max(int(math.Ceil(p/100*float64(n))), 1), n)
 }
 
-// jain is Jain's index of fairness: 1 when all have the same, 1/n when one has
-// everything.
+// jain is Jain's index of fairness: 1 if all have the same, 1/n if one has everything.
 func jain(counts []int) float64 {
 	var sum, squares float64
 	for _, c := range counts {
@@ -45,12 +44,12 @@ func jain(counts []int) float64 {
 		squares += float64(c) * float64(c)
 	}
 	if squares == 0 {
-		return math.NaN() // nobody had anything
+		return math.NaN() // all samples are 0
 	}
 	return sum * sum / (float64(len(counts)) * squares)
 }
 
-// ratios divides each by its counterpart of the same round.
+// ratios divides each sample by the other sample of the same round.
 func ratios(samples, reference []float64) []float64 {
 	quotients := make([]float64, min(len(samples), len(reference)))
 	for i := range quotients {
@@ -79,7 +78,7 @@ func spread(format string, samples []float64) string {
 	return fmt.Sprintf("%s [%s–%s]", middle, figure(format, slices.Min(samples)), figure(format, slices.Max(samples)))
 }
 
-// nothing stands where there is no figure: who never had the lock has no cost of it.
+// nothing is printed in place of a missing figure: a worker that never got the lock has no cost.
 const nothing = "–"
 
 func figure(format string, f float64) string {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// turn is what a contestant did in one turn, and what that cost.
+// turn is what a contestant did in one turn, and the cost.
 type turn struct {
 	took         time.Duration
 	acquisitions float64
@@ -17,7 +17,7 @@ type turn struct {
 	sends        []string // see contestant
 }
 
-// shape is how a row puts its contestants to work.
+// shape is the number and kind of workers in a row.
 type shape struct {
 	processes, workers int // workers in each process
 	oneKey             bool
@@ -29,7 +29,7 @@ type shape struct {
 // lockTTL is longer than any turn: nothing is renewed, and nothing expires.
 const lockTTL = 30 * time.Second
 
-// take gives a contestant one turn: in processes of its own, which begin and end with it.
+// take gives a contestant one turn. The turn has separate processes, which begin and end with it.
 func (s shape) take(ctx context.Context, on server, c contestant, length time.Duration) (t turn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
@@ -76,7 +76,7 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	return gather(ctx, on, c, all, length)
 }
 
-// gather puts together what the children did.
+// gather adds up the work of the children.
 func gather(ctx context.Context, on server, c contestant, all children, length time.Duration) (turn, error) {
 	parts, used, err := observe[work](ctx, on, all)
 	if err != nil {
@@ -96,7 +96,7 @@ func gather(ctx context.Context, on server, c contestant, all children, length t
 	return t, nil
 }
 
-// observe runs children from "ready" to "done", and looks at the server before and after.
+// observe runs children from "ready" to "done", and reads the server's statistics before and after.
 func observe[T any](ctx context.Context, on server, all children) (said []T, used load, err error) {
 	if _, err := expectAll[any](ctx, all, "ready"); err != nil {
 		return nil, used, err
@@ -118,7 +118,7 @@ func observe[T any](ctx context.Context, on server, all children) (said []T, use
 	return said, after.since(before), all.finish()
 }
 
-// interleave lets all take turns, A B C A B C …, so that a machine that slows down
+// interleave runs the turns of all contestants in the order A B C A B C …, so that a slow machine
 // slows all of them.
 func interleave[T any](field []contestant, rounds int, take func(contestant) (T, error)) (map[string][]T, error) {
 	turns := make(map[string][]T)
@@ -157,12 +157,12 @@ func (t turn) waitP99() float64     { return millis(t.client.Waits.percentile(99
 func (t turn) violations() float64  { return float64(t.client.Violations) }
 func (t turn) longestWait() float64 { return millis(t.client.Waits.max) }
 
-// microsEach is what one acquire and release of one worker takes.
+// microsEach is the time of one acquire and release of one worker.
 func (t turn) microsEach() float64 {
 	return micros(t.took) * float64(len(t.client.Counts)) / t.acquisitions
 }
 
-// starved is how many workers got nothing.
+// starved is how many workers never got the lock.
 func (t turn) starved() (n float64) {
 	for _, c := range t.client.Counts {
 		if c == 0 {

@@ -1,5 +1,5 @@
-// Package breaker lets requests run without a lock during an outage of the lock server, at once:
-// only those that were under way when the outage began wait for an answer that does not come.
+// Package breaker lets requests run at once and without a lock during an outage of the lock server.
+// Only requests that were under way when the outage began wait for an answer in vain.
 package breaker
 
 import (
@@ -24,7 +24,7 @@ type Breaker struct {
 	locker locker.Locker
 
 	mu      sync.Mutex
-	key     string    // that could not be locked; "": closed
+	key     string    // the key that could not be locked; "": closed
 	next    time.Time // when the server is probed again
 	probing bool
 }
@@ -41,8 +41,8 @@ func (b *Breaker) Failed(key string) {
 	}
 }
 
-// Open reports whether requests run without asking the server. It starts a probe when one is due,
-// and does not wait for it.
+// Open reports whether requests run without a lock. It starts a probe when one is due, and does not
+// wait for the probe.
 func (b *Breaker) Open() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,8 +72,8 @@ func (b *Breaker) probe(key string) {
 	answered = !errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil
 }
 
-// ask asks the server about key. Inspect takes nothing. A Locker without it takes the lock if it is
-// free, and gives it back.
+// ask sends a request for key to the server. It uses Inspect, which takes no lock. If the Locker
+// has no Inspect, ask acquires the lock if it is free, and releases it.
 func (b *Breaker) ask(ctx context.Context, key string) error {
 	if i, ok := b.locker.(interface {
 		Inspect(ctx context.Context, key string) (locker.Info, error)

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// server is a Locker whose server can be out of reach. Each question takes its time then.
+// server is a Locker whose server can be unreachable. Then each call takes 5 s.
 type server struct {
 	locker.Locker
 	down atomic.Bool
@@ -31,7 +31,7 @@ func (s *server) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, err
 	return nil, locker.ErrUnavailable
 }
 
-// inspected is a server that can be asked without taking anything.
+// inspected is a server with Inspect, so a probe needs no lock.
 type inspected struct{ *server }
 
 func (i inspected) Inspect(context.Context, string) (locker.Info, error) {

@@ -14,28 +14,28 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// polling is the Store on redislock. Unlike other Stores it remembers what its owners hold:
-// redislock can refresh and release only what it has obtained. What it remembers decides nothing,
-// the server does.
+// polling is the Store on redislock. Unlike other Stores, it remembers the locks of its owners,
+// because redislock can refresh and release only a lock that it has obtained. The server decides
+// who holds a lock, not this memory.
 type polling struct {
 	client *redislock.Client
 
 	mu     sync.Mutex
 	held   map[owned]*obtained
-	undone map[owned]time.Time // owners that must get nothing any more, until when that matters
-	sweep  int                 // how many there must be of both before the next look for those that are over
+	undone map[owned]time.Time // owners that must get no lock any more, and until when
+	sweep  int                 // the size of both maps at which tidy runs next
 }
 
 // owned is a key and one of its owners.
 type owned struct{ key, owner string }
 
-// obtained is a lock as redislock knows it.
+// obtained is a lock that redislock has obtained.
 type obtained struct {
 	*redislock.Lock
-	until time.Time // when the server has surely forgotten it; guarded by the Store's mutex
+	until time.Time // when the key has expired at the latest; guarded by the Store's mutex
 
-	renewing sync.Mutex    // held while it is refreshed
-	asked    time.Duration // for which it was last obtained or refreshed
+	renewing sync.Mutex    // held while the lock is refreshed
+	asked    time.Duration // the TTL of the last Obtain or Refresh
 }
 
 // New makes the Store.
@@ -68,7 +68,7 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	case err != nil:
 		return store.Grant{}, redisstore.Refused(err)
 	}
-	if _, undone := p.remember(c, lock); undone { // while we waited for the answer, which nobody else does any more
+	if _, undone := p.remember(c, lock); undone { // the caller has given up during the call
 		if _, err := p.Release(context.WithoutCancel(ctx), c); err != nil {
 			return store.Grant{}, err
 		}
@@ -77,20 +77,20 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	return store.Grant{State: store.Granted, FenceCount: 1}, nil
 }
 
-// obtain asks once. Behind the token stands what no owner has, because redislock takes an owner
-// whose token begins like the holder's for the holder. It is no colon, so that no Locker takes the
-// lock for a lease of its own kind.
+// obtain makes one attempt. It adds a character to the token that no owner's token contains,
+// because redislock treats an owner as the holder if the holder's value begins with the owner's
+// token. That character is not a colon, so that no other Locker takes the lock for one of its own
+// leases.
 func (p *polling) obtain(ctx context.Context, c store.Claim) (*redislock.Lock, error) {
 	return p.client.Obtain(ctx, c.Key, whole(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
 }
 
-// whole is a number of milliseconds: redislock cuts the rest off.
+// whole rounds d to whole milliseconds: redislock cuts off the rest.
 func whole(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 
-// Renew refreshes one lock after the other, some at a time. Those without an answer are left
-// unanswered.
+// Renew refreshes the locks, some at a time. For a lock without an answer, it returns the error.
 func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	const atOnce = 8
 	grants, errs := make([]store.Grant, len(cs)), make([]error, len(cs))
@@ -114,8 +114,9 @@ func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, e
 	return grants, nil
 }
 
-// renew lengthens one lock. Refresh sets what is left, to less as well, so that is looked at before
-// where it could happen, and no two of them are under way at once.
+// renew extends one lock. Refresh sets the remaining time and can shorten it. So if the new TTL is
+// smaller than the last one, renew reads the remaining time first. Only one renewal of a lock runs
+// at a time.
 func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error) {
 	o := p.find(c)
 	if o == nil {
@@ -144,9 +145,9 @@ func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.Granted}, nil
 }
 
-// Release releases the lock, or lets it run out to keep the key. Of an owner whose acquire is
-// unanswered nobody knows whether it has the lock: it is obtained, which finds it or makes it, and
-// released.
+// Release releases the lock, or refreshes it to keep the key for KeepFor. If an owner's acquire got
+// no answer, it is unknown whether the owner has the lock. Then Release obtains the lock for that
+// owner and releases it.
 func (p *polling) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.TombstoneTTL > 0 {
 		p.undo(c)
@@ -175,7 +176,7 @@ func (p *polling) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 	return store.Grant{State: store.Released}, nil
 }
 
-// clear makes sure that an owner of whom nothing is known has nothing.
+// clear makes sure that an owner whose state is unknown has no lock.
 func (p *polling) clear(ctx context.Context, c store.Claim) error {
 	lock, err := p.obtain(ctx, c)
 	if err == nil {
@@ -183,7 +184,7 @@ func (p *polling) clear(ctx context.Context, c store.Claim) error {
 	}
 	switch err := redisstore.Refused(err); {
 	case err == nil, errors.Is(err, redislock.ErrNotObtained), errors.Is(err, redislock.ErrLockNotHeld),
-		errors.Is(err, store.ErrInvalidKey): // data that is no lock is nobody's
+		errors.Is(err, store.ErrInvalidKey): // the key holds other data, so the owner has no lock
 		return nil
 	default:
 		return err
@@ -196,7 +197,7 @@ func (p *polling) find(c store.Claim) *obtained {
 	return p.held[owned{c.Key, c.Owner}]
 }
 
-// keep notes that the lock is refreshed for that long now.
+// keep records that the lock is refreshed for ttl.
 func (p *polling) keep(o *obtained, ttl time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +206,7 @@ func (p *polling) keep(o *obtained, ttl time.Duration) {
 	}
 }
 
-// undo notes that the owner is to get nothing any more.
+// undo records that the owner must get no lock any more.
 func (p *polling) undo(c store.Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +214,7 @@ func (p *polling) undo(c store.Claim) {
 	p.undone[owned{c.Key, c.Owner}] = time.Now().Add(c.TombstoneTTL)
 }
 
-// remember adds a lock, and says whether its owner was undone meanwhile.
+// remember adds a lock, and reports whether its owner was undone meanwhile.
 func (p *polling) remember(c store.Claim, lock *redislock.Lock) (o *obtained, undone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,7 +231,8 @@ func (p *polling) forget(c store.Claim) {
 	delete(p.held, owned{c.Key, c.Owner})
 }
 
-// tidy drops what is over: locks that ran out and were never released. p.mu is held.
+// tidy drops expired entries: locks that expired without a release, and old undone owners. p.mu is
+// held.
 func (p *polling) tidy() {
 	if len(p.held)+len(p.undone) < p.sweep {
 		return
