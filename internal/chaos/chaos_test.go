@@ -17,9 +17,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// bundle is what each test has of its own: a proxy before the shared server, a
-// client behind it that tries once and waits a little, one that goes straight to
-// the server, and a key.
+// bundle is the fixture of a test: a proxy to the shared server, a client through the proxy that
+// does not retry and has a short time-out, a direct client, and a key.
 type bundle struct {
 	proxy   *chaos.Proxy
 	client  *redis.Client
@@ -27,8 +26,8 @@ type bundle struct {
 	key     string
 }
 
-// hurry is how long the client waits for a reply: long enough for a real one
-// under the race detector, short enough to sit out.
+// hurry is how long the client waits for a reply: long enough for a real reply under the race
+// detector, and short enough to wait for.
 const hurry = 300 * time.Millisecond
 
 func setup(t *testing.T, mod ...func(*redis.Options)) bundle {
@@ -137,7 +136,7 @@ func TestLoseReplies(t *testing.T) {
 			t.Error("the first answered")
 		}
 		lost.Lift()
-		lost.Lift() // once more is fine
+		lost.Lift() // lifting twice is allowed
 		must(t, b.client.Incr(t.Context(), b.key).Err())
 		if lost.Hits() != 1 {
 			t.Errorf("%d hits, want 1", lost.Hits())
@@ -284,7 +283,7 @@ func TestCut(t *testing.T) {
 	if got, err := conn.receive(10 * time.Second); err == nil || timedOut(err) {
 		t.Errorf("the connection is still there: %q, %v", got, err)
 	}
-	await(t, func() bool { return b.proxy.Cut() == 0 }) // none is left to be cut
+	await(t, func() bool { return b.proxy.Cut() == 0 }) // until no connection is left
 	await(t, func() bool { return b.client.Ping(t.Context()).Err() == nil })
 }
 
@@ -335,8 +334,8 @@ func TestSubscriptions(t *testing.T) {
 			receive[*redis.Message](t, sub)
 			receive[*redis.Message](t, sub)
 
-			// Were a message or a confirmation taken for a reply, this fault would wait
-			// for the next one instead.
+			// If the proxy took a message or a confirmation for a reply, this fault would hit a
+			// later reply.
 			lost := b.proxy.LoseReplies(1, chaos.Command("PING"))
 			must(t, sub.Ping(ctx, "still there?"))
 			lost.Await(t, 1)
@@ -370,7 +369,7 @@ func receive[T any](t *testing.T, sub *redis.PubSub) T {
 	return m
 }
 
-// wire is a connection without a client's habits of trying again.
+// wire is a bare connection without retries.
 type wire struct {
 	t *testing.T
 	net.Conn
@@ -396,7 +395,7 @@ func (w wire) ask(command string) string {
 func (w wire) receive(within time.Duration) (string, error) {
 	w.t.Helper()
 	must(w.t, w.SetReadDeadline(time.Now().Add(within)))
-	answer := make([]byte, 1024) // more than any in these tests
+	answer := make([]byte, 1024) // longer than every reply in these tests
 	n, err := w.Read(answer)
 	return string(answer[:n]), err
 }
@@ -422,7 +421,7 @@ func (b bundle) awaitValue(t *testing.T, want string) {
 	await(t, func() bool { return b.value(t) == want })
 }
 
-// await polls where there is no event to wait for.
+// await polls a condition that has no event.
 func await(t *testing.T, condition func() bool) {
 	t.Helper()
 	look := time.NewTicker(time.Millisecond)

@@ -1,6 +1,5 @@
-// Package chaos stands between a Redis client and its server and breaks what
-// goes through: the reply that never arrives although the command was executed,
-// the request that comes late, the network that swallows everything.
+// Package chaos is a proxy between a Redis client and its server that causes faults: a reply is
+// lost although the command was executed, a request comes late, or the network loses everything.
 //
 //	proxy := chaos.NewProxy(t, server.Addr())
 //	client := server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })
@@ -9,13 +8,11 @@
 //	// … the client sends its command, the server executes it …
 //	lost.Await(t, 1) // it really happened
 //
-// The proxy understands as much of the protocol as it takes to tell which reply
-// answers which request. It counts the commands that clients sent, so that a
-// test can say what an operation costs on the wire.
+// The proxy parses enough of the protocol to match replies with requests. It counts the commands
+// that clients send, so that a test can check what an operation costs.
 //
-// What a master sends to its replicas is no protocol of requests and replies: a
-// [Pipe] passes it on, and freezes it.
+// Replication is not a protocol of requests and replies. A [Pipe] passes it on, and can freeze it.
 //
-// Faults are switched on and off while traffic flows. Each counts how often it
-// struck: a test that breaks nothing proves nothing.
+// Faults are switched on and off during traffic. Each fault counts its hits, so that a test can
+// check that the fault happened.
 package chaos

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// Every is the n of a fault that strikes until it is lifted.
+// Every is the n of a fault that hits until it is lifted.
 const Every = math.MaxInt
 
-// patience bounds the wait for a fault to strike; only a failing test spends it.
+// patience bounds the wait for a hit of a fault. Only a failing test waits for that long.
 const patience = 30 * time.Second
 
-// Fault is something that a [Proxy] does to the traffic. Its methods may be
-// called from any goroutine, except Await, which may end the test.
+// Fault is a fault of a [Proxy]. Its methods may be called from any goroutine, except Await, which
+// may end the test.
 type Fault struct {
 	kind  kind
 	match Match
 
 	mu     sync.Mutex
-	left   int           // requests it may still pick
-	hits   int           // how often it struck
+	left   int           // number of requests that it may still hit
+	hits   int           // number of hits
 	struck chan struct{} // closed at the next hit
 	lifted chan struct{} // closed at the end
 }
@@ -30,7 +30,7 @@ type kind int
 
 const (
 	losing     kind = iota // close the connection instead of passing the reply on
-	swallowing             // pass the reply on to nobody
+	swallowing             // drop the reply
 	holding                // keep the request
 	blackhole              // keep everything
 )
@@ -39,15 +39,14 @@ func newFault(kind kind, n int, match Match) *Fault {
 	return &Fault{kind: kind, match: match, left: n, struck: make(chan struct{}), lifted: make(chan struct{})}
 }
 
-// Hits is how often the fault has struck.
+// Hits returns how often the fault has hit.
 func (f *Fault) Hits() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.hits
 }
 
-// Await returns when the fault has struck n times. It ends the test when that
-// does not come to pass.
+// Await returns when the fault has hit n times. It ends the test if that takes too long.
 func (f *Fault) Await(t testing.TB, n int) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -66,7 +65,7 @@ func (f *Fault) Await(t testing.TB, n int) {
 	}
 }
 
-// Lift ends the fault: it strikes no more, and what it kept goes on its way.
+// Lift ends the fault. There are no more hits, and the kept messages are passed on.
 func (f *Fault) Lift() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +74,7 @@ func (f *Fault) Lift() {
 	}
 }
 
-// pick says whether the fault is about this request, which then counts.
+// pick reports whether the fault applies to this request. If so, the request counts towards n.
 func (f *Fault) pick(request message) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +87,7 @@ func (f *Fault) pick(request message) bool {
 	return true
 }
 
-// strike counts a hit. It is refused when the fault was lifted in the meantime.
+// strike counts a hit. It returns false if the fault was lifted meanwhile.
 func (f *Fault) strike() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// link is one client's connection and ours to the server on its behalf.
+// link is one client's connection, and the proxy's connection to the server for that client.
 type link struct {
 	proxy  *Proxy
 	client net.Conn
@@ -18,13 +18,13 @@ type link struct {
 	server  net.Conn // nil until connected
 	closed  bool
 	waiting []exchange // requests without a reply, the oldest first
-	listens bool       // it has subscribed to something
+	listens bool       // the client has subscribed to a channel
 }
 
-// exchange is a request on its way to a reply.
+// exchange is a request that waits for its reply.
 type exchange struct {
 	command string
-	replies int    // how many are still to come: a subscription has one for each channel
+	replies int    // number of outstanding replies: a subscription has one for each channel
 	fault   *Fault // what happens to the reply, if anything
 }
 
@@ -41,7 +41,7 @@ func (l *link) serve() {
 	replies.Wait()
 }
 
-// connect reaches for the server, unless the link was closed meanwhile.
+// connect connects to the server, unless the link was closed meanwhile.
 func (l *link) connect() bool {
 	server, err := net.Dial("tcp", l.proxy.target)
 	if err != nil {
@@ -57,8 +57,8 @@ func (l *link) connect() bool {
 	return true
 }
 
-// passRequests ends when the client does, after all that the client sent is with
-// the server: what a network holds up arrives although its sender is gone.
+// passRequests ends when the client closes its connection and all its requests were sent to the
+// server. As in a real network, delayed requests arrive even if their sender is gone.
 func (l *link) passRequests() {
 	from := bufio.NewReader(l.client)
 	for {
@@ -75,16 +75,16 @@ func (l *link) passRequests() {
 			break
 		}
 	}
-	if !l.admit(nil, blackhole) { // the end of a connection is news as well
+	if !l.admit(nil, blackhole) { // the end of a connection is kept too
 		return
 	}
-	// Only our half: closed for reading too, the server's next reply would be
-	// answered with a reset, on which it forgets what it has not read yet.
+	// Only the sending half is closed. If the receiving half were closed too, the server's next
+	// reply would cause a reset, and the server would drop the requests that it has not read yet.
 	_ = l.server.(*net.TCPConn).CloseWrite()
 }
 
-// passReplies ends when the server ends the connection, which it does when it
-// has answered all and no more is coming.
+// passReplies ends when the server closes the connection. The server does that when it has answered
+// all requests and the client's side is closed.
 func (l *link) passReplies() {
 	defer l.close()
 	from := bufio.NewReader(l.server)
@@ -101,15 +101,15 @@ func (l *link) passReplies() {
 			silent = true
 		}
 		if !silent {
-			// A client that is gone is noticed by passRequests. The server's replies
-			// are taken nevertheless: it must not stall on them.
+			// passRequests detects that a client is gone. The server's replies are still read, so
+			// that the server does not stall.
 			_, _ = l.client.Write(reply)
 		}
 	}
 }
 
-// admit waits until no fault of these kinds keeps the message any more. It says
-// no when the link was closed first, and the message with it.
+// admit waits until no fault of these kinds keeps the message. It returns false if the link was
+// closed first; then the message is dropped.
 func (l *link) admit(m message, kinds ...kind) bool {
 	for {
 		f := l.proxy.pick(m, kinds...)
@@ -127,7 +127,7 @@ func (l *link) admit(m message, kinds ...kind) bool {
 	}
 }
 
-// expectReply notes which reply is to come, and what will happen to it.
+// expectReply records which reply is expected, and which fault applies to it.
 func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.first()),
@@ -143,8 +143,8 @@ func (l *link) expectReply(request message) {
 	l.waiting = append(l.waiting, e)
 }
 
-// answered finds the request that a reply belongs to, and returns the fault that
-// is to strike.
+// answered finds the request that a reply belongs to, and returns the fault that applies to the
+// reply.
 //
 //	reply                         belongs to
 //	a push (or, in RESP2, what    nobody, when it carries a message;
@@ -175,7 +175,7 @@ func (l *link) answered(reply message) *Fault {
 	return fault
 }
 
-// subscription says whether a command is confirmed by pushes instead of a reply.
+// subscription reports whether a command is confirmed by pushes instead of a reply.
 func subscription(command string) bool {
 	return slices.Contains([]string{
 		"SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE",

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Pipe passes bytes on as they come, also those that a [Proxy] cannot read: what a master sends to
-// its replicas. It freezes replication, and nothing else: clients may take the same way. It is made
-// by [NewPipe]; the zero value is of no use. Its methods may be called from any goroutine.
+// Pipe passes all bytes on, also replication, which a [Proxy] cannot parse. It can freeze
+// replication. It never freezes clients, which may connect through it too. [NewPipe] makes a Pipe;
+// the zero value is not usable. Its methods may be called from any goroutine.
 type Pipe struct {
 	target   string
 	listener net.Listener
@@ -17,12 +17,12 @@ type Pipe struct {
 	closed   chan struct{}
 
 	mu     sync.Mutex
-	thawed chan struct{} // closed while nothing is frozen
-	kept   int           // how many pieces were kept since Freeze
+	thawed chan struct{} // closed while replication is not frozen
+	kept   int           // number of pieces kept since Freeze
 	conns  map[net.Conn]struct{}
 }
 
-// NewPipe stands in front of the server at target, until the test ends.
+// NewPipe starts a Pipe to the server at target. The Pipe ends with the test.
 func NewPipe(t testing.TB, target string) *Pipe {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,22 +42,22 @@ func NewPipe(t testing.TB, target string) *Pipe {
 // Addr is the host:port that replicas and clients connect to.
 func (p *Pipe) Addr() string { return p.listener.Addr().String() }
 
-// Freeze lets replication stand still, in both directions and on all links, until Thaw: nothing is
-// lost or reset.
+// Freeze stops replication until Thaw, in both directions and on all links. No data is lost, and no
+// connection is reset.
 func (p *Pipe) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.thawed, p.kept = make(chan struct{}), 0
 }
 
-// Thaw lets everything through again, what was kept first.
+// Thaw resumes replication, beginning with the kept pieces.
 func (p *Pipe) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.thawed)
 }
 
-// Kept is how many pieces of replication the last Freeze has kept. A test in which it is 0 has
+// Kept returns how many pieces of replication the last Freeze has kept. If Kept is 0, the test has
 // frozen nothing.
 func (p *Pipe) Kept() int {
 	p.mu.Lock()
@@ -95,7 +95,7 @@ func (p *Pipe) serve(client net.Conn) {
 	back.Wait()
 }
 
-// own makes close close a connection, which the function returned does as well.
+// own registers a connection that close closes. The returned function closes the connection too.
 func (p *Pipe) own(c net.Conn) (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *Pipe) own(c net.Conn) (release func()) {
 	}
 }
 
-// pass copies until either side ends, and then ends both.
+// pass copies until one side closes, and then closes both.
 func (p *Pipe) pass(to, from net.Conn, isReplica <-chan struct{}, hear func(said []byte)) {
 	defer to.Close()
 	defer from.Close()
@@ -139,7 +139,7 @@ func (p *Pipe) pass(to, from net.Conn, isReplica <-chan struct{}, hear func(said
 	}
 }
 
-// wait returns when nothing is frozen.
+// wait returns when replication is not frozen.
 func (p *Pipe) wait() {
 	p.mu.Lock()
 	thawed := p.thawed

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// Proxy passes Redis traffic on and breaks it when told to. It is made by
-// [NewProxy]; the zero value is of no use. Its methods may be called from any
-// goroutine.
+// Proxy passes Redis traffic on, and causes faults on request. [NewProxy] makes a Proxy; the zero
+// value is not usable. Its methods may be called from any goroutine.
 type Proxy struct {
 	target   string
 	listener net.Listener
@@ -24,9 +23,8 @@ type Proxy struct {
 	commands map[string]int
 }
 
-// NewProxy stands in front of the server at target, until the test ends. A
-// server that is down shows as a connection that closes at once: the proxy has
-// accepted it before it could know.
+// NewProxy starts a Proxy to the server at target. The Proxy ends with the test. If the server is
+// down, a client's connection is accepted and then closed at once.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,35 +45,33 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // Addr is the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// LoseReplies closes the connection instead of passing the reply on, for the
-// next n requests that match: the server has executed them, the client cannot
-// know. What was pipelined behind such a request loses its reply as well.
+// LoseReplies closes the connection instead of passing the reply on, for the next n requests that
+// match. The server has executed these requests, but the client gets no reply. Requests that were
+// pipelined behind such a request lose their replies too.
 //
-// A script's first EVALSHA may be answered with NOSCRIPT; run it once before.
+// The first EVALSHA of a script may return NOSCRIPT, so run the script once before.
 func (p *Proxy) LoseReplies(n int, match Match) *Fault { return p.arm(newFault(losing, n, match)) }
 
-// SwallowReplies drops the replies to the next n requests that match: the
-// server has executed them, the client waits until its time-out. The connection
-// stays open and silent from then on, for a later reply on it would be taken for
-// the one that is missing.
+// SwallowReplies drops the replies to the next n requests that match. The server has executed these
+// requests, and the client waits until its time-out. The connection stays open, but all later
+// replies on it are dropped too: the client would take a later reply for the missing one.
 func (p *Proxy) SwallowReplies(n int, match Match) *Fault {
 	return p.arm(newFault(swallowing, n, match))
 }
 
-// HoldRequests keeps the next n requests that match, and what follows on their
-// connections, until the fault is lifted. They are then executed late, also
-// when the client has given up and hung up; only [Proxy.Cut] drops them.
+// HoldRequests keeps the next n requests that match, and all later requests on their connections,
+// until the fault is lifted. Then the requests are executed late, even if the client has closed its
+// connection. Only [Proxy.Cut] drops them.
 func (p *Proxy) HoldRequests(n int, match Match) *Fault { return p.arm(newFault(holding, n, match)) }
 
-// BlackHole lets nothing through, in either direction, and resets nothing:
-// clients connect, send and wait. When it is lifted, all that piled up arrives,
-// as after a partition that TCP outlasted. It hits once for each thing kept: a
-// message, or the opening or end of a connection.
+// BlackHole keeps all traffic in both directions, and resets no connection: clients connect, send
+// and wait. When BlackHole is lifted, all kept traffic arrives, as after a short partition of the
+// network. Each kept message, and each kept start or end of a connection, is one hit.
 func (p *Proxy) BlackHole() *Fault {
 	return p.arm(newFault(blackhole, Every, func([]byte) bool { return true }))
 }
 
-// Cut closes all present connections and says how many. New ones are welcome.
+// Cut closes all present connections and returns their number. New connections are accepted.
 func (p *Proxy) Cut() int {
 	p.mu.Lock()
 	links := maps.Clone(p.links)
@@ -86,16 +82,16 @@ func (p *Proxy) Cut() int {
 	return len(links)
 }
 
-// Commands is how many of each command clients have sent, by upper-case name.
-// Commands that scripts run on the server are not seen; those with which a
-// client introduces itself (HELLO, CLIENT) are.
+// Commands returns how many of each command clients have sent, by upper-case name. It does not
+// count commands that scripts run on the server. It counts the commands of a new connection (HELLO,
+// CLIENT).
 func (p *Proxy) Commands() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.commands)
 }
 
-// ResetCommands starts the count afresh.
+// ResetCommands sets the counts to 0.
 func (p *Proxy) ResetCommands() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,8 +105,7 @@ func (p *Proxy) arm(f *Fault) *Fault {
 	return f
 }
 
-// pick finds the first fault of these kinds that is about the message, and
-// takes it up on that.
+// pick returns the first fault of these kinds that applies to the message.
 func (p *Proxy) pick(m message, kinds ...kind) *Fault {
 	p.mu.Lock()
 	faults := p.faults
@@ -153,7 +148,7 @@ func (p *Proxy) forget(l *link) {
 	delete(p.links, l)
 }
 
-// close ends everything and waits until it has.
+// close closes all connections, and waits until all goroutines have ended.
 func (p *Proxy) close() {
 	p.mu.Lock()
 	p.closed = true

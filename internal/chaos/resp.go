@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// message is one request, reply or push of the Redis protocol (RESP2 or RESP3),
-// byte for byte as it came.
+// message is one request, reply or push of the Redis protocol (RESP2 or RESP3), with its original
+// bytes.
 type message []byte
 
-// readMessage takes one whole message off the stream.
+// readMessage reads one whole message.
 func readMessage(r *bufio.Reader) (message, error) {
 	return appendMessage(nil, r)
 }
@@ -42,10 +42,10 @@ func appendMessage(to message, r *bufio.Reader) (message, error) {
 		switch kind {
 		case '%':
 			n *= 2
-		case '|': // goes before the reply it describes, as a part of it
+		case '|': // comes before the reply that it describes, and is part of it
 			n = 2*n + 1
 		}
-		for range n { // -1 stands for nothing
+		for range n { // -1 means no elements
 			if to, err = appendMessage(to, r); err != nil {
 				return to, err
 			}
@@ -64,8 +64,8 @@ func length(header []byte) (int, error) {
 	return n, nil
 }
 
-// first is the first word of a message: a request's command, a push's kind. It
-// is empty where a reply does not begin with a string.
+// first returns the first word of a message: the command of a request, or the kind of a push. It is
+// empty if a reply does not begin with a string.
 func (m message) first() string {
 	if len(m) > 0 && (m[0] == '*' || m[0] == '>') {
 		parts := strings.SplitN(string(m), "\r\n", 4) // *n, $n, the word, the rest
@@ -80,7 +80,7 @@ func (m message) first() string {
 	return ""
 }
 
-// words is how many there are in a request.
+// words returns the number of words in a request.
 func (m message) words() int {
 	if header, _, found := bytes.Cut(m, []byte("\r\n")); found && m[0] == '*' {
 		n, _ := length(header)

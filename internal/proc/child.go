@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// Child is a running [Program]. Expect and Wait end the test they are given and
-// belong on its goroutine; the others report by t.Error and may be called from
-// any.
+// Child is a running [Program]. Expect and Wait may end the test, so call them on the test's
+// goroutine. The other methods report by t.Error and may be called from any goroutine.
 type Child struct {
 	t       testing.TB
 	name    string
@@ -21,14 +20,13 @@ type Child struct {
 	stdin   io.Writer
 	said    *lines
 
-	// endKnown is set once the test has ended the child or seen it end. Any
-	// other end that is not exit code 0 is a failure.
+	// endKnown is set when the test has ended the child or has seen its end. Any other end with an
+	// exit code other than 0 is a failure.
 	endKnown atomic.Bool
 }
 
-// Start runs the program in a process of its own until the test ends. What the
-// child writes to standard error goes to t.Log. A child that fails on its own
-// account, by a panic or a data race, fails the test.
+// Start runs the program in a new process until the test ends. The child's standard error goes to
+// t.Log. A panic or a data race in the child fails the test.
 func (p Program) Start(t testing.TB, args ...string) *Child {
 	t.Helper()
 	if !inMain {
@@ -37,7 +35,7 @@ func (p Program) Start(t testing.TB, args ...string) *Child {
 	c := &Child{t: t, name: p.name, said: newLines()}
 
 	cmd := exec.Command(os.Args[0], args...)
-	// A child is often killed before it could report a race on its way out.
+	// A child is often killed before it could report a race at its end.
 	cmd.Env = append(os.Environ(), environment+"="+p.name, "GORACE=halt_on_error=1")
 	cmd.Stdout = c.said
 	cmd.Stderr = &logger{t: t, name: p.name}
@@ -60,14 +58,14 @@ func (c *Child) Pid() int { return c.process.Pid() }
 // Exited is closed once the child has ended.
 func (c *Child) Exited() <-chan struct{} { return c.process.Exited() }
 
-// Expect awaits a line that begins with prefix and returns the rest of it,
-// trimmed. Lines before it are logged and passed over. The test ends when the
-// child does so first, or says nothing of the kind for half a minute.
+// Expect waits for a line that begins with prefix, and returns the rest of the line, trimmed. It
+// logs and skips other lines. It ends the test if the child ends first, or if there is no such line
+// for half a minute.
 func (c *Child) Expect(t testing.TB, prefix string) string {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
-		ended := c.ended() // looked at first: all it said was then taken
+		ended := c.ended() // checked first, so that all lines were taken
 		line, ok := c.said.take()
 		switch {
 		case ok && strings.HasPrefix(line, prefix):
@@ -87,7 +85,7 @@ func (c *Child) Expect(t testing.TB, prefix string) string {
 	}
 }
 
-// Send says a line to the child, which reads it with [Listen].
+// Send sends a line to the child, which reads the line with [Listen].
 func (c *Child) Send(line string) {
 	c.t.Helper()
 	if _, err := fmt.Fprintln(c.stdin, line); err != nil {
@@ -95,14 +93,14 @@ func (c *Child) Send(line string) {
 	}
 }
 
-// Pause stops the child with SIGSTOP and returns when it stands still.
+// Pause stops the child with SIGSTOP, and returns when the child has stopped.
 func (c *Child) Pause() { c.t.Helper(); c.report(c.process.Pause()) }
 
-// AwaitStop returns when the child stands still, which stops itself with SIGSTOP:
-// that hits a moment which no signal from outside would.
+// AwaitStop returns when the child has stopped itself with SIGSTOP. So a child can stop at an exact
+// place in its code.
 func (c *Child) AwaitStop() { c.t.Helper(); c.report(c.process.awaitStop()) }
 
-// Resume lets a paused child run on, with SIGCONT.
+// Resume continues a paused child with SIGCONT.
 func (c *Child) Resume() { c.t.Helper(); c.report(c.process.Resume()) }
 
 // Kill ends the child with SIGKILL, paused or not, and waits until it is gone.
@@ -112,8 +110,8 @@ func (c *Child) Kill() {
 	c.report(c.process.Kill())
 }
 
-// Wait awaits the end of the child and returns its exit code, -1 when a signal
-// ended it.
+// Wait waits for the end of the child, and returns its exit code, or -1 if a signal ended the
+// child.
 func (c *Child) Wait(t testing.TB) int {
 	t.Helper()
 	select {
@@ -141,8 +139,7 @@ func (c *Child) report(err error) {
 	}
 }
 
-// cleanUp runs when the test is over, passed or not. SIGKILL needs no SIGCONT
-// before it.
+// cleanUp runs at the end of the test. SIGKILL also ends a paused process.
 func (c *Child) cleanUp() {
 	if c.ended() && !c.endKnown.Load() && c.process.ExitCode() != 0 {
 		c.t.Errorf("%s ended on its own, with exit code %d", c.name, c.process.ExitCode())

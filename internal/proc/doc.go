@@ -1,11 +1,10 @@
-// Package proc gives a test child processes, to be stopped, resumed and killed
-// as no goroutine can be: the holder of a lease that the kernel pauses past its
-// TTL, or the one that dies without a word.
+// Package proc gives tests child processes. A test can pause, resume and kill a process, but not a
+// goroutine. Examples are a holder that is paused for longer than its TTL, and a holder that is
+// killed.
 //
-// A child is the test binary itself, started once more and led into a
-// registered main instead of the tests. Parent and child talk in lines: what
-// the child prints, the parent awaits with [Child.Expect]; what the parent says
-// with [Child.Send], the child reads with [Listen].
+// A child is the test binary itself, started again with a registered main instead of the tests.
+// Parent and child exchange lines. The parent awaits lines of the child with [Child.Expect]. The
+// child reads the lines that the parent sends with [Child.Send] by [Listen].
 //
 //	var holder = proc.Register("holder", func(args []string) {
 //		// … take the lease args[0] …
@@ -22,6 +21,6 @@
 //		// …
 //	}
 //
-// Programs other than the test binary are started with [Launch]. Whatever a
-// test does, its children are gone when it ends.
+// [Launch] starts programs other than the test binary. When a test ends, all its children are
+// killed.
 package proc

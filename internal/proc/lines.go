@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// lines is a writer that cuts what a child writes into lines. They wait for a
-// taker, however many: a child must never stall because its parent is busy.
+// lines is a writer that splits the output of a child into lines. It buffers any number of lines,
+// so that a child never stalls because its parent is busy.
 type lines struct {
-	more chan struct{} // holds a token when lines may have come
+	more chan struct{} // has a token when new lines may be there
 
 	mu      sync.Mutex
 	partial []byte

@@ -5,17 +5,16 @@ import (
 	"testing"
 )
 
-// logger is a writer that hands what a child complains about to the test's log.
-// The log ends with the test; the child's cleanup waits for the last line. A data
-// race fails the test here: a child that is killed while the race detector ends it
-// has no exit code that tells.
+// logger is a writer that copies a child's standard error to the test's log. The child's cleanup
+// waits for the last line, because the log ends with the test. A data race fails the test here: if
+// the child is killed, its exit code does not show the race.
 type logger struct {
 	t       testing.TB
 	name    string
 	partial []byte
 }
 
-// raceReport is how the race detector begins.
+// raceReport is the beginning of a report of the race detector.
 const raceReport = "WARNING: DATA RACE"
 
 // Write never fails. It is called by one goroutine at a time.

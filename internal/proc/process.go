@@ -10,33 +10,31 @@ import (
 )
 
 const (
-	// patience bounds every wait for another process. It is long enough for a
-	// loaded machine under the race detector; only a failing test spends it.
+	// patience bounds every wait for another process. It is long enough for a loaded machine under
+	// the race detector. Only a failing test waits for that long.
 	patience = 30 * time.Second
 
-	// glance is how often a wait looks again where the kernel offers no event.
+	// glance is the polling interval of waits without an event of the kernel.
 	glance = 2 * time.Millisecond
 )
 
-// Process is a running child. It is made by [Launch]; the zero value is of no
-// use. Its methods may be called from any goroutine.
+// Process is a running child. [Launch] makes a Process; the zero value is not usable. Its methods
+// may be called from any goroutine.
 type Process struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
 
-// Launch starts cmd in a process group of its own, so that a Ctrl-C meant for
-// the tests does not reach it first and read like a fault. On Linux the child
-// is killed when the test binary dies, even by SIGKILL. Of cmd.SysProcAttr only
-// the Credential counts: some servers refuse to be root's.
+// Launch starts cmd in a new process group, so that a Ctrl-C for the tests does not end the child
+// first and look like a failure. On Linux, the child is killed when the test binary dies, even by
+// SIGKILL. Of cmd.SysProcAttr, Launch uses only the Credential: some servers refuse to run as root.
 func Launch(cmd *exec.Cmd) (*Process, error) {
 	given := cmd.SysProcAttr
 	cmd.SysProcAttr = attributes()
 	if given != nil {
 		cmd.SysProcAttr.Credential = given.Credential
 	}
-	// Output of an ended process that something else still holds open must not
-	// keep the test waiting.
+	// If another process keeps the output of an ended process open, the test must not wait for it.
 	cmd.WaitDelay = patience
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -44,7 +42,7 @@ func Launch(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{cmd: cmd, exited: make(chan struct{})}
 	go func() {
 		defer close(p.exited)
-		// How it ended stays in cmd.ProcessState; ExitCode reports it.
+		// The result is in cmd.ProcessState; ExitCode returns it.
 		_ = cmd.Wait()
 	}()
 	return p, nil
@@ -56,15 +54,14 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Exited is closed once the process has ended and all its output was taken.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// ExitCode waits for the end of the process and says how it went: its exit
-// code, or -1 when a signal ended it.
+// ExitCode waits for the end of the process, and returns its exit code, or -1 if a signal ended it.
 func (p *Process) ExitCode() int {
 	<-p.exited
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Pause stops the process with SIGSTOP and returns when all its threads stand
-// still: the signal alone only announces that.
+// Pause stops the process with SIGSTOP, and returns when all its threads have stopped: the signal
+// does not stop them at once.
 func (p *Process) Pause() error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pause process %d: %w", p.Pid(), err)
@@ -72,7 +69,7 @@ func (p *Process) Pause() error {
 	return p.awaitStop()
 }
 
-// awaitStop returns when all threads stand still.
+// awaitStop returns when all threads have stopped.
 func (p *Process) awaitStop() error {
 	look := time.NewTicker(glance)
 	defer look.Stop()
@@ -89,7 +86,7 @@ func (p *Process) awaitStop() error {
 	return nil
 }
 
-// Resume lets a paused process run on, with SIGCONT.
+// Resume continues a paused process with SIGCONT.
 func (p *Process) Resume() error {
 	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		return fmt.Errorf("resume process %d: %w", p.Pid(), err)
@@ -97,8 +94,8 @@ func (p *Process) Resume() error {
 	return nil
 }
 
-// Kill ends the process with SIGKILL, paused or not, and waits until it is
-// gone. A process that has ended already is fine.
+// Kill ends the process with SIGKILL, paused or not, and waits until it is gone. If the process has
+// already ended, Kill does nothing.
 func (p *Process) Kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill process %d: %w", p.Pid(), err)

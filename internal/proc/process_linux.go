@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// attributes sets the process apart and ties its life to ours. The kernel
-// watches the thread that forked, not the process: a goroutine that ends while
-// locked to its thread takes the children it started with it. No test does so.
+// attributes gives the process its own group, and makes the kernel kill it when the test binary
+// dies. The kernel watches the thread that started the process. So if a goroutine ends while it is
+// locked to its thread, its children are killed too. No test does so.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// stopped says whether every thread of the process stands still.
+// stopped reports whether every thread of the process has stopped.
 func stopped(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, thread := range threads {

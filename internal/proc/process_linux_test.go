@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// launcher stands for a test binary: it starts a process and is killed.
+// launcher acts as a test binary: it starts a process and is killed.
 var launcher = proc.Register("launcher", func([]string) {
 	sleeper, err := proc.Launch(exec.Command("sleep", "600"))
 	if err != nil {
@@ -42,7 +42,7 @@ func TestKilledTestBinaryLeavesNoProcess(t *testing.T) {
 	}
 }
 
-// alive says whether the process runs; a zombie that nobody has reaped does not.
+// alive reports whether the process runs. A zombie does not run.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !bytes.Contains(stat, []byte(") Z "))

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// attributes sets the process apart. Only Linux can also tie its life to ours:
-// elsewhere a test binary that is killed leaves the servers it started running.
+// attributes gives the process its own group. Only Linux can also kill it when the test binary
+// dies: on other systems, the servers of a killed test binary continue to run.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// stopped says whether the process stands still.
+// stopped reports whether the process has stopped.
 func stopped(pid int) bool {
 	state, err := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
 	return err == nil && bytes.HasPrefix(bytes.TrimSpace(state), []byte("T"))

@@ -8,23 +8,22 @@ import (
 	"testing"
 )
 
-// environment names the variable that tells a test binary which program it is.
+// environment is the variable with the name of the program that the test binary runs.
 const environment = "LATCHKIT_TEST_PROGRAM"
 
 var (
 	programs = map[string]func(args []string){}
 
-	// inMain says that this process went through Main and is the parent. Without
-	// that a child would run the tests, and start children that run the tests.
+	// inMain is true if this process has called Main and is the parent. Otherwise a child would run
+	// the tests, and start children that run the tests.
 	inMain bool
 )
 
-// Program is a main that the test binary can run instead of its tests. It is
-// made by [Register].
+// Program is a main that the test binary can run instead of its tests. [Register] makes a Program.
 type Program struct{ name string }
 
-// Register names a main. Call it for a package-level variable, so that child
-// and parent both know it. The child exits with 0 when main returns.
+// Register registers a main by name. Call it for a package-level variable, so that child and parent
+// both register the main. The child exits with 0 when main returns.
 func Register(name string, main func(args []string)) Program {
 	if _, taken := programs[name]; taken {
 		panic(fmt.Sprintf("proc: the program %q is registered twice; names are per test binary", name))
@@ -33,8 +32,8 @@ func Register(name string, main func(args []string)) Program {
 	return Program{name}
 }
 
-// Main belongs at the start of TestMain: in a child it runs the child's program
-// and does not return, in the parent it hands m back.
+// Call Main at the start of TestMain. In a child, Main runs the child's program and does not
+// return. In the parent, Main returns m.
 func Main(m *testing.M) *testing.M {
 	name, child := os.LookupEnv(environment)
 	if !child {
@@ -53,8 +52,8 @@ func Main(m *testing.M) *testing.M {
 
 var parent = sync.OnceValue(func() *bufio.Scanner { return bufio.NewScanner(os.Stdin) })
 
-// Listen returns the next line that the parent sent; it is for the child. When
-// the parent is gone there is nobody left to serve: the child exits.
+// Listen is for the child: it returns the next line that the parent has sent. If the parent has
+// ended, Listen exits the child.
 func Listen() string {
 	if !parent().Scan() {
 		os.Exit(0)
