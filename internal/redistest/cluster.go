@@ -15,16 +15,16 @@ import (
 // clusterSlots is how many slots a cluster has. Each master starts with a third of them.
 const clusterSlots = 16384
 
-// Cluster is a Redis Cluster of three masters with one replica each. It is made by [StartCluster];
-// the zero value is of no use.
+// Cluster is a Redis Cluster of three masters with one replica each. [StartCluster] makes a
+// Cluster; the zero value is not usable.
 type Cluster struct {
-	Masters  []*Server // at the start; the slots are theirs in order
+	Masters  []*Server // at the start, in the order of their slots
 	Replicas []*Server // Replicas[i] follows Masters[i]
 }
 
-// StartCluster runs a cluster for this test alone, until the test ends. It returns when every node
-// agrees on who serves what, and the replicas have their masters' data. Arguments are those of
-// redis-server, for all nodes.
+// StartCluster runs a cluster for this test alone, until the test ends. It returns when all nodes
+// agree on the owners of the slots, and the replicas have their masters' data. The arguments are
+// arguments of redis-server, for all nodes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c, err := LaunchCluster(args...)
@@ -38,7 +38,7 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 	return c
 }
 
-// LaunchCluster runs a cluster for a program that is no test, until it is closed.
+// LaunchCluster runs a cluster outside of tests, until it is closed.
 func LaunchCluster(args ...string) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.start(args); err != nil {
@@ -61,7 +61,7 @@ func (c *Cluster) start(args []string) error {
 	for i, s := range c.nodes() {
 		err := s.once(func(ctx context.Context, r *redis.Client) error {
 			errs := []error{r.Do(ctx, "cluster", "set-config-epoch", i+1).Err()}
-			for _, other := range c.nodes()[:i] { // all: hearsay would take seconds
+			for _, other := range c.nodes()[:i] { // meet all nodes: gossip would take seconds
 				errs = append(errs, r.ClusterMeet(ctx, loopback, strconv.Itoa(other.port)).Err())
 			}
 			return errors.Join(errs...)
@@ -83,7 +83,7 @@ func (c *Cluster) start(args []string) error {
 		if err != nil {
 			return err
 		}
-		// It can follow who it has heard of.
+		// A replica can follow a master only when it knows the master.
 		err = s.await("follow its master", func(ctx context.Context, r *redis.Client) error {
 			return r.ClusterReplicate(ctx, id).Err()
 		})
@@ -94,9 +94,9 @@ func (c *Cluster) start(args []string) error {
 	return c.awaitReady()
 }
 
-// awaitReady returns when no node would send a client anywhere but to the right one.
+// awaitReady returns when every node redirects clients to the right nodes.
 func (c *Cluster) awaitReady() error {
-	want := map[string]string{} // who follows whom, "" a master
+	want := map[string]string{} // the master of each node; "" for a master
 	for i, s := range c.Masters {
 		want[s.Addr()], want[c.Replicas[i].Addr()] = "", s.Addr()
 	}
@@ -140,10 +140,10 @@ func (c *Cluster) nodes() []*Server {
 	return append(slices.Clip(c.Masters), c.Replicas...)
 }
 
-// Addrs are those of the masters, as redis.ClusterOptions takes them.
+// Addrs returns the addresses of the masters, for redis.ClusterOptions.
 func (c *Cluster) Addrs() []string { return addrs(c.Masters) }
 
-// Client is a client of the cluster, closed when the test ends.
+// Client returns a client of the cluster. It is closed when the test ends.
 func (c *Cluster) Client(t testing.TB, mod ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
 	options := &redis.ClusterOptions{Addrs: c.Addrs()}
@@ -159,5 +159,5 @@ func (c *Cluster) Client(t testing.TB, mod ...func(*redis.ClusterOptions)) *redi
 	return client
 }
 
-// Close kills all nodes and removes their folders. Those of tests are closed by themselves.
+// Close kills all nodes and removes their folders. Clusters of tests are closed automatically.
 func (c *Cluster) Close() error { return closeAll(c.nodes()) }

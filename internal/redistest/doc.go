@@ -1,5 +1,5 @@
-// Package redistest gives tests real Redis servers: processes of their own on
-// free loopback ports, in temporary folders, without persistence.
+// Package redistest gives tests real Redis servers: separate processes on free loopback ports, in
+// temporary folders, without persistence.
 //
 // One line of TestMain lets all tests of a package share a server, and stops it:
 //
@@ -10,18 +10,17 @@
 //		// …
 //	}
 //
-// A test that pauses, kills or configures its server takes one of its own with
-// [Start]. A package whose tests also start child processes, or look for
-// goroutines left behind, says so in the same line:
+// A test that pauses, kills or configures its server starts a separate server with [Start]. If the
+// tests of a package also start child processes, or check for leaked goroutines, the same line of
+// TestMain does that:
 //
 //	func TestMain(m *testing.M) {
 //		redistest.Main(proc.Main(m), func() error { return goleak.Find() })
 //	}
 //
-// [StartSentinel] and [StartCluster] start whole sets of servers: a master with
-// replicas and the Sentinels that watch over them, and a Redis Cluster.
+// [StartSentinel] starts a master with replicas and Sentinels. [StartCluster] starts a Redis
+// Cluster.
 //
-// A machine without redis-server fails the tests and says what to install. They
-// are never skipped: a suite that is green because it ran nothing is worse than
-// a red one.
+// If redis-server is missing, the tests fail with a message about what to install. Tests are never
+// skipped: a suite that passes because it ran nothing is worse than one that fails.
 package redistest

@@ -6,30 +6,29 @@ import (
 	"time"
 )
 
-// The faults below are for a server of the test's own. One at a time; from any
-// goroutine, for they report by t.Error.
+// The faults below are for a server of one test, not for a shared one. Use one fault at a time.
+// They may be called from any goroutine, because they report by t.Error.
 
-// Pause stops the server with SIGSTOP and returns when it stands still:
-// connections stay open and new ones are accepted by the kernel, but nothing is
-// answered.
+// Pause stops the server with SIGSTOP, and returns when the server has stopped. Connections stay
+// open, and the kernel accepts new ones, but the server does not reply.
 func (s *Server) Pause() { s.own().Helper(); s.report(s.process.Pause()) }
 
-// Resume lets a paused server run on, with SIGCONT. It then serves what has
-// piled up.
+// Resume continues a paused server with SIGCONT. The server then serves the requests that have
+// arrived meanwhile.
 func (s *Server) Resume() { s.own().Helper(); s.report(s.process.Resume()) }
 
 // Kill ends the server with SIGKILL and waits until it is gone.
 func (s *Server) Kill() { s.own().Helper(); s.report(s.process.Kill()) }
 
-// Restart runs the server anew on the same port: empty, as one without
-// persistence comes back from a crash. It kills the present run first.
+// Restart kills the server and starts it again on the same port. The server is then empty, as after
+// a crash without persistence.
 func (s *Server) Restart() {
 	s.own().Helper()
 	s.report(s.process.Kill())
 	deadline := time.Now().Add(patience)
 	for {
 		err := s.listen()
-		// Whoever took our port may be another test that only looks for a free one.
+		// Another test that searches for a free port may use our port for a moment.
 		if errors.Is(err, errPortTaken) && time.Now().Before(deadline) {
 			continue
 		}
@@ -38,8 +37,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// own is the test that owns the server. A shared one has none: what
-// breaks it would break others, at random.
+// own returns the test that owns the server. A shared server has no owner: a fault would make other
+// tests fail at random.
 func (s *Server) own() testing.TB {
 	if s.t == nil {
 		panic("redistest: a shared server must stay up; take one of this test's own with redistest.Start")
@@ -54,8 +53,7 @@ func (s *Server) report(err error) {
 	}
 }
 
-// cleanUp runs when the test is over, passed or not. SIGKILL needs no SIGCONT
-// before it.
+// cleanUp runs at the end of the test. SIGKILL also ends a paused server.
 func (s *Server) cleanUp() {
 	if s.t.Failed() {
 		s.t.Logf("redis-server on %s:\n%s", s.Addr(), s.LogTail())

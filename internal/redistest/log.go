@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// tailLines is enough for the reason why a server ended, or refused to start.
+// tailLines is how many lines of the log contain the reason of an end or a failed start.
 const tailLines = 20
 
-// LogTail is the end of what the server has logged since its last start.
+// LogTail returns the end of the server's log since its last start.
 func (s *Server) LogTail() string {
 	log, err := os.ReadFile(s.log)
 	if err != nil {

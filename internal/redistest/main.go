@@ -15,7 +15,7 @@ var shared sharedServer
 // exits. Checks given as after, such as one for leaked goroutines, run when the
 // server is gone and the tests have passed; an error from one fails the package.
 //
-// m is the *testing.M, or what stands around it, such as sqltest.Main's.
+// m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
 func Main(m interface{ Run() int }, after ...func() error) {
 	os.Exit(shared.run(m, after...))
 }
@@ -32,7 +32,7 @@ func (s *sharedServer) run(tests interface{ Run() int }, after ...func() error) 
 	s.open()
 	code := tests.Run()
 	errs := []error{s.close()}
-	if code == 0 { // tests that failed halfway leave all sorts of things behind
+	if code == 0 { // failed tests may leave goroutines and keys behind
 		for _, check := range after {
 			errs = append(errs, check())
 		}

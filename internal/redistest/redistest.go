@@ -12,22 +12,22 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// Server is a running redis-server. It is made by [Start] and [Shared]; the
-// zero value is of no use.
+// Server is a running redis-server. [Start] and [Shared] return a Server; the zero value is not
+// usable.
 type Server struct {
-	t        testing.TB // the test that owns it, if one does
+	t        testing.TB // the test that owns the server; nil: shared
 	dir      string
 	args     []string
-	config   string // what its configuration file says at first; "": it needs none
+	config   string // the first text of its configuration file; "": no file
 	port     int
 	password string
 
-	process *proc.Process // the present run, and
-	log     string        // the file it writes to
+	process *proc.Process // the present run
+	log     string        // the log file of the present run
 }
 
-// Start runs a server for this test alone, until the test ends. Arguments are
-// those of redis-server: "--maxmemory", "1mb", or "--replicaof", "127.0.0.1", "6379".
+// Start runs a server for this test alone, until the test ends. The arguments are arguments of
+// redis-server: "--maxmemory", "1mb", or "--replicaof", "127.0.0.1", "6379".
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := Launch(args...)
@@ -39,9 +39,9 @@ func Start(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// Shared is the server that all tests of the package use together. It starts
-// with the first of them and ends with [Main]. Other tests run on it at the same
-// time: use keys of your own, and leave it standing.
+// Shared returns the server that all tests of the package share. The server starts with the first
+// of these tests and ends with [Main]. Other tests use it at the same time, so use your own keys,
+// and do not stop the server.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := shared.get()
@@ -51,7 +51,7 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// Launch runs a server for a program that is no test, until it is closed.
+// Launch runs a server outside of tests, until it is closed.
 func Launch(args ...string) (*Server, error) { return launch(&Server{args: args}) }
 
 func launch(s *Server) (*Server, error) {
@@ -65,20 +65,19 @@ func launch(s *Server) (*Server, error) {
 	return s, nil
 }
 
-// Close kills the server and removes its folder. Those of tests are closed by
-// themselves.
+// Close kills the server and removes its folder. Servers of tests are closed automatically.
 func (s *Server) Close() error {
 	return errors.Join(s.process.Kill(), os.RemoveAll(s.dir))
 }
 
-// Addr is the server's host:port, as redis.Options takes it.
+// Addr returns the server's host:port, for redis.Options.
 func (s *Server) Addr() string { return net.JoinHostPort(loopback, strconv.Itoa(s.port)) }
 
-// Port is the port the server listens on. It stays the same over a Restart.
+// Port returns the port on which the server listens. A Restart keeps the port.
 func (s *Server) Port() int { return s.port }
 
-// Client is a client of this server, proved to work by a PING, and closed when
-// the test ends. Its options are go-redis's own defaults, after mod had its say.
+// Client returns a client of this server. A PING has shown that the client works. It is closed when
+// the test ends. Its options are go-redis' defaults, changed by mod.
 func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	options := &redis.Options{Addr: s.Addr(), Password: s.password}
@@ -87,7 +86,7 @@ func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client
 	}
 	client := redis.NewClient(options)
 	client.AddHook(scriptCheck{t})
-	// A test may have closed it; that is all Close can complain about.
+	// A test may have closed the client before; that is the only error of Close.
 	t.Cleanup(func() { _ = client.Close() })
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Fatalf("ping %s: %v\n%s", options.Addr, err, s.LogTail())

@@ -10,8 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// quickSync lets replicas copy their master's data without waiting for others to join, and hear of
-// it soon: nodes of a cluster do not show a replica before that has received something.
+// quickSync makes replicas copy their master's data at once, without a wait for other replicas. It
+// also makes the master send PINGs often: nodes of a cluster do not list a replica before it has
+// received data.
 var quickSync = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
 
 // awaitSync returns when a replica has its master's data.
@@ -25,7 +26,7 @@ func (s *Server) awaitSync() error {
 	})
 }
 
-// await asks the server again and again until look has no objection.
+// await calls look repeatedly until it returns no error.
 func (s *Server) await(what string, look func(context.Context, *redis.Client) error) error {
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, MaxRetries: -1})
 	defer client.Close()

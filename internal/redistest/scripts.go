@@ -17,8 +17,8 @@ import (
 // Count is how many KEYS or ARGV the header of a Lua script lists.
 type Count struct {
 	Min, Max int
-	Each     bool // so many for each lease: the caller decides how many leases
-	After    int  // and so many behind those of all leases
+	Each     bool // the numbers are for each lease; the caller chooses the number of leases
+	After    int  // number behind those of all leases
 }
 
 var (
@@ -96,9 +96,9 @@ func (c Count) String() string {
 	return strconv.Itoa(c.Max)
 }
 
-// scriptCheck is a hook that fails the test when a script gets another number of KEYS or ARGV than
-// its header lists. Every script has its header in the text that is sent by EVAL. The hook
-// remembers the header for the calls by EVALSHA that follow.
+// scriptCheck is a hook that fails the test if the number of KEYS or ARGV of a script differs from
+// its header. The text that EVAL sends contains the header. The hook remembers the header for later
+// calls by EVALSHA.
 type scriptCheck struct{ t testing.TB }
 
 // headers maps the SHA-1 of a script to its header, for all clients of the test binary. A header is
@@ -161,10 +161,10 @@ func badCall(words []any) string {
 	if !ok {
 		return ""
 	}
-	h := known.(header) //nolint:forcetypeassert // it holds nothing else
+	h := known.(header) //nolint:forcetypeassert // the map has no other values
 	keys, argv := h.keys, h.argv
 	nKeys, isInt := words[2].(int)
-	if !h.ok || !isInt { // a script of somebody else
+	if !h.ok || !isInt { // a script of another package
 		return ""
 	}
 	nArgv, leases := len(words)-3-nKeys, 1

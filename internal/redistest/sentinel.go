@@ -11,21 +11,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SentinelName is what the Sentinels of a [SentinelSet] call their master.
+// SentinelName is the name of the master for the Sentinels of a [SentinelSet].
 const SentinelName = "locks"
 
-// SentinelSet is a master with two replicas, and three Sentinels that promote one of them when it
-// is gone for a second. It is made by [StartSentinel]; the zero value is of no use.
+// SentinelSet is a master with two replicas and three Sentinels. The Sentinels promote a replica
+// when the master is unreachable for a second. [StartSentinel] makes a SentinelSet; the zero value
+// is not usable.
 type SentinelSet struct {
 	t         testing.TB
-	Servers   []*Server // first who was the master at the start, then who were its replicas
+	Servers   []*Server // the first master, then its replicas
 	Sentinels []*Server
 }
 
 // StartSentinel runs a set for this test alone, until the test ends. It returns when every Sentinel
-// knows all others and both replicas, and these have the master's data. Through, if there is one,
-// is told the address of the first master and returns another that leads there, such as a proxy's:
-// replicas, Sentinels and clients take that way.
+// knows all other Sentinels and both replicas, and the replicas have the master's data. If through
+// is given, it gets the address of the first master, and returns an address that leads there, such
+// as a proxy's. Replicas, Sentinels and clients use the returned address.
 func StartSentinel(t testing.TB, through ...func(master string) string) *SentinelSet {
 	t.Helper()
 	s, err := LaunchSentinel(through...)
@@ -36,7 +37,7 @@ func StartSentinel(t testing.TB, through ...func(master string) string) *Sentine
 	return s
 }
 
-// LaunchSentinel runs a set for a program that is no test, until it is closed.
+// LaunchSentinel runs a set outside of tests, until it is closed.
 func LaunchSentinel(through ...func(master string) string) (*SentinelSet, error) {
 	s := &SentinelSet{}
 	if err := s.start(through); err != nil {
@@ -78,7 +79,7 @@ sentinel parallel-syncs %[1]s 2
 	return s.awaitReady()
 }
 
-// awaitReady returns when a failover could begin.
+// awaitReady returns when a failover is possible.
 func (s *SentinelSet) awaitReady() error {
 	for _, replica := range s.Servers[1:] {
 		if err := replica.awaitSync(); err != nil {
@@ -96,8 +97,8 @@ func (s *SentinelSet) awaitReady() error {
 	return nil
 }
 
-// knows is nil when a Sentinel sees the master, so many replicas that follow it, and the two other
-// Sentinels.
+// knows returns nil if a Sentinel sees the master, the given number of its replicas, and the two
+// other Sentinels.
 func knows(ctx context.Context, c *redis.Client, replicas int) error {
 	sees := redis.NewMapStringStringCmd(ctx, "sentinel", "master", SentinelName)
 	if err := c.Process(ctx, sees); err != nil {
@@ -122,10 +123,10 @@ func knows(ctx context.Context, c *redis.Client, replicas int) error {
 	return nil
 }
 
-// Addrs are those of the Sentinels, as redis.FailoverOptions takes them.
+// Addrs returns the addresses of the Sentinels, for redis.FailoverOptions.
 func (s *SentinelSet) Addrs() []string { return addrs(s.Sentinels) }
 
-// Client is a client of whoever is the master, as the Sentinels say, and closed when the test ends.
+// Client returns a client of the Sentinels' present master. It is closed when the test ends.
 func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) *redis.Client {
 	t.Helper()
 	options := &redis.FailoverOptions{MasterName: SentinelName, SentinelAddrs: s.Addrs()}
@@ -140,8 +141,8 @@ func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) 
 	return client
 }
 
-// Promoted waits until the Sentinels have made another server the master than the first, and
-// returns it.
+// Promoted waits until the Sentinels have promoted another server than the first master, and
+// returns that server.
 func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	t.Helper()
 	var promoted *Server
@@ -164,7 +165,7 @@ func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	return promoted
 }
 
-// Close kills all servers and removes their folders. Those of tests are closed by themselves.
+// Close kills all servers and removes their folders. Sets of tests are closed automatically.
 func (s *SentinelSet) Close() error { return closeAll(append(slices.Clip(s.Sentinels), s.Servers...)) }
 
 func (s *SentinelSet) own(t testing.TB) {
