@@ -19,7 +19,7 @@ import (
 
 const busyKey = "account:42"
 
-// A panic must not keep the key for the lease's time.
+// After a panic, the key must not stay locked for the lease's TTL.
 func TestAPanicGivesTheKeyUp(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -39,8 +39,8 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	}
 }
 
-// A panic while the key is made is a mistake in the program, like one in a handler. It keeps
-// nothing locked, nor the task's own ID.
+// A panic in the function that makes the key is handled like a panic in a handler. Neither the key
+// nor the task's own ID stays locked.
 func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -63,8 +63,8 @@ func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	}
 }
 
-// Whoever lost the lock may have been overtaken: the work is not known to be done, whatever the
-// handler says.
+// A task that lost its lock may have been overtaken. So its success is unknown, even if the handler
+// returned nil.
 func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 	t.Parallel()
 	theirs := errors.New("theirs")
@@ -104,7 +104,7 @@ func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 	}
 }
 
-// What is not the Guard's business is decided by the functions that a program gave.
+// The program's own functions decide on errors that are not Problems of the Guard.
 func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 	t.Parallel()
 	g := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()))
@@ -128,7 +128,7 @@ func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 		t.Error("their handler or context is gone")
 	}
 
-	// What is, also when another middleware has wrapped it.
+	// The Guard decides on its Problems, even if another middleware has wrapped them.
 	for _, tc := range []struct {
 		of      *asynqlock.Problem
 		failure bool

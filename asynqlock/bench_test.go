@@ -18,8 +18,8 @@ type shipment struct {
 
 var shipping = asynq.NewTaskWithHeaders("order:ship", []byte(`{"id":"42","customer":"ann"}`), map[string]string{"order": "42"})
 
-// handlers are a task without a lock, one whose handler calls Run itself, and guarded ones, on the
-// Store in memory.
+// handlers are a handler without a lock, a handler that calls Run itself, and guarded handlers, on
+// the Store in memory.
 func handlers(t testing.TB) map[string]asynq.Handler {
 	t.Helper()
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -40,7 +40,7 @@ func schedules(t *testing.T, q *queue, store *lockertest.Memory, spec string, op
 	}
 }
 
-// ticks are the slots of the tasks in the queue.
+// ticks returns the slots of the tasks in the queue.
 func (q *queue) ticks() []int64 {
 	q.t.Helper()
 	tasks, err := q.inspector.ListPendingTasks(q.name, asynq.PageSize(1000))
@@ -59,10 +59,10 @@ func (q *queue) ticks() []int64 {
 	return slots
 }
 
-// slotsKey is where a schedule keeps its slots.
+// slotsKey is the Redis key of a schedule's slots.
 func (q *queue) slotsKey() string { return "asynqlock:ticks:{" + q.name + "}" }
 
-// rewind makes the last tick of the schedule's entry come in the past.
+// rewind moves the last tick of the schedule's entry into the past.
 func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64) {
 	t.Helper()
 	var entry string
@@ -115,15 +115,15 @@ func TestTicksAreMadeUp(t *testing.T) {
 	}
 }
 
-// What is due for longer than the window is not made up, and what a leader has claimed and perhaps
-// enqueued is enqueued once.
+// A tick that was due before the window is not made up. A tick that a leader has claimed and
+// perhaps enqueued is enqueued once.
 func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
 	stop := schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	q.rewind(t, 0, "")
 	stop()
-	last := q.rewind(t, 2*time.Hour, "?") // claimed, and the leader died: before it was enqueued, or after
+	last := q.rewind(t, 2*time.Hour, "?") // claimed; the leader died before or after it enqueued the slot
 	stop = schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	await(t, "they are made up", func() bool { return len(q.ticks()) >= 3 })
 	stop()
@@ -131,7 +131,7 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	if slots[0] != last || len(slots) > 5 || slots[1] < time.Now().Add(-4*time.Minute).Unix() {
 		t.Errorf("ticks %v, want the claimed one, %d, and those of 3 minutes", slots, last)
 	}
-	q.rewind(t, time.Since(time.Unix(slots[len(slots)-1], 0)), "?") // it was enqueued: the task is there
+	q.rewind(t, time.Since(time.Unix(slots[len(slots)-1], 0)), "?") // the slot was enqueued: its task exists
 	stop = schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	await(t, "the claim is settled", func() bool {
 		values, err := q.redis.HVals(t.Context(), q.slotsKey()).Result()
@@ -143,7 +143,7 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	}
 }
 
-// Ticks go the way of other tasks: with the trace, with the leader's fence, and one at a time.
+// Ticks are enqueued like other tasks: with the trace, with the leader's fence, and one at a time.
 func TestTicksCarryTraceAndUnique(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]asynqlock.SchedulerOption{"": nil, "made up": {asynqlock.CatchUp(time.Minute)}} {
@@ -176,8 +176,8 @@ func TestTicksCarryTraceAndUnique(t *testing.T) {
 	}
 }
 
-// A PreEnqueueFunc of build's own took the place of the one that lets a tick pass: after a lost
-// lock three of nine seconds had two ticks.
+// A PreEnqueueFunc that build set replaced the function that lets a tick pass. After a lost lock,
+// three of nine seconds had two ticks.
 func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -52,7 +52,7 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	_, err = enqueue(asynq.NewTask("job:other", []byte(`{"account":"42"}`)))
 	want("", "", err)
 
-	// While it waits, runs, and is kept in the archive.
+	// While the task waits, while it runs, and while it is archived.
 	if err := q.inspector.RunTask(q.name, id); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 		return errors.New("it fails")
 	})
 	q.serve(g, asynq.Config{}, fail)
-	t.Cleanup(func() { close(w.end) }) // the others are tried again and again
+	t.Cleanup(func() { close(w.end) }) // the other tasks are retried repeatedly
 	for next(t, w) != id {
 		w.end <- struct{}{}
 	}
@@ -82,14 +82,13 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	}
 }
 
-// However many tasks of a key have failed for good, and however fast, the next one is not one of
-// them.
+// A new task can be enqueued even if many tasks of its key were archived in a short time.
 func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	c := guard(t, q.locker(), asynqlock.Unique()).Client(q.client, q.inspector)
 	seen := make(map[string]bool)
-	for i := range 150 { // most of them within a second
+	for i := range 150 { // most of them are archived within a second
 		info, err := c.EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name), asynq.ProcessIn(time.Hour))
 		if err != nil || seen[info.ID] {
 			t.Fatalf("task %d: %v", i, err)
@@ -104,8 +103,8 @@ func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 	}
 }
 
-// asynq's own Unique sets its lock before it finds the ID taken, and leaves it behind: for its
-// whole time no such task can be enqueued, though none is there.
+// asynq.Unique sets its lock before asynq finds that the ID is taken, and the lock stays. Until the
+// lock expires, no such task can be enqueued, although no such task exists.
 func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -128,7 +127,7 @@ func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
 		if _, err := c.EnqueueContext(t.Context(), job("8"), asynq.Queue(q.name)); !errors.Is(err, asynq.ErrDuplicateTask) {
 			t.Errorf("%v, want a duplicate", err)
 		}
-		if err := q.inspector.DeleteTask(q.name, info.ID); err != nil { // then there is none
+		if err := q.inspector.DeleteTask(q.name, info.ID); err != nil { // then no task is left
 			t.Fatal(err)
 		}
 	}
@@ -185,8 +184,8 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 	}
 }
 
-// asynq keeps the options of NewTask to itself. They count, and those of EnqueueContext come after
-// them.
+// asynq does not export the options of NewTask. They are used, and the options of EnqueueContext
+// override them.
 func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
 	t.Parallel()
 	for name, policies := range map[string][]asynqlock.Policy{"unique": {asynqlock.Unique()}, "not unique": nil} {
@@ -208,7 +207,7 @@ func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
 	}
 }
 
-// shout is a Propagator of one value.
+// shout is a Propagator of a single value.
 type shout struct{}
 
 type shoutKey struct{}
@@ -221,7 +220,7 @@ func (shout) Extract(ctx context.Context, headers map[string]string) context.Con
 	return context.WithValue(ctx, shoutKey{}, headers["shout"])
 }
 
-// What was enqueued under a lease says under which, and in which trace.
+// A task that was enqueued under a lease carries the lease's fence and the trace.
 func TestFencesAndTraceTravelWithATask(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -53,7 +53,7 @@ func ExampleNew() {
 	}
 }
 
-// A middleware outside of the Guard sees what became of a task.
+// A middleware outside of the Guard gets the Problem of a task.
 func ExampleProblem() {
 	store := lockertest.NewMemory()
 	store.Occupy("user:42", 0) // another task is at it
@@ -75,7 +75,7 @@ func ExampleProblem() {
 	// Output: lock-busy dropped true true
 }
 
-// Several processes run the same schedule; one of them enqueues.
+// Several processes run the same schedule, and one of them enqueues.
 func ExampleRunScheduler() {
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
@@ -91,7 +91,7 @@ func ExampleRunScheduler() {
 	}
 }
 
-// Tasks that are there once, by the key that guards their runs.
+// Unique tasks: one task at a time for each key that guards their runs.
 func ExampleGuard_Client() {
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
@@ -109,7 +109,7 @@ func ExampleGuard_Client() {
 	}
 }
 
-// Messages of protobuf, or of anything else.
+// Payloads that are protobuf messages, or have another format.
 func ExampleWithDecoder() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A worker that dies leaves two leases behind. If that of the key were the longer one, asynq could
-// give the task to somebody who takes it for a duplicate of itself.
+// A worker that dies leaves two leases behind. If the lease of the key lasted longer, the next
+// worker could take the task for a duplicate of itself.
 func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
 	t.Parallel()
 	for name, policies := range map[string][]asynqlock.Policy{
@@ -35,7 +35,7 @@ func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
 			next(t, w)
 			look := time.NewTicker(20 * time.Millisecond)
 			defer look.Stop()
-			for range 250 { // over some renewals of both
+			for range 250 { // during several renewals of both leases
 				<-look.C
 				var own, account *redis.DurationCmd
 				_, err := q.redis.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
@@ -71,8 +71,8 @@ func TestALeaseNamesItsTask(t *testing.T) {
 	}
 }
 
-// A Locker over redislock shows no metadata. There a task holds a second lock, from the first busy
-// key on.
+// A Locker over redislock shows no metadata. With it, a task holds a second lock after the first
+// busy key.
 func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	t.Parallel()
 	q, w := newQueue(t), newWork()
@@ -82,7 +82,7 @@ func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	see := q.serve(guard(t, l, asynqlock.Drop(), asynqlock.Snooze(time.Second)), asynq.Config{}, w)
 	q.enqueue("job", `{"account":"42"}`)
 	next(t, w)
-	first := q.enqueue("job", `{"account":"42"}`).ID // nobody knows yet
+	first := q.enqueue("job", `{"account":"42"}`).ID // the Guard does not know yet that metadata is missing
 	await(t, "it is put off", func() bool { return slices.Contains(see.problems(), "already-running snoozed") })
 	second := q.enqueue("job", `{"account":"42"}`).ID
 	await(t, "it is dropped", func() bool { return q.state(second) == "gone" })
@@ -92,7 +92,7 @@ func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	await(t, "nothing is left", func() bool { return q.state(first) == "gone" })
 }
 
-// With AtLeast a task finds its key busy with its own earlier run, even if the retry was not
+// With AtLeast, a task may find its key busy with its own earlier run, even if the retry was not
 // counted.
 func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
 	}
 }
 
-// A clone has used no retry. The task that it is a clone of has, and so have the clones of clones.
+// A clone has used no retry, but its original task has. The same holds for clones of clones.
 func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -125,7 +125,7 @@ func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
 		if len(task.Headers()) > 0 {
 			return nil // a clone
 		}
-		go func() { // takes the key as soon as this run has given it up
+		go func() { // takes the key as soon as this run has released it
 			lease, err := other.Acquire(context.Background(), locker.Rule{Key: busyKey})
 			if err != nil {
 				t.Error(err)
@@ -150,7 +150,7 @@ func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
 	await(t, "a clone is done", func() bool { return doneAs(q, id, "~4", "~5", "~6") })
 }
 
-// doneAs says whether one of these clones of a task is completed.
+// doneAs reports whether one of these clones of a task is completed.
 func doneAs(q *queue, id string, clones ...string) bool {
 	q.t.Helper()
 	return slices.ContainsFunc(clones, func(n string) bool { return q.state(id+n) == "completed after 0 retries" })

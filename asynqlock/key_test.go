@@ -51,7 +51,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	task := asynq.NewTaskWithHeaders("mail", []byte(text), map[string]string{"tenant": "acme"})
 	reversed := asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
 		bytes, err := hex.DecodeString(string(t.Payload()))
-		if p, ok := into.(*payload); ok { // as it would be a message of protobuf
+		if p, ok := into.(*payload); ok { // as for a protobuf message
 			p.User = userID(bytes)
 		}
 		return err
@@ -88,7 +88,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	}
 }
 
-// Nothing will come of such a task, however often it is tried.
+// Such a task fails in every attempt.
 func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -132,7 +132,7 @@ func TestTheLongestPatternCounts(t *testing.T) {
 		opts = append(opts, asynqlock.On(pattern, keys, name))
 	}
 	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), opts...)
-	mux := asynq.NewServeMux() // whose choice must be the same
+	mux := asynq.NewServeMux() // ServeMux must choose the same pattern
 	mux.Use(g.Middleware)
 	for _, pattern := range []string{"report:", "mail", "report:monthly", "mail:welcome", "other"} {
 		mux.HandleFunc(pattern, func(ctx context.Context, t *asynq.Task) error {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// quiet is a Logger for servers whose complaints are what a test wants.
+// quiet is a Logger for servers whose errors a test expects.
 type quiet struct{}
 
 func (quiet) Debug(...any) {}
@@ -46,7 +46,7 @@ func prompt(cfg asynq.Config, queue string) asynq.Config {
 	return cfg
 }
 
-// queue is a queue of a test's own, on a Redis that is shared.
+// queue is a separate queue for a test, on a shared Redis.
 type queue struct {
 	t         *testing.T
 	name      string
@@ -64,7 +64,7 @@ func newQueue(t *testing.T) *queue {
 	return &queue{t, name, c, asynq.NewClientFromRedisClient(c), asynq.NewInspectorFromRedisClient(c)}
 }
 
-// locker returns a Locker on the test's Redis, as another process would have one.
+// locker returns a Locker on the test's Redis, as in another process.
 func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 	q.t.Helper()
 	l, err := locker.NewSingle(q.redis, append([]locker.SingleOption{locker.WithPrefix(q.name + ":")}, opts...)...)
@@ -90,7 +90,7 @@ func (q *queue) enqueue(typename, payload string, opts ...asynq.Option) *asynq.T
 	return info
 }
 
-// state is that of a task, with the retries it has used; "gone" when it was deleted.
+// state returns the state of a task with its used retries, or "gone" if the task was deleted.
 func (q *queue) state(id string) string {
 	q.t.Helper()
 	info, err := q.inspector.GetTaskInfo(q.name, id)
@@ -128,7 +128,7 @@ func (q *queue) run(mux *asynq.ServeMux, cfg asynq.Config, handler asynq.Handler
 	q.t.Cleanup(s.Shutdown)
 }
 
-// seen is what a middleware outside of the Guard sees.
+// seen records the errors that a middleware outside of the Guard gets.
 type seen struct {
 	mu   sync.Mutex
 	errs []error
@@ -144,7 +144,7 @@ func (s *seen) middleware(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// problems are the codes and verdicts of what was seen, successes and other errors left out.
+// problems returns the codes and verdicts of the seen Problems.
 func (s *seen) problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +157,8 @@ func (s *seen) problems() []string {
 	return all
 }
 
-// work is a handler that says when it begins, and ends when it is told to, whatever becomes of its
-// context.
+// work is a handler that signals when it begins, and ends on a signal, even if its context has
+// ended.
 type work struct {
 	begun chan string // the ID of each task that begins
 	end   chan struct{}
@@ -189,7 +189,7 @@ func (w *work) ProcessTask(ctx context.Context, _ *asynq.Task) error {
 	return nil
 }
 
-// counts returns how often the work was begun, and how many were at it at a time.
+// counts returns how many runs began, and how many ran at the same time.
 func (w *work) counts() (runs, most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -210,7 +210,7 @@ func next(t *testing.T, w *work) string {
 
 const patience = 30 * time.Second
 
-// await returns once what is said is so.
+// await returns when the condition holds.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	awaitFor(t, patience, what, so)

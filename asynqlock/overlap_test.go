@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// asynq cancels the context of a task whose time is over and starts it again. It does not wait for
-// the handler.
+// asynq cancels the context of a task whose time is over, and starts the task again. It does not
+// wait for the handler.
 func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
@@ -57,8 +57,8 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 	}
 }
 
-// asynq gives a task to another server when the first did not prolong its lease of 30 s in time,
-// and that one's handler works on.
+// If a server does not renew asynq's lease of 30 s in time, asynq gives the task to another server,
+// while the first server's handler still runs.
 func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
@@ -76,7 +76,7 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 			next(t, w)
 			age(t, q.redis, q.name, id)
 			second := q.serve(fresh(), asynq.Config{}, w)
-			problems := func() []string { return append(first.problems(), second.problems()...) } // either may get it
+			problems := func() []string { return append(first.problems(), second.problems()...) } // either server may get the task
 			if !guarded {
 				next(t, w)
 				if _, most := w.counts(); most != 2 {
@@ -87,7 +87,7 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 				return
 			}
 			await(t, "asynq delivers it again, and it is put off", func() bool { return len(problems()) > 0 })
-			if got := problems()[0]; got != "lock-busy snoozed" { // to lose its lease has cost it a retry, so it is no duplicate
+			if got := problems()[0]; got != "lock-busy snoozed" { // the lost lease has cost a retry, so the task is no duplicate
 				t.Errorf("%s, want it to be put off", got)
 			}
 			w.end <- struct{}{}
@@ -99,8 +99,8 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 	}
 }
 
-// A server that stops gives the task back before its handler has returned. For the one who gets it
-// next it is no duplicate: if that handler fails, nobody else will do the work.
+// A server that stops requeues the task before its handler has returned. The next server must not
+// take the task for a duplicate: if the first handler fails, the work is not done.
 func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 	t.Parallel()
 	for name, retries := range map[string]int{"with retries left": 3, "without": 0} {
@@ -146,7 +146,8 @@ func givenBack(t *testing.T, retries int) {
 	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
 }
 
-// A server that stops gives back what waits in it. That has neither run nor been refused.
+// A server that stops requeues the tasks that wait in it. Such a task has neither run nor been
+// refused.
 func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -208,8 +209,8 @@ func age(t testing.TB, c *redis.Client, queue, id string) {
 	}
 }
 
-// worker is a server in a process of its own. Its handler says when it runs, and works when it is
-// told to, without a look at its context.
+// worker is a server in a separate process. Its handler prints when it runs, and works on command,
+// even if its context has ended.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	c := redis.NewClient(&redis.Options{Addr: addr})
@@ -236,7 +237,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		booked, err := book.Run(context.Background(), c, []string{queue + ":booked"}, fence).Int()
 		fmt.Println("booked", booked, err)
 		if fence != 0 {
-			<-ctx.Done() // nothing else tells it so soon: asynq gives it 30 s
+			<-ctx.Done() // the context ends first: asynq's own bound is 30 s
 		}
 		fmt.Println("lost", errors.Is(context.Cause(ctx), locker.ErrLost))
 		return ctx.Err()
@@ -247,8 +248,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	select {}
 })
 
-// book is what the lock protects: an account that is booked once more, unless a newer holder has
-// been here.
+// book writes to the account that the lock protects, unless a newer holder has written before.
 var book = redis.NewScript(`
 local newest = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
 if tonumber(ARGV[1]) < newest then return 0 end
@@ -256,8 +256,8 @@ redis.call('HSET', KEYS[1], 'fence', ARGV[1])
 redis.call('HINCRBY', KEYS[1], 'times', 1)
 return 1`)
 
-// A worker that is stopped for longer than its lease cannot be kept from being overtaken. When it
-// runs on, its context says so, and what it writes with its fence is refused.
+// A worker that is paused for longer than its lease is overtaken. When the worker continues, its
+// context has ended, and its write with the old fence is refused.
 func TestAWorkerThatWasStoppedIsOvertakenAndItsWriteRefused(t *testing.T) {
 	t.Parallel()
 	for way, times := range map[string]string{"guarded": "1", "not guarded": "2"} {

@@ -17,7 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A task was put off for 12 s whose Deadline was in 9 s. It never ran, and asynq burnt its retries.
+// A task whose Deadline was in 9 s was put off for 12 s. It never ran, and asynq used up its
+// retries.
 func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 	t.Parallel()
 	for name, waking := range map[string]bool{"with waking": true, "without": false} {
@@ -59,7 +60,7 @@ func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 	}
 }
 
-// There is no time to put the task off: it waits for its key in the worker.
+// There is too little time to put the task off, so the task waits for its key in the worker.
 func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -87,7 +88,7 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	}
 }
 
-// Without Configure tasks keep their workers. That must not go unnoticed.
+// Without Configure, tasks that wait keep their workers. That must be logged.
 func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -118,8 +119,8 @@ type writer func([]byte)
 
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
-// On a server that is not configured, tasks of a hot key must not starve those of others where they
-// can be woken.
+// On a server that is not configured, tasks of a hot key must not starve tasks of other keys if the
+// Guard has WithWaking.
 func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

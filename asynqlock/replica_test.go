@@ -20,12 +20,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// replica is one of several processes that run the same schedule, a tick in each second. It says
-// when it enqueued which.
+// replica is one of several processes that run the same schedule with a tick in each second. It
+// prints each tick that it enqueues, with the time.
 var replica = proc.Register("scheduler", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	var begun atomic.Int32
-	begin := func() { // of a tick: the second is where this process is stopped, if it is asked to be
+	begin := func() { // of a tick; on request this process pauses itself at the second tick
 		if begun.Add(1) == 2 && len(args) > 3 {
 			standStill()
 		}
@@ -39,8 +39,8 @@ var replica = proc.Register("scheduler", func(args []string) {
 		fmt.Println("tick", time.Now().Unix(), err)
 	}}
 	tick := func(s *asynq.Scheduler) (*asynq.Scheduler, error) {
-		// A payload for each process: no two of these ticks have the same slot, so it is not the
-		// slots that keep one back.
+		// Each process has its own payload, so these ticks have different slots. So the slots
+		// cannot prevent a second tick here.
 		_, err := s.Register("@every 1s", asynq.NewTask("tick", []byte(strconv.Itoa(os.Getpid())), asynq.Queue(queue)))
 		return s, err
 	}
@@ -64,7 +64,7 @@ var replica = proc.Register("scheduler", func(args []string) {
 				PeriodicTaskConfigProvider: schedule(queue), RedisUniversalClient: c, SchedulerOpts: opts,
 			})
 		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
-	case "unguarded": // the lock alone, around a scheduler that knows nothing of it
+	case "unguarded": // only the lock, around an unchanged scheduler
 		base.PreEnqueueFunc = func(*asynq.Task, []asynq.Option) { begin() }
 		_ = locker.Run(context.Background(), l, locker.Rule{Key: "leader", TTL: 2 * time.Second}, func(ctx context.Context) error {
 			fmt.Println("leads")
@@ -84,8 +84,8 @@ var replica = proc.Register("scheduler", func(args []string) {
 	panic(err)
 })
 
-// standStill stops this process, and returns in the very moment in which it runs on. The signal may
-// stop this thread a little later.
+// standStill pauses this process, and returns at the moment in which the process continues. The
+// signal may stop this thread a little later.
 func standStill() {
 	last := time.Now()
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
@@ -94,7 +94,7 @@ func standStill() {
 	}
 }
 
-// schedule is what a PeriodicTaskManager asks for.
+// schedule is the provider of a PeriodicTaskManager.
 type schedule string
 
 func (queue schedule) GetConfigs() ([]*asynq.PeriodicTaskConfig, error) {
@@ -150,8 +150,8 @@ func TestOneReplicaEnqueuesAndAnotherTakesOverWhenItIsKilled(t *testing.T) {
 	}
 }
 
-// A leader that was stopped when a tick began goes on with it as soon as it runs on, and is not the
-// leader any more.
+// A leader that was paused when a tick began continues the tick when it is resumed, although it is
+// no longer the leader.
 func TestALeaderThatWasStoppedEnqueuesNoLateTick(t *testing.T) {
 	t.Parallel()
 	for _, way := range []string{"scheduler", "unguarded"} {
@@ -170,9 +170,9 @@ func TestALeaderThatWasStoppedEnqueuesNoLateTick(t *testing.T) {
 				if slot := ticks(t, first, 1)[0]; slot < resumed {
 					t.Errorf("its tick at %d came before it ran on, at %d", slot, resumed)
 				}
-				return // without that late tick there would be nothing to guard against
+				return // a late tick came: the guard is needed
 			}
-			ticks(t, second, 2) // time enough for the one who runs on
+			ticks(t, second, 2) // time enough for the resumed process
 			second.Kill()
 			for line := first.Expect(t, ""); line != "leads"; line = first.Expect(t, "") {
 				var slot int64

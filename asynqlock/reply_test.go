@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// refusing is a Locker that grants nothing, and notes what it was asked for.
+// refusing is a Locker that refuses every Rule, and records it.
 type refusing struct {
 	err   error
 	asked locker.Rule
@@ -62,8 +62,8 @@ func TestEachRefusalHasItsVerdict(t *testing.T) {
 	}
 }
 
-// Tasks that were put off together do not come back together, nor before there is any hope, nor
-// ages after it.
+// Tasks that were put off together come back at different times: not before the lock can be free,
+// and not long after.
 func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

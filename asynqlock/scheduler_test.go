@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Two processes whose clocks differ enqueue a tick of the same second, one after the other: the
-// second one finds it claimed.
+// Two processes whose clocks differ want to enqueue a tick of the same second, one after the other.
+// The second process finds the slot claimed.
 func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Parallel()
 	q, backend := newQueue(t), lockertest.NewMemory()
@@ -46,7 +46,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 			t.Errorf("ticks that nobody has claimed, or nobody can claim now, did not pass: %t, %t", other, blind)
 		}
 		if time.Now().Unix() != slot {
-			continue // too slow: these were two slots
+			continue // too slow: the ticks had different slots
 		}
 		if passed || again || reordered {
 			t.Errorf("the same slot was enqueued by both: %t, by the second of two equal entries: %t, with the options in another order: %t", passed, again, reordered)
@@ -56,7 +56,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Error("no second was long enough for two terms")
 }
 
-// term begins a process' term. tick says whether a tick passes that is due now.
+// term begins a process' term. tick reports whether a tick that is due now passes.
 func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asynqlock.SchedulerOption) (tick func(opts ...asynq.Option) bool, stop func()) {
 	t.Helper()
 	hooks, ended := make(chan func(*asynq.Task, []asynq.Option), 1), make(chan error, 1)
@@ -134,7 +134,7 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 	}
 }
 
-// Each second is a slot of its own, and is asked for.
+// Each second is a separate slot with its own claim.
 func TestEachSecondIsClaimed(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -150,7 +150,7 @@ func TestEachSecondIsClaimed(t *testing.T) {
 	}
 }
 
-// A tick asks for its slot. By the time of the answer, another process may lead.
+// A tick claims its slot. When the answer comes, another process may lead.
 func TestATickWhoseTermEndsBeforeItsAnswerDoesNotPass(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -165,7 +165,7 @@ func TestATickWhoseTermEndsBeforeItsAnswerDoesNotPass(t *testing.T) {
 	}
 }
 
-// The program's own function sees the ticks that are enqueued, and no others.
+// The program's own PreEnqueueFunc is called only for ticks that are enqueued.
 func TestThePreEnqueueFuncIsCalledForTicksThatPass(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

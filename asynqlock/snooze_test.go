@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A task that is put off must run in the end, and must not have used a retry by then, whatever
-// asynq would make of it.
+// A task that is put off must run in the end without having used a retry, in all cases that asynq
+// treats differently.
 func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -69,7 +69,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			}
 			q.run(mux, cfg, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 				if failed.CompareAndSwap(false, true) {
-					go hold() // takes it as soon as this run has given it up
+					go hold() // takes the key as soon as this run has released it
 					await(t, "somebody waits for the key", func() bool {
 						info, err := other.Inspect(ctx, busyKey)
 						return err == nil && info.Waiters == 1
@@ -124,8 +124,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	}
 }
 
-// What cannot be put off any longer is archived by asynq. That is no meeting of two tasks any more,
-// of which nobody has to know.
+// asynq archives a task that cannot be put off any longer. The ErrorHandler must get that error.
 func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -174,7 +173,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 	}
 }
 
-// The ID that a clone would have may be taken, by a task that has nothing to do with it.
+// An unrelated task may have the ID of the next clone.
 func TestATaskIsNotLostToOneThatHasItsClonesID(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string]map[string]string{
@@ -223,7 +222,7 @@ func notLostTo(t *testing.T, headers map[string]string) {
 	}
 }
 
-// Nothing runs without the lock, and the task is not lost for that, however few retries it has.
+// No task runs without the lock. A task is not lost for that reason, even if it has no retries.
 func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	q, backend := newQueue(t), lockertest.NewMemory()

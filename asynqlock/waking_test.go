@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// waking returns a Guard, as each process has one, that wakes the tasks that it puts off.
+// waking returns a Guard with WithWaking, as each process has one.
 func (q *queue) waking(policies ...asynqlock.Policy) *asynqlock.Guard {
 	q.t.Helper()
 	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
@@ -36,7 +36,7 @@ func (q *queue) stop(g *asynqlock.Guard) {
 	})
 }
 
-// workers runs a server with a Guard's own settings, for all of these queues.
+// workers runs a server with the settings of Configure, for all of these queues.
 func (q *queue) workers(g *asynqlock.Guard, concurrency int, handler asynq.Handler, queues ...string) {
 	q.t.Helper()
 	cfg := asynq.Config{Concurrency: concurrency, Logger: quiet{}, ShutdownTimeout: time.Second, Queues: map[string]int{q.name: 1}}
@@ -104,7 +104,8 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	}
 }
 
-// Tasks that are put off keep their order, however many there are and whatever queue they are in.
+// Tasks that are put off keep their order, also if there are many, and if they are in different
+// queues.
 func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	q := newQueue(t)
 	work := &record{each: 5 * time.Millisecond}
@@ -143,7 +144,7 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// arrive enqueues a task and waits until a worker has had it.
+// arrive enqueues a task, and waits until a worker has received the task.
 func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	q.t.Helper()
 	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask("job", []byte(payload)), append([]asynq.Option{asynq.Queue(q.name)}, opts...)...)
@@ -157,7 +158,7 @@ func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	return info
 }
 
-// Nobody but a watcher notices that the key is free: its holder is no worker.
+// Only a watcher notices that the key is free, because its holder is no worker.
 func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -175,7 +176,7 @@ func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 	await(t, "it has run", func() bool { return len(work.done()) == 1 })
 }
 
-// Workers are free for other keys, also when the tasks of the hot key may not use a retry.
+// Workers stay free for other keys, even if the tasks of the hot key have no retries left.
 func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]asynq.Option{"with retries": nil, "without": {asynq.MaxRetry(0)}} {
@@ -204,8 +205,8 @@ func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 	}
 }
 
-// A task at the front of the line may be gone, archived, or in a queue that is paused. Those behind
-// it must not wait for it.
+// A task at the front of the line may be gone, archived, or in a paused queue. The tasks behind it
+// must not wait for it.
 func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, q *queue, low, id string){
@@ -247,7 +248,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The line is an index. Without it tasks come back by their time.
+// The line is only an index. Without it, tasks come back after their pause.
 func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -259,7 +260,7 @@ func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	for n := range 5 {
 		q.arrive(numbered(n))
 	}
-	must(t, g.Stop(t.Context())) // no watcher will notice
+	must(t, g.Stop(t.Context())) // no watcher waits for the key
 	keys, err := q.redis.Keys(t.Context(), q.name+":asynqlock:*").Result()
 	must(t, err)
 	must(t, q.redis.Del(t.Context(), keys...).Err())
@@ -270,7 +271,7 @@ func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	}
 }
 
-// A task may be done, or fail, or be dropped, before it runs: the next one is woken all the same.
+// A task may succeed, fail or be dropped. In each case the next task is woken.
 func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -40,7 +40,7 @@ func ExampleDo() {
 	}
 }
 
-// What an error says about the transaction.
+// What each error means for the transaction.
 func ExampleDo_errors() {
 	ctx := context.Background()
 	err := sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, work)
@@ -62,7 +62,7 @@ func ExampleDo_errors() {
 
 func work(context.Context, *sqllock.Tx) error { return nil }
 
-// After a crash, or when nobody answered, the ledger knows.
+// After a crash or a lost answer, Resolve reads the outcome from the ledger.
 func ExampleResolve() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -32,7 +32,7 @@ type fieldErr struct{ Code int }
 
 func (fieldErr) Error() string { return "field" }
 
-// init makes this package a driver of SQLite: only errors of drivers have codes.
+// init registers this package as a driver of SQLite: only errors of drivers have codes.
 func init() { //nolint:gochecknoinits // before any test, which run in parallel
 	drivers = append(drivers, struct {
 		path    string
@@ -50,7 +50,7 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		{Postgres, stateErr("40P01"), true, false, true},
 		{Postgres, stateErr("40003"), false, false, false}, // "statement completion unknown"
 		{Postgres, stateErr("23505"), false, false, true},  // a deferred constraint
-		{Postgres, stateErr("57P01"), true, false, false},  // it shuts down, perhaps after the commit
+		{Postgres, stateErr("57P01"), true, false, false},  // the server shuts down, perhaps after the commit
 		{Postgres, stateErr("08006"), false, false, false},
 		{Postgres, errors.New("EOF"), false, false, false},
 		{MySQL, &MySQLError{1213}, true, true, true},

@@ -1,4 +1,4 @@
--- line_call.lua: find the task at the front of a line, and note that it is called.
+-- line_call.lua: find the task at the front of a line, and record that the task is called.
 -- KEYS: the line · the call
 -- ARGV: time to live of the call in ms, "0" to note nothing
 -- returns: {task, µs since it was called; 0 when it is called now, -1 when it is not}, or nil when
