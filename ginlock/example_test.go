@@ -98,17 +98,17 @@ func ExampleFromRules() {
 	r := gin.New()
 	guard, err := ginlock.FromRules(l, ginlock.Rules{ // or ginlock.ParseRules, from YAML
 		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond},
-		"PUT /articles/:slug":  {Key: "article:{header.X-Tenant}:{param.slug}"},
+		"PUT /baskets/:id":     {Keys: []ginlock.Key{"basket:{param.id}", "stock:{body.items.*.sku}"}},
 	})
 	if err != nil {
 		log.Fatal(err) // a line for each rule that cannot be meant
 	}
 	r.Use(guard.Handler())
 	r.POST("/orders/:id/pay", func(c *gin.Context) { c.Status(http.StatusNoContent) })
-	r.POST("/articles/:slug", func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	r.POST("/baskets/:id", func(c *gin.Context) { c.Status(http.StatusNoContent) })
 	fmt.Println(guard.Validate(r.Routes()))
 	// Output:
-	// ginlock: rule "PUT /articles/:slug": there is no such route; did you mean "POST /articles/:slug"?
+	// ginlock: rule "PUT /baskets/:id": there is no such route; did you mean "POST /baskets/:id"?
 }
 
 // The same rules in YAML.
