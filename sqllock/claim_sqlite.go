@@ -24,7 +24,7 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 	if err := a.claimSQLite(ctx, claims); err != nil {
 		return err
 	}
-	if err := a.compare(ctx, shares); err != nil { // nobody else can write any more
+	if err := a.compare(ctx, shares); err != nil { // no other transaction can write from here on
 		return err
 	}
 	return a.note(ctx)

@@ -27,8 +27,8 @@ type connection interface {
 	Raw(f func(driverConn any) error) error
 }
 
-// openStandard begins a transaction of db. On MySQL it keeps the connection, because settings of
-// the session are put back when the transaction is over.
+// openStandard begins a transaction of db. On MySQL it keeps the connection, because the session's
+// settings must be restored after the transaction.
 func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
 	s := &standard{done: func() {}}
 	switch db := db.(type) {
@@ -53,7 +53,7 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 	switch {
 	case s.conn != nil:
 		s.Tx, err = s.conn.BeginTx(ctx, opts)
-	case d == MySQL: // whoever gets the connection next must find it as it was
+	case d == MySQL: // the settings must be restored before its next use
 		s.Tx, err = db.BeginTx(context.WithoutCancel(ctx), opts)
 	default:
 		s.Tx, err = db.BeginTx(ctx, opts)
@@ -65,8 +65,8 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 	return s, nil
 }
 
-// unused refuses a connection on which a transaction is open: to begin another one would commit it
-// on MySQL, and on PostgreSQL the COMMIT would. SQLite refuses by itself.
+// unused refuses a connection with an open transaction. On MySQL, BEGIN would commit the open
+// transaction; on PostgreSQL, the later COMMIT would. SQLite itself refuses a second transaction.
 func (d Dialect) unused(ctx context.Context, conn connection) error {
 	const savepoint = "latchkit_unused"
 	_, err := conn.ExecContext(ctx, "SAVEPOINT "+savepoint)
@@ -82,7 +82,7 @@ func (d Dialect) unused(ctx context.Context, conn connection) error {
 		return err
 	}
 	_, err = conn.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
-	if d == MySQL && d.number(err) == mysqlNoSavepoint { // it ended at once, with the statement
+	if d == MySQL && d.number(err) == mysqlNoSavepoint { // the savepoint ended with its statement
 		return nil
 	}
 	if err != nil {
@@ -95,19 +95,19 @@ func (d Dialect) unused(ctx context.Context, conn connection) error {
 // standard is a transaction of database/sql.
 type standard struct {
 	*sql.Tx
-	conn    connection // it began on; nil: unknown
-	done    func()     // gives conn back
-	restore string     // puts the settings of conn's session back; "": they are as they were
+	conn    connection // the connection of the transaction; nil: unknown
+	done    func()     // returns conn to its pool
+	restore string     // restores the settings of conn's session; "": unchanged
 
 	use    sync.RWMutex // read-locked while a statement of the function runs
 	mu     sync.Mutex
 	open   []*sql.Rows // that the function has
-	opaque bool        // the function may use the transaction without our knowledge
+	opaque bool        // the function may use the transaction unseen
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn: for libraries above database/sql,
-// in [Database.Begin]. When the transaction is over, conn is closed, and the settings of its
-// session are as they were.
+// in [Database.Begin]. After the transaction, the settings of conn's session are restored, and conn
+// is closed.
 func OnConn(conn *sql.Conn, tx *sql.Tx) Transaction {
 	return &standard{Tx: tx, conn: conn, done: func() { _ = conn.Close() }, opaque: true}
 }
@@ -117,7 +117,7 @@ var (
 	_ pinger      = (*standard)(nil)
 )
 
-// tidyWithin bounds what is done to a connection after its transaction.
+// tidyWithin bounds the clean-up of a connection after its transaction.
 const tidyWithin = 5 * time.Second
 
 func (s *standard) Exec(ctx context.Context, query string, args ...any) error {
@@ -147,7 +147,7 @@ func (s *standard) Rollback(context.Context) error {
 	return nil
 }
 
-// tidy gives the connection back as it was, or has it closed.
+// tidy restores the session's settings and returns the connection to its pool, or has it closed.
 func (s *standard) tidy() {
 	defer s.done()
 	if s.conn == nil || s.restore == "" {
@@ -155,16 +155,16 @@ func (s *standard) tidy() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tidyWithin)
 	defer cancel()
-	for _, query := range []string{"ROLLBACK", s.restore} { // the second would commit what is open
+	for _, query := range []string{"ROLLBACK", s.restore} { // restore alone would commit an open transaction
 		if _, err := s.conn.ExecContext(ctx, query); err != nil {
-			_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // nobody gets it again
+			_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // the pool drops the connection
 			break
 		}
 	}
 	s.restore = ""
 }
 
-// lend remembers rows that the function has.
+// lend remembers rows that the function may still read.
 func (s *standard) lend(rows *sql.Rows) {
 	if rows == nil {
 		return
@@ -174,7 +174,7 @@ func (s *standard) lend(rows *sql.Rows) {
 	s.open = append(stillOpen(s.open), rows)
 }
 
-// blind notes that the function may use the transaction without our knowledge.
+// blind records that the function may use the transaction unseen.
 func (s *standard) blind() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,15 +191,15 @@ func (s *standard) lent() bool {
 
 func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 	for _, rows := range all {
-		if _, err := rows.Columns(); err == nil { // an error says that the rows are closed
+		if _, err := rows.Columns(); err == nil { // an error means that the rows are closed
 			open = append(open, rows)
 		}
 	}
 	return open
 }
 
-// rowsOf returns the rows behind a Row, which its Scan closes; nil when there are none. Nobody can
-// know when that is but by these rows, and database/sql does not export them.
+// rowsOf returns the rows of a Row, or nil if there are none. Scan closes these rows; only they
+// show when that has happened. database/sql does not export them.
 func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	field := reflect.ValueOf(row).Elem().FieldByName("rows")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {
@@ -208,10 +208,10 @@ func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	return (*sql.Rows)(field.UnsafePointer()), true
 }
 
-// errInUse: the connection has work to do, or may have.
+// errInUse: the connection is in use, or may be.
 var errInUse = errors.New("sqllock: the connection is in use")
 
-// Ping sends something to the server, unless the function uses the connection or may be using it.
+// Ping sends a statement to the server, unless the function uses the connection or may use it.
 func (s *standard) Ping(ctx context.Context) error {
 	if !s.use.TryLock() {
 		return errInUse

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NodeID is how the other nodes of a cluster call this server.
+// NodeID returns the name of this server among the nodes of a cluster.
 func (s *Server) NodeID() (id string, err error) {
 	err = s.once(func(ctx context.Context, c *redis.Client) error {
 		id, err = c.ClusterMyID(ctx).Result()
@@ -18,7 +18,7 @@ func (s *Server) NodeID() (id string, err error) {
 	return id, err
 }
 
-// Move is a slot on its way from one master of a [Cluster] to another.
+// Move is a slot that moves from one master of a [Cluster] to another.
 type Move struct {
 	t        testing.TB
 	cluster  *Cluster
@@ -28,7 +28,7 @@ type Move struct {
 	toID     string
 }
 
-// Owner is the master that served the slot at the start, and its place among the masters.
+// Owner returns the master that served the slot at the start, and its index among the masters.
 func (c *Cluster) Owner(slot int) (*Server, int) {
 	for i := range c.Masters {
 		if slot < clusterSlots*(i+1)/3 {
@@ -38,9 +38,9 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 	panic(fmt.Sprintf("redistest: there is no slot %d", slot))
 }
 
-// Migrate begins to move a slot, with nothing moved yet: keys that the source has are served there,
-// for all others it answers ASK, and both answer TRYAGAIN to a script whose keys are not all in one
-// place.
+// Migrate begins to move a slot. No key has moved yet: the source serves the keys that it has, and
+// replies ASK for all others. Both masters reply TRYAGAIN to a script whose keys are not all on one
+// master.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	t.Helper()
 	m := &Move{t: t, cluster: c, slot: slot, from: from, to: to}
@@ -56,7 +56,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	return m
 }
 
-// Carry moves these keys, or all that are in the slot now, and says how many.
+// Carry moves these keys, or all keys of the slot, and returns how many it moved.
 func (m *Move) Carry(keys ...string) int {
 	m.t.Helper()
 	carried := 0
@@ -74,7 +74,7 @@ func (m *Move) Carry(keys ...string) int {
 				if err != nil {
 					return err
 				}
-				if answer == "OK" { // otherwise it has run out
+				if answer == "OK" { // otherwise the key has expired
 					carried++
 				}
 			}
@@ -89,8 +89,8 @@ func (m *Move) Carry(keys ...string) int {
 	return carried
 }
 
-// Finish carries what is there and gives the slot to the target. Everybody else hears of it from
-// their neighbours.
+// Finish moves the remaining keys and gives the slot to the target. The other nodes learn of it by
+// gossip.
 func (m *Move) Finish() {
 	m.t.Helper()
 	m.Carry()
@@ -105,8 +105,8 @@ func (m *Move) must(s *Server, words ...any) {
 	}
 }
 
-// Failover makes a replica take its master's place, with the master's consent: nothing is lost. It
-// returns when the replica serves.
+// Failover promotes a replica in agreement with its master, so no data is lost. It returns when the
+// replica serves the slots.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
 	err := replica.once(func(ctx context.Context, r *redis.Client) error { return r.ClusterFailover(ctx).Err() })
@@ -126,7 +126,7 @@ func (c *Cluster) Failover(t testing.TB, replica *Server) {
 
 func clusterOK(info string) bool { return strings.Contains(info, "cluster_state:ok") }
 
-// once asks the server one thing, on a connection of its own.
+// once runs one operation on the server, on a separate connection.
 func (s *Server) once(ask func(context.Context, *redis.Client) error) error {
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, MaxRetries: -1})
 	defer client.Close()

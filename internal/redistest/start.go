@@ -22,31 +22,31 @@ import (
 const (
 	loopback = "127.0.0.1"
 
-	// patience bounds the wait for a server to answer. A start takes some ten
-	// milliseconds; only a broken or starved machine spends it.
+	// patience bounds the wait for a server to answer. A start takes some ten milliseconds. Only a
+	// broken or overloaded machine needs that long.
 	patience = 30 * time.Second
 
-	// glance is how often a starting server is asked whether it is there.
+	// glance is how often a starting server is checked.
 	glance = 5 * time.Millisecond
 
-	// A server keeps its port over a Restart, and in between nobody listens. So
-	// ports come from below the ranges (Linux: from 32768, others: from 49152)
-	// in which the kernel picks for outgoing connections: it would give ours
-	// away, perhaps to the very client that tries to reconnect.
+	// A server keeps its port over a Restart, but does not listen meanwhile. So ports are below the
+	// range from which the kernel takes ports for outgoing connections (Linux: from 32768, others:
+	// from 49152). Otherwise the kernel could give the port to another connection, perhaps to a
+	// client that tries to reconnect.
 	lowestPort, highestPort = 10000, 32000
 
 	// The nodes of a cluster talk to each other on a second port, which is so much higher.
 	busOffset = 10000
 )
 
-// errMissing fails a test, and says what to do about it.
+// errMissing is the error of a missing redis-server, with what to do about it.
 var errMissing = errors.New("a real redis-server is to be started, and there is none in PATH: run `make tools` " +
 	"(Debian, as root), or install it with `apt-get install redis-server` or `brew install redis`")
 
 var errPortTaken = errors.New("somebody else listens on the port")
 
-// start runs the server on a picked port. Whether the port is free is for the
-// server to find out: who looks first and listens later may come too late.
+// start runs the server on a picked port. The server itself detects that the port is in use: a
+// check before the start could be outdated when the server listens.
 func (s *Server) start(pick func() int) error {
 	if i := slices.Index(s.args, "--requirepass"); i >= 0 && i+1 < len(s.args) {
 		s.password = s.args[i+1]
@@ -98,7 +98,7 @@ func (s *Server) listen() error {
 	return s.awaitAnswer()
 }
 
-// configFile is written once: a Sentinel keeps what it has learnt there.
+// configFile is written once, because a Sentinel stores its state in the file.
 func (s *Server) configFile() (string, error) {
 	name := filepath.Join(s.dir, "redis.conf")
 	if _, err := os.Stat(name); err == nil {
@@ -107,7 +107,7 @@ func (s *Server) configFile() (string, error) {
 	return name, os.WriteFile(name, []byte(s.config), 0o600)
 }
 
-// awaitAnswer returns once our process answers on the port: not just anybody.
+// awaitAnswer returns when our process, and no other one, replies on the port.
 func (s *Server) awaitAnswer() error {
 	look := time.NewTicker(glance)
 	defer look.Stop()
@@ -131,9 +131,8 @@ func (s *Server) awaitAnswer() error {
 	}
 }
 
-// whoAnswers asks the server on the port for its process id. It speaks bare
-// protocol: a client's pool would back off after the first refusals, and log
-// them.
+// whoAnswers returns the process id of the server on the port. It uses the bare protocol, because a
+// client's pool would back off after the first refusals and log them.
 func (s *Server) whoAnswers() (pid int, err error) {
 	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package faketest tests what is made for tests: it runs code on a [testing.TB]
-// that may fail without failing the test that looks at it.
+// Package faketest tests code that is made for tests. It runs the code on a [testing.TB] that may
+// fail without a failure of the real test.
 package faketest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Test is a [testing.TB] whose failures, logs and cleanups are kept to itself.
-// What it does not keep, it asks of the real test. It is made by [Run].
+// Test is a [testing.TB] that records its failures, logs and cleanups. Other methods are those of
+// the real test. [Run] makes a Test.
 type Test struct {
 	testing.TB
 
@@ -22,12 +22,12 @@ type Test struct {
 	cleanups []func()
 }
 
-// Run is the life of a test: the body, which Fatal ends, then the cleanups, the
-// last one first. It returns what can be asked about it afterwards.
+// Run runs a test: the body, which Fatal ends, and then the cleanups, the last one first. It
+// returns the Test for checks.
 func Run(t testing.TB, body func(t testing.TB)) *Test {
 	f := &Test{TB: t}
 	done := make(chan struct{})
-	go func() { // a goroutine of its own is what Fatal can end
+	go func() { // Fatal ends this goroutine
 		defer close(done)
 		body(f)
 	}()
@@ -38,50 +38,50 @@ func Run(t testing.TB, body func(t testing.TB)) *Test {
 	return f
 }
 
-// FailedWith says whether a failure mentioned text.
+// FailedWith reports whether a failure contains text.
 func (f *Test) FailedWith(text string) bool { return f.mentioned(&f.failures, text) }
 
-// Logged says whether a log line mentioned text.
+// Logged reports whether a log line contains text.
 func (f *Test) Logged(text string) bool { return f.mentioned(&f.logs, text) }
 
-// String is all that the test said, for the message of the test that looks.
+// String returns all failures and logs, for the message of the real test.
 func (f *Test) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return fmt.Sprintf("failures %q, logs %q", f.failures, f.logs)
 }
 
-// Failed says whether there was any failure.
+// Failed reports whether there was a failure.
 func (f *Test) Failed() bool { return f.mentioned(&f.failures, "") }
 
-// Cleanup keeps what is to run at the end.
+// Cleanup records a function to run at the end.
 func (f *Test) Cleanup(cleanup func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.cleanups = append(f.cleanups, cleanup)
 }
 
-// Log keeps a log line.
+// Log records a log line.
 func (f *Test) Log(args ...any) { f.keep(&f.logs, fmt.Sprintln(args...)) }
 
-// Logf keeps a log line.
+// Logf records a log line.
 func (f *Test) Logf(format string, args ...any) { f.keep(&f.logs, fmt.Sprintf(format, args...)) }
 
-// Error keeps a failure.
+// Error records a failure.
 func (f *Test) Error(args ...any) { f.keep(&f.failures, fmt.Sprintln(args...)) }
 
-// Errorf keeps a failure.
+// Errorf records a failure.
 func (f *Test) Errorf(format string, args ...any) {
 	f.keep(&f.failures, fmt.Sprintf(format, args...))
 }
 
-// Fatal keeps a failure and ends the body.
+// Fatal records a failure and ends the body.
 func (f *Test) Fatal(args ...any) {
 	f.Error(args...)
 	runtime.Goexit()
 }
 
-// Fatalf keeps a failure and ends the body.
+// Fatalf records a failure and ends the body.
 func (f *Test) Fatalf(format string, args ...any) {
 	f.Errorf(format, args...)
 	runtime.Goexit()
