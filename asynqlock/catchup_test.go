@@ -115,8 +115,8 @@ func TestTicksAreMadeUp(t *testing.T) {
 	}
 }
 
-// A tick that was due before the window is not made up. A tick that a leader has claimed and
-// perhaps enqueued is enqueued once.
+// A tick that was due earlier than the window allows is not made up. A tick that a leader has
+// claimed and perhaps enqueued is enqueued once.
 func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

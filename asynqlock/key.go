@@ -236,7 +236,7 @@ func (i *invalid) Unwrap() error { return i.error }
 // Is makes the error an ErrInvalidKey.
 func (i *invalid) Is(target error) bool { return target == locker.ErrInvalidKey }
 
-// ofTask rewords an error of package key for tasks; package key words it for requests.
+// ofTask replaces an error of package key, whose text is about a request, by an error about a task.
 func ofTask(err error) error {
 	if e, ok := errtype.As[*key.Error](err); ok && e.Err == key.ErrMissing {
 		return &lacking{e}

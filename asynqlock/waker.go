@@ -262,8 +262,8 @@ func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 	return info.State, nil
 }
 
-// expect checks, after left, whether the called task has come. A task that has not come loses its
-// place. Each key has at most one such timer.
+// expect waits for left, and then checks whether the called task has come. A task that has not come
+// loses its place. Each key has at most one such timer.
 func (w *waker) expect(key string, left time.Duration) {
 	if !w.change(key, func(in *interest) bool {
 		armed := in.expecting

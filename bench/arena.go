@@ -42,7 +42,7 @@ func openArena(name string) (*arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // the mapping stays
+	defer f.Close() // the mapping remains valid
 	mem, err := unix.Mmap(int(f.Fd()), 0, int(unsafe.Sizeof(arena{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err

@@ -47,10 +47,10 @@ func (c *Claim) Op() string { return c.attempt.op() }
 // similar interfaces. Its zero value is not usable.
 //
 // On MySQL and SQLite some errors end a transaction silently, such as a deadlock on MySQL. A Tx
-// remembers such an error: no statement runs after it, and Do returns it, whatever the function
-// returns. A Tx does not see errors of Rows and of a Stmt. Do detects their effect before the
-// COMMIT. On MySQL, the later statements are then rolled back; on SQLite they are already
-// committed, so return such errors.
+// remembers such an error: no statement runs after it, and Do returns the error even if the
+// function returns nil. A Tx does not see errors of Rows and of a Stmt. Do detects their effect
+// before the COMMIT. On MySQL, the later statements are then rolled back; on SQLite they are
+// already committed, so return such errors.
 type Tx struct {
 	*Claim
 	std *standard

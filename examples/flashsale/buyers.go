@@ -86,7 +86,7 @@ func (c *crowd) buyer(ctx context.Context, i int) (e end) {
 	return e
 }
 
-// post makes one try. gaveUp means: refused, try again later.
+// post makes one try. It returns gaveUp if the shop refused the buyer, who may try again later.
 func (c *crowd) post(ctx context.Context, url string) (h how, later time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {

@@ -4,7 +4,7 @@
 //
 // A child is the test binary itself, started again with a registered main instead of the tests.
 // Parent and child exchange lines. The parent awaits lines of the child with [Child.Expect]. The
-// child reads the lines that the parent sends with [Child.Send] by [Listen].
+// parent sends lines with [Child.Send]. The child reads them with [Listen].
 //
 //	var holder = proc.Register("holder", func(args []string) {
 //		// … take the lease args[0] …

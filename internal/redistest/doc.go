@@ -10,9 +10,8 @@
 //		// …
 //	}
 //
-// A test that pauses, kills or configures its server starts a separate server with [Start]. If the
-// tests of a package also start child processes, or check for leaked goroutines, the same line of
-// TestMain does that:
+// A test that pauses, kills or configures its server starts a separate server with [Start]. For
+// tests that also start child processes, or check for leaked goroutines, TestMain is:
 //
 //	func TestMain(m *testing.M) {
 //		redistest.Main(proc.Main(m), func() error { return goleak.Find() })

@@ -35,7 +35,8 @@ const (
 	// client that tries to reconnect.
 	lowestPort, highestPort = 10000, 32000
 
-	// The nodes of a cluster talk to each other on a second port, which is so much higher.
+	// The nodes of a cluster are connected by a second port of each node. It is higher by this
+	// number.
 	busOffset = 10000
 )
 
