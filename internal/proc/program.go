@@ -32,7 +32,7 @@ func Register(name string, main func(args []string)) Program {
 	return Program{name}
 }
 
-// Call Main at the start of TestMain. In a child, Main runs the child's program and does not
+// Main is called at the start of TestMain. In a child, Main runs the child's program and does not
 // return. In the parent, Main returns m.
 func Main(m *testing.M) *testing.M {
 	name, child := os.LookupEnv(environment)
