@@ -34,11 +34,11 @@ local function remember(now)
 end
 
 -- queued reads Q: the first waiter, all readers, the first writer. Waiters that do not live, by the
--- rules of hand, leave Q. A writer behind another writer is not checked before its turn. A mode
--- that this version does not know counts as a writer.
+-- rules of hand, leave Q, and so do all other waiters of their processes. A writer behind another
+-- writer is not checked before its turn. A mode that this version does not know counts as a writer.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
-  local alive, gone = {}, {}
+  local alive, gone, unchecked = {}, {}, {}
   local page = redis.call('ZRANGE', KEYS[2], '0', '-1', 'WITHSCORES')
   for i = 1, #page, 2 do
     local token, inbox, ms, mode, block, metadata =
@@ -70,6 +70,13 @@ local function queued(own)
           alive[inbox] = false
         end
       end
+    else
+      unchecked[#unchecked + 1] = w
+    end
+  end
+  for _, w in ipairs(unchecked) do
+    if alive[w.inbox] == false then
+      gone[#gone + 1] = w.entry
     end
   end
   remove(gone)
