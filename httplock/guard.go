@@ -99,5 +99,5 @@ func braced(path string) (names []string) {
 	return names
 }
 
-// declares says whether a pattern has a parameter of that name.
+// declares reports whether a pattern has a parameter of that name.
 func declares(pattern, name string) bool { return slices.Contains(braced(pattern), name) }

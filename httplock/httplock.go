@@ -282,7 +282,7 @@ func (m *middleware) handle(ctx context.Context, waited time.Duration, out respo
 	return m.result(out, r, stalled)
 }
 
-// result says whether the handler has succeeded.
+// result reports whether the handler has succeeded.
 func (m *middleware) result(out response, r *http.Request, stalled bool) error {
 	switch {
 	case stalled && !begun(out): // in Gin, the status of an unwritten reply is 200 already

@@ -81,8 +81,8 @@ func (p *Problem) Unwrap() error { return p.err }
 // ErrorType is what OpenTelemetry's instrumentations take for error.type.
 func (p *Problem) ErrorType() string { return p.Code }
 
-// Failure says whether an operator should know: the lock server is away, a lock was lost, something
-// is set up wrongly. A busy lock and a client's mistake are none.
+// Failure reports whether an operator should know: the lock server is away, a lock was lost,
+// something is set up wrongly. A busy lock and a client's mistake are none.
 func (p *Problem) Failure() bool { return p.failure }
 
 // reply is the answer to one kind of error.

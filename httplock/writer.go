@@ -24,7 +24,7 @@ func watch(w http.ResponseWriter) response {
 	return &watched{ResponseWriter: w}
 }
 
-// begun says whether the reply has begun, also of a writer such as gin-contrib/timeout's, which
+// begun reports whether the reply has begun, also of a writer such as gin-contrib/timeout's, which
 // collects it and says that it has not.
 func begun(out response) bool {
 	if out.Written() {

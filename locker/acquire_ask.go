@@ -135,7 +135,7 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 
 // busy keeps what the answer says about the holder and the queue.
 func (a *acquisition) busy(g store.Grant) {
-	a.holder, a.place, a.deaf, a.current = g.Holder, g.Place, g.NotListening, true
+	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
 	a.heldSince = holdsSince(g.Holder, g.At, a.sent)
 	if a.busySince.IsZero() {
@@ -147,14 +147,14 @@ func (a *acquisition) busy(g store.Grant) {
 	if a.cohort != nil {
 		a.engine.cohorts.busy(a)
 	}
-	if a.deaf {
-		a.engine.post.deaf(a.claim.Inbox)
+	if a.notListening {
+		a.engine.post.resubscribe(a.claim.Inbox)
 	}
 }
 
-// newLease makes the lease, counting its deadline from since: no later than the grant. handed is how long the server keeps it
-// when the grant was told by message, 0 when it was the answer. Grant and the end of the caller may come together: then
-// the lock is given back.
+// newLease makes the lease, counting its deadline from since: no later than the grant. handed is
+// how long the server keeps it when the grant was told by message, 0 when it was the answer. Grant
+// and the end of the caller may come together: then the lock is given back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
 	e := a.engine
 	ttl := a.rule.lease()
@@ -201,7 +201,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 		writer = e.post.ignore(a.claim.Owner) || writer
 	}
 	if !e.keeper.add(&f.hold, &f.lease) {
-		f.lease.tell(ErrClosed)
+		f.lease.notifyObserver(ErrClosed)
 		return nil, a.fail(ErrClosed, 0)
 	}
 	if a.rule.Mode == Shared {

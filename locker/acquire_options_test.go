@@ -62,7 +62,7 @@ func TestInvalidRulesSendNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rule locker.Rule
 		want error
-		says string
+		text string
 	}{
 		"empty key":             {locker.Rule{}, locker.ErrInvalidKey, "empty"},
 		"over-long key":         {locker.Rule{Key: long}, locker.ErrInvalidKey, "512"},
@@ -88,8 +88,8 @@ func TestInvalidRulesSendNothing(t *testing.T) {
 				_, err := l.Acquire(t.Context(), tc.rule)
 				wantErr(t, err, tc.rule.Key, tc.want)
 				wantNot(t, err, locker.ErrBusy)
-				if !strings.Contains(err.Error(), tc.says) {
-					t.Fatalf("%q does not say %q", err, tc.says)
+				if !strings.Contains(err.Error(), tc.text) {
+					t.Fatalf("%q does not say %q", err, tc.text)
 				}
 				if store.Calls(locker.OpAcquire) != 0 {
 					t.Fatal("the Store was asked")
@@ -116,7 +116,7 @@ func TestShortButLegalTimesAreNotRoundedAway(t *testing.T) {
 func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts []locker.Option
-		says string
+		text string
 	}{
 		"nil option":       {[]locker.Option{nil}, "nil"},
 		"endless TTL":      {[]locker.Option{locker.WithTTL(math.MaxInt64)}, "WithTTL"},
@@ -127,8 +127,8 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		"huge prefix":      {[]locker.Option{locker.WithPrefix(strings.Repeat("p", 300))}, "WithPrefix"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := locker.New(lockertest.NewMemory(), tc.opts...); err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Fatalf("%v, want it to name %s", err, tc.says)
+			if _, err := locker.New(lockertest.NewMemory(), tc.opts...); err == nil || !strings.Contains(err.Error(), tc.text) {
+				t.Fatalf("%v, want it to name %s", err, tc.text)
 			}
 		})
 	}

@@ -56,13 +56,13 @@ func (a *acquisition) overdue() bool {
 	return time.Since(a.began) >= bound
 }
 
-// unheard reports whether the acquire failed before the server gave its first answer.
-func (a *acquisition) unheard(err error) bool {
+// neverAnswered reports whether the acquire failed before the server gave its first answer.
+func (a *acquisition) neverAnswered(err error) bool {
 	return a.busySince.IsZero() && errors.Is(err, ErrUnavailable)
 }
 
-// giveUp ends the wait for reason. Its error has the reason, and also ErrBusy if a holder was seen, or
-// ErrUnavailable if the server gave no answer.
+// giveUp ends the wait for reason. Its error has the reason, and also ErrBusy if a holder was seen,
+// or ErrUnavailable if the server gave no answer.
 func (a *acquisition) giveUp(reason error) error {
 	seen := !a.busySince.IsZero()
 	switch {
@@ -130,7 +130,8 @@ func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	return o
 }
 
-// unavailable adds ErrUnavailable to an error of a Store, unless the error has a more precise sentinel.
+// unavailable adds ErrUnavailable to an error of a Store, unless the error has a more precise
+// sentinel.
 func unavailable(err error) error {
 	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported, ErrRefused} {
 		if errors.Is(err, known) {

@@ -10,8 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ticket is one token on its way to a hold: what is asked of the Store with it, and what was last answered. It belongs to
-// one acquisition, and can change hands with its place in the server's queue, when a cohort's leader gives up.
+// ticket is one token on its way to a hold: what is asked of the Store with it, and what was last
+// answered. It belongs to one acquisition, and can change hands with its place in the server's
+// queue, when a cohort's leader gives up.
 type ticket struct {
 	claim    store.Claim // never changes once it was queued, because the queue finds an entry by all that it says
 	token    token       // what the server may have of it
@@ -21,16 +22,17 @@ type ticket struct {
 	expected bool        // the post knows the token
 	clock    anchor      // of the last answer
 
-	current  bool // the last answer was busy, so what follows is true, and news of the key matter
-	holder   store.Holder
-	place    int
-	deaf     bool
-	rechecks int
-	rushed   int // questions without a pause
+	current      bool // the last answer was busy, so what follows is true, and news of the key matter
+	holder       store.Holder
+	place        int
+	notListening bool
+	rechecks     int
+	rushed       int // questions without a pause
 }
 
-// prepare makes the ticket ready for its first question: in the server's queue, if that is allowed and this process is
-// told of grants. A Store that tells nothing may keep the order all the same, and is asked again and again.
+// prepare makes the ticket ready for its first question: in the server's queue, if that is allowed
+// and this process is told of grants. A Store that tells nothing may keep the order all the same,
+// and is asked again and again.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
@@ -59,7 +61,8 @@ func (a *acquisition) prepare() {
 func (a *acquisition) join(inbox string) {
 	c := &a.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
-	// A lease that is renewed is handed over for a short time at first. Not one with AtLeast, which must survive a crash.
+	// A lease that is renewed is handed over for a short time at first. Not one with AtLeast, which
+	// must survive a crash.
 	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
 		c.HandoffTTL = min(c.TTL, longestHand)
 	}

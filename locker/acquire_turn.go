@@ -90,9 +90,9 @@ func (a *acquisition) takeOver(t turn) *Lease {
 		return l
 	}
 	if a.engine.isClosing() {
-		l.tell(ErrClosed)
+		l.notifyObserver(ErrClosed)
 	} else {
-		l.tell(ErrLost)
+		l.notifyObserver(ErrLost)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (a *acquisition) wait() (*Lease, error) {
 		case <-timer.C:
 			return a.ask()
 		case <-a.box.bell:
-			lease, again, err := a.told(timer, until)
+			lease, again, err := a.handleEvents(timer, until)
 			if lease != nil || err != nil {
 				return lease, err
 			}
@@ -82,9 +82,9 @@ func (a *acquisition) wait() (*Lease, error) {
 	}
 }
 
-// told acts on the events in the mailbox. The timer is for the next question, which is due at
-// until.
-func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
+// handleEvents acts on the events in the mailbox. The timer is for the next question, which is due
+// at until.
+func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
 	n := a.engine.post.read(&a.box)
 	switch {
 	case n.done:
@@ -102,7 +102,8 @@ func (a *acquisition) told(timer *time.Timer, until time.Time) (lease *Lease, ag
 		// An event makes the next question come sooner, never later.
 		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
-	// After an error or a late grant a hint does not count: it may come from this token's own undo, and the wait would spin.
+	// After an error or a late grant a hint does not count: it may come from this token's own undo,
+	// and the wait would spin.
 	return nil, n.maybe && a.current, nil
 }
 
@@ -145,7 +146,7 @@ func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
 	// A process that has lost its subscription, and has no other yet, receives nothing.
-	notified := a.claim.Inbox != "" && !a.deaf && a.engine.post.inbox(a.claim.Key) != ""
+	notified := a.claim.Inbox != "" && !a.notListening && a.engine.post.inbox(a.claim.Key) != ""
 	if a.current && a.place > 0 && notified && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++
 		if left > rushFrom {
@@ -166,7 +167,8 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 		}
 		return othersAsk, true
 	}
-	// The waiter cannot be notified: a foreign holder, a lost subscription, a Store without messages, or a call that failed.
+	// The waiter cannot be notified: a foreign holder, a lost subscription, a Store without
+	// messages, or a call that failed.
 	if d, ok = a.pause(); a.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}

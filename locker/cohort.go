@@ -41,7 +41,7 @@ type cohort struct {
 	open    bool         // hold is Shared, and more callers may use it
 	seen    bool         // a leader was answered that the key is held
 	holder  store.Holder // what the leader was answered last, while there is no hold
-	heard   time.Time    // and when
+	seenAt  time.Time    // and when
 	since   time.Time    // when that holder got the key, zero: unknown
 	failure error        // of the leader's last question
 }
@@ -152,7 +152,7 @@ func (c *cohort) show(a *acquisition) {
 	case c.seen:
 		h := c.holder
 		if h.Left > 0 {
-			h.Left = max(h.Left-time.Since(c.heard), 0)
+			h.Left = max(h.Left-time.Since(c.seenAt), 0)
 		}
 		a.sees(h)
 		a.current, a.failure, a.heldSince = c.failure == nil, c.failure, c.since
@@ -164,7 +164,7 @@ func (cs *cohorts) busy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := a.cohort
-	c.seen, c.holder, c.heard, c.since, c.failure = true, a.holder, time.Now(), a.heldSince, nil
+	c.seen, c.holder, c.seenAt, c.since, c.failure = true, a.holder, time.Now(), a.heldSince, nil
 }
 
 // noteFailure is called when the leader was not answered.
@@ -273,7 +273,7 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	defer cs.mu.Unlock()
 	c := a.cohort
 	next := cs.newLeader(c)
-	for next != nil && a.unheard(err) && next.overdue() {
+	for next != nil && a.neverAnswered(err) && next.overdue() {
 		next.turn <- turn{err: err}
 		next = cs.newLeader(c)
 	}

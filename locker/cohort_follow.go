@@ -45,8 +45,8 @@ func newFollow(next *acquisition, now time.Time) *follow {
 	return f
 }
 
-// hear takes the answer for the follow out of the answer to the release.
-func (f *follow) hear(g store.Grant, err error) {
+// receive takes the answer for the follow out of the answer to the release.
+func (f *follow) receive(g store.Grant, err error) {
 	switch {
 	case err != nil:
 		f.err = err

@@ -26,9 +26,9 @@ import (
 // A cohort of readers has waiting callers only while its leader asks: there is no hold then, or it
 // is not shared yet.
 
-// untoldAsks is the longest time between two renewals of readers that no message can notify of a
-// waiting writer.
-const untoldAsks = time.Second
+// unnotifiedRenewals is the longest time between two renewals of readers that no message can notify
+// of a waiting writer.
+const unnotifiedRenewals = time.Second
 
 // read uses the hold that readers of this process have, if there is an open phase.
 func (a *acquisition) read(t terms) *Lease {

@@ -68,9 +68,9 @@ func TestReadersStarveNoWriter(t *testing.T) {
 			virtual(t, func(t *testing.T, backend *lockertest.Memory) {
 				ls, ps := processes(t, backend, 2)
 				if tc.before == nil {
-					deaf := backend.NewProcess()
-					deaf.FailOpen(&store.Refusal{Err: errors.New("NOPERM")})
-					ls[0], ps[0] = lockertest.NewLocker(t, deaf), deaf
+					unsubscribed := backend.NewProcess()
+					unsubscribed.FailOpen(&store.Refusal{Err: errors.New("NOPERM")})
+					ls[0], ps[0] = lockertest.NewLocker(t, unsubscribed), unsubscribed
 				}
 				stop := streams(t, ls[0])
 				defer stop()

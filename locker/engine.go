@@ -31,7 +31,7 @@ type Engine struct {
 	post     post
 	times    holdStats
 	timers   calls.Timers
-	pace     *ttlTuner // nil: TTLs are fixed
+	tuner    *ttlTuner // nil: TTLs are fixed
 	joined   *Engine   // the Engine of leases that were joined; nil if the Store has no Joiner
 
 	calls    calls.Pool
@@ -71,7 +71,7 @@ func newEngine(s Store, cfg config) *Engine {
 	}
 	e.background, e.cut = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
-		e.pace = &ttlTuner{bounds: cfg.adaptiveTTL}
+		e.tuner = &ttlTuner{bounds: cfg.adaptiveTTL}
 	}
 	e.keeper.init(e)
 	if steps, ok := s.(calls.Steps); ok {
@@ -123,9 +123,9 @@ func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Delegation) (*Lea
 // newAcquisition makes the acquisition of one call of Acquire, and counts it among those under way.
 // When it fails, nothing was sent and nothing was observed.
 func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, error) {
-	adaptive := e.pace != nil && rule.TTL == 0
+	adaptive := e.tuner != nil && rule.TTL == 0
 	if adaptive {
-		rule.TTL = e.pace.ttl()
+		rule.TTL = e.tuner.ttl()
 	}
 	rule, err := e.cfg.resolve(rule)
 	a := &acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx, ctx: ctx}
@@ -264,7 +264,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
-		l.tell(ErrClosed) // it is not renewed any more; a Release may still come
+		l.notifyObserver(ErrClosed) // it is not renewed any more; a Release may still come
 	}
 	if e.foreign != nil {
 		if undone := e.foreign.Close(ctx); err == nil {

@@ -83,7 +83,7 @@ func (h *hold) freeForNext() {
 // sound reports whether a hold is worth handing over or sharing; the keeper's mutex is held.
 func (h *hold) sound() bool { return h.index > 0 && h.lasts() }
 
-// lasts says whether a hold has enough of its time left, and was renewed as it should be; the
+// lasts reports whether a hold has enough of its time left, and was renewed as it should be; the
 // keeper's mutex is held.
 func (h *hold) lasts() bool {
 	whole := h.ttl
@@ -114,7 +114,7 @@ func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 	h.final = !k.engine.cfg.renewal || h.until != 0 && begun.plus(ttl) >= h.until
 	third := ttl / 3
 	if h.claim.Mode == Shared && h.claim.Inbox == "" {
-		third = min(third, untoldAsks)
+		third = min(third, unnotifiedRenewals)
 	}
 	h.renew = begun.plus(third - third/10 + rand.N(third/5+1))
 	h.due = 0
@@ -300,7 +300,7 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 		if h.due == 0 {
 			h.due = h.renew
 		} else {
-			k.pace(h)
+			k.noteDelay(h)
 		}
 		h.renew = now.plus(retryAfter(h.each))
 		k.due.fix(h)
@@ -313,10 +313,10 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 	return renewals, over, k.next.until(now), k.stopped
 }
 
-// pace reports to the adaptive TTL how long a renewal has been due. The next renewal asks for the
-// TTL that results. k.mu is held.
-func (k *keeper) pace(h *hold) {
-	p := k.engine.pace
+// noteDelay reports to the adaptive TTL how long a renewal has been due. The next renewal asks for
+// the TTL that results. k.mu is held.
+func (k *keeper) noteDelay(h *hold) {
+	p := k.engine.tuner
 	if p == nil || h.due == 0 {
 		return
 	}

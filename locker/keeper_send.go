@@ -79,7 +79,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		if claim.ByHandoff {
 			h.handed = 0
 		}
-		k.pace(h)
+		k.noteDelay(h)
 		h.failure = nil
 		ttl, next := claim.TTL, claim.TTL
 		if g.Left > 0 {

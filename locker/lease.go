@@ -17,15 +17,15 @@ import (
 // when the work must stop. The lease itself can last longer: Engine.Close renews it until the work
 // has stopped.
 type Lease struct {
-	engine  *Engine
-	hold    *hold
-	rule    Rule // complete
-	fence   uint64
-	began   time.Time       // when this Lease got the hold
-	base    context.Context // the caller's context, with what the Observer added for the hold
-	endHold func(Outcome)
-	told    sync.Once // the Observer was notified of the hold's end
-	part    *part     // nil unless it is one of several uses of one hidden Lease: see family
+	engine   *Engine
+	hold     *hold
+	rule     Rule // complete
+	fence    uint64
+	began    time.Time       // when this Lease got the hold
+	base     context.Context // the caller's context, with what the Observer added for the hold
+	endHold  func(Outcome)
+	notified sync.Once // the Observer was notified of the hold's end
+	part     *part     // nil unless it is one of several uses of one hidden Lease: see family
 
 	mu      sync.Mutex
 	mode    Mode                      // Shared after Downgrade, too
@@ -165,15 +165,15 @@ func (l *Lease) lose(why error) bool {
 		return false
 	}
 	// Not on the keeper's goroutine: a slow Observer must not delay the deadlines of other leases.
-	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.tell(why); return struct{}{}, nil })
+	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.notifyObserver(why); return struct{}{}, nil })
 	return true
 }
 
-// tell notifies the Observer, once, of how the hold ended. A loss ends the contexts first, so that
-// no Observer delays them. If a Release comes in between, it notifies instead, so that the Observer
-// knows of the end when Release returns.
-func (l *Lease) tell(why error) {
-	l.told.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
+// notifyObserver notifies the Observer, once, of how the hold ended. A loss ends the contexts
+// first, so that no Observer delays them. If a Release comes in between, it notifies instead, so
+// that the Observer knows of the end when Release returns.
+func (l *Lease) notifyObserver(why error) {
+	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
 }
 
 // cancel ends the contexts. The first cause wins.

@@ -49,8 +49,8 @@ type departure struct {
 }
 
 // AwaitRelease makes [Run] and [RunAll] wait for the server's answer to the release of this lease,
-// also with [WithBackgroundRelease]. It is for a function whose result needs the proof that the lock
-// was held to the end, for example a response that is sent after Run has returned.
+// also with [WithBackgroundRelease]. It is for a function whose result needs the proof that the
+// lock was held to the end, for example a response that is sent after Run has returned.
 func (l *Lease) AwaitRelease() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,8 +69,8 @@ func (l *Lease) mayLeave() bool {
 	return !awaits && e.keeper.isHeld(l.hold) && e.departures.steps.Prompt(l.hold.claim.Key)
 }
 
-// leave gives the hold up without waiting for the server. It is false, and has done nothing, when the
-// answer must be awaited. end is the Observer's.
+// leave gives the hold up without waiting for the server. It is false, and has done nothing, when
+// the answer must be awaited. end is the Observer's.
 func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	e, h := l.engine, l.hold
 	ds := &e.departures
@@ -88,7 +88,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	ds.tasks.Enter() // never closed: Run is counted until it returns
 	now := time.Now()
 	e.times.held(l.rule.Name, now.Sub(l.began))
-	l.tell(nil)
+	l.notifyObserver(nil)
 	d := &departure{engine: e, ctx: ctx, hold: h, over: make(chan struct{})}
 	if end != nil {
 		d.report = func(err error, calls int) {
@@ -140,7 +140,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 // answered acts on the answer to the release. It must not wait for anything.
 func (d *departure) answered(g store.Grant, err error) {
 	if d.next != nil {
-		d.next.hear(g, err)
+		d.next.receive(g, err)
 	}
 	switch {
 	case err != nil:

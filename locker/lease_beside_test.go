@@ -49,8 +49,8 @@ func (s *lane) Prompt(string) bool {
 	return !s.slow
 }
 
-func (s *lane) ReleaseBeside(ctx context.Context, c store.Claim, when steps.When, told func(store.Grant, error)) func() bool {
-	call := &listed{send: func() { told(s.Release(ctx, c)) }}
+func (s *lane) ReleaseBeside(ctx context.Context, c store.Claim, when steps.When, answered func(store.Grant, error)) func() bool {
+	call := &listed{send: func() { answered(s.Release(ctx, c)) }}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sends = append(s.sends, when)
@@ -522,7 +522,8 @@ func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 	})
 }
 
-// When a streak is over, the next caller's acquire goes out with the release, as without the option.
+// When a streak is over, the next caller's acquire goes out with the release, as without the
+// option.
 func TestBackgroundReleaseAsksForTheNextOfItsProcess(t *testing.T) {
 	for name, opts := range map[string][]locker.Option{"queue": {locker.WithHandoffs(2)}, "no messages": {locker.WithHandoffs(2), locker.WithoutQueue()}} {
 		t.Run(name, func(t *testing.T) {

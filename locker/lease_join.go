@@ -133,13 +133,13 @@ type joinSteps struct {
 }
 
 // BeginRenew asks whether the leases are still held.
-func (s joinSteps) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+func (s joinSteps) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for i, c := range cs {
 		s.of.BeginJoin(ctx, c, func(g store.Grant, err error) {
 			g.Left, g.Err = min(g.Left, joinedFor), err
 			grants[i] = g
-			told([]int{i}, grants)
+			answered([]int{i}, grants)
 		})
 	}
 }

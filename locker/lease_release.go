@@ -60,9 +60,9 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 		err = l.ended()
 	}
 	if endedEarly(err) {
-		l.tell(err)
+		l.notifyObserver(err)
 	} else {
-		l.tell(nil) // also when the release has no answer yet: the hold ended by a release
+		l.notifyObserver(nil) // also when the release has no answer yet: the hold ended by a release
 	}
 	return err
 }
@@ -185,7 +185,7 @@ func (r *releasing) failed(err error, unclear bool) {
 // resolveNext gives the answer of the first attempt to the acquire that went out with it.
 func (r *releasing) resolveNext(g store.Grant, err error) {
 	if r.next != nil {
-		r.next.hear(g, err)
+		r.next.receive(g, err)
 		r.next = nil
 	}
 }

@@ -45,7 +45,7 @@ type repetition struct {
 	calls int
 }
 
-// verdict says whether a step is repeated.
+// verdict reports whether a step is repeated.
 type verdict uint8
 
 const (
@@ -123,7 +123,7 @@ func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context
 	calls := 0
 	err := step(ctx, &calls)
 	if over := l.ended(); endedEarly(over) {
-		l.tell(over) // the Observer knows of a loss before it knows that op has ended
+		l.notifyObserver(over) // the Observer knows of a loss before it knows that op has ended
 	}
 	if err != nil {
 		err = l.wrap(op, err)

@@ -145,7 +145,7 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		len(all), len(streaks), longest, compared, h.longestWait())
 }
 
-// waited says whether callers of the same process waited when the streak ended. One of them may
+// waited reports whether callers of the same process waited when the streak ended. One of them may
 // have looked at the clock and then been held up on its way into the queue of its process; not
 // three.
 func waited(all, streak []section) bool {

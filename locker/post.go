@@ -98,8 +98,8 @@ func (p *post) warm(key string) {
 	})
 }
 
-// deaf is called when the server has answered that inbox has no subscriber.
-func (p *post) deaf(inbox string) {
+// resubscribe is called when the server has answered that inbox has no subscriber.
+func (p *post) resubscribe(inbox string) {
 	if p.notifier != nil {
 		p.notifier.Reset(inbox)
 	}

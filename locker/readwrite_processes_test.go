@@ -32,16 +32,16 @@ var readerProcess = proc.Register("reader", func(args []string) {
 		panic(err)
 	}
 	fmt.Println("granted", lease.Fence())
-	told := make(chan struct{})
+	asked := make(chan struct{})
 	go func() {
 		proc.Listen()
-		close(told)
+		close(asked)
 		proc.Listen()
 	}()
 	select {
 	case <-lease.Context().Done():
 		fmt.Println("lost", errors.Is(context.Cause(lease.Context()), locker.ErrLost))
-	case <-told:
+	case <-asked:
 		fmt.Println("released", lease.Release(context.Background()))
 	}
 	select {} // whoever listens ends the process

@@ -20,11 +20,11 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
 	c := redis.NewClient(&redis.Options{})
 	defer func() { _ = c.Close() }()
-	for says, cs := range map[string][]locker.Client{
+	for want, cs := range map[string][]locker.Client{
 		"0 clients": {}, "2 clients": {c, c}, "nil": {nil},
 	} {
-		if _, err := locker.NewReadWrite(cs); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", says, err)
+		if _, err := locker.NewReadWrite(cs); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
 		}
 	}
 	ring := redis.NewRing(&redis.RingOptions{})

@@ -128,7 +128,7 @@ func (j *joint) prepare(a *acquisition) {
 
 // await waits for the answers. failure says why there are none. over is set when ctx, the shortest
 // Wait or Close ended the wait.
-func (j *joint) await(g *gathering, heard <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
+func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
 	e, first := j.all[0].engine, j.all[0]
 	for _, a := range j.all {
 		if a.rule.Wait > 0 && (first.rule.Wait <= 0 || a.rule.Wait < first.rule.Wait) {
@@ -143,7 +143,7 @@ func (j *joint) await(g *gathering, heard <-chan calls.Answer[[]store.Grant]) (g
 	}
 	var reason error
 	select {
-	case r := <-heard:
+	case r := <-answers:
 		if r.Err == nil && len(r.Value) != len(j.all) {
 			r.Err = fmt.Errorf("the Store answered %d of %d claims", len(r.Value), len(j.all))
 		}

@@ -46,17 +46,17 @@ var peer = proc.Register("peer", func(args []string) {
 			panic(err)
 		}
 	}
-	told := make(chan struct{})
+	asked := make(chan struct{})
 	go func() {
 		proc.Listen()
-		close(told)
+		close(asked)
 		proc.Listen()
 	}()
 	select {
 	case <-lease.Context().Done():
 		fmt.Println("lost", errors.Is(context.Cause(lease.Context()), locker.ErrLost))
 		fmt.Println("released", errors.Is(lease.Release(context.Background()), locker.ErrLost))
-	case <-told:
+	case <-asked:
 		fmt.Println("released", lease.Release(context.Background()))
 	}
 	select {} // whoever listens ends the process

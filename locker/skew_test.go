@@ -69,11 +69,11 @@ func TestTheSkewIsLeftOutOfEveryDeadline(t *testing.T) {
 		want("shortened", lease, start, ttl/2)
 		start = time.Now()
 		release(t, lease)
-		told := w.granted(time.Second)
-		want("told by message", told, start, 2*time.Second)
+		winner := w.granted(time.Second)
+		want("told by message", winner, start, 2*time.Second)
 		time.Sleep(time.Second) //nolint:forbidigo // in the bubble: the first renewal
 		synctest.Wait()
-		want("renewed", told, start.Add(250*time.Millisecond), ttl)
-		release(t, told)
+		want("renewed", winner, start.Add(250*time.Millisecond), ttl)
+		release(t, winner)
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Foreign begins the steps of any Store: each on a goroutine of its own, because nobody knows
-// whether the Store can be left.
+// Foreign begins the steps of any Store, each on a goroutine of its own, because a user's Store may
+// block.
 type Foreign struct {
 	pool   *Pool
 	chores link.Chores
@@ -27,7 +27,7 @@ func NewForeign(p *Pool, warn func(error)) *Foreign {
 	return &Foreign{pool: p, chores: link.Chores{Warn: warn}}
 }
 
-// mostHanging bounds the calls to a Store that nobody waits for any more, and its renewals.
+// mostHanging bounds the abandoned calls to a Store, and its renewals.
 const mostHanging = 64
 
 var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls of the Store hang; the call was not made")}
@@ -42,11 +42,11 @@ func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
 	return f.pool.Begin(Until(ctx, time.Now().Add(Timeout)), store.Store.Release, c)
 }
 
-// mostRenewed is how many claims a Store is given at once.
+// mostRenewed is the largest number of claims of one call of Renew.
 const mostRenewed = 100
 
 // BeginRenew calls Renew.
-func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	for from := 0; from < len(cs); from += mostRenewed {
 		to := min(from+mostRenewed, len(cs))
 		places := make([]int, 0, to-from)
@@ -57,7 +57,7 @@ func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, told func([]
 		if f.renews.Add(1) > mostHanging {
 			f.renews.Add(-1)
 			fail(grants, errHanging)
-			told(places, grants)
+			answered(places, grants)
 			continue
 		}
 		f.pool.Do(func() {
@@ -69,11 +69,11 @@ func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, told func([]
 			case err != nil:
 				fail(grants, err)
 			case len(answers) != to-from:
-				fail(grants, errors.New("the Store has not answered each of its renewals"))
+				fail(grants, errors.New("Renew of the Store returned another number of answers than claims"))
 			default:
 				copy(grants[from:], answers)
 			}
-			told(places, grants)
+			answered(places, grants)
 		})
 	}
 }
@@ -86,9 +86,9 @@ func fail(grants []store.Grant, err error) {
 
 // Undo repeats a release until it is confirmed.
 func (f *Foreign) Undo(ch Chore) {
-	f.chores.Add(Attempts(ch, func(c store.Claim, told func(store.Grant, error)) {
+	f.chores.Add(Attempts(ch, func(c store.Claim, answered func(store.Grant, error)) {
 		var once sync.Once
-		answer := func(g store.Grant, err error) { once.Do(func() { told(g, err) }) }
+		answer := func(g store.Grant, err error) { once.Do(func() { answered(g, err) }) }
 		overdue := time.AfterFunc(Timeout, func() { answer(store.Grant{}, link.ErrNoAnswer) })
 		f.pool.Do(func() {
 			defer overdue.Stop()
@@ -102,14 +102,14 @@ func (f *Foreign) Undo(ch Chore) {
 // Close waits until all undos are confirmed, at most until ctx ends.
 func (f *Foreign) Close(ctx context.Context) error { return f.chores.Stop(ctx) }
 
-// Attempts is a chore as link.Chores know it. release begins a release.
-func Attempts(ch Chore, release func(c store.Claim, told func(store.Grant, error))) link.Chore {
+// Attempts makes a link.Chore of a Chore. release begins a release.
+func Attempts(ch Chore, release func(c store.Claim, answered func(store.Grant, error))) link.Chore {
 	return link.Chore{Useless: ch.Useless, Try: func(done func(link.Outcome, error)) {
 		release(ch.At(time.Now()), func(_ store.Grant, err error) { done(OutcomeOf(err), err) })
 	}}
 }
 
-// OutcomeOf says whether an attempt that ended with err is to be repeated.
+// OutcomeOf returns the outcome of an attempt that ended with err.
 func OutcomeOf(err error) link.Outcome {
 	refused, ok := errtype.As[*store.Refusal](err)
 	switch {

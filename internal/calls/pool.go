@@ -12,36 +12,35 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Pool call the Store, each on a goroutine of its own, because go-redis does not stop a call in
-// flight when its context ends: whoever asks races the answer against whatever else may happen
-// first, and is free to go. There are as many as calls were ever under way at once; the goroutines
-// are kept for the next calls, because a new one would grow its stack again and again. A caller
-// whose call hangs after everybody has gone stays with it until it returns. The zero value is
-// ready.
+// Pool runs calls to the Store, each on a goroutine of its own, because go-redis does not stop a
+// call under way when its context ends. So a caller can wait for the answer or for another event,
+// and can leave at any time. There are as many goroutines as there were calls at once. They are
+// kept for later calls, because the stack of a new goroutine would have to grow each time. The
+// goroutine of an abandoned call ends when the call returns. The zero value is ready.
 type Pool struct {
 	Store store.Store
 
 	live    Tasks        // the goroutines, idle or not
-	hanging atomic.Int32 // steps that nobody waits for any more
+	hanging atomic.Int32 // number of abandoned steps under way
 
 	mu      sync.Mutex
-	idle    []*caller   // a stack: the last one worked last, and its memory is the warmest
-	spare   int         // the fewest that were idle at any time since trim: nobody needed these
-	trimmer *time.Timer // runs while there may be idle ones
+	idle    []*worker   // a stack: the last worker worked last, and its memory is warm
+	spare   int         // the smallest number of idle workers since trim: these were not needed
+	trimmer *time.Timer // runs while there may be idle workers
 	armed   bool
 	closed  bool
 }
 
-// callerIdle is how long a caller may be idle before it ends, give or take as much again.
-const callerIdle = 30 * time.Second
+// workerIdle is how long an idle worker is kept, at least. It may be twice as long.
+const workerIdle = 30 * time.Second
 
 // step is a call to the Store that has one Claim and one Grant: Store.Acquire or Store.Release.
 type step func(store.Store, context.Context, store.Claim) (store.Grant, error)
 
-// caller is one goroutine, and what it was told to do: a job, or a step that somebody may wait for.
-type caller struct {
+// worker is one goroutine and its task: a job, or a step for which a caller may wait.
+type worker struct {
 	of   *Pool
-	work chan struct{} // a signal starts it; closed, it ends
+	work chan struct{} // a signal starts the task; when work is closed, the goroutine ends
 
 	job func()
 
@@ -54,16 +53,15 @@ type caller struct {
 	done  chan struct{} // a signal when the answer is there, unless it was abandoned
 }
 
-// What becomes of a step. Answer and abandonment may come together: the first to swap the fate
-// decides.
+// The fate of a step. Answer and abandonment may come together: the first to swap the fate decides.
 const (
 	UnderWay int32 = iota
 	Answered
 	Abandoned
 )
 
-// Begin makes a call. Whoever began it waits for done, and then either takes the answer or
-// abandons the call; after that the caller is not theirs any more.
+// Begin makes a call. Its caller waits for Answered, and then either takes the answer or abandons
+// the call. After that it does not use the Question again.
 //
 //	call := e.calls.begin(ctx, Store.Release, claim)
 //	select {
@@ -85,22 +83,22 @@ func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question 
 	return c
 }
 
-// Answer is what the Store said, after done.
-func (c *caller) Answer() (store.Grant, error) {
+// Answer is the answer of the Store, after done.
+func (c *worker) Answer() (store.Grant, error) {
 	grant, err := c.grant, c.err
 	c.of.put(c)
 	return grant, err
 }
 
 // Answered is signalled when the answer is there.
-func (c *caller) Answered() <-chan struct{} { return c.done }
+func (c *worker) Answered() <-chan struct{} { return c.done }
 
-// Abandon leaves the call alone: its answer is dropped when it comes.
-func (c *caller) Abandon() (sent bool) {
+// Abandon gives up the call: its answer is dropped.
+func (c *worker) Abandon() (sent bool) {
 	c.of.hanging.Add(1)
 	if !c.fate.CompareAndSwap(UnderWay, Abandoned) {
 		c.of.hanging.Add(-1)
-		<-c.done // the answer came at this very moment
+		<-c.done // the answer came at the same moment
 		c.of.put(c)
 	}
 	return true
@@ -119,7 +117,7 @@ type Answer[T any] struct {
 	Err   error
 }
 
-// Ask is begin for everything else than steps. An answer that nobody waits for is dropped.
+// Ask runs any other call. If its caller does not wait, the answer is dropped.
 func Ask[T any](cs *Pool, call func() (T, error)) <-chan Answer[T] {
 	ch := make(chan Answer[T], 1)
 	cs.Do(func() {
@@ -136,8 +134,8 @@ func (cs *Pool) Do(job func()) {
 	c.work <- struct{}{}
 }
 
-// run works until work is closed.
-func (c *caller) run() {
+// run executes tasks until work is closed.
+func (c *worker) run() {
 	defer c.of.live.Leave()
 	for range c.work {
 		if c.job != nil {
@@ -155,8 +153,8 @@ func (c *caller) run() {
 	}
 }
 
-// take finds an idle caller or makes one. It is never refused: a Release after Close is still sent.
-func (cs *Pool) take() *caller {
+// take returns an idle worker or makes one. It never refuses: a Release after Close is still sent.
+func (cs *Pool) take() *worker {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if n := len(cs.idle); n > 0 {
@@ -166,14 +164,14 @@ func (cs *Pool) take() *caller {
 		cs.spare = min(cs.spare, n-1)
 		return c
 	}
-	c := &caller{of: cs, work: make(chan struct{}, 1), done: make(chan struct{}, 1)}
+	c := &worker{of: cs, work: make(chan struct{}, 1), done: make(chan struct{}, 1)}
 	cs.live.Enter()
 	go c.run()
 	return c
 }
 
-// put takes a caller back that has nothing to do.
-func (cs *Pool) put(c *caller) {
+// put takes back a worker that has ended its task.
+func (cs *Pool) put(c *worker) {
 	c.job, c.step, c.ctx, c.claim, c.grant, c.err = nil, nil, nil, store.Claim{}, store.Grant{}, nil
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -185,24 +183,24 @@ func (cs *Pool) put(c *caller) {
 	if !cs.armed {
 		cs.armed, cs.spare = true, 0
 		if cs.trimmer == nil {
-			cs.trimmer = time.AfterFunc(callerIdle, cs.trim)
+			cs.trimmer = time.AfterFunc(workerIdle, cs.trim)
 		} else {
-			cs.trimmer.Reset(callerIdle)
+			cs.trimmer.Reset(workerIdle)
 		}
 	}
 }
 
-// trim ends the callers that nobody has needed since it last looked.
+// trim ends the workers that were not needed since the last trim.
 func (cs *Pool) trim() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.end(cs.spare)
 	if cs.armed = len(cs.idle) > 0; cs.armed {
-		cs.trimmer.Reset(callerIdle)
+		cs.trimmer.Reset(workerIdle)
 	}
 }
 
-// end ends the n that are idle for longest; cs.mu is held.
+// end ends the n workers that have been idle for longest. cs.mu is held.
 func (cs *Pool) end(n int) {
 	for _, c := range cs.idle[:n] {
 		close(c.work)

@@ -90,14 +90,14 @@ func TestCallers(t *testing.T) {
 			_, _ = c.Answer()
 		}
 		for range 10 { // one of them stays in use
-			time.Sleep(callerIdle / 4) //nolint:forbidigo // in a bubble
+			time.Sleep(workerIdle / 4) //nolint:forbidigo // in a bubble
 			ask(t, cs, 1)
 		}
 		synctest.Wait()
 		if goroutines(cs) != 1 {
 			t.Errorf("%d goroutines after a while", goroutines(cs))
 		}
-		time.Sleep(3 * callerIdle) //nolint:forbidigo // in a bubble
+		time.Sleep(3 * workerIdle) //nolint:forbidigo // in a bubble
 		synctest.Wait()
 		if goroutines(cs) != 0 {
 			t.Errorf("%d goroutines at the end", goroutines(cs))

@@ -7,9 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A Question is a step of a Store that is under way. Whoever has begun it waits until it is
-// answered, and then either takes the answer or abandons the question; after that the question is
-// not theirs.
+// A Question is a step of a Store that is under way. The caller that has begun it waits for the
+// answer. It then either takes the answer or abandons the question, and does not use the question
+// again.
 //
 //	q := steps.BeginRelease(ctx, claim)
 //	select {
@@ -24,32 +24,32 @@ type Question interface {
 	Abandon() (sent bool) // sent: the server may execute it, or has
 }
 
-// Steps begins the steps of a Store, so that their callers can leave. Of ctx only the values count.
+// Steps begins the steps of a Store, so that their callers can leave. Steps uses only the values of
+// ctx.
 type Steps interface {
 	BeginAcquire(ctx context.Context, c store.Claim) Question
 	BeginRelease(ctx context.Context, c store.Claim) Question
 
-	// BeginRenew renews leases. told is called for parts of them, once for each lease, as answers
-	// come: places are those of the part in cs, and grants has an answer or an error at these
-	// places. It is called by several goroutines, and must not wait for anything.
-	BeginRenew(ctx context.Context, cs []store.Claim, told func(places []int, grants []store.Grant))
+	// BeginRenew renews leases. It calls answered for parts of cs, as replies come, and once for
+	// each lease. places are the indices of that part in cs; grants has an answer or an error at
+	// these indices. Several goroutines call answered, which must not block.
+	BeginRenew(ctx context.Context, cs []store.Claim, answered func(places []int, grants []store.Grant))
 
 	// Undo repeats a release until it is confirmed or useless.
 	Undo(ch Chore)
 }
 
-// Releases are Steps that can make a release that nobody waits for.
+// Releases are Steps that can send a release without a waiting caller.
 type Releases interface {
-	// Prompt reports whether the server of a key has lately answered soon.
+	// Prompt reports whether the latest replies of the key's server came soon.
 	Prompt(key string) bool
 
-	// ReleaseBeside releases a lease. told is called once with the answer, unless recall has
-	// returned true: then the release was not sent, and never will be. told must not wait for
-	// anything.
-	ReleaseBeside(ctx context.Context, c store.Claim, when When, told func(store.Grant, error)) (recall func() bool)
+	// ReleaseBeside releases a lease. It calls answered once with the answer, unless recall has
+	// returned true. Then the release was not sent and never will be. answered must not block.
+	ReleaseBeside(ctx context.Context, c store.Claim, when When, answered func(store.Grant, error)) (recall func() bool)
 }
 
-// When says when a release is sent that nobody waits for.
+// When is the time at which a release without a waiting caller is sent.
 type When uint8
 
 const (
@@ -57,21 +57,21 @@ const (
 	WithOthers When = iota
 	// Soon: with the next flight.
 	Soon
-	// AtOnce: as a release that somebody waits for. The answer may be there at once.
+	// AtOnce: like a release with a waiting caller. The answer may be there at once.
 	AtOnce
 )
 
 // Joins begins the questions of a store.Joiner.
 type Joins interface {
-	// BeginJoin is Join. told is called once, and must not wait for anything.
-	BeginJoin(ctx context.Context, c store.Claim, told func(store.Grant, error))
+	// BeginJoin is Join. It calls answered once. answered must not block.
+	BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 }
 
-// A Chore is a release that nobody waits for. It is repeated until it is answered or useless.
+// A Chore is a release without a waiting caller. It is repeated until it is answered or useless.
 type Chore struct {
 	Claim   store.Claim
 	Keep    time.Time // Rule.AtLeast holds until then; zero: no AtLeast
-	Useless time.Time // from then on nothing is left to release
+	Useless time.Time // from then on there is nothing to release
 }
 
 // At is the claim of a release that is sent at that time.

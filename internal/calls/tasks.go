@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// Tasks counts what is under way, so that Close can wait for it. Unlike a sync.WaitGroup it may
-// grow while somebody waits, and can be closed to newcomers. Its zero value is ready.
+// Tasks counts the tasks under way, so that Close can wait for them. Unlike a sync.WaitGroup it may
+// grow while a caller waits, and Close refuses new tasks. Its zero value is ready.
 type Tasks struct {
 	mu     sync.Mutex
 	n      int
 	closed bool
-	idle   chan struct{} // closed when n reaches 0; nil while nobody waits
+	idle   chan struct{} // closed when n reaches 0; nil while no caller waits
 }
 
-// Enter counts one more, or says that the door is closed.
+// Enter counts one more task. It returns false after Close.
 func (t *Tasks) Enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -25,7 +25,7 @@ func (t *Tasks) Enter() bool {
 	return true
 }
 
-// Leave ends a task that Enter has admitted.
+// Leave ends a task that Enter has counted.
 func (t *Tasks) Leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,14 +35,14 @@ func (t *Tasks) Leave() {
 	}
 }
 
-// Close lets nobody in any more.
+// Close makes Enter refuse new tasks.
 func (t *Tasks) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
 }
 
-// Wait returns nil once nothing is under way, or ctx's error.
+// Wait returns nil when no task is under way, or ctx's error.
 func (t *Tasks) Wait(ctx context.Context) error {
 	t.mu.Lock()
 	if t.n == 0 {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Timers are used again and again: nearly all of them are stopped long before they fire. They
-// belong to an Engine, and not to all, because a timer that was made in a testing/synctest bubble
-// must stay there.
+// Timers is a pool of timers, because nearly all timers are stopped long before they fire. Each
+// Engine has its own pool, because a timer that was made in a testing/synctest bubble must stay
+// there.
 type Timers struct{ pool sync.Pool }
 
 // Start returns a timer that fires after d. Give it back with Stop.
@@ -20,8 +20,8 @@ func (t *Timers) Start(d time.Duration) *time.Timer {
 	return timer
 }
 
-// Stop gives the timer back. Nobody reads its channel after that; what it may have sent is gone
-// with the next Reset.
+// Stop gives the timer back. Its channel must not be read after that. The next Reset clears the
+// channel.
 func (t *Timers) Stop(timer *time.Timer) {
 	timer.Stop()
 	t.pool.Put(timer)

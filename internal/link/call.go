@@ -9,20 +9,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Class says which calls go first when there are more than a flight takes.
+// A Class is the urgency of a call. It decides which calls go first when a flight cannot take all.
 type Class uint8
 
 // The classes, the most urgent first. No class starves: there are as many renewals and releases as
 // holds, and every flight has room for some undos.
 const (
-	Renewal Class = iota // renewals, confirmations, extensions, and the questions of those who joined
+	Renewal Class = iota // renewals, confirmations, extensions, and the calls of joined processes
 	Release              // releases
 	Step                 // acquires and administrative calls
 	Undo                 // undos and repeated releases
 	classes
 )
 
-// Errors of calls that have no answer of a server. All but ErrNoAnswer prove that nothing was sent.
+// Errors of calls without an answer of a server. All but ErrNoAnswer prove that the call was not
+// sent.
 var (
 	ErrNoAnswer = errors.New("no answer in time")
 	ErrHangs    = errors.New("too many calls hang at this node; the call was not sent")
@@ -30,23 +31,23 @@ var (
 	ErrLeft     = errors.New("the caller left before the call was sent")
 )
 
-// A Call is one command for one node. Its maker fills in the exported fields and hands the call to
-// [Links] once. The words of a call are never used again, because a hook may keep them.
+// A Call is one command for one node. Its maker sets the exported fields and gives the call to
+// [Links] once. The words of a call are never reused, because a hook may keep them.
 type Call struct {
-	Script *Script // that Words run; nil: Words are a plain command
+	Script *Script // script that Words run; nil: Words are a plain command
 	Words  []any
-	Key    string // by which a Cluster finds the node
+	Key    string // key by which a Cluster finds the node
 	Class  Class
-	Acked  bool // [Call.Acks] is wanted
+	Acked  bool // the caller needs [Call.Acks]
 
-	// Told is called with the answer, on a goroutine of the link: it must not wait for anything.
-	// With nil, Done is signalled.
-	Told func(*Call)
+	// OnAnswer is called when the answer is there, on a goroutine of the link. It must not block.
+	// When OnAnswer is nil, Done is signalled.
+	OnAnswer func(*Call)
 
-	values context.Context // whose values hooks see
+	values context.Context // context whose values hooks see
 	sent   time.Time
-	hops   int  // how often it was sent to another node
-	asking bool // the slot is on its way to the node
+	hops   int  // how often the call was sent to another node
+	asking bool // the slot is moving to the node
 	done   chan struct{}
 	fate   atomic.Int32
 
@@ -56,12 +57,12 @@ type Call struct {
 	acksErr error
 }
 
-// What becomes of a call. The first to swap the fate decides: a caller may leave in the instant of
-// the flight's start, or of the answer.
+// The fate of a call. The first to swap the fate decides: a caller may leave at the moment when the
+// flight starts, or when the answer comes.
 const (
-	fresh    int32 = iota // not handed over yet
+	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back
-	underWay              // was perhaps sent
+	underWay              // may have been sent
 	answered
 	left
 )
@@ -69,17 +70,18 @@ const (
 // Done is signalled when the answer is there, for one receiver.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
-// Answer is what the node said. It is there after Done, and for Told.
+// Answer is the answer of the node. It is there after Done, and for OnAnswer.
 func (c *Call) Answer() (string, error) { return c.text, c.err }
 
-// Acks is how many replicas have acknowledged what the call has written, or why that is not known.
+// Acks is the number of replicas that have acknowledged the call's writes, or an error when that
+// number is unknown.
 func (c *Call) Acks() (int, error) { return c.acks, c.acksErr }
 
-// Sent is no later than when the call went out, and no earlier than when it was handed over.
+// Sent is a time between the start of [Links.Send] and the sending of the call.
 func (c *Call) Sent() time.Time { return c.sent }
 
-// Leave is for a caller that does not wait any more; Answer must not be used after it. It says
-// whether the call was perhaps sent: one that was still in the list never will be.
+// Leave is for a caller that does not wait any more. Answer must not be used after Leave. sent is
+// true when the call may have been sent. A call that was still in the list will never be sent.
 func (c *Call) Leave() (sent bool) {
 	for {
 		switch fate := c.fate.Load(); fate {
@@ -93,56 +95,56 @@ func (c *Call) Leave() (sent bool) {
 	}
 }
 
-// Recall takes back a call that was not sent, which is never sent or answered then. It is false
-// when the call was perhaps sent.
+// Recall takes back a call that was not sent. Such a call is never sent or answered. Recall returns
+// false when the call may have been sent.
 func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
 
-// hand makes a fresh call one that is listed.
+// hand changes a fresh call into a listed one.
 func (c *Call) hand(ctx context.Context, now time.Time) {
 	c.values, c.sent = ctx, now
 	c.fate.Store(listed)
 }
 
-// expect makes the channel by which the caller learns of an answer that another goroutine hands
-// out. It comes before the call may be told.
+// expect makes the channel on which another goroutine signals the answer. It must run before the
+// call can be answered.
 func (c *Call) expect() {
-	if c.Told == nil && c.done == nil {
+	if c.OnAnswer == nil && c.done == nil {
 		c.done = make(chan struct{}, 1)
 	}
 }
 
-// there is the channel of a call that its caller's goroutine has answered.
+// there is the channel of a call that was answered on its caller's goroutine.
 var there = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// take is true for whoever may send the call: its caller has not left.
+// take returns true when the call may be sent, because its caller has not left.
 func (c *Call) take() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
-// relist makes a call that was provably not executed one that waits again. It is false when its
-// caller has left meanwhile.
+// relist changes a call that was provably not executed back into a listed one. It returns false
+// when the caller has left.
 func (c *Call) relist() bool { return c.fate.CompareAndSwap(underWay, listed) }
 
-// answer ends a call that is under way. Whoever has abandoned it hears nothing.
+// answer ends a call that is under way. A caller that has abandoned the call gets no answer.
 func (c *Call) answer(text string, err error) {
 	if c.fate.CompareAndSwap(underWay, answered) {
-		c.tell(text, err)
+		c.deliver(text, err)
 	}
 }
 
 // refuse ends a call that was not sent.
 func (c *Call) refuse(err error) {
 	if c.fate.CompareAndSwap(listed, answered) {
-		c.tell("", err)
+		c.deliver("", err)
 	}
 }
 
-func (c *Call) tell(text string, err error) {
+func (c *Call) deliver(text string, err error) {
 	c.text, c.err = text, err
-	if c.Told != nil {
-		c.Told(c)
+	if c.OnAnswer != nil {
+		c.OnAnswer(c)
 		return
 	}
 	if c.done == nil { // a direct call: its caller is here
@@ -152,7 +154,7 @@ func (c *Call) tell(text string, err error) {
 	c.done <- struct{}{}
 }
 
-// command is what is sent; in full it carries the script's text.
+// command is the command to send. With inFull it carries the script's text.
 func (c *Call) command(ctx context.Context, inFull bool) once {
 	words := c.Words
 	if inFull {
@@ -161,21 +163,21 @@ func (c *Call) command(ctx context.Context, inFull bool) once {
 	return once{redis.NewStringCmd(ctx, words...)}
 }
 
-// result reads the answer of a command, whose sending has returned err.
+// result reads the answer of a command. err is the error of the sending.
 func result(cmd once, err error) (string, error) {
 	text, own := cmd.Result()
-	if own == nil && err != nil && text == "" { // a hook has objected
+	if own == nil && err != nil && text == "" { // a hook has returned the error
 		return "", err
 	}
 	return text, own
 }
 
-// unknown says whether the node does not know the script of a call by its name.
+// unknown reports whether err means that the node does not have the call's script.
 func (c *Call) unknown(err error) bool {
 	return err != nil && c.Script != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 }
 
-// replied says whether a node has answered, be it with an error.
+// replied reports whether the node has answered, possibly with an error.
 func replied(err error) bool {
 	if err == nil {
 		return true

@@ -8,43 +8,42 @@ import (
 	"time"
 )
 
-// Outcome is what came of an attempt at a chore.
+// Outcome is the outcome of an attempt at a chore.
 type Outcome uint8
 
 // The outcomes of an attempt.
 const (
-	Unanswered Outcome = iota // nobody knows
-	NotNow                    // the node refused, or was not reached: nothing was done
-	Never                     // the node refused for good
+	Unanswered Outcome = iota // it is unknown whether the node has executed it
+	NotNow                    // the node refused or was not reached: it has executed nothing
+	Never                     // the node refused permanently
 	Answered
 )
 
-// A Chore is a step that nobody waits for: it is repeated until it is answered, or useless.
+// A Chore is a step without a waiting caller. It is repeated until it is answered or useless.
 type Chore struct {
-	Useless time.Time // from then on there is nothing left to do
+	Useless time.Time // from then on the step has no effect
 
-	// Try begins an attempt, and calls done once when it has ended, on any goroutine. It does not
-	// wait.
+	// Try begins an attempt and does not block. It calls done once when the attempt has ended, on
+	// any goroutine.
 	Try func(done func(Outcome, error))
 }
 
-// Chores are those of one node. While the node answers, all of them are tried at once. After an
-// attempt without an answer one at a time probes the node, after a pause; the first answer lets all
-// go. The zero value is ready.
+// Chores are the chores of one node. While the node answers, all chores are tried at once. After an
+// attempt without an answer, one chore at a time probes the node, with pauses between the probes.
+// After the first answer all chores are tried. The zero value is ready.
 type Chores struct {
-	Warn func(error) // is called with a refusal that ends a chore; nil: nobody cares
-	// One says that the node is one of several that agree. When all is about to close, a node that
-	// cannot be reached is not waited for: it has forgotten, or will find that the lease has run
-	// out.
+	Warn func(error) // receives a refusal that ends a chore; may be nil
+	// One is set for a node of a quorum. While the Locker closes, Stop does not wait for such a
+	// node when it cannot be reached: its lease is lost already, or will expire.
 	One bool
 
 	work tasks
 
 	mu      sync.Mutex
 	waiting []Chore
-	failing bool // the last attempt was not answered
+	failing bool // the last attempt had no answer
 	probe   *time.Timer
-	probing bool // the timer runs, or an attempt that it has begun
+	probing bool // the timer runs, or the attempt that the timer has begun is under way
 	pause   time.Duration
 	closing bool
 	dropped bool // no more attempts
@@ -53,7 +52,7 @@ type Chores struct {
 // The pauses between two probes.
 const firstPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-// Add hands over a chore. After Stop it is dropped: what it would free runs out by its TTL.
+// Add adds a chore. After Stop the chore is dropped, and its lease expires by its TTL.
 func (cs *Chores) Add(ch Chore) {
 	cs.mu.Lock()
 	if cs.closing {
@@ -71,7 +70,7 @@ func (cs *Chores) Add(ch Chore) {
 	cs.try(ch, false)
 }
 
-// try makes one attempt. A probe is the one attempt that is made while the node does not answer.
+// try makes one attempt. A probe is an attempt while the node does not answer.
 func (cs *Chores) try(ch Chore, probe bool) {
 	ch.Try(func(o Outcome, err error) { cs.tried(ch, probe, o, err) })
 }
@@ -110,8 +109,8 @@ func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
 	}
 }
 
-// plan sees to it that there will be a probe while chores wait; cs.mu is held. When none waits, the
-// next one is tried at once: it may be a long time until then.
+// plan starts the timer of the next probe while chores wait. When no chore waits, it resets the
+// state, so that the next chore is tried at once. cs.mu is held.
 func (cs *Chores) plan() {
 	if cs.probing {
 		return
@@ -132,7 +131,7 @@ func (cs *Chores) plan() {
 	}
 }
 
-// next drops the chores that are useless by now, and tries one of the others.
+// next drops the useless chores, and tries one of the other chores.
 func (cs *Chores) next() {
 	cs.mu.Lock()
 	now, n := time.Now(), 0
@@ -167,7 +166,7 @@ func (cs *Chores) idle() bool {
 func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closing = true
-	if cs.probe != nil && cs.probe.Stop() { // without a pause
+	if cs.probe != nil && cs.probe.Stop() { // the next probe starts without a pause
 		cs.probe.Reset(0)
 	}
 	cs.mu.Unlock()
@@ -175,7 +174,7 @@ func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.dropped = true
-	if cs.probe != nil && cs.probe.Stop() { // the last chance to count them
+	if cs.probe != nil && cs.probe.Stop() { // the timer will not count the waiting chores any more
 		for range cs.waiting {
 			cs.work.leave()
 		}

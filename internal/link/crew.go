@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// crew is the goroutines of a Links. They are kept for the next flights, because a new goroutine
-// would grow its stack again and again. The zero value is ready.
+// crew has the goroutines of a Links. They are kept for later flights, because the stack of a new
+// goroutine would have to grow each time. The zero value is ready.
 type crew struct {
 	live tasks // goroutines, idle or not
 
 	mu      sync.Mutex
-	idle    []*worker // a stack: the last one worked last, and its memory is the warmest
-	spare   int       // the fewest that were idle at any time since trim: nobody needed these
+	idle    []*worker // a stack: the last worker worked last, and its memory is warm
+	spare   int       // the smallest number of idle workers since trim: these were not needed
 	trimmer *time.Timer
 	armed   bool
 	closed  bool
 }
 
-// idleFor is how long a goroutine may be idle before it ends, give or take as much again.
+// idleFor is how long an idle goroutine is kept, at least. It may be twice as long.
 const idleFor = 30 * time.Second
 
 // job is what a goroutine does.
@@ -31,11 +31,12 @@ type do func()
 
 func (f do) run() { f() }
 
-// worker is one goroutine. A job starts it; when the channel is closed, it ends.
+// worker is one goroutine. It executes the jobs of its channel, and ends when the channel is
+// closed.
 type worker struct{ jobs chan job }
 
-// start runs a job on a goroutine of its own. It is never refused: what is sent after the end of
-// its Locker is still sent.
+// start runs a job on a goroutine of its own. It never refuses: calls that are made after Close are
+// still sent.
 func (c *crew) start(j job) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
@@ -83,7 +84,7 @@ func (c *crew) park(w *worker) bool {
 	return true
 }
 
-// trim ends the goroutines that nobody has needed since it last looked.
+// trim ends the goroutines that were not needed since the last trim.
 func (c *crew) trim() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +94,7 @@ func (c *crew) trim() {
 	}
 }
 
-// end ends the n that are idle for longest; c.mu is held.
+// end ends the n goroutines that have been idle for longest. c.mu is held.
 func (c *crew) end(n int) {
 	for _, w := range c.idle[:n] {
 		close(w.jobs)
@@ -102,7 +103,7 @@ func (c *crew) end(n int) {
 	c.spare = len(c.idle)
 }
 
-// stop waits until no goroutine is left, at most until ctx ends.
+// stop waits until all goroutines have ended, at most until ctx ends.
 func (c *crew) stop(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
@@ -114,12 +115,12 @@ func (c *crew) stop(ctx context.Context) error {
 	return c.live.wait(ctx)
 }
 
-// tasks counts what is under way, so that somebody can wait for its end. Unlike a sync.WaitGroup it
-// may grow meanwhile. The zero value is ready.
+// tasks counts the tasks under way, so that a caller can wait for their end. Unlike a
+// sync.WaitGroup it may grow during the wait. The zero value is ready.
 type tasks struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed when n reaches 0; nil while nobody waits
+	idle chan struct{} // closed when n reaches 0; nil while no caller waits
 }
 
 func (t *tasks) enter() {
@@ -137,7 +138,7 @@ func (t *tasks) leave() {
 	}
 }
 
-// wait returns nil once nothing is under way, or ctx's error.
+// wait returns nil when no task is under way, or ctx's error.
 func (t *tasks) wait(ctx context.Context) error {
 	t.mu.Lock()
 	if t.n == 0 {

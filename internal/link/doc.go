@@ -1,8 +1,7 @@
-// Package link brings calls to Redis nodes. It knows nothing of locks: a call is a script or a
-// command, a class that says how urgent it is, and a way to be informed of the answer.
+// Package link sends calls to Redis nodes. It knows nothing of locks. A call is a script or a
+// command, with a class for its urgency and a way to receive the answer.
 //
-// The one rule: nobody waits for a call, or for an answer, that is not its own, and whoever waits
-// for its own can leave.
+// The one rule: a caller waits only for its own call and its own answer, and can leave at any time.
 //
 //	links    all calls of one Locker through one client: one link, or on a Cluster one for each
 //	         master

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// flight is calls that are under way together. It is a job of the crew, and goes on with what has
-// been listed meanwhile.
+// flight is a group of calls that are under way together. It is a job of the crew. After its calls
+// it continues with the calls that were listed in the meantime.
 type flight struct {
 	lane  *lane
 	calls []*Call
@@ -18,23 +18,23 @@ type flight struct {
 
 	// Guarded by the link's mutex:
 	slot  *slot
-	place int  // among the flights of the slot
-	lost  bool // it was given up: its answers are nobody's
-	doubt bool // the link is not prompt, so its calls may have another node by now
+	place int  // index among the flights of the slot
+	lost  bool // it was given up: its answers are dropped
+	doubt bool // the link is not prompt, so its slots may have moved to another node
 }
 
-// run sends one flight after the other, as long as there are calls and not too many flights.
+// run makes one flight after the other, while there are calls and not too many flights.
 func (f *flight) run() {
 	for {
 		began := time.Now()
-		heard, sent := f.send()
-		if !f.land(heard, sent, time.Since(began)) {
+		gotReply, sent := f.send()
+		if !f.land(gotReply, sent, time.Since(began)) {
 			return
 		}
 	}
 }
 
-// fill takes calls from the list; the link's mutex is held. It is false when there are none.
+// fill takes calls from the list. It returns false when there are none. The link's mutex is held.
 func (f *flight) fill(now time.Time) bool {
 	l := f.lane
 	if f.calls = l.batch(f.calls[:0]); len(f.calls) == 0 {
@@ -48,33 +48,33 @@ func (f *flight) fill(now time.Time) bool {
 	return true
 }
 
-// land takes the flight off, and says whether it has another one to make.
-func (f *flight) land(heard, sent bool, took time.Duration) bool {
+// land ends the flight, and reports whether fill has prepared another one.
+func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	l, k := f.lane, f.lane.link
 	k.mu.Lock()
 	if f.lost {
 		k.hung--
-		f.calls = nil // whoever has given it up still looks at the old ones
+		f.calls = nil // giveUp still reads the old slice
 	} else {
 		l.flying--
 		f.slot.land(f)
-		if sent && !l.acked { // the sleep of a WAIT says nothing about the node
-			k.note(took, heard)
+		if sent && !l.acked { // a WAIT sleeps, so its duration is not the node's delay
+			k.note(took, gotReply)
 		}
 	}
 	more := k.hung < k.most && l.flying < l.usual && l.n > 0 && f.fill(time.Now())
 	k.mu.Unlock()
-	if sent && !heard {
+	if sent && !gotReply {
 		k.owner.doubt()
 	}
 	return more
 }
 
-// send sends all calls, each of them once. Calls whose script the node does not know go out again
-// at once: the first of each script with its text, which makes the node know it for those behind,
-// and what is unknown even then with their texts too. It says whether the node has replied, and
-// whether there was anything to send.
-func (f *flight) send() (heard, sent bool) {
+// send sends each call once. When the node does not have a script, its calls are sent again at
+// once: the first call of each script with the script's text, which loads it for the calls behind.
+// Calls whose script is unknown even then are sent with the text. gotReply reports whether the node
+// has replied, and sent whether there was a call to send.
+func (f *flight) send() (gotReply, sent bool) {
 	calls := f.calls
 	if f.doubt {
 		calls = f.lane.link.owner.elsewhere(calls, f.lane.link)
@@ -82,14 +82,14 @@ func (f *flight) send() (heard, sent bool) {
 			return false, false
 		}
 	}
-	unknown, heard := f.attempt(calls, byName)
+	unknown, gotReply := f.attempt(calls, byName)
 	if len(unknown) > 0 {
 		unknown, _ = f.attempt(unknown, firstInFull)
 	}
 	if len(unknown) > 0 {
 		f.attempt(unknown, inFull)
 	}
-	return heard, true
+	return gotReply, true
 }
 
 // How an attempt names the scripts.
@@ -99,8 +99,8 @@ const (
 	inFull
 )
 
-// attempt sends calls together, and returns those whose script the node does not know.
-func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, heard bool) {
+// attempt sends calls together, and returns the calls whose script the node does not have.
+func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, gotReply bool) {
 	if c := calls[0]; len(calls) == 1 && !f.lane.acked && !c.asking {
 		text, err := f.lane.link.process(f.ctx.with(c.values), c, how != byName)
 		if c.unknown(err) && how != inFull {
@@ -121,7 +121,7 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, heard bool) {
 	}
 	for i, c := range calls {
 		if c.asking {
-			_ = p.Process(ctx, redis.NewCmd(ctx, "asking")) // commands are only kept until Exec
+			_ = p.Process(ctx, redis.NewCmd(ctx, "asking")) // the pipeline only queues commands until Exec
 		}
 		sent[i] = c.command(ctx, how == inFull || how == firstInFull && c.Script != nil && !known[c.Script])
 		if known != nil {
@@ -141,28 +141,28 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, heard bool) {
 	}
 	for i, c := range calls {
 		text, own := result(sent[i], err)
-		heard = heard || replied(own)
+		gotReply = gotReply || replied(own)
 		if c.unknown(own) && how != inFull {
 			unknown = append(unknown, c)
 			continue
 		}
 		f.answer(c, text, own, acks, acksErr)
 	}
-	return unknown, heard
+	return unknown, gotReply
 }
 
-// answer hands an answer out, or sends the call to the node that its slot has moved to.
+// answer delivers an answer, or sends the call to the node to which its slot has moved.
 func (f *flight) answer(c *Call, text string, err error, acks int, acksErr error) {
 	if f.lane.link.owner.redirect(c, err) {
 		return
 	}
 	if c.fate.CompareAndSwap(underWay, answered) {
 		c.acks, c.acksErr = acks, acksErr
-		c.tell(text, err)
+		c.deliver(text, err)
 	}
 }
 
-// wait is the command that counts the replicas which know what its connection has written.
+// wait is the command that counts the replicas that have received the writes of its connection.
 func (f *flight) wait(ctx context.Context) once {
 	o := &f.lane.link.owner.options
 	return once{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}
@@ -171,7 +171,7 @@ func (f *flight) wait(ctx context.Context) once {
 // acknowledged reads the answer to a WAIT.
 func acknowledged(wait once, sending error) (int, error) {
 	text, err := result(wait, sending)
-	if err != nil { // a failover ends a WAIT, for example: nobody has counted
+	if err != nil { // for example, a failover ended the WAIT: there is no count
 		return 0, fmt.Errorf("WAIT: %w", err)
 	}
 	n, err := strconv.Atoi(text)

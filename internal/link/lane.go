@@ -3,14 +3,14 @@ package link
 import "time"
 
 const (
-	mostCalls = 128      // of a flight
-	mostBytes = 32 << 10 // of a flight, about
-	undoCalls = 16       // that every flight has room for
-	// laterFor is how long a call that nobody waits for is kept for the next flight or direct call.
+	mostCalls = 128      // calls of a flight
+	mostBytes = 32 << 10 // approximate size of a flight
+	undoCalls = 16       // room for undos in every flight
+	// laterFor is how long a call without a waiting caller waits for a flight or direct call.
 	laterFor = time.Millisecond
 )
 
-// lane is a list and the flights that empty it. All is guarded by the link's mutex.
+// lane is a list of calls and the flights that take them. The link's mutex guards all of it.
 type lane struct {
 	link  *link
 	pipe  pipeliner // nil: flights of one call each
@@ -18,20 +18,20 @@ type lane struct {
 	slots slots
 
 	queues [classes][]*Call
-	n      int     // in all queues
-	later  []*Call // calls that nobody waits for: they travel with others
-	flying int     // flights under way, without those that hang
-	usual  int     // so many flights begin at once
-	most   int     // so many go round those that take long
+	n      int     // calls in all queues
+	later  []*Call // calls without waiting callers: they travel with other calls
+	flying int     // flights under way that do not hang
+	usual  int     // number of flights that may begin at once
+	most   int     // number of flights while some take long
 
-	timer *time.Timer // for the next flight that goes round
+	timer *time.Timer // for the next flight beside the slow ones
 	armed bool
 
-	delay   *time.Timer // for what is later
+	delay   *time.Timer // for the calls in later
 	delayed bool
 }
 
-// begin starts one flight with what is listed, if anything is.
+// begin starts one flight with the listed calls, if there are any.
 func (l *lane) begin(now time.Time) {
 	f := &flight{lane: l}
 	if f.fill(now) {
@@ -39,8 +39,8 @@ func (l *lane) begin(now time.Time) {
 	}
 }
 
-// goRound makes one more flight begin at that time, if calls are still listed then: the flights
-// that are under way take long.
+// goRound starts one more flight at the given time if calls are still listed then, because the
+// flights under way take long.
 func (l *lane) goRound(at time.Time) {
 	if l.armed || l.n == 0 || l.pipe == nil {
 		return
@@ -72,7 +72,7 @@ func (l *lane) round() {
 	l.goRound(next)
 }
 
-// putOff lists a call that travels with others. When there are no others, a flight begins after
+// putOff lists a call that travels with other calls. Without other calls, a flight begins after
 // laterFor.
 func (l *lane) putOff(c *Call) {
 	l.later = append(l.later, c)
@@ -87,7 +87,7 @@ func (l *lane) putOff(c *Call) {
 	}
 }
 
-// goNow begins a flight for calls that have met no others.
+// goNow begins a flight for calls that have waited for laterFor.
 func (l *lane) goNow() {
 	k := l.link
 	k.mu.Lock()
@@ -109,7 +109,7 @@ func (l *lane) goNow() {
 	}
 }
 
-// listLater makes the next flight take what is later.
+// listLater moves the calls of later into the list.
 func (l *lane) listLater() {
 	if len(l.later) == 0 {
 		return
@@ -120,7 +120,7 @@ func (l *lane) listLater() {
 	l.later = l.later[:0]
 }
 
-// along takes the calls that a direct call takes along.
+// along removes the calls of later that travel with a direct call.
 func (l *lane) along() []*Call {
 	if len(l.later) == 0 {
 		return nil
@@ -128,7 +128,7 @@ func (l *lane) along() []*Call {
 	n := min(len(l.later), mostCalls-1)
 	calls := make([]*Call, 0, n+1)
 	for _, c := range l.later[:n] {
-		if c.take() { // otherwise it was recalled
+		if c.take() { // false: it was recalled
 			calls = append(calls, c)
 		}
 	}
@@ -138,7 +138,7 @@ func (l *lane) along() []*Call {
 	return calls
 }
 
-// oldest is when the call was listed that has waited for longest.
+// oldest is the time at which the oldest call was listed.
 func (l *lane) oldest() time.Time {
 	var first time.Time
 	for _, q := range l.queues {
@@ -149,7 +149,8 @@ func (l *lane) oldest() time.Time {
 	return first
 }
 
-// batch takes the calls of the next flight: the most urgent first, and of each class the oldest.
+// batch takes the calls of the next flight: the most urgent class first, and the oldest calls of
+// each class first.
 func (l *lane) batch(into []*Call) []*Call {
 	l.listLater()
 	most, room := mostCalls, mostBytes
@@ -165,7 +166,7 @@ func (l *lane) batch(into []*Call) []*Call {
 		for n < len(q) && len(into) < most-reserved && (room > 0 || len(into) == 0) {
 			c := q[n]
 			n++
-			if c.take() { // otherwise its caller has left
+			if c.take() { // false: its caller has left
 				into = append(into, c)
 				room -= bytes(c.Words)
 			}
@@ -178,8 +179,8 @@ func (l *lane) batch(into []*Call) []*Call {
 	return into
 }
 
-// giveUp goes on without the flights of a slot that has ended. Their goroutines stay with them
-// until the client lets go.
+// giveUp gives up the flights of a slot that has ended. The goroutines of these flights stay until
+// the client returns.
 func (l *lane) giveUp(s *slot) {
 	k := l.link
 	k.mu.Lock()
@@ -209,8 +210,8 @@ func (l *lane) giveUp(s *slot) {
 	}
 }
 
-// goOn begins the flights that may begin now. It returns the calls that cannot be sent, because too
-// many flights hang.
+// goOn begins the flights that may begin now. When too many flights hang, it returns the listed
+// calls, which cannot be sent.
 func (l *link) goOn() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {

@@ -11,12 +11,12 @@ import (
 
 // later is a call that nobody waits for; its answer goes into the channel.
 func later(name string) (*Call, chan error) {
-	c, told := named(name, Release), make(chan error, 1)
-	c.Told = func(c *Call) {
+	c, answer := named(name, Release), make(chan error, 1)
+	c.OnAnswer = func(c *Call) {
 		_, err := c.Answer()
-		told <- err
+		answer <- err
 	}
-	return c, told
+	return c, answer
 }
 
 func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
@@ -24,8 +24,8 @@ func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
 		t.Run(fmt.Sprint("direct=", direct), func(t *testing.T) {
 			bubble(t, true, direct, func(t *testing.T, f *fake, ls *Links) {
 				prompted(t, ls)
-				one, toldOne := later("one")
-				two, toldTwo := later("two")
+				one, answerOne := later("one")
+				two, answerTwo := later("two")
 				ls.PutOff(t.Context(), one)
 				ls.PutOff(t.Context(), two)
 				synctest.Wait()
@@ -35,7 +35,7 @@ func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
 				c := named("next", Step)
 				ls.Send(t.Context(), c)
 				takes(t, c, time.Second)
-				if err := errors.Join(<-toldOne, <-toldTwo); err != nil {
+				if err := errors.Join(<-answerOne, <-answerTwo); err != nil {
 					t.Error(err)
 				}
 				if last := f.sent()[1]; !slices.Equal(last, []string{"one", "two", "next"}) {
@@ -55,9 +55,9 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 		prompted(t, ls)
 		for range 3 {
 			began := time.Now()
-			c, told := later("alone")
+			c, answer := later("alone")
 			ls.PutOff(t.Context(), c)
-			if err := <-told; err != nil || time.Since(began) != laterFor {
+			if err := <-answer; err != nil || time.Since(began) != laterFor {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
@@ -69,9 +69,9 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 		ls.Send(t.Context(), c)
 		takes(t, c, time.Second)
 		began := time.Now()
-		second, told := later("second")
+		second, answer := later("second")
 		ls.PutOff(t.Context(), second)
-		if err := <-told; err != nil || time.Since(began) != laterFor {
+		if err := <-answer; err != nil || time.Since(began) != laterFor {
 			t.Errorf("the second ended with %v after %v", err, time.Since(began))
 		}
 	})
@@ -80,7 +80,7 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 func TestARecalledCallIsNotSent(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		prompted(t, ls)
-		c, told := later("recalled")
+		c, answer := later("recalled")
 		ls.PutOff(t.Context(), c)
 		if !c.Recall() || c.Recall() {
 			t.Error("a call that waits is recalled, once")
@@ -89,17 +89,17 @@ func TestARecalledCallIsNotSent(t *testing.T) {
 		ls.Send(t.Context(), next)
 		takes(t, next, time.Second)
 		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
-		if all := f.sent(); len(all) != 2 || len(told) != 0 {
+		if all := f.sent(); len(all) != 2 || len(answer) != 0 {
 			t.Errorf("sent: %v", all)
 		}
 		f.slow(10 * time.Millisecond)
-		c, told = later("under way")
+		c, answer = later("under way")
 		ls.PutOff(t.Context(), c)
 		time.Sleep(2 * laterFor) //nolint:forbidigo // in a bubble
 		if c.Recall() {
 			t.Error("a call that was sent was recalled")
 		}
-		if err := <-told; err != nil {
+		if err := <-answer; err != nil {
 			t.Error(err)
 		}
 	})
@@ -123,9 +123,9 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 			t.Error("a node that takes 20 ms is prompt")
 		}
 		began := time.Now()
-		c, told := later("at once")
+		c, answer := later("at once")
 		ls.PutOff(t.Context(), c)
-		if err := <-told; err != nil || time.Since(began) != promptWithin {
+		if err := <-answer; err != nil || time.Since(began) != promptWithin {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
@@ -135,13 +135,13 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 func TestAPutOffCallEndsWithAPanic(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		prompted(t, ls)
-		c, told := later("along")
+		c, answer := later("along")
 		ls.PutOff(t.Context(), c)
 		func() {
 			defer func() { _ = recover() }()
 			ls.Send(t.Context(), &Call{Words: []any{"echo", 7}, Class: Step, Key: "a"}) // the fake panics
 		}()
-		if err := <-told; !errors.Is(err, ErrNoAnswer) {
+		if err := <-answer; !errors.Is(err, ErrNoAnswer) {
 			t.Errorf("err = %v", err)
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Client is the least that a link asks of a client: a *redis.Client is one.
+// Client is the least that a link needs of a client. A *redis.Client is one.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -21,23 +21,24 @@ type pipeliner interface {
 }
 
 const (
-	// promptWithin is how soon an answer must come for the next lone call to be made directly.
+	// promptWithin is the largest delay of an answer after which the next lone call is made
+	// directly.
 	promptWithin = 20 * time.Millisecond
-	// directFor bounds a direct call, flightFor a flight. Calls of one slot end together, so the
-	// shortest ends 50 ms earlier.
+	// directFor bounds a direct call, and flightFor bounds a flight. Calls of one slot end
+	// together, so a call may end up to 50 ms earlier.
 	directFor = 200 * time.Millisecond
 	flightFor = time.Second
 	// mostHung bounds the flights that hang.
 	mostHung = 64
 )
 
-// link is all calls to one node through one client.
+// link has all calls to one node through one client.
 type link struct {
 	owner   *Links
 	client  Client
 	pipe    pipeliner // nil: flights of one call each
 	bounded bool      // the client ends a call with its context, so callers may make it themselves
-	most    int       // flights that may hang
+	most    int       // number of flights that may hang
 	chores  Chores
 
 	mu      sync.Mutex
@@ -45,10 +46,10 @@ type link struct {
 	acked   lane  // calls that replicas must acknowledge
 	directs slots // of direct calls
 	direct  bool  // a direct call is under way
-	prompt  bool  // the last answer came soon, and nothing hangs
+	prompt  bool  // the last answer came soon, and no flight hangs
 	hung    int   // flights that were given up and have not returned
-	gone    bool  // its node has left the Cluster; another link is there if it comes back
-	adding  int   // chores that are being handed over
+	gone    bool  // the link was forgotten; a later call gets a new link
+	adding  int   // calls of add under way
 	trips   trips
 }
 
@@ -58,7 +59,7 @@ func newLink(owner *Links, c Client) *link {
 		options := own.Options()
 		l.pipe, l.bounded = own, bounded(options)
 		if options.PoolSize > 0 {
-			l.most = max(min(mostHung, options.PoolSize/2), 1) // the pool is the user's
+			l.most = max(min(mostHung, options.PoolSize/2), 1) // the user's calls need the other half of the pool
 		}
 	}
 	l.chores = Chores{Warn: owner.options.Warn, One: owner.options.One}
@@ -69,15 +70,15 @@ func newLink(owner *Links, c Client) *link {
 		l.plain.usual = math.MaxInt
 	}
 	if owner.options.Replicas > 0 {
-		pipe, _ := c.(pipeliner) // asked for with WithReplicaAck: the constructor has seen to it
+		pipe, _ := c.(pipeliner) // WithReplicaAck is set: the constructor has checked the client
 		l.acked = lane{link: l, acked: true, most: 16, usual: 8, pipe: pipe}
 		l.acked.slots = slots{life: owner.options.Within + flightFor + every, over: l.acked.giveUp}
 	}
 	return l
 }
 
-// CallsByGoroutine reports whether calls through a client change goroutines only because its
-// options do not bound them.
+// CallsByGoroutine reports whether calls through a client need another goroutine only because the
+// client's options do not bound them.
 func CallsByGoroutine(c Client) bool {
 	switch c := c.(type) { // by exact type: see the package's comment
 	case *redis.Client:
@@ -91,8 +92,8 @@ func CallsByGoroutine(c Client) bool {
 	return false
 }
 
-// bounded says whether the client itself ends a call in time. -1 is what a client makes of -2: it
-// sets no deadlines at all.
+// bounded reports whether the client itself ends a call in time. A client turns the option -2 into
+// -1, and then sets no deadlines at all.
 func bounded(o *redis.Options) bool {
 	if o.ContextTimeoutEnabled {
 		return o.ReadTimeout != -1 && o.WriteTimeout != -1
@@ -101,7 +102,7 @@ func bounded(o *redis.Options) bool {
 	return short(o.ReadTimeout) && short(o.WriteTimeout)
 }
 
-// lane is where a call waits.
+// lane is the lane of a call.
 func (l *link) lane(c *Call) *lane {
 	if c.Acked {
 		return &l.acked
@@ -109,7 +110,7 @@ func (l *link) lane(c *Call) *lane {
 	return &l.plain
 }
 
-// put makes a listed call wait for the next flight, which mostly begins at once.
+// put lists a call for the next flight, which mostly begins at once.
 func (l *link) put(c *Call) {
 	if err := l.list(c); err == errGone {
 		l.owner.to(l.client.(*redis.Client)).put(c) //nolint:forcetypeassert // only nodes of a Cluster leave
@@ -118,10 +119,10 @@ func (l *link) put(c *Call) {
 	}
 }
 
-// errGone: the link was forgotten while somebody was about to use it.
+// errGone: the link was forgotten just before it was used.
 var errGone = errors.New("the link is gone")
 
-// putOff makes a listed call wait for others to travel with.
+// putOff lists a call that travels with other calls.
 func (l *link) putOff(c *Call) {
 	l.mu.Lock()
 	if l.prompt && !l.gone {
@@ -133,7 +134,7 @@ func (l *link) putOff(c *Call) {
 	l.put(c)
 }
 
-// isPrompt reports whether the last answer came soon, and nothing hangs.
+// isPrompt reports whether the last answer came soon and no flight hangs.
 func (l *link) isPrompt() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,8 +160,8 @@ func (l *link) list(c *Call) error {
 	return nil
 }
 
-// tryDirect makes the call on the caller's goroutine, if the client bounds it and the call would be
-// alone. It is false when the call must go by flight.
+// tryDirect makes the call on the caller's goroutine if the client bounds the call and no other
+// call is under way. It returns false when the call needs a flight.
 func (l *link) tryDirect(c *Call) bool {
 	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
 		return false
@@ -174,22 +175,22 @@ func (l *link) tryDirect(c *Call) bool {
 	slot := l.directs.at(c.sent)
 	along := l.plain.along()
 	l.mu.Unlock()
-	if !c.take() { // only the caller could have left, and it is here
+	if !c.take() { // only this goroutine could have left the call
 		panic("latchkit: a call was sent twice")
 	}
-	heard := false
+	gotReply := false
 	defer func() { // also when a hook panics
 		for _, other := range along {
 			other.answer("", ErrNoAnswer)
 		}
 		l.mu.Lock()
 		l.direct = false
-		l.note(time.Since(c.sent), heard)
+		l.note(time.Since(c.sent), gotReply)
 		l.mu.Unlock()
 	}()
 	if len(along) > 0 {
 		f := flight{lane: &l.plain, calls: append(along, c), ctx: slot}
-		if heard, _ = f.send(); !heard {
+		if gotReply, _ = f.send(); !gotReply {
 			l.owner.doubt()
 		}
 		return true
@@ -199,7 +200,7 @@ func (l *link) tryDirect(c *Call) bool {
 	if c.unknown(err) {
 		text, err = l.process(ctx, c, true)
 	}
-	if heard = replied(err); !heard {
+	if gotReply = replied(err); !gotReply {
 		l.owner.doubt()
 	}
 	if !l.owner.redirect(c, err) {
@@ -214,18 +215,17 @@ func (l *link) process(ctx context.Context, c *Call, inFull bool) (string, error
 	return result(cmd, l.client.Process(ctx, cmd))
 }
 
-// note remembers how long an answer took; l.mu is held.
-func (l *link) note(took time.Duration, heard bool) {
-	l.prompt = heard && took < promptWithin && l.hung == 0
-	if heard && l.pipe != nil {
+// note records the delay of an answer. l.mu is held.
+func (l *link) note(took time.Duration, gotReply bool) {
+	l.prompt = gotReply && took < promptWithin && l.hung == 0
+	if gotReply && l.pipe != nil {
 		l.trips.note(took)
-		// One flight at a time is right only where the wire costs nothing.
+		// One flight at a time is right only when a round trip takes almost no time.
 		l.plain.usual = int(min(max(l.trips.shortest()/(100*time.Microsecond), 1), 8))
 	}
 }
 
-// forget ends a link at which nothing is left. Whoever has found it before is sent to its
-// successor.
+// forget marks an idle link as gone. A caller that has found it before uses its successor.
 func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,7 +234,7 @@ func (l *link) forget() bool {
 	return l.gone
 }
 
-// add hands a chore over. It is false when the link is gone.
+// add adds a chore. It returns false when the link is gone.
 func (l *link) add(ch Chore) bool {
 	l.mu.Lock()
 	if l.gone {
@@ -259,10 +259,10 @@ func (l *link) end() {
 	l.directs.leave()
 }
 
-// trips knows the shortest of the last round trips: of 256 at least, and 511 at most.
+// trips has the shortest of the last round trips, of which there are 256 to 511.
 type trips struct {
 	n            int
-	now, earlier time.Duration // shortest; 0: none
+	now, earlier time.Duration // shortest round trips; 0: none
 }
 
 func (t *trips) note(took time.Duration) {

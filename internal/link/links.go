@@ -9,35 +9,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Options are what a Links is made with. The zero value is good.
+// Options are the options of a Links. The zero value is valid.
 type Options struct {
-	Replicas int           // that must acknowledge a call that is Acked
-	Within   time.Duration // and in what time
-	Warn     func(error)   // is called with the refusals that end a chore
-	One      bool          // it leads to one of several servers: see Chores.One
+	Replicas int           // number of replicas that must acknowledge a call with Acked
+	Within   time.Duration // time limit of the acknowledgements
+	Warn     func(error)   // receives the refusals that end a chore
+	One      bool          // the client is for one server of a quorum: see Chores.One
 }
 
-// Links is the ways of one Locker to all nodes that a client leads to: one link, or on a Cluster
-// one for each master. Nothing is shared between two Links.
+// Links has the links of one Locker to all nodes of a client: one link, or on a Cluster one link
+// for each master. Two Links share nothing.
 type Links struct {
 	client  Client
 	options Options
 	crew    crew
 
-	single  *link       // all calls go there; nil: to nodes of the Cluster
+	single  *link       // all calls use it; nil: calls go to the nodes of the Cluster
 	cluster Cluster     // nil: there is one server
-	nodes   sync.Map    // of the Cluster: *redis.Client → *link
-	chores  Chores      // of keys whose node is not known yet
+	nodes   sync.Map    // nodes of the Cluster: *redis.Client → *link
+	chores  Chores      // chores of keys whose node is not known yet
 	loaded  atomic.Bool // the client knows the Cluster's state, so asking for a node does not block
 	helpers atomic.Int32
 
 	mu      sync.Mutex
-	pending []*Call     // until the Cluster's state is known
-	loading bool        // a goroutine waits for it
-	overdue *time.Timer // refuses what is pending; nil: nothing is
+	pending []*Call     // calls that wait for the Cluster's state
+	loading bool        // a goroutine loads the Cluster's state
+	overdue *time.Timer // refuses the pending calls; nil: none is pending
 }
 
-// New returns the ways to the nodes of a client, which must outlive them. Nothing is sent yet.
+// New returns the links to the nodes of a client. The client must outlive them. New sends nothing.
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: Chores{Warn: o.Warn, One: o.One}}
 	ls.cluster, _ = c.(Cluster)
@@ -47,9 +47,9 @@ func New(c Client, o Options) *Links {
 	return ls
 }
 
-// Send makes the call, on the goroutine of its caller if it may, so that the answer is there when
-// Send returns; otherwise like [Links.Put]. Of ctx only the values count: whoever does not want to
-// wait any more uses [Call.Leave]. A call that is made directly ends within 250 ms.
+// Send makes the call on the goroutine of its caller if it can. Then the answer is there when Send
+// returns, within 250 ms. Otherwise Send is like [Links.Put]. Only the values of ctx count. A
+// caller that does not want to wait any more uses [Call.Leave].
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
 	if ls.single == nil || c.Acked { // on a Cluster the call may wait until a node is known
@@ -61,7 +61,7 @@ func (ls *Links) Send(ctx context.Context, c *Call) {
 	}
 }
 
-// Put hands the call to the next flight, and does not wait.
+// Put gives the call to the next flight, and does not wait.
 func (ls *Links) Put(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
 	c.expect()
@@ -70,8 +70,9 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 	}
 }
 
-// PutOff hands over a call that nobody waits for. It travels with the next flight or direct call to
-// its node; if there is none within 1 ms, it gets a flight. Until then [Call.Recall] takes it back.
+// PutOff sends a call without a waiting caller. The call travels with the next flight or direct
+// call to its node. If there is none within 1 ms, it gets its own flight. Until the call is sent,
+// [Call.Recall] can take it back.
 func (ls *Links) PutOff(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
 	c.expect()
@@ -80,7 +81,8 @@ func (ls *Links) PutOff(ctx context.Context, c *Call) {
 	}
 }
 
-// Prompt reports whether the node of key has lately answered within 20 ms, and nothing hangs there.
+// Prompt reports whether the node of key has given its last answer within 20 ms and no flight to it
+// hangs.
 func (ls *Links) Prompt(key string) bool {
 	l := ls.single
 	if l == nil {
@@ -103,10 +105,10 @@ func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 	}
 }
 
-// Go runs a job on a goroutine of the Links, for which Close waits.
+// Go runs a job on a goroutine of the Links. Close waits for the job.
 func (ls *Links) Go(job func()) { ls.crew.start(do(job)) }
 
-// Chore repeats an attempt about key until it is answered: see [Chores].
+// Chore repeats an attempt that concerns key until it is answered: see [Chores].
 func (ls *Links) Chore(key string, ch Chore) {
 	l := ls.single
 	if l == nil {
@@ -120,8 +122,8 @@ func (ls *Links) Chore(key string, ch Chore) {
 	}
 }
 
-// Close waits until all chores are confirmed and no goroutine is left, at most until ctx ends. What
-// is sent after Close is still sent.
+// Close waits until all chores are confirmed and all goroutines have ended, at most until ctx ends.
+// Calls that are made after Close are still sent.
 func (ls *Links) Close(ctx context.Context) (err error) {
 	finish := func(l *link) {
 		if stopped := l.chores.Stop(ctx); err == nil {

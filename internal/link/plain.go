@@ -15,7 +15,7 @@ var _, _ Sender = (*Links)(nil), Plain{}
 // Plain makes each call on the goroutine of its caller, for as long as the client takes.
 type Plain struct{ Client Client }
 
-// Do makes the call. The end of ctx ends it if the client says so.
+// Do makes the call. The end of ctx ends the call if the client's options allow that.
 func (p Plain) Do(ctx context.Context, c *Call) (string, error) {
 	c.sent = time.Now()
 	cmd := c.command(ctx, false)

@@ -18,16 +18,17 @@ type Cluster interface {
 var _ Cluster = (*redis.ClusterClient)(nil)
 
 const (
-	// mostHops bounds how often a call follows its slot. Then its caller repeats it, after a pause.
+	// mostHops bounds how often a call follows its slot. After that the caller repeats the call,
+	// after a pause.
 	mostHops = 3
 	// mostHelpers bounds the goroutines that look for nodes.
 	mostHelpers = 8
 )
 
-// find is the link of a call, which is listed. It is nil when that is not known yet: then the call
-// goes out, or is refused, as soon as it is.
+// find is the link of a listed call. It is nil while the node is unknown. Such a call is sent, or
+// refused, when the Cluster's state has been loaded.
 func (ls *Links) find(c *Call) *link {
-	if ls.single != nil && (ls.cluster == nil || !c.Acked) { // a WAIT must go where its call went
+	if ls.single != nil && (ls.cluster == nil || !c.Acked) { // a WAIT must use the connection of its call
 		return ls.single
 	}
 	if l := ls.serving(c.Key); l != nil {
@@ -37,7 +38,7 @@ func (ls *Links) find(c *Call) *link {
 	return nil
 }
 
-// serving is the link to the master of a key, as far as the client knows one. It does not block.
+// serving is the link to the master of a key, nil when the client knows none. It does not block.
 func (ls *Links) serving(key string) *link {
 	if !ls.loaded.Load() {
 		return nil
@@ -52,9 +53,9 @@ func (ls *Links) serving(key string) *link {
 // to is the link to a node.
 func (ls *Links) to(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
-		return l.(*link) //nolint:forcetypeassert // it holds nothing else
+		return l.(*link) //nolint:forcetypeassert // the map has only links
 	}
-	ls.nodes.Range(func(node, l any) bool { // a new node is rare; those that have left are forgotten then
+	ls.nodes.Range(func(node, l any) bool { // a new node is rare, so idle links are forgotten now
 		if l.(*link).forget() { //nolint:forcetypeassert // as above
 			ls.nodes.CompareAndDelete(node, l)
 		}
@@ -64,8 +65,8 @@ func (ls *Links) to(node *redis.Client) *link {
 	return l.(*link) //nolint:forcetypeassert // as above
 }
 
-// await keeps a call until the client knows the Cluster's state. Loading it may hang, so that is
-// done on a goroutine, and a call is kept for as long as a flight takes at most.
+// await keeps a call until the client knows the Cluster's state. Loading the state may hang, so a
+// goroutine loads it. A call is kept at most as long as a flight may take.
 func (ls *Links) await(c *Call) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -124,14 +125,14 @@ func (e noState) Error() string {
 
 func (e noState) Unwrap() []error { return []error{ErrNoState, e.why} }
 
-// doubt is called when a node has not answered: perhaps another one serves its slots by now.
+// doubt is called when a node has not answered: another node may serve its slots now.
 func (ls *Links) doubt() {
 	if ls.cluster != nil {
 		ls.cluster.ReloadState(context.Background())
 	}
 }
 
-// elsewhere sends calls to the nodes that serve their slots by now, and returns those that stay.
+// elsewhere sends calls to the nodes that serve their slots now. It returns the calls that stay.
 func (ls *Links) elsewhere(calls []*Call, here *link) []*Call {
 	if here == ls.single {
 		return calls
@@ -147,8 +148,8 @@ func (ls *Links) elsewhere(calls []*Call, here *link) []*Call {
 	return stay
 }
 
-// redirect sends a call to the node to which its slot has moved, if that is what err says. It does
-// not block: whoever looks for the node may have to wait for another one.
+// redirect sends a call to the node to which its slot has moved, if err is such a redirection. It
+// does not block, because a goroutine looks for the node.
 func (ls *Links) redirect(c *Call, err error) bool {
 	if err == nil || ls.cluster == nil || c.hops == mostHops {
 		return false
@@ -176,7 +177,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 	ls.crew.start(do(func() {
 		defer ls.helpers.Add(-1)
 		node := ls.at(addr)
-		if node == nil { // one that this client has not been informed of yet; it soon will be
+		if node == nil { // the client does not know the node yet
 			c.refuse(err)
 			return
 		}
@@ -186,7 +187,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 	return true
 }
 
-// at is the client of the master at an address, nil if there is none.
+// at is the client of the master at an address, nil when there is none.
 func (ls *Links) at(addr string) *redis.Client {
 	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
 	defer cancel()

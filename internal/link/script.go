@@ -8,17 +8,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that go-redis sends at most once. A retry by go-redis would turn a lost reply
-// into a wrong answer: the second execution of a release finds nothing to release.
+// once is a command that go-redis sends at most once. A retry by go-redis could turn a lost reply
+// into a wrong answer: the second execution of a release finds no lease.
 type once struct{ *redis.StringCmd }
 
-// NoRetry is asked by go-redis before it sends a command again.
+// NoRetry makes go-redis send the command only once.
 func (once) NoRetry() bool { return true }
 
 // A Script is a Lua program.
 type Script struct {
 	text string
-	sha  any // a string; boxed once, not for every call
+	sha  any // a string, boxed once and not for every call
 }
 
 // NewScript returns a script.
@@ -30,12 +30,12 @@ func NewScript(text string) *Script {
 // Text is the program.
 func (s *Script) Text() string { return s.text }
 
-// Words are what runs the script by its name. args are strings and int64s.
+// Words are the words of a call that runs the script by its SHA-1. args are strings and int64s.
 //
-// go-redis writes a *string or an *int64 as the value it points to. So a command is one piece of
-// memory instead of one for each word, and hooks, which see the pointers, cannot show tokens. Only
-// the first key, by which commands are routed and told apart, stands there as it is. args must not
-// escape from here: its callers would have to allocate each argument.
+// go-redis writes a *string or an *int64 as the value that it points to. So a command needs one
+// allocation instead of one for each word, and hooks, which see pointers, cannot show tokens. Only
+// the first key is a plain string, because commands are routed and identified by it. args must not
+// escape from here, or the callers would have to allocate each argument.
 func (s *Script) Words(keys []string, args ...any) []any {
 	words, texts, numbers := room(3 + len(keys) + len(args))
 	words = append(words, "evalsha", s.sha, len(keys))
@@ -62,7 +62,7 @@ func (s *Script) Words(keys []string, args ...any) []any {
 	return words
 }
 
-// room is one piece of memory for a command of so many words, if they are few.
+// room allocates the memory of a command, in one piece if the command is short.
 func room(most int) ([]any, []string, []int64) {
 	if most > 16 {
 		return make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
@@ -75,14 +75,15 @@ func room(most int) ([]any, []string, []int64) {
 	return all.words[:0], all.texts[:0], all.numbers[:0]
 }
 
-// inFull is a call by the script's text. A hook may still look at the words of the first attempt.
+// inFull returns the words of a call with the script's text. It copies them, because a hook may
+// still read the words of the first attempt.
 func (s *Script) inFull(words []any) []any {
 	words = slices.Clone(words)
 	words[0], words[1] = "eval", s.text
 	return words
 }
 
-// bytes is about how much a command takes on the wire.
+// bytes is the approximate size of a command on the wire.
 func bytes(words []any) int {
 	n := 0
 	for _, w := range words {

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// every is how often there is a new slot, while there are calls.
+// every is the time between two slots, while there are calls.
 const every = 50 * time.Millisecond
 
-// slot is the context of all calls that begin within the same 50 ms: one timer instead of one for
-// each call. Its end ends the wait for a connection and a dial; its deadline ends reads and writes,
-// where the client asks for it. All is guarded by the link's mutex.
+// slot is the context of all calls that begin within the same 50 ms, so that one timer serves all
+// of them. Its end ends a dial and the wait for a connection. Its deadline ends reads and writes if
+// the client's options allow that. The link's mutex guards all of it.
 type slot struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
-	silence func() bool // ends the watch over its flights
+	silence func() bool // prevents the call of over
 	began   time.Time
-	past    bool      // another slot is the present one
-	flights []*flight // that have not landed
+	past    bool      // a newer slot is the present one
+	flights []*flight // flights that have not landed
 }
 
-// slots makes them. The calls of a slot end life after it began.
+// slots makes slots. The calls of a slot end when the slot is life old.
 type slots struct {
 	life    time.Duration
-	over    func(*slot) // called once a slot has ended with its flights under way; nil: never
+	over    func(*slot) // called when a slot ends while its flights are under way; may be nil
 	present *slot
 }
 
@@ -42,7 +42,7 @@ func (s *slots) at(now time.Time) *slot {
 	return n
 }
 
-// leave ends the present slot as soon as its flights have landed.
+// leave ends the present slot when its flights have landed.
 func (s *slots) leave() {
 	if s.present == nil {
 		return
@@ -52,13 +52,13 @@ func (s *slots) leave() {
 	s.present = nil
 }
 
-// enter counts a flight among those of the slot.
+// enter adds a flight to the slot.
 func (s *slot) enter(f *flight) {
 	f.slot, f.place = s, len(s.flights)
 	s.flights = append(s.flights, f)
 }
 
-// land forgets a flight.
+// land removes a flight.
 func (s *slot) land(f *flight) {
 	last := len(s.flights) - 1
 	s.flights[f.place] = s.flights[last]
@@ -68,7 +68,7 @@ func (s *slot) land(f *flight) {
 	s.tidy()
 }
 
-// tidy stops the timer of a slot that nobody needs.
+// tidy stops the timer of a past slot without flights.
 func (s *slot) tidy() {
 	if !s.past || len(s.flights) > 0 {
 		return
@@ -79,7 +79,7 @@ func (s *slot) tidy() {
 	s.cancel()
 }
 
-// with is the slot's context with the values of a caller's.
+// with is the slot's context with the values of a caller's context.
 func (s *slot) with(values context.Context) context.Context {
 	if values == context.Background() {
 		return s.ctx
@@ -87,13 +87,13 @@ func (s *slot) with(values context.Context) context.Context {
 	return valued{s.ctx, values}
 }
 
-// valued is a context that ends with one context and has the values of another one too.
+// valued is a context that ends with one context and also has the values of another context.
 type valued struct {
 	context.Context
 	values context.Context
 }
 
-// Value asks the context that ends first, so that contexts derived from this one find its end.
+// Value asks the context that ends first, because derived contexts find their parent by Value.
 func (v valued) Value(key any) any {
 	if own := v.Context.Value(key); own != nil {
 		return own

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostRounds bounds the rounds of votes of one acquire: contenders may have split the votes, so
-// that none of them has won.
+// mostRounds bounds the rounds of one acquire. Another round is needed when contenders have split
+// the votes, so that none of them has a quorum.
 const mostRounds = 3
 
 // soon is how long an acquire waits for late answers to an earlier acquire of the same token.
@@ -38,18 +38,18 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 			if r.voting() >= q.need { // the nodes have come back
 				continue
 			}
-			t, _ = q.round(ctx, b, c) // the errors say why the nodes do not vote
+			t, _ = q.round(ctx, b, c) // its errors explain why the nodes do not vote
 			t.after = r.left()
 			g, err = t.result()
 		}
 		if no, ok := errtype.As[*store.Refusal](err); ok && b.remains() {
-			err = no.Err // a Refusal says that nothing was done; but a node has the token in its queue
+			err = no.Err // a Refusal means that the step had no effect, but a node has the token in its queue
 		}
 		if err != nil || g.State != store.Busy {
 			return g, err
 		}
 		if (t.split() || t.tied()) && round < mostRounds {
-			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) //nolint:forbidigo // the other contenders pause for other times
+			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) //nolint:forbidigo // contenders pause for different times
 			continue
 		}
 		if b.settled() {
@@ -63,7 +63,7 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 	}
 }
 
-// round collects votes once. It is false when the token is being released.
+// round collects votes once. ok is false when the token is being released.
 func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally, ok bool) {
 	b.await(soon)
 	ask, hint, ticket, ok := b.begin(q)
@@ -75,21 +75,21 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally,
 		switch {
 		case ask.has(i):
 		case q.behind(n):
-			t.hear(i, poll{}, errBehind)
+			t.record(i, poll{}, errBehind)
 		default:
-			t.hear(i, poll{}, errOwnWay)
+			t.record(i, poll{}, errOwnWay)
 		}
 	}
 	sent := time.Now()
 	t.rounds = 1
 	a := q.appeal(c, hint, ticket)
-	f := fanOut(q, ask, isVote, func(n *node, told func(poll, error)) {
+	f := fanOut(q, ask, isVote, func(n *node, answered func(poll, error)) {
 		n.acquire(ctx, a, func(p poll, err error) {
 			if p.NotListening {
-				n.links.Go(func() { n.deaf(c.Key) })
+				n.links.Go(func() { n.resubscribe(c.Key) })
 			}
-			q.afterwards(n, b, b.heard(n.index, p, err))
-			told(p, err)
+			q.afterwards(n, b, b.record(n.index, p, err))
+			answered(p, err)
 		})
 	})
 	for !t.decided() {
@@ -97,10 +97,10 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally,
 		if !ok {
 			break
 		}
-		t.hear(a.node, a.value, a.err)
+		t.record(a.node, a.value, a.err)
 		if t.enough() { // the answers that are there already may agree on the fence
 			for a, ok := f.ready(); ok && !t.won(); a, ok = f.ready() {
-				t.hear(a.node, a.value, a.err)
+				t.record(a.node, a.value, a.err)
 			}
 			break
 		}
@@ -117,14 +117,15 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally,
 	return t, true
 }
 
-// isVote says whether a node has answered who has its vote. One such answer decides nothing.
+// isVote reports whether an answer names the token that has the node's vote. One such answer does
+// not decide a round.
 func isVote(p poll, err error) bool {
 	return err == nil && (p.State == store.Granted || p.State == store.Busy)
 }
 
-// agree raises the votes to the largest fence among them, where the vote is still the same, and the
-// counters over the whole block. The next holder's quorum shares a node with this one, so the next
-// fence is larger, whatever the clocks say.
+// agree raises the votes to the largest fence among them, at each node whose vote is still the
+// same. It raises the counters to the end of the block. The next holder's quorum has a node in
+// common with this quorum, so the next fence is larger, whatever time the clocks show.
 func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	fence, block := t.proposal()
 	var lower nodes
@@ -133,8 +134,8 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 			lower = lower.with(i)
 		}
 	}
-	f := fanOut(q, lower, nil, func(n *node, told func(bool, error)) {
-		n.confirm(ctx, c, t.polls[n.index], fence, block, told)
+	f := fanOut(q, lower, nil, func(n *node, answered func(bool, error)) {
+		n.confirm(ctx, c, t.polls[n.index], fence, block, answered)
 	})
 	defer f.done()
 	for !t.won() {
@@ -158,7 +159,7 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	}
 }
 
-// afterwards finishes a vote that came late.
+// afterwards handles a late vote.
 func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 	switch fate {
 	case leaveIt:
@@ -169,14 +170,14 @@ func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 	}
 }
 
-// giveBack frees a node from the vote of a lost round. It wakes nobody: the contenders that this
-// vote has refused ask again by themselves, and waiters that are woken all at once would split the
-// votes again. The node is not asked before it has confirmed; a repetition that comes later finds
-// another vote.
+// giveBack withdraws the vote of a lost round at a node. It notifies no waiter: the refused
+// contenders ask again by themselves, and waiters that are notified all at once would split the
+// votes again. The node gets no acquire before it has confirmed. A late repetition of the
+// withdrawal finds another vote and has no effect.
 func (q *quorum) giveBack(n *node, b *ballot) {
 	c, vote, useless := b.lost(n.index)
 	n.links.Chore(c.Key, link.Chore{Useless: useless, Try: func(done func(link.Outcome, error)) {
-		n.take(context.Background(), c, taking{vote: vote, hush: true}, func(_ store.Grant, err error) {
+		n.withdraw(context.Background(), c, withdrawal{vote: vote, hush: true}, func(_ store.Grant, err error) {
 			if err == nil {
 				b.given(n.index)
 			}

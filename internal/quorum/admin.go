@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// seen is what one node shows of a key.
+// seen is the state of a key at one node.
 type seen struct {
 	store.Info
 	id     string // tells holders apart; "" when the node's vote is free
@@ -41,13 +41,14 @@ func (n *node) view(ctx context.Context, key string) (seen, error) {
 	return seen{info, text, h.Block, minted}, nil
 }
 
-// Inspect says who holds a quorum of the votes, or may, where some nodes do not answer.
+// Inspect returns the holder of a quorum of the votes. When some nodes do not answer, it returns
+// the holder that may have a quorum.
 func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 	holder, _, err := q.inspect(context.WithoutCancel(ctx), key)
 	return holder.Info, err
 }
 
-// inspect is Inspect, with what each node shows; nil where it did not answer.
+// inspect is Inspect, with the state at each node; nil for a node that did not answer.
 func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error) {
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) (seen, error) { return n.view(ctx, key) }))
 	defer f.done()
@@ -84,15 +85,15 @@ func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error)
 		}
 	}
 	if most == 0 || most+len(q.nodes)-answers < q.need {
-		return seen{Info: store.Info{Waiters: waiters}}, views, nil // what lies on a minority is no holder
+		return seen{Info: store.Info{Waiters: waiters}}, views, nil // a token that only a minority has is no holder
 	}
 	s := q.describe(views, holder)
 	s.Waiters = waiters
 	return s, views, nil
 }
 
-// describe puts together what the nodes show of a holder: the fence that most of them show, and the
-// time after which its votes are no quorum.
+// describe combines the states that the nodes show for a holder: the fence that most nodes show,
+// and the time after which the holder's votes are no quorum.
 func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	fences := make(map[uint64]int)
 	var lefts []time.Duration
@@ -114,9 +115,9 @@ func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	return s
 }
 
-// Revoke takes the votes back from the holder of a fence, on all nodes, with a note that says why.
-// Each node takes back the vote that it has shown, and no other: a phase of readers, or a key that
-// is kept, that begins meanwhile is not hit.
+// Revoke takes the votes back from the holder of a fence, on all nodes, and leaves a note with the
+// reason. Each node takes back only the vote that it has shown. A phase of readers that begins
+// meanwhile, or a key that is kept meanwhile, is not affected.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder, views, err := q.inspect(ctx, key)
@@ -130,22 +131,22 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	}
 	c := store.Claim{Key: key, Owner: holder.id, TTL: holder.Left, TombstoneTTL: max(holder.Left, time.Minute)}
 	if holder.Kept {
-		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // nobody is left to read a note
+		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // no holder is there who would read a note
 	}
 	if holder.Mode == store.Shared {
 		c.Owner, c.Fence = redisstore.SharedToken, holder.Fence
 	}
-	f := fanOut(q, q.all(), nil, func(n *node, told func(store.Grant, error)) {
-		how := taking{tombstone: "revoked:" + reason, vote: noVote}
+	f := fanOut(q, q.all(), nil, func(n *node, answered func(store.Grant, error)) {
+		how := withdrawal{tombstone: "revoked:" + reason, vote: noVote}
 		if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
 			how.vote = v.minted
 		}
-		n.take(ctx, c, how, told)
+		n.withdraw(ctx, c, how, answered)
 	})
 	defer f.done()
 	t := count{quorum: q}
 	for n, a := range f.rest {
-		if t.hear(n, a.value, a.err); t.released+t.gone > len(q.nodes)-q.need && t.released > 0 { // what is left to the holder is no quorum
+		if t.record(n, a.value, a.err); t.released+t.gone > len(q.nodes)-q.need && t.released > 0 { // the remaining votes of the holder are no quorum
 			return store.Grant{State: store.Released}, nil
 		}
 	}
@@ -155,10 +156,11 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	return t.result(f.silent)
 }
 
-// noVote is a vote that no node has ever given: for nodes that have shown none.
+// noVote is a vote that no node has ever given. It is for nodes that have shown no vote.
 const noVote = 1
 
-// RaiseFence raises the counters of a quorum, so that every quorum has one of them in it.
+// RaiseFence raises the counters at a quorum of nodes. Every later quorum includes at least one of
+// these nodes.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = context.WithoutCancel(ctx)
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) }))
@@ -184,7 +186,7 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 	return err
 }
 
-// CheckServer looks at every node.
+// CheckServer checks every node.
 func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]store.Warning, error) { return n.examine(ctx), nil }))
 	defer f.done()
@@ -197,8 +199,8 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 	return all
 }
 
-// Explain names the nodes that have not answered, or answered with an error; nil while the others
-// are a quorum.
+// Explain names the nodes that have not answered or have answered with an error. It returns nil
+// while the other nodes are a quorum.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {

@@ -7,23 +7,23 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// appeal is what one round of an acquire asks of the nodes. Its words are made once for all nodes
-// that listen at the same channel: mostly that is each of them. The text of its marker each node is
-// sent by itself.
+// appeal is the request of one round of an acquire. The words of the call are made once for all
+// nodes that publish on the same channel; mostly these are all nodes. Only the marker's text
+// differs from node to node.
 type appeal struct {
 	claim        store.Claim
 	roster       *roster
 	hint, ticket uint64
 
-	channel string           // at which the first node would notify
-	call    *redisstore.Call // to that node; it is not sent itself: nodes get copies
+	channel string           // on which the first node would publish
+	call    *redisstore.Call // to the first node; the nodes get copies of it
 }
 
-// textAt is where the text of the marker stands among the words of a vote: behind EVALSHA, name,
-// number of keys, and the keys.
+// textAt is the index of the marker's text in the words of a vote: after EVALSHA, the script's
+// name, the number of keys, and the keys.
 const textAt = 3 + voteKeys
 
-// voteKeys is how many keys a vote has.
+// voteKeys is the number of keys of a vote.
 const voteKeys = 9
 
 func (q *quorum) appeal(c store.Claim, hint, ticket uint64) *appeal {
@@ -33,7 +33,7 @@ func (q *quorum) appeal(c store.Claim, hint, ticket uint64) *appeal {
 	return a
 }
 
-// to is what node n is sent.
+// to is the call to node n.
 func (a *appeal) to(n *node, text *string) redisstore.Call {
 	if n.channelOf(&a.claim) != a.channel {
 		call := n.asking(a)
@@ -45,8 +45,8 @@ func (a *appeal) to(n *node, text *string) redisstore.Call {
 	return call
 }
 
-// asking is vote.lua as the node is sent it, but for the text of its marker. A writer that does not
-// queue, the most frequent of all, is sent no more than it needs.
+// asking is the call of vote.lua for the node, without the marker's text. The most frequent caller,
+// a writer that does not queue, sends only the arguments that it needs.
 func (n *node) asking(a *appeal) *redisstore.Call {
 	c, q := &a.claim, n.quorum
 	block, part, again := max(c.FenceCount, 1), "", "0"

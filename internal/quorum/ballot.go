@@ -8,53 +8,53 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ballot is what a quorum knows of one token: what was asked of which node, and what may come of
-// it. It exists from the first acquire until the release is decided. For each node:
+// ballot has the state of one token at each node of a quorum. It exists from the first acquire
+// until the release is decided. For each node:
 //
 //	under way    an acquire was sent, and has no answer yet
 //	holds        the node has granted it
 //	unclear      the acquire may have run, or may still run
 //	nothing      the node was busy, or refused
 //
-// When a round ends without a quorum, the nodes that hold give their votes back at once. They are
-// not asked meanwhile. When the token is released, the nodes that hold or are unclear get the
-// release, unclear ones with a tombstone; a node that is under way gets the release after its
-// answer.
+// When a round ends without a quorum, the nodes that hold give their votes back at once. They get
+// no acquire until they have done so. When the token is released, the nodes that hold or are
+// unclear get the release, the unclear ones with a tombstone. A node that is under way gets the
+// release after its answer.
 //
-// No vote is given back while a round may count it: in a round only nodes are asked for which
-// nothing is under way, and only between rounds is anything given back.
+// No vote is given back while a round may count it: a round asks only nodes for which no call is
+// under way, and votes are given back only between rounds.
 type ballot struct {
-	claim store.Claim   // of the last acquire
+	claim store.Claim   // of the latest acquire
 	life  time.Duration // of a vote
 
-	mu     sync.Mutex
-	asking nodes             // an acquire is under way
-	giving nodes             // a vote is being given back
-	back   time.Time         // all of these votes have run out
-	holds  nodes             // the node has granted the token's lease
-	loose  nodes             // an acquire is unclear
-	queued nodes             // the node has the token in its queue
-	knows  nodes             // the node may know the token
-	votes  [mostNodes]uint64 // what tells the vote that a node has given from a later one to the same token
-	calm   chan struct{}     // closed when no call of an acquire is left; nil while nobody waits for that
-	rounds int               // that are under way
-	won    bool              // a quorum has granted it
-	keeps  bool              // no quorum was seen, but there may be one
-	gone   bool              // it is being released
-	ticket uint64
-	hint   uint64
-	since  time.Time // of the hint
-	until  time.Time // nothing that concerns the token matters any more
+	mu      sync.Mutex
+	asking  nodes             // an acquire is under way
+	giving  nodes             // a vote is being given back
+	back    time.Time         // by then all votes in giving have expired
+	holds   nodes             // the node has granted the token's lease
+	unclear nodes             // an acquire is unclear
+	queued  nodes             // the node has the token in its queue
+	knows   nodes             // the node may have a trace of the token
+	votes   [mostNodes]uint64 // distinguishes the vote that a node has given from a later vote for the same token
+	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits for that
+	rounds  int               // number of rounds under way
+	won     bool              // a quorum has granted it
+	keeps   bool              // no quorum was seen, but the votes may be one
+	gone    bool              // it is being released
+	ticket  uint64
+	hint    uint64
+	since   time.Time // of the hint
+	until   time.Time // from then on the token has no trace anywhere
 }
 
-// ballots are those of the tokens that are in use.
+// ballots are the ballots of the tokens in use.
 type ballots struct {
 	mu    sync.Mutex
 	all   map[string]*ballot
-	sweep int // at this size, look for those whose token was never released
+	sweep int // at this size, look for ballots whose token was never released
 }
 
-// open finds a token's ballot, or makes one. Nodes keep a vote for its life.
+// open finds a token's ballot, or makes one. life is how long a node keeps a vote.
 func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	now := time.Now()
 	bs.mu.Lock()
@@ -82,7 +82,7 @@ func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	return b
 }
 
-// of finds a token's ballot; nil when there is none.
+// of finds a token's ballot. It returns nil when there is none.
 func (bs *ballots) of(owner string) *ballot {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -96,7 +96,7 @@ func (bs *ballots) drop(owner string) {
 	delete(bs.all, owner)
 }
 
-// renewed makes ballots live on.
+// renewed keeps the ballots of renewed leases.
 func (bs *ballots) renewed(cs []store.Claim) {
 	now := time.Now()
 	for _, c := range cs {
@@ -108,7 +108,7 @@ func (bs *ballots) renewed(cs []store.Claim) {
 	}
 }
 
-// lives makes the ballot be kept as long as a release can be of use; b.mu is held.
+// lives keeps the ballot as long as a release can have an effect. b.mu is held.
 func (b *ballot) lives(now time.Time, ttl time.Duration) {
 	if until := now.Add(max(ttl, time.Minute) + calls.QueueLife); until.After(b.until) {
 		b.until = until
@@ -121,13 +121,12 @@ func (b *ballot) over(now time.Time) bool {
 	return now.After(b.until)
 }
 
-// hintLife is how long repetitions of an acquire propose the same fence: as long as some node may
-// still take it from the first.
+// hintLife is how long repetitions of an acquire propose the same fence: as long as a node may
+// still receive the first proposal.
 const hintLife = time.Second
 
-// await waits until the node's answers to the round before have come, if they come soon. Whoever
-// asks again so quickly has not lost much, and a node that has answered can be asked, and waited
-// at.
+// await waits a short time for the late answers to the previous round. Only a node that has
+// answered can be asked again, and can queue the token.
 func (b *ballot) await(soon time.Duration) {
 	b.mu.Lock()
 	if b.asking|b.giving == 0 {
@@ -147,8 +146,8 @@ func (b *ballot) await(soon time.Duration) {
 	}
 }
 
-// begin begins a round: it says whom to ask, what to propose, and under which number to queue.
-// False: the token is being released.
+// begin begins a round. It returns the nodes to ask, the fence to propose, and the ticket in the
+// queue. ok is false when the token is being released.
 func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	now := uint64(q.clocks.now().UnixMicro()) //nolint:gosec // after 1970
 	b.mu.Lock()
@@ -159,7 +158,7 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	if b.giving != 0 && time.Now().After(b.back) {
 		b.giving, b.holds = 0, b.holds&^b.giving
 	}
-	if b.hint == 0 || b.asking|b.holds|b.loose == 0 || time.Since(b.since) > hintLife {
+	if b.hint == 0 || b.asking|b.holds|b.unclear == 0 || time.Since(b.since) > hintLife {
 		b.hint, b.since = now, time.Now()
 	}
 	if b.ticket == 0 {
@@ -177,9 +176,9 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	return ask, b.hint, b.ticket, true
 }
 
-// heard records a node's answer to an acquire, and says what is to become of a vote that nobody
-// counts any more.
-func (b *ballot) heard(i int, p poll, err error) (fate afterwards) {
+// record records a node's answer to an acquire. It returns what happens to a vote that came too
+// late for its round.
+func (b *ballot) record(i int, p poll, err error) (fate afterwards) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asking = b.asking.without(i)
@@ -187,9 +186,9 @@ func (b *ballot) heard(i int, p poll, err error) (fate afterwards) {
 	refused := isRefusal(err)
 	switch {
 	case err != nil && !refused:
-		b.loose = b.loose.with(i)
-	case refused: // says nothing about what was before
-		if !(b.holds | b.loose | b.queued).has(i) {
+		b.unclear = b.unclear.with(i)
+	case refused: // a refusal does not concern earlier calls
+		if !(b.holds | b.unclear | b.queued).has(i) {
 			b.knows = b.knows.without(i)
 		}
 	case p.State == store.Granted:
@@ -201,7 +200,7 @@ func (b *ballot) heard(i int, p poll, err error) (fate afterwards) {
 		}
 	}
 	switch {
-	case b.gone && (b.holds | b.loose | b.queued).has(i):
+	case b.gone && (b.holds | b.unclear | b.queued).has(i):
 		return releaseIt
 	case b.rounds > 0 || b.won || b.keeps || !b.holds.has(i):
 		return leaveIt
@@ -210,7 +209,7 @@ func (b *ballot) heard(i int, p poll, err error) (fate afterwards) {
 	return giveItBack
 }
 
-// afterwards is what becomes of a vote.
+// afterwards is what happens to a late vote.
 type afterwards int
 
 const (
@@ -219,15 +218,15 @@ const (
 	giveItBack            // the round was lost
 )
 
-// end ends a round, and says which votes are to be given back. Mostly there is one round at a time;
-// but an acquire that was abandoned goes on, beside its repetition. What either has won stays, as
-// long as a quorum of nodes may hold it: what is known of a node is in the order of its answers,
-// because it is asked one thing at a time.
+// end ends a round, and returns the nodes whose votes are to be given back. Mostly there is one
+// round at a time. But an abandoned acquire continues beside its repetition. A lease that either
+// round has won stays as long as a quorum of nodes may hold it. The state of a node follows the
+// order of its answers, because each node has one call at a time.
 func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rounds--
-	b.won = won || b.won && (b.holds|b.asking|b.loose).count() >= need
+	b.won = won || b.won && (b.holds|b.asking|b.unclear).count() >= need
 	b.keeps = keeps
 	if !b.won && !keeps && !b.gone && b.rounds == 0 {
 		giveBack = b.holds &^ b.asking &^ b.giving
@@ -236,7 +235,7 @@ func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
 	return giveBack
 }
 
-// given says that a node has taken its vote back.
+// given records that a node has taken its vote back.
 func (b *ballot) given(i int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -244,7 +243,7 @@ func (b *ballot) given(i int) {
 	b.calmed()
 }
 
-// calmed ends the wait for calls of which none is left; b.mu is held.
+// calmed ends the wait of await when no call is under way. b.mu is held.
 func (b *ballot) calmed() {
 	if b.asking|b.giving == 0 && b.calm != nil {
 		close(b.calm)
@@ -252,48 +251,48 @@ func (b *ballot) calmed() {
 	}
 }
 
-// leave says what a release must do: whom to tell, who needs a tombstone, and who is told when its
-// answer comes.
-func (b *ballot) leave(undo bool) (tell, tombstones, later nodes) {
+// leave returns the nodes that get the release at once, those among them that need a tombstone, and
+// those that get it later, after their answer to the acquire.
+func (b *ballot) leave(undo bool) (atOnce, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.gone = true
 	if undo {
 		return b.knows, b.knows, 0
 	}
-	tell = (b.holds | b.loose) &^ b.giving
+	atOnce = (b.holds | b.unclear) &^ b.giving
 	if b.claim.Queue {
-		tell = b.knows
+		atOnce = b.knows
 	}
-	return tell &^ b.asking, b.loose, b.asking
+	return atOnce &^ b.asking, b.unclear, b.asking
 }
 
-// settled says whether nothing is left of the token anywhere.
+// settled reports whether no node can have a trace of the token.
 func (b *ballot) settled() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.asking|b.giving|b.holds|b.loose == 0 && b.rounds == 0
+	return b.asking|b.giving|b.holds|b.unclear == 0 && b.rounds == 0
 }
 
-// remains reports whether a node may have the token, now or later, unless it is released. Votes of
-// a lost round are not counted: the round gives them back.
+// remains reports whether, without a release, a node may have the token now or later. Votes of a
+// lost round do not count, because the round gives them back.
 func (b *ballot) remains() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.asking|b.loose|b.queued != 0
+	return b.asking|b.unclear|b.queued != 0
 }
 
-// farewell is the release of a vote that came when the token had been released.
+// farewell is the release of a vote that came after the release of its token.
 func (b *ballot) farewell(i int) store.Claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := b.claim
-	c.TombstoneTTL = calls.UndoFor(b.loose.has(i), c.TTL)
+	c.TombstoneTTL = calls.UndoFor(b.unclear.has(i), c.TTL)
 	return c
 }
 
-// lost is the release of node i's vote after a round that was lost, which vote it is, because a
-// late release must not take a later vote, and when the vote has run out. The token stays in the
+// lost is the release of node i's vote after a lost round. vote identifies the vote, because a late
+// release must not end a later vote. over is when the vote has expired. The token stays in the
 // queue.
 func (b *ballot) lost(i int) (c store.Claim, vote uint64, over time.Time) {
 	b.mu.Lock()

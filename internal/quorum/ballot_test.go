@@ -25,10 +25,10 @@ func (b *ballot) asks(t *testing.T, q *quorum, want nodes) {
 	}
 }
 
-// hears takes what node i says to an acquire, and says what must become of it.
-func (b *ballot) hears(t *testing.T, i int, p poll, err error, want afterwards) {
+// records takes what node i says to an acquire, and says what must become of it.
+func (b *ballot) records(t *testing.T, i int, p poll, err error, want afterwards) {
 	t.Helper()
-	if fate := b.heard(i, p, err); fate != want {
+	if fate := b.record(i, p, err); fate != want {
 		t.Errorf("node %d: %v, %v: the fate of the vote is %d, want %d", i, p.State, err, fate, want)
 	}
 }
@@ -52,14 +52,14 @@ var (
 func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
-	b.hears(t, 0, yes, nil, leaveIt)
-	b.hears(t, 1, taken, nil, leaveIt)
+	b.records(t, 0, yes, nil, leaveIt)
+	b.records(t, 1, taken, nil, leaveIt)
 	b.asks(t, q, 0b011) // node 2 has not answered the first
-	b.hears(t, 0, yes, nil, leaveIt)
+	b.records(t, 0, yes, nil, leaveIt)
 	b.ends(t, false, false, 0)
-	b.hears(t, 1, yes, nil, leaveIt)
+	b.records(t, 1, yes, nil, leaveIt)
 	b.ends(t, true, false, 0)
-	b.hears(t, 2, yes, nil, leaveIt) // it is won
+	b.records(t, 2, yes, nil, leaveIt) // it is won
 }
 
 // What was won stays only as long as a quorum may hold it, or a lost vote would lie there until the
@@ -67,29 +67,29 @@ func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
-	b.hears(t, 0, yes, nil, leaveIt)
-	b.hears(t, 1, yes, nil, leaveIt)
+	b.records(t, 0, yes, nil, leaveIt)
+	b.records(t, 1, yes, nil, leaveIt)
 	b.ends(t, true, false, 0)
-	b.hears(t, 2, taken, nil, leaveIt)
+	b.records(t, 2, taken, nil, leaveIt)
 	b.asks(t, q, 0b111) // a repetition, late
-	b.hears(t, 0, taken, nil, leaveIt)
-	b.hears(t, 1, taken, nil, leaveIt)
-	b.hears(t, 2, yes, nil, leaveIt)
+	b.records(t, 0, taken, nil, leaveIt)
+	b.records(t, 1, taken, nil, leaveIt)
+	b.records(t, 2, yes, nil, leaveIt)
 	b.ends(t, false, false, 0b100)
 }
 
 func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
-	b.hears(t, 0, yes, nil, leaveIt)
-	b.hears(t, 1, taken, nil, leaveIt)
+	b.records(t, 0, yes, nil, leaveIt)
+	b.records(t, 1, taken, nil, leaveIt)
 	b.ends(t, false, false, 0b001)
-	b.hears(t, 2, yes, nil, giveItBack) // late
+	b.records(t, 2, yes, nil, giveItBack) // late
 	b.asks(t, q, 0b010)
 	b.given(0)
 	b.asks(t, q, 0b001)
-	if tell, _, later := b.leave(false); tell&0b100 != 0 || later != 0b011 {
-		t.Errorf("a release is told to %03b, and later to %03b", tell, later)
+	if atOnce, _, later := b.leave(false); atOnce&0b100 != 0 || later != 0b011 {
+		t.Errorf("a release is told to %03b, and later to %03b", atOnce, later)
 	}
 }
 
@@ -98,10 +98,10 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
-	b.hears(t, 0, yes, nil, leaveIt)
-	b.hears(t, 1, poll{}, errCutOff, leaveIt)
+	b.records(t, 0, yes, nil, leaveIt)
+	b.records(t, 1, poll{}, errCutOff, leaveIt)
 	b.ends(t, false, true, 0)
-	b.hears(t, 2, yes, nil, leaveIt)
+	b.records(t, 2, yes, nil, leaveIt)
 }
 
 // A release may not overtake an acquire, so the node is told when it has answered; where the answer
@@ -109,27 +109,27 @@ func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
-	b.hears(t, 0, yes, nil, leaveIt)
-	b.hears(t, 1, poll{}, errCutOff, leaveIt)
+	b.records(t, 0, yes, nil, leaveIt)
+	b.records(t, 1, poll{}, errCutOff, leaveIt)
 	b.ends(t, false, true, 0)
 	b.asks(t, q, 0b011)
-	b.hears(t, 0, yes, nil, leaveIt)
+	b.records(t, 0, yes, nil, leaveIt)
 	no := &store.Refusal{Temporary: true, Err: errCutOff}
-	b.hears(t, 1, poll{}, no, leaveIt) // says nothing about the first
+	b.records(t, 1, poll{}, no, leaveIt) // says nothing about the first
 	b.ends(t, false, true, 0)
 	b.asks(t, q, 0b011)
-	b.hears(t, 1, poll{}, no, leaveIt)
-	tell, tombstones, later := b.leave(false)
-	if tell != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and is being asked again
-		t.Errorf("told %03b, with tombstones %03b, later %03b", tell, tombstones, later)
+	b.records(t, 1, poll{}, no, leaveIt)
+	atOnce, tombstones, later := b.leave(false)
+	if atOnce != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and is being asked again
+		t.Errorf("told %03b, with tombstones %03b, later %03b", atOnce, tombstones, later)
 	}
-	b.hears(t, 0, yes, nil, releaseIt)
-	b.hears(t, 2, poll{}, errCutOff, releaseIt)
+	b.records(t, 0, yes, nil, releaseIt)
+	b.records(t, 2, poll{}, errCutOff, releaseIt)
 	if c := b.farewell(2); c.TombstoneTTL == 0 {
 		t.Error("its release leaves no tombstone, and the acquire may still run")
 	}
-	if tell, tombstones, _ := b.leave(true); tell != 0b111 || tombstones != 0b111 {
-		t.Errorf("an undo is told to %03b, with tombstones %03b", tell, tombstones)
+	if atOnce, tombstones, _ := b.leave(true); atOnce != 0b111 || tombstones != 0b111 {
+		t.Errorf("an undo is told to %03b, with tombstones %03b", atOnce, tombstones)
 	}
 	if _, _, _, ok := b.begin(q); ok {
 		t.Error("a round begins after the release")

@@ -9,17 +9,17 @@ import (
 	"github.com/latchkit/latchkit/internal/typednil"
 )
 
-// mostNodes is how many nodes fit into a set.
+// mostNodes is the largest number of nodes of a set.
 const mostNodes = 31
 
-// CheckClients refuses what cannot be a quorum. What is only found out by asking the servers, the
-// nodes find out.
+// CheckClients refuses clients that cannot form a quorum. Problems that only the servers can reveal
+// are found later, by the first looks at the nodes.
 func CheckClients(who string, cs []redisstore.Client) error {
 	switch n := len(cs); {
 	case n < 3:
-		return fmt.Errorf("latchkit: %s: %d clients; give an odd number, at least 3, of independent servers, or use NewSingle for one", who, n)
+		return fmt.Errorf("latchkit: %s: %d clients; give clients of an odd number of independent servers, at least 3, or use NewSingle for one server", who, n)
 	case n%2 == 0:
-		return fmt.Errorf("latchkit: %s: %d clients; give an odd number: with one less as many servers may fail, with one more one more", who, n)
+		return fmt.Errorf("latchkit: %s: %d clients; give an odd number of clients: with one client less the same number of servers may fail, with one client more one server more may fail", who, n)
 	case n > mostNodes:
 		return fmt.Errorf("latchkit: %s: %d clients; at most %d are supported, and 3 or 5 are enough", who, n, mostNodes)
 	}
@@ -45,10 +45,10 @@ func CheckClients(who string, cs []redisstore.Client) error {
 	return nil
 }
 
-// failover is what go-redis calls the address of a client that asks Sentinel.
+// failover is the address that go-redis shows for a client that asks Sentinel.
 const failover = "FailoverClient"
 
-// addressOf is where a client leads to, "" when it does not say.
+// addressOf is the address of a client's server, "" when the client does not show it.
 func addressOf(c redisstore.Client) string {
 	if o, ok := c.(interface{ Options() *redis.Options }); ok {
 		return o.Options().Addr
@@ -57,6 +57,6 @@ func addressOf(c redisstore.Client) string {
 }
 
 func same(a, b redisstore.Client) (equal bool) {
-	defer func() { _ = recover() }() // of types that cannot be compared
+	defer func() { _ = recover() }() // a comparison of types that cannot be compared panics
 	return a == b
 }

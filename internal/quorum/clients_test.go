@@ -20,11 +20,11 @@ func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
 	}
 	one := node(1)
 	for _, c := range []struct {
-		says    string
+		want    string
 		clients []locker.Client
 		options []locker.QuorumOption
 	}{
-		{"0 clients; give an odd number, at least 3", nil, nil},
+		{"0 clients; give clients of an odd number of independent servers, at least 3", nil, nil},
 		{"use NewSingle for one", []locker.Client{one}, nil},
 		{"4 clients; give an odd number", []locker.Client{one, node(2), node(3), node(4)}, nil},
 		{"at most 31", append([]locker.Client{}, manyNodes(33)...), nil},
@@ -38,11 +38,11 @@ func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
 		{"WithMaxSkew(-1s)", []locker.Client{one, node(2), node(3)}, []locker.QuorumOption{locker.WithMaxSkew(-time.Second)}},
 	} {
 		_, err := locker.NewRedlock(c.clients, c.options...)
-		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(err.Error(), "latchkit: ") {
-			t.Errorf("NewRedlock: %v, want %q", err, c.says)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "latchkit: ") {
+			t.Errorf("NewRedlock: %v, want %q", err, c.want)
 		}
-		if err := locker.EnrollRedlock(t.Context(), c.clients, c.options...); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("EnrollRedlock: %v, want %q", err, c.says)
+		if err := locker.EnrollRedlock(t.Context(), c.clients, c.options...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("EnrollRedlock: %v, want %q", err, c.want)
 		}
 	}
 }

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// clocks knows how the clocks of a quorum's nodes stand to this process's, which is read once and
-// then runs by itself: its being set has no effect.
+// clocks has the offsets of the nodes' clocks from the clock of this process. That clock is read
+// once and then advances monotonically, so setting the system's clock has no effect.
 type clocks struct {
 	began time.Time
 
 	mu      sync.Mutex
 	offsets []time.Duration
-	slack   []time.Duration // by how much the offset may be wrong
-	at      []time.Time     // when that was found out
+	slack   []time.Duration // largest error of the offset
+	at      []time.Time     // when the offset was measured
 	known   []bool
 }
 
@@ -25,10 +25,10 @@ func newClocks(n int) *clocks {
 	}
 }
 
-// local is the time of the process.
+// local is the time by the clock of the process.
 func (c *clocks) local() time.Time { return c.began.Add(time.Since(c.began)).Round(0) }
 
-// note remembers that node i's clock showed server at some time between sent and now.
+// note records that node i's clock showed server at some time between sent and now.
 func (c *clocks) note(i int, server time.Time, sent time.Time) {
 	half := time.Since(sent) / 2
 	offset := server.Sub(c.local().Add(-half))
@@ -36,26 +36,27 @@ func (c *clocks) note(i int, server time.Time, sent time.Time) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	if aged := now.Sub(c.at[i]) / 100; c.known[i] && half > c.slack[i]+aged {
-		return // it says less than what is known: an answer that was late must not move the median
+		return // the known offset is more precise: a late answer must not move the median
 	}
 	c.offsets[i], c.slack[i], c.at[i], c.known[i] = offset, half, now, true
 }
 
-// now is the time by the median of the nodes' clocks; the process's while none is known.
+// now is the time by the median of the nodes' clocks, or by the clock of the process while no
+// node's clock is known.
 func (c *clocks) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.local().Add(c.median())
 }
 
-// off is how far node i's clock is from the median, at least.
+// off is the least possible distance of node i's clock from the median.
 func (c *clocks) off(i int) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return max((c.offsets[i]-c.median()).Abs()-c.slack[i], 0)
 }
 
-// offset is how far node i's clock is from the median, as it was measured last.
+// offset is the last measured distance of node i's clock from the median.
 func (c *clocks) offset(i int) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +66,8 @@ func (c *clocks) offset(i int) time.Duration {
 	return c.offsets[i] - c.median()
 }
 
-// wrong is the nodes whose clocks are further than skew from the median, while need others are not.
+// wrong is the set of nodes whose clocks are further than skew from the median. The set is empty
+// unless the clocks of need other nodes are right.
 func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,8 +87,8 @@ func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 	return off
 }
 
-// median is the middle of what is known: the mean of the two in the middle, so that of two nodes
-// that disagree neither is believed. c.mu is held.
+// median is the median of the known offsets. For an even number of offsets it is the mean of the
+// two in the middle, so that neither of two nodes that disagree is believed. c.mu is held.
 func (c *clocks) median() time.Duration {
 	var room [mostNodes]time.Duration
 	sorted := room[:0]

@@ -13,15 +13,15 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Enroll declares that the servers are new and hold no leases. Servers of which some are in use are
-// treated as a Locker treats them, and the error is that of the Locker.
+// Enroll declares that the servers are new and hold no leases. If some of the servers are in use,
+// Enroll treats them as a Locker does, and returns the error that a Locker would return.
 func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 	_, err := once(ctx, cs, cfg, wish{enroll: true})
 	return err
 }
 
-// Replace gives the seat that none of the servers has to the one server that has none. It returns
-// how long that one does not vote; whichever process has the same list ends that.
+// Replace gives the free seat of the set to the one server that has no seat. It returns how long
+// that server does not vote. Any process that uses the same list lets the server vote then.
 func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Duration, error) {
 	r, err := once(ctx, cs, cfg, wish{replace: true})
 	if r == nil {
@@ -46,11 +46,12 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 	return left, nil
 }
 
-// patient is how long an operator waits for a node at least: each of them counts.
+// patient is the least time that an operator's call waits for a node, because such a call needs all
+// nodes.
 const patient = 2 * time.Second
 
-// once tends all nodes of a list, for an operator, and says whether all of them vote. The roster is
-// the one that took longest.
+// once tends all nodes of a list for an operator. It returns an error unless all nodes vote, with
+// the roster that has failed.
 func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, patient)
 	q := newQuorum(cs, cfg)
@@ -89,16 +90,16 @@ func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*r
 	return nil, nil
 }
 
-// settle tends the nodes, and is nil when all of them vote.
+// settle tends the nodes. It returns nil when all nodes vote.
 func (r *roster) settle(ctx context.Context, w wish) error {
 	var errs []error
 	for range settleTries {
 		for _, n := range r.quorum.nodes {
-			n.failed.Store(0) // each of them is waited for
+			n.failed.Store(0) // this call waits for each node
 		}
 		r.tend(ctx, w)
 		if ctx.Err() != nil {
-			return &quorumError{what: "it is not known how the nodes stand", nodes: []error{ctx.Err()}}
+			return &quorumError{what: "it is not known which nodes vote", nodes: []error{ctx.Err()}}
 		}
 		var silent bool
 		if errs, silent = r.out(); !silent {
@@ -111,10 +112,11 @@ func (r *roster) settle(ctx context.Context, w wish) error {
 	return &quorumError{what: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
 }
 
-// settleTries is how often an operator's call asks nodes that are too slow to answer.
+// settleTries is how often an operator's call asks nodes that answer too slowly.
 const settleTries = 3
 
-// out is why nodes do not vote. silent says whether one of them may only be slow.
+// out returns an error for each node that does not vote. silent reports whether one of these nodes
+// may only be slow.
 func (r *roster) out() (errs []error, silent bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

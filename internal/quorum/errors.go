@@ -10,9 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// quorumError is ErrQuorum with what the nodes said.
+// quorumError is ErrQuorum with the errors of the nodes.
 type quorumError struct {
-	what  string // "1 of 3 nodes granted it, 2 must"
+	what  string // "1 of 3 nodes answered, 2 must agree"
 	nodes []error
 	after time.Duration // when enough nodes are expected to vote; 0: unknown
 }
@@ -30,17 +30,17 @@ func (e *quorumError) Error() string {
 // Unwrap is for errors.Is and errors.As.
 func (e *quorumError) Unwrap() []error { return append([]error{store.ErrQuorum}, e.nodes...) }
 
-// RetryAfter is when another try may succeed; 0: that is not known.
+// RetryAfter is the time after which another try may succeed; 0 when the time is unknown.
 func (e *quorumError) RetryAfter() time.Duration { return e.after }
 
-// short is ErrQuorum for a step that n nodes have done, which are too few.
+// short is ErrQuorum for a step that only n nodes have done, which is fewer than a quorum.
 func (q *quorum) short(done string, n int, nodes []error) error {
 	return &quorumError{what: fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), done, q.need), nodes: nodes}
 }
 
 var (
-	errSilent = errors.New("it has not answered in time")
-	errBehind = &store.Refusal{Temporary: true, Err: errors.New("too many earlier calls are unanswered, so it was not asked")}
+	errSilent = errors.New("the node did not answer in time")
+	errBehind = &store.Refusal{Temporary: true, Err: errors.New("the node has not answered too many earlier calls, so this call was not sent")}
 	errOwnWay = &store.Refusal{Temporary: true, Err: errors.New("an earlier call for the same lease is still under way")}
 )
 
@@ -50,5 +50,5 @@ func isRefusal(err error) bool {
 }
 
 func errOff(by time.Duration) error {
-	return &store.Refusal{Temporary: true, Err: fmt.Errorf("its clock is %v away from the others', so its vote does not count; set it right, or allow it with WithMaxSkew", by.Round(time.Millisecond))}
+	return &store.Refusal{Temporary: true, Err: fmt.Errorf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; set the clock right, or allow the difference with WithMaxSkew", by.Round(time.Millisecond))}
 }

@@ -18,32 +18,33 @@ func (s nodes) without(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
 // fan is one step that is under way on several nodes at once. Its caller takes answers until they
-// decide. Later answers are the business of the calls themselves.
+// decide the step. The calls themselves handle later answers.
 type fan[T any] struct {
 	quorum  *quorum
 	answers chan answer[T] // room for all
-	bell    chan struct{}  // answers are there that may decide something; room for one
-	open    nodes          // whose answers the caller has not taken
+	bell    chan struct{}  // signalled when there are answers that may decide the step; room for one
+	open    nodes          // nodes whose answers the caller has not taken
 	timer   *time.Timer
 	overdue bool
 
-	said atomic.Int32 // answers
-	loud atomic.Bool  // one of them was not quiet
+	arrived atomic.Int32 // number of answers
+	loud    atomic.Bool  // one of them was not quiet
 }
 
-// answer is one node's.
+// answer is the answer of one node.
 type answer[T any] struct {
 	node  int
 	value T
 	err   error
 }
 
-// fanOut begins a call to some nodes. begin does not wait: it calls told with the answer, once, on
-// any goroutine.
+// fanOut begins a call to some nodes. begin does not wait: it calls answered once with the answer,
+// on any goroutine.
 //
-// An answer for which quiet is true does not wake the caller until so many answers are there as
-// make a quorum, or as responsive nodes can give. With nil, each answer wakes it.
-func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, told func(T, error))) *fan[T] {
+// An answer for which quiet is true does not wake the caller until the number of answers reaches
+// the size of a quorum, or the number of responsive nodes. With quiet nil, each answer wakes the
+// caller.
+func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) *fan[T] {
 	f := &fan[T]{quorum: q, open: to, answers: make(chan answer[T], len(q.nodes)), bell: make(chan struct{}, 1)}
 	responsive := 0
 	for n := range q.each(to) {
@@ -62,7 +63,7 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n 
 			if quiet == nil || !quiet(v, err) {
 				f.loud.Store(true)
 			}
-			if f.said.Add(1) >= enough || f.loud.Load() {
+			if f.arrived.Add(1) >= enough || f.loud.Load() {
 				f.ring()
 			}
 		})
@@ -70,9 +71,9 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n 
 	return f
 }
 
-// waiting makes a begin of a step that waits for its answer.
-func waiting[T any](step func(n *node) (T, error)) func(n *node, told func(T, error)) {
-	return func(n *node, told func(T, error)) { n.links.Go(func() { told(step(n)) }) }
+// waiting makes a begin function of a step that waits for its answer.
+func waiting[T any](step func(n *node) (T, error)) func(n *node, answered func(T, error)) {
+	return func(n *node, answered func(T, error)) { n.links.Go(func() { answered(step(n)) }) }
 }
 
 // ring wakes the caller.
@@ -83,8 +84,8 @@ func (f *fan[T]) ring() {
 	}
 }
 
-// next waits for an answer. It is false when there is none to wait for: all nodes have answered,
-// the time is over, or only nodes are open that do not respond, and the others are a quorum.
+// next waits for an answer. It returns false when there is no answer to wait for: all nodes have
+// answered, the time is over, or all open nodes are unresponsive and the others are a quorum.
 func (f *fan[T]) next() (answer[T], bool) {
 	for {
 		a, ok := f.ready()
@@ -106,7 +107,7 @@ func (f *fan[T]) next() (answer[T], bool) {
 	}
 }
 
-// ready takes an answer that is there already.
+// ready takes an answer that has come already.
 func (f *fan[T]) ready() (answer[T], bool) {
 	select {
 	case a := <-f.answers:
@@ -135,7 +136,7 @@ func (f *fan[T]) silent() (errs []error) {
 	return errs
 }
 
-// hopeless says whether no open node responds, and the responsive nodes are a quorum.
+// hopeless reports whether no open node responds, and the responsive nodes are a quorum.
 func (f *fan[T]) hopeless() bool {
 	responsive := 0
 	for i, n := range f.quorum.nodes {
@@ -156,17 +157,18 @@ func (f *fan[T]) done() {
 }
 
 const (
-	// fewFailures is how many calls in a row must fail until nobody waits for the node: one says
-	// little. A call that is not answered in time counts as so many.
+	// fewFailures is the number of calls in a row that must fail until steps do not wait for the
+	// node. A single failure can have many causes. A call without an answer in time counts as
+	// fewFailures failures.
 	fewFailures = 3
-	// mostBehind is how many calls that nobody waits for may be under way on a node.
+	// mostBehind is how many calls without a waiting caller may be under way on a node.
 	mostBehind = 16
 )
 
-// responsive says whether the node is worth waiting for: it has answered one of the last few calls.
+// responsive reports whether steps wait for the node: it has answered one of the last few calls.
 func (n *node) responsive() bool { return n.failed.Load() < fewFailures }
 
-// answered notes the end of a call.
+// answered records the end of a call.
 func (n *node) answered(err error) {
 	n.underWay.Add(-1)
 	switch {
@@ -182,8 +184,9 @@ func (n *node) answered(err error) {
 	n.last.Store(&err)
 }
 
-// behind says whether a node lags so far behind the others that it is left alone. The link bounds
-// the calls to a node that hangs; this keeps the acquires of seconds from being undone there later.
+// behind reports whether a node lags so far behind the others that it gets no calls. The link
+// bounds the calls to a node that hangs. This bound keeps the number of acquires small that must be
+// undone at the node later.
 func (q *quorum) behind(n *node) bool {
 	return n.underWay.Load()-q.active.Load() > mostBehind
 }

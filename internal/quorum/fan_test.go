@@ -13,8 +13,8 @@ import (
 )
 
 // waits makes each call on a goroutine of its own.
-func waits(call func(n *node) (int, error)) func(n *node, told func(int, error)) {
-	return func(n *node, told func(int, error)) { go func() { told(call(n)) }() }
+func waits(call func(n *node) (int, error)) func(n *node, answered func(int, error)) {
+	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
 }
 
 // Whoever waits for a quorum is not woken by each answer; so every answer that may decide something
@@ -22,22 +22,22 @@ func waits(call func(n *node) (int, error)) func(n *node, told func(int, error))
 func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	no := errors.New("no")
 	for _, c := range []struct {
-		name   string
-		late   nodes   // with an earlier call
-		to     nodes   // who is asked
-		says   []error // what they answer, a millisecond apart, in the order of the nodes; the others hang
-		quiet  bool
-		want   int           // answers that come at once
-		within time.Duration // that is when
+		name    string
+		late    nodes   // with an earlier call
+		to      nodes   // who is asked
+		replies []error // what they answer, a millisecond apart, in the order of the nodes; the others hang
+		quiet   bool
+		want    int           // answers that come at once
+		within  time.Duration // that is when
 	}{
-		{name: "three of five agree", to: 31, says: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
-		{name: "what three say does not decide", to: 31, says: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
-		{name: "one objects", to: 31, says: []error{nil, no}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "one objects first", to: 31, says: []error{no, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "only two are asked", to: 3, says: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "of those that are asked two are late", late: 24, to: 30, says: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "all that are asked are late", late: 31, to: 31, says: []error{nil}, quiet: true, want: 1, within: time.Millisecond},
-		{name: "no answer is quiet", to: 31, says: []error{nil}, want: 1, within: time.Millisecond},
+		{name: "three of five agree", to: 31, replies: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
+		{name: "what three say does not decide", to: 31, replies: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
+		{name: "one objects", to: 31, replies: []error{nil, no}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "one objects first", to: 31, replies: []error{no, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "only two are asked", to: 3, replies: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "of those that are asked two are late", late: 24, to: 30, replies: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
+		{name: "all that are asked are late", late: 31, to: 31, replies: []error{nil}, quiet: true, want: 1, within: time.Millisecond},
+		{name: "no answer is quiet", to: 31, replies: []error{nil}, want: 1, within: time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -61,12 +61,12 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 				began := time.Now()
 				f := fanOut(q, c.to, quiet, waits(func(n *node) (int, error) {
 					turn := turns[n.index]
-					if turn >= len(c.says) {
+					if turn >= len(c.replies) {
 						<-hangs
 						return 0, no
 					}
 					time.Sleep(time.Duration(turn+1) * time.Millisecond) //nolint:forbidigo // costs nothing in a bubble
-					return turn, c.says[turn]
+					return turn, c.replies[turn]
 				}))
 				for i := range c.want {
 					if a, ok := f.next(); !ok || a.value != i {

@@ -9,9 +9,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// hinted is a quorum whose clients can subscribe, and so a Notifier. It brings no grants, because
-// no node can make one, but hints: a key may be free, ask again. Any node's will do. To the Engine
-// all inboxes are one.
+// hinted is a quorum whose clients can subscribe, and so a Notifier. Its events are hints, not
+// grants, because no single node can grant a key. A hint means: the key may be free, ask again. The
+// hint of one node is enough. For the Engine all inboxes are one.
 type hinted struct {
 	*quorum
 	channel string
@@ -19,21 +19,21 @@ type hinted struct {
 
 var _ store.Notifier = hinted{}
 
-// ear is how a node's hints are heard: an inbox, or the shards of a cluster.
-type ear interface {
+// subscription receives the hints of a node: an inbox, or the shards of a cluster.
+type subscription interface {
 	store.Notifier
-	Address(key string) string // of the channel, also while it is not heard
+	Address(key string) string // of the channel, also while it is not subscribed
 }
 
-// withEars makes hints be heard, if all clients can subscribe.
-func (q *quorum) withEars(cs []redisstore.Client) store.Store {
-	channel := redisstore.NewChannel() // the same on all of them, so that they can be told the same
+// withSubscriptions makes the quorum a Notifier if all clients can subscribe.
+func (q *quorum) withSubscriptions(cs []redisstore.Client) store.Store {
+	channel := redisstore.NewChannel() // the same name at all nodes, so that most nodes get the same call
 	for i, c := range cs {
 		switch s := c.(type) {
 		case redisstore.ClusterClient:
-			q.nodes[i].ear = redisstore.NewShardSubscriptions(s)
+			q.nodes[i].subscription = redisstore.NewShardSubscriptions(s)
 		case redisstore.Subscriber:
-			q.nodes[i].ear = redisstore.NewSubscription(s, channel)
+			q.nodes[i].subscription = redisstore.NewSubscription(s, channel)
 		default:
 			return q
 		}
@@ -41,8 +41,8 @@ func (q *quorum) withEars(cs []redisstore.Client) store.Store {
 	return hinted{q, channel}
 }
 
-// inboxOf is where a claim waits at this node, "" when it does not. Its own inbox only says that it
-// does.
+// inboxOf is the channel on which a claim waits at this node, "" when the claim does not queue. The
+// claim's own Inbox only shows that the claim waits.
 func (n *node) inboxOf(c *store.Claim) string {
 	if !c.Queue {
 		return ""
@@ -50,23 +50,23 @@ func (n *node) inboxOf(c *store.Claim) string {
 	return n.channelOf(c)
 }
 
-// channelOf is where this node tells a claim something, "" when nowhere.
+// channelOf is the channel on which this node notifies a claim, "" when there is none.
 func (n *node) channelOf(c *store.Claim) string {
-	if c.Inbox == "" || n.ear == nil {
+	if c.Inbox == "" || n.subscription == nil {
 		return ""
 	}
-	return n.ear.Address(c.Key)
+	return n.subscription.Address(c.Key)
 }
 
-// Listen makes tell hear what any node says, one at a time.
-func (q hinted) Listen(tell func(store.Event)) (stop func()) {
+// Listen makes notify receive the events of all nodes, one event at a time.
+func (q hinted) Listen(notify func(store.Event)) (stop func()) {
 	var one sync.Mutex
 	var stops []func()
 	for _, n := range q.nodes {
-		stops = append(stops, n.ear.Listen(func(e store.Event) {
+		stops = append(stops, n.subscription.Listen(func(e store.Event) {
 			one.Lock()
 			defer one.Unlock()
-			tell(e)
+			notify(e)
 		}))
 	}
 	return func() {
@@ -78,27 +78,27 @@ func (q hinted) Listen(tell func(store.Event)) (stop func()) {
 	}
 }
 
-// Inbox is the channel while a quorum of nodes is heard.
+// Inbox is the channel while the process is subscribed at a quorum of nodes.
 func (q hinted) Inbox(key string) string {
-	heard := 0
+	subscribed := 0
 	for _, n := range q.nodes {
-		if n.ear.Inbox(key) != "" {
-			heard++
+		if n.subscription.Inbox(key) != "" {
+			subscribed++
 		}
 	}
-	if heard < q.need {
+	if subscribed < q.need {
 		return ""
 	}
 	return q.channel
 }
 
-// Open subscribes on all nodes, and returns when a quorum is heard.
+// Open subscribes on all nodes, and returns when a quorum has confirmed the subscription.
 func (q hinted) Open(ctx context.Context, key string) (string, error) {
-	f := fanOut(q.quorum, q.all(), nil, waiting(func(n *node) (string, error) { return n.ear.Open(ctx, key) }))
+	f := fanOut(q.quorum, q.all(), nil, waiting(func(n *node) (string, error) { return n.subscription.Open(ctx, key) }))
 	defer f.done()
-	heard := 0
+	subscribed := 0
 	var errs []error
-	for heard < q.need {
+	for subscribed < q.need {
 		a, ok := f.next()
 		if !ok {
 			return "", &store.Refusal{Temporary: true, Err: &quorumError{what: "too few nodes let us subscribe", nodes: errs}}
@@ -106,19 +106,20 @@ func (q hinted) Open(ctx context.Context, key string) (string, error) {
 		if a.err != nil {
 			errs = append(errs, q.nodes[a.node].error(a.err))
 		} else {
-			heard++
+			subscribed++
 		}
 	}
 	return q.channel, nil
 }
 
-// Reset has nothing to do: each node where nobody listened was seen to when it said so.
+// Reset has no effect: a node without a subscriber was handled by resubscribe.
 func (q hinted) Reset(string) {}
 
-// deaf is called when a node has answered that nobody listens there at our inbox.
-func (n *node) deaf(key string) {
-	if n.ear.Inbox(key) != "" {
-		n.ear.Reset(n.ear.Address(key))
+// resubscribe is called when a node has answered that the inbox of this process has no subscriber
+// there.
+func (n *node) resubscribe(key string) {
+	if n.subscription.Inbox(key) != "" {
+		n.subscription.Reset(n.subscription.Address(key))
 		return
 	}
 	if n.opening.Swap(true) {
@@ -127,5 +128,5 @@ func (n *node) deaf(key string) {
 	defer n.opening.Store(false) // the node was down when the process subscribed at the others
 	ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
 	defer cancel()
-	_, _ = n.ear.Open(ctx, key) // the next answer says whether it worked
+	_, _ = n.subscription.Open(ctx, key) // the node's next answer shows whether it worked
 }

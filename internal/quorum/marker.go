@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// marker is what a node's N says: of which set the server is a node, and what it knows of the set's
-// other seats. Its text is
+// marker is the value of a node's key N: the set that the server belongs to, and what the server
+// knows of the set's other seats. Its text is
 //
 //	identity/set/state/seat/longest TTL in ms/generation@label,generation@label,…
 //
 // A set has as many seats as it has nodes. Each server that takes a seat brings a new generation.
-// The generations and the longest TTL only grow, so clients that disagree about them join what they
-// have read, and nobody has to be asked which is right. A vote, a renewal and a confirmation carry
-// the whole text that the client has read, and the node compares it with its own: votes are counted
-// together only if they were given under the same generations.
+// The generations and the longest TTL only grow. So clients that have read different values take
+// the larger ones. A vote, a renewal and a confirmation carry the whole text that the client has
+// read, and the node compares that text with its own. Votes are counted together only if they were
+// given under the same generations.
 type marker struct {
 	id      string // identity of the server's data when this was written
 	set     string
 	state   string // votes, joins or forms
 	seat    int
-	longest time.Duration // that a lease may be
+	longest time.Duration // longest TTL of a lease
 	seats   []seat
 }
 
-// seat is one place of a set: the generation of the server that has it, and the address by which it
-// was called then.
+// seat is one place of a set: the generation of the server that has the place, and the address of
+// that server when it took the place.
 type seat struct{ generation, label string }
 
 const (
 	votes = "v" // a member of its set
-	joins = "j" // takes a seat, and waits until all that its seat has granted is over
+	joins = "j" // takes a seat, and waits until all leases of the seat's former server are over
 	forms = "f" // one of the servers that become a set
 )
 
@@ -42,7 +42,7 @@ func (m marker) String() string {
 	return b.String()
 }
 
-// generations is the part of a marker's text that says who has which seat.
+// generations is the part of a marker's text that names the server of each seat.
 func generations(seats []seat) string {
 	parts := make([]string, len(seats))
 	for i, s := range seats {
@@ -51,8 +51,8 @@ func generations(seats []seat) string {
 	return strings.Join(parts, ",")
 }
 
-// under is the part of a marker's text by which votes are counted together: the set and its
-// generations.
+// under is the part of a marker's text that votes must have in common to be counted together: the
+// set and its generations.
 func under(text string) string {
 	parts := strings.SplitN(text, "/", 6)
 	if len(parts) != 6 {
@@ -79,7 +79,7 @@ func parseMarker(text string) (m marker, ok bool) {
 	return m, err == nil && m.seat >= 0 && m.seat < len(m.seats) && len(m.seats) <= mostNodes
 }
 
-// join is what two markers of one set know together.
+// join merges the seats of two markers of one set.
 func join(a, b []seat) []seat {
 	joined := make([]seat, len(a))
 	for i := range a {
@@ -91,7 +91,7 @@ func join(a, b []seat) []seat {
 	return joined
 }
 
-// labelled is an address as a marker can hold it.
+// labelled replaces the characters of an address that a marker cannot hold.
 func labelled(addr string) string {
 	return strings.Map(func(r rune) rune {
 		if r <= ' ' || strings.ContainsRune("/,@", r) {

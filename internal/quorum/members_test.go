@@ -92,7 +92,7 @@ func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget fun
 	eventually(t, "all nodes vote", func() bool { return allVote(t, other) })
 }
 
-// allVote says whether all nodes of a quorum vote.
+// allVote reports whether all nodes of a quorum vote.
 func allVote(t *testing.T, l *locker.Engine) bool {
 	t.Helper()
 	nodes, err := l.Nodes(t.Context())
@@ -266,8 +266,8 @@ func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
 		}
 		after := c.Time(t.Context()).Val()
 		micros, err := strconv.ParseInt(strings.Fields(v)[1], 10, 64)
-		if told := time.UnixMicro(micros); err != nil || told.Before(before) || told.After(after) {
-			t.Fatalf("%q: %v, between %v and %v", v, told, before, after)
+		if clock := time.UnixMicro(micros); err != nil || clock.Before(before) || clock.After(after) {
+			t.Fatalf("%q: %v, between %v and %v", v, clock, before, after)
 		}
 		if want := fmt.Sprintf("granted %d 60000 o:%s:1:%s:", micros, hint, hint); v != want {
 			t.Fatalf("%q, want %q", v, want)

@@ -18,29 +18,29 @@ import (
 
 // node is one independent server of a quorum.
 type node struct {
-	redisstore.Single // for what needs no vote
+	redisstore.Single // for calls that need no vote
 	links             *link.Links
 	cluster           bool // it is a Redis Cluster, and not one server
 	client            redisstore.Client
 	index             int
 	addr              string
-	label             string // by which this process calls the node in markers
+	label             string // name of the node in the markers that this process writes
 	quorum            *quorum
-	ear               ear // nil: the client cannot subscribe
+	subscription      subscription // nil: the client cannot subscribe
 
-	underWay atomic.Int32          // calls
-	failed   atomic.Int32          // calls in a row
-	last     atomic.Pointer[error] // of the last call, when it failed
-	opening  atomic.Bool           // the inbox
+	underWay atomic.Int32          // number of calls
+	failed   atomic.Int32          // number of failed calls in a row
+	last     atomic.Pointer[error] // error of the last call, nil when it succeeded
+	opening  atomic.Bool           // a subscription to the inbox is under way
 }
 
 // poll is a node's answer to an acquire.
 type poll struct {
 	store.Grant
-	holder string // Busy: tells holders apart
+	holder string // Busy: identifies the holder
 	minted uint64 // Granted: the fence that this node has minted, whatever the quorum's fence is
-	vote   uint64 // Granted: grows with each vote that the node gives to a token
-	text   string // of the marker that the request carried
+	vote   uint64 // Granted: identifies the vote; grows with each vote that the node gives to a token
+	text   string // the marker's text that the request carried
 }
 
 func newNode(c redisstore.Client, i int, q *quorum) *node {
@@ -53,8 +53,8 @@ func newNode(c redisstore.Client, i int, q *quorum) *node {
 	return n
 }
 
-// error adds which node an error is of. The error is no Refusal any more: that this node has
-// refused does not prove that the whole step had no effect.
+// error adds the node to an error. The result is no Refusal: one node's refusal does not prove that
+// the whole step had no effect.
 func (n *node) error(err error) error {
 	for no, ok := errtype.As[*store.Refusal](err); ok; no, ok = errtype.As[*store.Refusal](err) {
 		err = no.Err
@@ -63,44 +63,44 @@ func (n *node) error(err error) error {
 }
 
 // acquire asks for the node's vote, if the node may vote.
-func (n *node) acquire(ctx context.Context, a *appeal, told func(poll, error)) {
+func (n *node) acquire(ctx context.Context, a *appeal, answered func(poll, error)) {
 	text := a.roster.members[n.index].text.Load()
 	if text == nil {
-		n.links.Go(func() { n.acquireAnew(ctx, a, told) })
+		n.links.Go(func() { n.acquireAnew(ctx, a, answered) })
 		return
 	}
 	n.vote(ctx, a, text, func(p poll, err error) {
 		if err != errChanged {
-			told(p, err)
+			answered(p, err)
 			return
 		}
 		n.links.Go(func() {
 			a.roster.changed(n, *text)
-			n.acquireAnew(ctx, a, told)
+			n.acquireAnew(ctx, a, answered)
 		})
 	})
 }
 
-// acquireAnew is acquire after a look at the node.
-func (n *node) acquireAnew(ctx context.Context, a *appeal, told func(poll, error)) {
+// acquireAnew is acquire after a new look at the node.
+func (n *node) acquireAnew(ctx context.Context, a *appeal, answered func(poll, error)) {
 	text, err := a.roster.admitted(ctx, n)
 	if err != nil {
-		told(poll{}, err)
+		answered(poll{}, err)
 		return
 	}
-	n.vote(ctx, a, text, told)
+	n.vote(ctx, a, text, answered)
 }
 
-func (n *node) vote(ctx context.Context, a *appeal, text *string, told func(poll, error)) {
+func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(poll, error)) {
 	c := &a.claim
 	if n.inboxOf(c) != "" {
-		n.ear.Inbox(c.Key) // marks it as in use
+		n.subscription.Inbox(c.Key) // marks it as in use
 	}
 	sent := time.Now()
 	call := a.to(n, text)
 	call.Begin(ctx, n.links, link.Step, func(v string, err error) {
 		if err != nil {
-			told(poll{}, err)
+			answered(poll{}, err)
 			return
 		}
 		p, at, err := n.quorum.pollOf(v)
@@ -108,10 +108,10 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, told func(poll
 			a.roster.clockSeen(n, at, sent)
 		}
 		p.text = *text
-		if p.vote = p.minted; c.Mode == store.Shared { // all readers of a phase have one fence, so it is the end of this reader's part
+		if p.vote = p.minted; c.Mode == store.Shared { // all readers of a phase have one fence, so the end of this reader's part identifies the vote
 			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
 		}
-		told(p, err)
+		answered(p, err)
 	})
 }
 
@@ -155,8 +155,8 @@ func (q *quorum) pollOf(text string) (p poll, at time.Time, err error) {
 	return p, at, nil
 }
 
-// parseVote reads L as a quorum writes it: token:fence:block:minted:metadata. fence is the quorum's
-// once it was confirmed.
+// parseVote reads a lease L that a quorum has written: token:fence:block:minted:metadata. After a
+// confirmation, fence is the fence of the whole quorum.
 func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	h, ok = redisstore.ParseLease(text)
 	number, metadata, _ := strings.Cut(h.Metadata, ":")
@@ -167,12 +167,12 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	if minted, err := strconv.ParseUint(number, 10, 64); err == nil {
 		return h, minted, true
 	}
-	return h, 0, number == "" // kept for somebody, or of a Locker on this server alone
+	return h, 0, number == "" // a kept key, or the lease of a Locker on this server alone
 }
 
-// confirm raises the node's vote to the fence that the quorum agreed on. It is false when the vote
-// is not the owner's any more.
-func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, told func(bool, error)) {
+// confirm raises the node's vote to the fence of the quorum. answered receives false when the owner
+// does not have the vote any more.
+func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, answered func(bool, error)) {
 	part := ""
 	if c.Mode == store.Shared {
 		part = n.partOf(c)
@@ -181,37 +181,37 @@ func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64,
 		[]string{c.Key, redisstore.CounterKey(c.Key), redisstore.ReadersKey(c.Key), n.quorum.roster(c.Key).marker},
 		p.text, c.Owner, strconv.FormatUint(p.minted, 10), strconv.FormatUint(fence, 10),
 		strconv.FormatUint(fence+uint64(block)-1, 10), part, //nolint:gosec // ≥ 1
-	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { told(v == "1", err) })
+	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { answered(v == "1", err) })
 }
 
-// taking is what a release says besides the claim.
-type taking struct {
-	vote      uint64 // take this vote back and no other; 0: whichever it is
+// withdrawal has the arguments of a release besides the claim.
+type withdrawal struct {
+	vote      uint64 // withdraw only this vote; 0: any vote
 	hush      bool   // notify nobody
 	tombstone string // "" for "undone"
-	text      string // of the node's marker; only with Complete
+	text      string // text of the node's marker; only with Complete
 }
 
-// take is a release: it takes the vote back, and wakes a waiter.
-func (n *node) take(ctx context.Context, c store.Claim, how taking, told func(store.Grant, error)) {
-	n.begin(ctx, n.taking(&c, how), link.Release, func(g store.Grant, err error) {
+// withdraw releases the token at this node: the node takes its vote back, and notifies a waiter.
+func (n *node) withdraw(ctx context.Context, c store.Claim, how withdrawal, answered func(store.Grant, error)) {
+	n.begin(ctx, n.withdrawal(&c, how), link.Release, func(g store.Grant, err error) {
 		if err != errChanged {
-			told(g, err)
+			answered(g, err)
 			return
 		}
-		c.Complete = false // the mark would not count, but the lease must end
-		n.take(ctx, c, how, func(_ store.Grant, err error) {
+		c.Complete = false // the done mark would not count, but the lease must end
+		n.withdraw(ctx, c, how, func(_ store.Grant, err error) {
 			if err == nil {
 				err = errChanged
 			}
-			told(g, err)
+			answered(g, err)
 		})
 	})
 }
 
 // begin runs release.lua.
-func (n *node) begin(ctx context.Context, release *redisstore.Call, class link.Class, told func(store.Grant, error)) {
-	release.Begin(ctx, n.links, class, func(text string, err error) { told(takenOf(text, err)) })
+func (n *node) begin(ctx context.Context, release *redisstore.Call, class link.Class, answered func(store.Grant, error)) {
+	release.Begin(ctx, n.links, class, func(text string, err error) { answered(withdrawalAnswer(text, err)) })
 }
 
 // clean repeats a release at this node until the node confirms it.
@@ -220,13 +220,13 @@ func (n *node) clean(c store.Claim) {
 	if c.KeepFor > 0 {
 		ch.Keep = time.Now().Add(c.KeepFor)
 	}
-	n.links.Chore(c.Key, calls.Attempts(ch, func(c store.Claim, told func(store.Grant, error)) {
-		n.begin(context.Background(), n.taking(&c, taking{}), link.Undo, told)
+	n.links.Chore(c.Key, calls.Attempts(ch, func(c store.Claim, answered func(store.Grant, error)) {
+		n.begin(context.Background(), n.withdrawal(&c, withdrawal{}), link.Undo, answered)
 	}))
 }
 
-// taking is release.lua as the node receives it.
-func (n *node) taking(c *store.Claim, how taking) *redisstore.Call {
+// withdrawal is the call of release.lua.
+func (n *node) withdrawal(c *store.Claim, how withdrawal) *redisstore.Call {
 	done, text, hush := time.Duration(0), "-", "0"
 	if c.Complete {
 		done = c.Once
@@ -244,7 +244,7 @@ func (n *node) taking(c *store.Claim, how taking) *redisstore.Call {
 	if n.quorum.readers {
 		part = n.partOf(*c)
 	}
-	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || how != (taking{text: how.text}) {
+	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || how != (withdrawal{text: how.text}) {
 		more = fmt.Sprintf("%d %d %d %d %s %s %s", redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
 			how.vote, hush, text, cmp.Or(how.tombstone, "undone"))
 	}
@@ -254,7 +254,7 @@ func (n *node) taking(c *store.Claim, how taking) *redisstore.Call {
 		phase = redisstore.PhaseNoteKey(c.Key, c.Fence)
 	}
 	if c.Owner == redisstore.SharedToken {
-		note = phase // of all readers together
+		note = phase // the note is for all readers of the phase
 	}
 	return releaseScript.Call(
 		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), note, redisstore.DoneKey(c.Key),
@@ -263,7 +263,7 @@ func (n *node) taking(c *store.Claim, how taking) *redisstore.Call {
 }
 
 // takenOf reads the answer to a release.
-func takenOf(text string, err error) (store.Grant, error) {
+func withdrawalAnswer(text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, err
 	}
@@ -283,17 +283,17 @@ func takenOf(text string, err error) (store.Grant, error) {
 	return store.Grant{}, redisstore.Unreadable("release")
 }
 
-// renew lengthens the votes of leases whose keys have one roster, if the node votes under the text.
-func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, told func([]store.Grant, error)) {
+// renew renews the votes of leases whose keys have one roster, if the node votes under the text.
+func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, answered func([]store.Grant, error)) {
 	if text == "" {
-		told(nil, r.why(n.index))
+		answered(nil, r.why(n.index))
 		return
 	}
 	keys := make([]string, 0, 3*len(cs)+1)
 	args := make([]any, 0, 4*len(cs)+1)
 	for _, c := range cs {
-		if c.Mode == store.Shared && c.Inbox != "" && n.ear != nil {
-			n.ear.Inbox(c.Key) // marks it as in use: readers are notified of writers
+		if c.Mode == store.Shared && c.Inbox != "" && n.subscription != nil {
+			n.subscription.Inbox(c.Key) // marks it as in use: readers are notified of writers
 		}
 		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
 		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))
@@ -304,16 +304,16 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 		reply := redisstore.Reply{Rest: v}
 		switch {
 		case err != nil:
-			told(nil, err)
+			answered(nil, err)
 			return
 		case strings.HasPrefix(v, "changed "):
 			r.outdated(n, text)
-			told(nil, errChanged)
+			answered(nil, errChanged)
 			return
 		}
 		at := reply.Time()
 		if len(reply.Rest) != len(cs) {
-			told(nil, redisstore.Unreadable("renew"))
+			answered(nil, redisstore.Unreadable("renew"))
 			return
 		}
 		r.clockSeen(n, at, sent)
@@ -323,17 +323,17 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 			switch mark := reply.Rest[i]; {
 			case mark == '0':
 				grants[i] = store.Grant{State: store.NotOurs, At: at}
-			case off > n.quorum.skew: // a clock that is behind would end the lease sooner
+			case off > n.quorum.skew: // the node may end the lease too early
 				grants[i] = store.Grant{Err: errOff(off)}
 			default:
 				grants[i] = store.Grant{State: store.Released, At: at, Writer: mark == '2'}
 			}
 		}
-		told(grants, nil)
+		answered(grants, nil)
 	})
 }
 
-// examine finds out what is unsafe about the node.
+// examine returns warnings about unsafe settings of the node.
 func (n *node) examine(ctx context.Context) []store.Warning {
 	if c, ok := n.client.(redisstore.ClusterClient); ok {
 		return redisstore.NewCluster(n.Single, c).CheckServer(ctx)

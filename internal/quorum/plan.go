@@ -11,59 +11,59 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// view is what one look at a node has shown.
+// view is the result of one look at a node.
 type view struct {
-	err    error // the node did not answer; then the rest says nothing
+	err    error // the node did not answer; then the other fields are empty
 	at     time.Time
 	id     string // identity of the server's data
-	evicts bool   // it may drop keys when its memory is full
-	text   string // N, "" when it is not there
+	evicts bool   // the server may evict keys when its memory is full
+	text   string // value of N, "" when N does not exist
 	marker marker
-	marked bool // N can be read
+	marked bool // N has a valid marker
 	begun  map[string]time.Time
-	off    time.Duration // how far its clock is from the others', 0 while that is allowed
+	off    time.Duration // distance of its clock from the other clocks, 0 within the allowed skew
 }
 
-// intact says whether the server still has the data that N was written for.
+// intact reports whether the server still has the data for which N was written.
 func (v *view) intact() bool { return v.err == nil && v.marked && v.marker.id == v.id }
 
-// wish is what a client wants of the nodes that it looks at.
+// wish has the requirements of the client that looks at the nodes.
 type wish struct {
-	labels  []string      // by which it calls them
-	longest time.Duration // TTL that it may ask for
+	labels  []string      // names of the nodes in this client's list
+	longest time.Duration // longest TTL that the client may ask for
 	gate    func(longest time.Duration) time.Duration
 	fresh   func(after string) string // makes a generation, larger than after
-	enroll  bool                      // the operator says that new servers hold no leases
-	replace bool                      // the operator says that a server without a seat takes the one that nobody has
-	expel   nodes                     // their clocks were seen to have stepped, so they may have dropped leases
+	enroll  bool                      // the operator declares that new servers hold no leases
+	replace bool                      // the operator wants a server without a seat to take the free seat
+	expel   nodes                     // nodes whose clocks have stepped, so they may have dropped leases
 }
 
-// step is one change of a node's marker, a compare-and-set. Any client may make it, at any time,
-// and again.
+// step is one change of a node's marker, as a compare-and-set. Any client may make it at any time,
+// also more than once.
 type step struct {
 	node  int
-	id    string // of the server as it was seen
-	old   string
-	text  string // that N gets, "" to leave it
-	begin string // the wait that has begun, "" for none
+	id    string // identity of the server at the look
+	old   string // value of N at the look
+	text  string // new value of N, "" for no change
+	begin string // name of a wait that begins now, "" for none
 }
 
-// plan is what follows from one look at all nodes.
+// plan is the result of one look at all nodes.
 type plan struct {
 	steps []step
 	nodes []standing
-	tick  time.Duration // when something is due although nobody asks; 0: nothing is
+	tick  time.Duration // time until the next look is due; 0: none is due
 }
 
-// standing is how a node stands to the set.
+// standing is the state of a node in its set.
 type standing struct {
-	text  string // under which it may be asked; "" when it does not vote
+	text  string // marker under which the node may be asked; "" when it does not vote
 	state store.NodeState
 	why   error
-	left  time.Duration // until it votes, if nothing else happens
+	left  time.Duration // time until it votes, if nothing else happens
 }
 
-// council decides: it is the work of plan on one look.
+// council has the working state of decide.
 type council struct {
 	wish
 	views []view
@@ -77,26 +77,26 @@ type council struct {
 	current nodes
 }
 
-// decide says what one look at all nodes calls for. It is a function of what was seen, and every
-// client comes to the same.
+// decide returns the changes that follow from one look at all nodes. It is a pure function of the
+// views, so every client with the same views makes the same plan.
 //
-// A server that may have forgotten what it granted (its N is not there, or was written for other
-// data) takes its seat anew:
+// A server may have forgotten its leases when its N is missing or was written for other data. Such
+// a server takes its seat anew:
 //
 //	joins     N gets a new generation for the seat. A node votes only with the newest
 //	          generation of its seat.
 //	raise     the other nodes get that generation. When need of them have it, the server
 //	          that had the seat is in no quorum.
-//	begin     from then on, all write down their own time.
-//	votes     when need of the nodes say that the longest lease that they know of is over
-//	          since then.
+//	begin     then each of them records its own time.
+//	votes     when by the clocks of need nodes the longest known lease is over since
+//	          that time.
 //
-// need others must vote all the time. When fewer do, the nodes form a set anew, for which all of
-// them must answer:
+// need other nodes must vote all the time. When fewer nodes vote, the nodes form a set anew, and
+// all of them must answer:
 //
-//	forms     N names the new set, which all of the servers must be seen in at once.
-//	begin     from then on, all write down their own time.
-//	votes     when the longest lease is over; at once if the operator says that there is none.
+//	forms     N names the new set. One look must show all servers in that set.
+//	begin     then each of them records its own time.
+//	votes     when the longest lease is over; at once if the operator declares that there is none.
 func decide(views []view, w wish) plan {
 	c := council{wish: w, views: views, need: len(views)/2 + 1, at: make([]int, len(views))}
 	c.plan.nodes = make([]standing, len(views))
@@ -124,15 +124,15 @@ func decide(views []view, w wish) plan {
 	return c.plan
 }
 
-// out records that a node does not vote, and why. The first reason stays.
+// out records that a node does not vote, and the reason. The first reason stays.
 func (c *council) out(i int, state store.NodeState, left time.Duration, why error) {
 	if off := c.views[i].off; off > 0 && (state == store.NodeJoins || state == store.NodeForms) {
-		state, why = store.NodeClock, errOff(off) // that must be seen to first
+		state, why = store.NodeClock, errOff(off) // the clock must be set right first
 	}
 	if c.plan.nodes[i].state == store.NodeUnknown {
 		c.plan.nodes[i] = standing{state: state, left: left, why: &store.Refusal{Temporary: state != store.NodeTwice && state != store.NodeUnsupported, Err: why}}
 	}
-	if state == store.NodeUnreachable { // that it did not answer proves nothing
+	if state == store.NodeUnreachable { // a missing answer proves nothing, so it is no Refusal
 		c.plan.nodes[i].why = why
 	}
 	if left > 0 && (c.plan.tick == 0 || left < c.plan.tick) {
@@ -140,27 +140,26 @@ func (c *council) out(i int, state store.NodeState, left time.Duration, why erro
 	}
 }
 
-// silent says whether nothing more is to be decided about a node.
+// silent reports whether the state of a node is decided already.
 func (c *council) silent(i int) bool { return c.plan.nodes[i].state != store.NodeUnknown }
 
-// twice leaves out a server that is called by two addresses, and one that cannot be told from
-// another.
+// twice refuses a server that the list names by two addresses, and a server without an identity.
 func (c *council) twice() {
 	for i := range c.views {
 		v := &c.views[i]
 		switch first := slices.IndexFunc(c.views, func(o view) bool { return o.err == nil && o.id == v.id }); {
 		case v.err != nil:
 		case v.id == "-":
-			c.out(i, store.NodeUnsupported, 0, fmt.Errorf("%w: the server does not give its replication ID (INFO replication), without which nobody could notice that it has forgotten leases", store.ErrUnsupported))
+			c.out(i, store.NodeUnsupported, 0, fmt.Errorf("%w: the server does not show its replication ID (INFO replication), which is needed to notice that a server has forgotten its leases", store.ErrUnsupported))
 		case first < i:
-			c.out(i, store.NodeTwice, 0, fmt.Errorf("%w: it is the same server as node %d, or of the same replica set, and does not vote twice; give clients of independent servers", store.ErrUnsupported, first))
+			c.out(i, store.NodeTwice, 0, fmt.Errorf("%w: it is the same server as node %d, or a server of the same replica set, and cannot vote twice; give clients of independent servers", store.ErrUnsupported, first))
 		case v.evicts:
 			c.out(i, store.NodeEvicts, 0, errEvicts)
 		}
 	}
 }
 
-// meet finds the set that most of the servers are of, and joins what they know of it.
+// meet finds the set to which most of the servers belong, and merges their knowledge of it.
 func (c *council) meet() {
 	type support struct{ votes, all int }
 	sets := make(map[string]support)
@@ -196,13 +195,13 @@ func (c *council) meet() {
 	}
 }
 
-// seated finds the seat of each node, and the nodes that are current: intact, of the set, and the
-// newest server of its seat.
+// seated finds the seat of each node. It also finds the current nodes: a current node is intact,
+// belongs to the set, and is the newest server of its seat.
 func (c *council) seated() {
 	if c.set == "" {
 		return
 	}
-	known := 0 // nodes of the set that this client calls by the set's own labels
+	known := 0 // number of nodes whose label in this client's list is the label in the set
 	for i := range c.views {
 		v := &c.views[i]
 		if v.err != nil || !v.marked || v.marker.set != c.set {
@@ -223,7 +222,7 @@ func (c *council) seated() {
 		}
 		for j := range c.each(c.current.without(i)) {
 			if c.at[i] == c.at[j] && !c.current.has(i) {
-				c.at[i] = -1 // another server has it
+				c.at[i] = -1 // another server has the seat
 			}
 		}
 	}
@@ -239,10 +238,10 @@ func (c *council) each(s nodes) func(yield func(int) bool) {
 	}
 }
 
-// seatFor is the seat of a server whose N does not say one: the seat that the set calls by this
-// server's address. A client that calls none of the nodes as the set does learns nothing from
-// addresses; then it is the only seat that no other node has. Whoever takes a seat, its former
-// server does not vote any more, so a wrong guess costs a node, and never a lock.
+// seatFor is the seat of a server whose N names none: the seat that has this server's address in
+// the set. When this client's addresses all differ from the set's, addresses do not help; then it
+// is the only free seat. The former server of a seat that is taken does not vote any more. So a
+// wrong guess costs the vote of one node, and never a lock.
 func (c *council) seatFor(i, known int) int {
 	free := -1
 	for s := range c.seats {
@@ -263,17 +262,17 @@ func (c *council) seatFor(i, known int) int {
 	return free
 }
 
-// differ is what two lists of nodes come to.
+// differ is the error for two lists of nodes.
 func (c *council) differ() error {
 	labels := make([]string, len(c.seats))
 	for i, s := range c.seats {
 		labels[i] = s.label
 	}
-	return fmt.Errorf("two lists of nodes are in use: this process has %s, and the nodes are a set of %s; give all processes the same list, or replace a node by ReplaceNode",
+	return fmt.Errorf("two lists of nodes are in use: this process uses %s, and the nodes form a set of %s; give all processes the same list, or replace a node with ReplaceNode",
 		strings.Join(c.labels, " "), strings.Join(labels, " "))
 }
 
-// text is a node's marker as it ought to be.
+// text is the marker that a node should have.
 func (c *council) text(i int, set, state string, at int, seats []seat) string {
 	return marker{c.views[i].id, set, state, at, c.longest, seats}.String()
 }
@@ -288,8 +287,8 @@ func (c *council) step(i int, text, begin string) {
 	}
 }
 
-// keep is for a set that has its quorum: its nodes learn of each other, and servers that are out
-// take their seats anew.
+// keep is for a set with a quorum of current nodes. The nodes get the newest generations, and
+// servers that do not vote take their seats anew.
 func (c *council) keep() {
 	for i := range c.views {
 		switch {
@@ -297,7 +296,7 @@ func (c *council) keep() {
 		case c.current.count() > c.need:
 			c.current = c.current.without(i)
 			c.joinAnew(i, store.NodeClock, errClockStepped)
-		default: // the others are too few to put it out for everybody
+		default: // the other nodes are too few to remove its vote for all clients
 			c.out(i, store.NodeClock, 0, errClockStepped)
 		}
 	}
@@ -321,8 +320,8 @@ func (c *council) keep() {
 	}
 }
 
-// raise makes the current nodes learn what the set knows. It never changes the generation of a
-// node's own seat: a server whose seat another one has taken stays out.
+// raise gives the current nodes the newest generations. It never changes the generation of a node's
+// own seat: a server whose seat another server has taken does not vote any more.
 func (c *council) raise() {
 	for i := range c.each(c.current) {
 		want := c.text(i, c.set, votes, c.at[i], c.seats)
@@ -348,10 +347,10 @@ func (c *council) joinAnew(i int, state store.NodeState, why error) {
 	c.out(i, state, left, why)
 }
 
-// joining goes on with a server that takes its seat.
+// joining makes the next step for a server that takes its seat.
 func (c *council) joining(i int) {
 	at, v := c.at[i], &c.views[i]
-	if v.marker.state == forms { // the client that formed the set has gone before it came to this server, which has never voted
+	if v.marker.state == forms { // the client that formed the set ended before it reached this server, which has never voted
 		c.step(i, c.text(i, c.set, votes, at, c.seats), "")
 		c.out(i, store.NodeBehind, 0, errBehindSet)
 		return
@@ -378,9 +377,9 @@ func (c *council) joining(i int) {
 	}
 }
 
-// waits is how long a wait still lasts: until need of the nodes say, each by its own clock, that
-// the longest lease is over since the wait has begun. One wrong clock ends nothing, and no process
-// has to have been there all the time.
+// waits is how long a wait still lasts. It is over when, by the clocks of need nodes, the longest
+// lease is over since the wait has begun. So one wrong clock cannot end a wait, and no process has
+// to run all the time.
 func (c *council) waits(name string, where nodes) time.Duration {
 	gate := c.gate(c.longest)
 	lefts := make([]time.Duration, len(c.views))
@@ -399,17 +398,17 @@ func (c *council) waits(name string, where nodes) time.Duration {
 	return max(lefts[c.need-1], 0)
 }
 
-// first begins the generations that a set was formed with.
+// first is the prefix of the generations with which a set was formed.
 const first = "0-"
 
-// form is for servers of which fewer than need are a set: all of them become one.
+// form is for servers of which fewer than need belong to a set. All of them form one.
 func (c *council) form() {
 	ids := make([]string, 0, len(c.views))
 	prefix, names := "", []string(nil)
-	stays := c.enroll // nothing was ever granted
+	stays := c.enroll // no lease was ever granted
 	for i := range c.views {
 		v := &c.views[i]
-		if c.silent(i) { // each of them must be there
+		if c.silent(i) { // all servers must answer
 			c.raise()
 			c.wait(0)
 			return
@@ -428,7 +427,7 @@ func (c *council) form() {
 	order := slices.Sorted(slices.Values(ids))
 	sum := sha256.Sum256([]byte(strings.Join(order, "")))
 	prefix = hex.EncodeToString(sum[:4])
-	half := false // another client has begun to write it
+	half := false // another client has begun the last step
 	var labels []seat
 	for i := range c.views {
 		if v := &c.views[i]; v.intact() && v.marker.state == forms && strings.HasPrefix(v.marker.set, prefix+"-") && len(v.marker.seats) == len(c.views) {
@@ -485,7 +484,7 @@ func (c *council) form() {
 	c.wait(0)
 }
 
-// wait is what all nodes say while they become a set.
+// wait records that all nodes are forming a set.
 func (c *council) wait(left time.Duration) {
 	for i := range c.views {
 		if left == 0 {

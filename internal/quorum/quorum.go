@@ -13,19 +13,20 @@ import (
 
 // quorum is a Store of several independent servers, of which more than half must agree.
 //
-// Each step goes to all nodes at once, and ends when enough nodes have answered alike. The rest is
-// finished in the background: votes that do not count are given back, and releases are repeated at
-// a node until it confirms them. The Engine repeats only what the quorum could not decide.
+// Each step goes to all nodes at once. It ends when enough nodes have given the same answer. The
+// background finishes the rest: it gives back votes that do not count, and repeats a release at a
+// node until the node confirms it. The Engine repeats only the steps that the quorum could not
+// decide.
 type quorum struct {
 	nodes    []*node
-	need     int // nodes that must agree
+	need     int // number of nodes that must agree
 	readers  bool
 	skew     time.Duration // between the nodes' clocks
-	patience time.Duration // with a node that does not answer
-	longest  time.Duration // TTL that this process may ask for
+	patience time.Duration // how long a step waits for a node's answer
+	longest  time.Duration // longest TTL that this process may ask for
 	slotted  bool          // one of the nodes is a Redis Cluster, so each slot has a roster of its own
-	whole    *roster       // if not
-	slots    sync.Map      // otherwise: *roster by slot
+	whole    *roster       // when slotted is false
+	slots    sync.Map      // when slotted is true: *roster by slot
 	report   func(store.Warning)
 
 	clocks  *clocks
@@ -57,7 +58,9 @@ type Settings struct {
 }
 
 // New is the Store of exclusive locks, and a Notifier too when all clients can subscribe.
-func New(cs []redisstore.Client, cfg Settings) store.Store { return newQuorum(cs, cfg).withEars(cs) }
+func New(cs []redisstore.Client, cfg Settings) store.Store {
+	return newQuorum(cs, cfg).withSubscriptions(cs)
+}
 
 // NewReadWrite is New, with readers.
 func NewReadWrite(cs []redisstore.Client, cfg Settings) store.Store {
@@ -78,12 +81,13 @@ func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	return q
 }
 
-// life is how long a node keeps a lease of a TTL. Between the vote and the request of the next
-// contender, the node's clock may wander unnoticed from one end of the allowed skew to the other.
+// life is how long a node keeps a lease that has the given TTL. Between the vote and the request of
+// the next contender, the node's clock may drift from one end of the allowed skew to the other
+// without notice.
 func (q *quorum) life(ttl time.Duration) int64 { return redisstore.Millis(ttl + 2*q.skew) }
 
-// left is how much of a lease its holder has left when the node keeps the lease for pttl. After the
-// holder's time it is how long the node still keeps the lease.
+// left is how long a lease still lasts for its holder when the node keeps it for pttl. When the
+// lease is over for the holder, left is how long the node still keeps it.
 func (q *quorum) left(pttl time.Duration) time.Duration {
 	if held := pttl - 2*q.skew; held > 0 {
 		return held
@@ -91,7 +95,7 @@ func (q *quorum) left(pttl time.Duration) time.Duration {
 	return pttl
 }
 
-// all is every node.
+// all is the set of all nodes.
 func (q *quorum) all() nodes { return 1<<len(q.nodes) - 1 }
 
 // each yields the nodes of a set.

@@ -10,18 +10,20 @@ import (
 )
 
 // A quorum with readers: each node lets a reader in, or gives a writer its vote, and never both at
-// once. A reader and a writer each need more than half of the nodes, so they have one in common,
-// and that one excludes them. A writer who waits leaves its intent on the nodes, which keeps new
-// readers out until it has asked for the last time and 3 s more; so it waits for the readers who
-// are in. After a writer the readers who wait may enter for 50 ms although another writer waits.
+// once. A reader and a writer each need more than half of the nodes. So they have one node in
+// common, which admits only one of them. A waiting writer leaves its intent on the nodes. The
+// intent keeps new readers out until 3 s after the writer's last request, so the writer waits only
+// for the readers that are in. After a writer, waiting readers may enter for 50 ms although another
+// writer waits.
 //
-// The fence of a reader is the largest of the nodes' phases, and no node counts whose counter is
-// below it: so whoever writes later has a larger one, and who wrote before a smaller.
+// The fence of a reader is the largest fence among the nodes' phases. A node counts only if its
+// counter is at least that fence. So a later writer has a larger fence, and an earlier writer has a
+// smaller one.
 
 // withReaders is the quorum as a Store with readers.
 func (q *quorum) withReaders(cs []redisstore.Client) store.Store {
 	q.readers = true
-	if s, ok := q.withEars(cs).(hinted); ok {
+	if s, ok := q.withSubscriptions(cs).(hinted); ok {
 		return hintedReaders{s}
 	}
 	return quorumReaders{q}
@@ -41,26 +43,26 @@ var (
 	} = hintedReaders{}
 )
 
-// Downgrade is the Store's step.
+// Downgrade makes the holder of a key its first reader.
 func (q quorumReaders) Downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return q.downgrade(ctx, c)
 }
 
-// Downgrade is the Store's step.
+// Downgrade makes the holder of a key its first reader.
 func (q hintedReaders) Downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return q.downgrade(ctx, c)
 }
 
-// downgrade is granted when a quorum has made the writer a reader. The Engine repeats it at the
-// other nodes, or they keep readers out until the release.
+// downgrade is granted when a quorum has made the writer a reader. A node that has not answered
+// keeps readers out until the Engine repeats the downgrade there, or until the release.
 func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed([]store.Claim{c})
 	r := q.roster(c.Key)
 	texts := r.known(ctx)
 	t := count{quorum: q}
-	g, err := t.collect(fanOut(q, q.all(), nil, func(n *node, told func(store.Grant, error)) {
-		n.downgrade(ctx, r, c, texts[n.index], told)
+	g, err := t.collect(fanOut(q, q.all(), nil, func(n *node, answered func(store.Grant, error)) {
+		n.downgrade(ctx, r, c, texts[n.index], answered)
 	}))
 	if g.State == store.Released {
 		g = store.Grant{State: store.Granted, Fence: c.Fence, FenceCount: 1, Writer: t.writer}
@@ -71,9 +73,9 @@ func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, err
 }
 
 // downgrade runs downgrade.lua.
-func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text string, told func(store.Grant, error)) {
+func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text string, answered func(store.Grant, error)) {
 	if text == "" {
-		told(store.Grant{}, r.why(n.index))
+		answered(store.Grant{}, r.why(n.index))
 		return
 	}
 	downgradeScript.Call(
@@ -84,24 +86,24 @@ func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text str
 		ours, at := reply.Word(), reply.Time()
 		switch {
 		case err != nil:
-			told(store.Grant{}, err)
+			answered(store.Grant{}, err)
 		case ours == "changed":
 			r.outdated(n, text)
-			told(store.Grant{}, errChanged)
+			answered(store.Grant{}, errChanged)
 		case ours == "1":
-			told(store.Grant{State: store.Released, At: at, Writer: reply.Rest == "1"}, nil)
+			answered(store.Grant{State: store.Released, At: at, Writer: reply.Rest == "1"}, nil)
 		case ours == "0":
-			told(store.Grant{State: store.NotOurs, At: at}, nil)
+			answered(store.Grant{State: store.NotOurs, At: at}, nil)
 		default:
-			told(store.Grant{}, redisstore.Unreadable("downgrade"))
+			answered(store.Grant{}, redisstore.Unreadable("downgrade"))
 		}
 	})
 }
 
 // partOf is a claim's entry in R at this node. It must not change while the token lives.
 func (n *node) partOf(c store.Claim) string {
-	if c.Inbox != "" && n.ear != nil {
-		c.Inbox = n.ear.Address(c.Key)
+	if c.Inbox != "" && n.subscription != nil {
+		c.Inbox = n.subscription.Address(c.Key)
 	}
 	return redisstore.ReaderEntry(c)
 }

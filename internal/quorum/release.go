@@ -10,11 +10,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Release takes the votes back. It is Released when a quorum had given them. A node that does not
-// answer gets the release again until it does, once the other nodes have decided; before that the
+// Release withdraws the votes. It is Released when a quorum of votes existed. After the other nodes
+// have decided the release, it is repeated at each node that has not answered. Before that, the
 // Engine repeats the whole release.
 //
-// Next asks for the key when it is free, which takes one round trip more.
+// With Next, the claim Next asks for the key after the release, which takes one more round trip.
 func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	g, err := q.release(ctx, c)
@@ -46,26 +46,26 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 		if q.behind(n) {
 			now = now.without(n.index)
 			open.add(n, claim(n), errBehind)
-			t.hear(n, store.Grant{}, errBehind)
+			t.record(n, store.Grant{}, errBehind)
 		}
 	}
 	first, texts := q.nodes[0], []string(nil)
 	if c.Complete {
 		texts = q.roster(c.Key).known(ctx)
 	}
-	channel, call := first.channelOf(&c), first.taking(&c, taking{}) // its words are made once: most nodes get the same
-	f := fanOut(q, now, isReleased, func(n *node, told func(store.Grant, error)) {
+	channel, call := first.channelOf(&c), first.withdrawal(&c, withdrawal{}) // the words are made once, because most nodes get the same call
+	f := fanOut(q, now, isReleased, func(n *node, answered func(store.Grant, error)) {
 		end := func(g store.Grant, err error) {
 			if err != nil {
 				open.add(n, claim(n), err)
 			}
-			told(g, err)
+			answered(g, err)
 		}
 		switch {
 		case c.Complete:
-			n.take(ctx, claim(n), taking{text: texts[n.index]}, end)
+			n.withdraw(ctx, claim(n), withdrawal{text: texts[n.index]}, end)
 		case tombstones.has(n.index) || n.channelOf(&c) != channel:
-			n.take(ctx, claim(n), taking{}, end)
+			n.withdraw(ctx, claim(n), withdrawal{}, end)
 		default:
 			call := call.Again()
 			n.begin(ctx, &call, link.Release, end)
@@ -74,7 +74,7 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 	g, err := t.collect(f)
 	if err == nil {
 		open.clean()
-		if c.TombstoneTTL == 0 { // otherwise a later acquire of the token must find that it is too late
+		if c.TombstoneTTL == 0 { // with a tombstone, a later acquire of the token must find the ballot and fail
 			q.ballots.drop(c.Owner)
 		}
 	}
@@ -83,20 +83,20 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
-// leftovers is what remains of a release: the nodes that have not confirmed it. They get it again
-// when it is decided. Before that the Engine repeats the whole release.
+// leftovers are the nodes that have not confirmed a release. They get the release again when it is
+// decided. Before that the Engine repeats the whole release.
 type leftovers struct {
 	mu      sync.Mutex
 	decided bool
 	cleans  []func()
 }
 
-// add records that a node has not confirmed.
+// add records that a node has not confirmed the release.
 func (l *leftovers) add(n *node, c store.Claim, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if no, ok := errtype.As[*store.Refusal](err); ok && !no.Temporary {
-		return // a node that refuses for good keeps the lease until its end
+		return // a node that refuses permanently keeps the lease until it expires
 	}
 	if l.cleans = append(l.cleans, func() { n.clean(c) }); l.decided {
 		n.clean(c)
@@ -112,20 +112,20 @@ func (l *leftovers) clean() {
 	}
 }
 
-// count counts the answers to a release; and those to a renewal or a downgrade, where Released
-// stands for a node that has done it.
+// count counts the answers to a release, a renewal or a downgrade. For the latter two, Released
+// means that the node has done the step.
 type count struct {
 	quorum   *quorum
 	released int
-	gone     int // nodes where the lease is not the owner's
-	done     int // of those: nodes that have the done mark
+	gone     int // nodes where the owner has no lease
+	done     int // nodes of gone that have the done mark
 	revoked  bool
 	reason   string
 	writer   bool // a writer waits
 	errs     []error
 }
 
-func (t *count) hear(n *node, g store.Grant, err error) {
+func (t *count) record(n *node, g store.Grant, err error) {
 	switch {
 	case err != nil:
 		t.errs = append(t.errs, n.error(err))
@@ -142,7 +142,7 @@ func (t *count) hear(n *node, g store.Grant, err error) {
 	t.gone++
 }
 
-// collect takes answers until they decide, and is what they come to.
+// collect takes answers until they decide the step, and returns the result.
 func (t *count) collect(f *fan[store.Grant]) (store.Grant, error) {
 	defer f.done()
 	for !t.decided() {
@@ -150,12 +150,12 @@ func (t *count) collect(f *fan[store.Grant]) (store.Grant, error) {
 		if !ok {
 			break
 		}
-		t.hear(t.quorum.nodes[a.node], a.value, a.err)
+		t.record(t.quorum.nodes[a.node], a.value, a.err)
 	}
 	return t.result(f.silent)
 }
 
-// decided says whether no further answer can change anything.
+// decided reports whether no further answer can change the result.
 func (t *count) decided() bool {
 	need, all := t.quorum.need, len(t.quorum.nodes)
 	if t.released >= need || t.gone <= all-need {
@@ -165,11 +165,11 @@ func (t *count) decided() bool {
 	return t.marked() >= need || t.marked()+open < need
 }
 
-// marked is how many nodes have the done mark, if the release sets one. Only a mark at a quorum of
-// nodes is found by every later acquire.
+// marked is the number of nodes that have the done mark, if the release sets one. Every later
+// acquire finds a mark only if a quorum of nodes has it.
 func (t *count) marked() int { return t.released + t.done }
 
-// result is what the answers come to. silent is an error for each node that has not answered.
+// result is the result of the answers. silent returns an error for each node that has not answered.
 func (t *count) result(silent func() []error) (store.Grant, error) {
 	switch {
 	case t.released >= t.quorum.need:
@@ -184,15 +184,15 @@ func (t *count) result(silent func() []error) (store.Grant, error) {
 	return store.Grant{State: store.NotOurs}, nil
 }
 
-// renewal is leases whose keys have one roster, and their renewal at the nodes.
+// renewal is the renewal of leases whose keys have one roster.
 type renewal struct {
-	places []int // of the leases among all
+	places []int // indices of the leases among all
 	claims []store.Claim
 	fan    *fan[[]store.Grant]
 }
 
-// Renew lengthens the votes. A lease is renewed when a quorum of its votes were, and lost when the
-// votes that may be left are no quorum. Otherwise there is no answer.
+// Renew renews the votes. A lease is renewed when a quorum of its votes are. A lease is lost when
+// the votes that may remain are no quorum. Otherwise the result is an error.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed(cs)
@@ -206,8 +206,8 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	}
 	for r, p := range parts {
 		texts := r.known(ctx)
-		p.fan = fanOut(q, q.all(), nil, func(n *node, told func([]store.Grant, error)) {
-			n.renew(ctx, r, p.claims, texts[n.index], told)
+		p.fan = fanOut(q, q.all(), nil, func(n *node, answered func([]store.Grant, error)) {
+			n.renew(ctx, r, p.claims, texts[n.index], answered)
 		})
 	}
 	grants := make([]store.Grant, len(cs))
@@ -226,7 +226,7 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	return grants, nil
 }
 
-// collect takes answers until they decide about each lease.
+// collect takes answers until they decide the renewal of each lease.
 func (p *renewal) collect(q *quorum, grants []store.Grant) {
 	defer p.fan.done()
 	counts := make([]count, len(p.claims))
@@ -244,7 +244,7 @@ func (p *renewal) collect(q *quorum, grants []store.Grant) {
 				g, err = a.value[i], a.value[i].Err
 			}
 			was := t.decided()
-			if t.hear(q.nodes[a.node], g, err); !was && t.decided() {
+			if t.record(q.nodes[a.node], g, err); !was && t.decided() {
 				open--
 			}
 		}
@@ -259,7 +259,7 @@ func (p *renewal) collect(q *quorum, grants []store.Grant) {
 	}
 }
 
-// lookUp finds out whether leases that are lost were revoked. All notes are read at once.
+// lookUp finds out which of the lost leases were revoked. It reads all notes at once.
 func (q *quorum) lookUp(ctx context.Context, cs []store.Claim, grants []store.Grant) {
 	notes := make(map[int]*fan[*string])
 	for i, g := range grants {
@@ -273,7 +273,7 @@ func (q *quorum) lookUp(ctx context.Context, cs []store.Claim, grants []store.Gr
 		}
 	}
 	for i, f := range notes {
-		for answers := 0; answers < q.need; answers++ { // a revocation leaves its note at a quorum
+		for answers := 0; answers < q.need; answers++ { // a revocation leaves its note at a quorum of nodes
 			a, ok := f.next()
 			if !ok {
 				break

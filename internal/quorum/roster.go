@@ -17,47 +17,48 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// roster is what this process knows of the nodes' membership. A quorum has one; with a Redis
-// Cluster in it one for each slot in use, because each slot is served by another server, and one
-// that has moved has come to a server that does not know what was granted in it.
+// roster is this process's knowledge of the nodes' membership. A quorum has one roster. A quorum
+// with a Redis Cluster among its nodes has one roster for each slot in use: slots are served by
+// different servers, and a slot that has moved is served by a server that may not know the slot's
+// leases.
 //
-// Whether a node may vote, the node itself says with every vote: it compares its marker with the
-// text that this process has read, and with its own identity, in the same step. So no connection
-// can lead unnoticed to a server that was restarted, emptied, promoted or replaced. What is done
-// about such a server, decide says; tend does it.
+// The node itself checks with every vote whether it may vote: in the same step it compares its
+// marker with the text that this process has read, and with its own identity. So a connection to a
+// server that was restarted, emptied, promoted or replaced is always noticed. decide plans the
+// changes for such a server, and tend makes them.
 type roster struct {
 	quorum        *quorum
 	marker, begun string // keys
 	members       []member
 
 	mu      sync.Mutex
-	stepped []time.Time   // when a node's clock was last seen to be wrong
-	tending chan struct{} // closed when the look that is under way has ended; nil: none is
-	timer   *time.Timer   // of the next look that nobody asks for
+	stepped []time.Time   // when a node's clock last was wrong
+	tending chan struct{} // closed when the look under way has ended; nil: none is under way
+	timer   *time.Timer   // of the next look without a caller
 	ended   bool
 }
 
-// member is one node's membership.
+// member is the membership of one node.
 type member struct {
-	text atomic.Pointer[string] // under which the node votes; nil: it does not
+	text atomic.Pointer[string] // marker under which the node votes; nil: it does not vote
 
-	asking sync.Mutex // held while this node alone is asked
+	asking sync.Mutex // held while only this node is asked
 	asked  time.Time
 
-	// guarded by the roster's mutex
+	// The roster's mutex guards these.
 	standing
-	since  time.Time // it has not voted; zero: it votes
-	warned bool      // of that
+	since  time.Time // since when it does not vote; zero: it votes
+	warned bool      // a warning was sent that it does not vote
 }
 
 const (
-	// askAgain is how often a node that does not vote is asked whether it may by now.
+	// askAgain is the time between two looks at a node that does not vote.
 	askAgain = 250 * time.Millisecond
-	// mostLooks bounds the looks of one tending: each of its steps needs one.
+	// mostLooks bounds the looks of one call of tend. Each step needs one look.
 	mostLooks = 8
 )
 
-// errChanged: the node's marker is not the text that this process has read.
+// errChanged: the node's marker differs from the text that this process has read.
 var errChanged = &store.Refusal{Temporary: true, Err: errMayForget}
 
 func newRoster(q *quorum, suffix string) *roster {
@@ -71,7 +72,7 @@ func newRoster(q *quorum, suffix string) *roster {
 	return r
 }
 
-// roster is the membership that counts for a key.
+// roster is the roster that counts for a key.
 func (q *quorum) roster(key string) *roster {
 	if !q.slotted {
 		return q.whole
@@ -87,14 +88,14 @@ func (q *quorum) rosterOf(slot uint16) *roster {
 	return r.(*roster)
 }
 
-// gate is how long a node that may have forgotten leases of that length does not vote: until they
-// are over on clocks of which each may run 1 % wrong.
+// gate is how long a node that may have forgotten leases of that TTL does not vote: until these
+// leases are over, by clocks whose rates may each be wrong by 1 %.
 func (q *quorum) gate(longest time.Duration) time.Duration {
 	return max(longest+longest/50+2*time.Millisecond, 4*q.skew) + 100*time.Millisecond
 }
 
-// texts is what all nodes are asked under in one step, "" for those that do not vote: of one set
-// and the same generations, and each server once.
+// texts are the markers under which one step asks the nodes, "" for a node that does not vote. All
+// texts have the same set and generations, and each server is there only once.
 func (r *roster) texts() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +110,7 @@ func (r *roster) texts() []string {
 	return texts
 }
 
-// known is texts, after a look at the nodes where too few vote.
+// known is texts, after a look at the nodes if fewer than a quorum vote.
 func (r *roster) known(ctx context.Context) []string {
 	if r.voting() < r.quorum.need {
 		r.tended(ctx)
@@ -117,7 +118,7 @@ func (r *roster) known(ctx context.Context) []string {
 	return r.texts()
 }
 
-// voting is how many nodes vote.
+// voting is the number of nodes that vote.
 func (r *roster) voting() (n int) {
 	for i := range r.members {
 		if r.members[i].text.Load() != nil {
@@ -127,8 +128,8 @@ func (r *roster) voting() (n int) {
 	return n
 }
 
-// admitted is the text under which a node is asked for its vote. A node that this process does not
-// know yet is asked by itself, so that a node that hangs holds up nobody.
+// admitted is the marker under which a node is asked for its vote. A node that this process does
+// not know yet gets a look of its own, so that a node that hangs does not delay the others.
 func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	m := &r.members[n.index]
 	if text := m.text.Load(); text != nil {
@@ -154,7 +155,7 @@ func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	return nil, r.why(n.index)
 }
 
-// why is the reason for which a node does not vote.
+// why is the reason why a node does not vote.
 func (r *roster) why(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,8 +165,8 @@ func (r *roster) why(i int) error {
 	return errChanged
 }
 
-// admit lets a node vote that is a member beyond doubt. What is doubtful takes a look at all of
-// them.
+// admit lets a node vote if its view alone proves that it is a member. Otherwise a look at all
+// nodes is needed.
 func (r *roster) admit(n *node, v view) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +186,7 @@ func (r *roster) admit(n *node, v view) bool {
 	return true
 }
 
-// stand records how a node stands. r.mu is held.
+// stand records the standing of a node. r.mu is held.
 func (r *roster) stand(i int, s standing) {
 	m := &r.members[i]
 	m.standing = s
@@ -197,13 +198,13 @@ func (r *roster) stand(i int, s standing) {
 		return
 	}
 	if m.warned {
-		r.quorum.warn("node-returned", i, "it votes again")
+		r.quorum.warn("node-returned", i, "the node votes again")
 	}
 	m.text.Store(&s.text)
 	m.since, m.warned = time.Time{}, false
 }
 
-// changed is called when a node's marker was not the text that it was asked under.
+// changed is called when a node's marker was not the text of the request.
 func (r *roster) changed(n *node, text string) {
 	m := &r.members[n.index]
 	r.mu.Lock()
@@ -216,8 +217,8 @@ func (r *roster) changed(n *node, text string) {
 	m.asking.Unlock()
 }
 
-// clockSeen notes a node's clock. A node whose clock was seen to have stepped may have dropped
-// leases too early, which its marker does not show.
+// clockSeen records a node's clock. A node whose clock has stepped may have dropped leases too
+// early. Its marker does not show that.
 func (r *roster) clockSeen(n *node, at, sent time.Time) {
 	q := r.quorum
 	q.clocks.note(n.index, at, sent)
@@ -236,7 +237,7 @@ func (r *roster) clockSeen(n *node, at, sent time.Time) {
 	}
 }
 
-// outdated is changed, and looks at all nodes, in the background.
+// outdated calls changed and looks at all nodes, in the background.
 func (r *roster) outdated(n *node, text string) {
 	n.links.Go(func() {
 		r.changed(n, text)
@@ -292,7 +293,7 @@ func (r *roster) lookAll(ctx context.Context) []view {
 	return views
 }
 
-// tendSoon looks at all nodes, and does what is due, in the background.
+// tendSoon looks at all nodes and makes the changes that are due, in the background.
 func (r *roster) tendSoon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -314,7 +315,7 @@ func (r *roster) tendLocked() {
 	})
 }
 
-// tended waits, for a while, until a look at all nodes that begins now has ended.
+// tended starts a look at all nodes and waits for its end, at most for the quorum's patience.
 func (r *roster) tended(ctx context.Context) {
 	r.mu.Lock()
 	r.tendLocked()
@@ -332,9 +333,9 @@ func (r *roster) tended(ctx context.Context) {
 	}
 }
 
-// tend looks at all nodes, and changes their markers until nothing is due. Every change is a
-// compare-and-set that any process may make, and that changes nothing when it is made again: so a
-// process may end at any point of it, and others go on.
+// tend looks at all nodes and changes their markers until no change is due. Every change is an
+// idempotent compare-and-set that any process may make. So a process may end at any point, and
+// other processes continue.
 func (r *roster) tend(ctx context.Context, w wish) {
 	q := r.quorum
 	w.longest, w.gate, w.fresh = q.longest, q.gate, q.fresh
@@ -355,8 +356,7 @@ func (r *roster) tend(ctx context.Context, w wish) {
 	r.again(tick)
 }
 
-// expelled is the nodes whose clocks were seen to be wrong, and which no other process has put out
-// yet.
+// expelled is the set of nodes whose clocks were wrong and that still vote for other processes.
 func (r *roster) expelled(views []view) (s nodes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -372,7 +372,7 @@ func (r *roster) expelled(views []view) (s nodes) {
 	return s
 }
 
-// apply records what a look has come to.
+// apply records the result of a look.
 func (r *roster) apply(views []view, p plan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -385,14 +385,14 @@ func (r *roster) apply(views []view, p plan) {
 			if m.since.IsZero() {
 				m.since = time.Now()
 			}
-			m.state, m.why = s.state, s.why // whether it still votes it says with its next vote
+			m.state, m.why = s.state, s.why // its next vote shows whether it still votes
 		} else {
 			r.stand(i, s)
 		}
 		if m.since.IsZero() || m.warned {
 			continue
 		}
-		switch s.state { // what does not end by itself, at once; the rest when it should have
+		switch s.state { // warn at once of a state that does not end by itself, of any other when it should have ended
 		case store.NodeReplaced, store.NodeStranger, store.NodeTwice, store.NodeEvicts, store.NodeUnsupported, store.NodeClock:
 		default:
 			if time.Since(m.since) < r.quorum.gate(r.quorum.longest) {
@@ -400,11 +400,11 @@ func (r *roster) apply(views []view, p plan) {
 			}
 		}
 		m.warned = true
-		r.quorum.warn("node-out", i, fmt.Sprintf("it does not vote (%s), so fewer nodes may fail: %v", s.state, s.why))
+		r.quorum.warn("node-out", i, fmt.Sprintf("the node does not vote (%s), so fewer other nodes may fail: %v", s.state, s.why))
 	}
 }
 
-// take makes some changes, all at once.
+// take makes changes at several nodes at once.
 func (r *roster) take(ctx context.Context, steps []step) {
 	var to nodes
 	for _, s := range steps {
@@ -422,13 +422,13 @@ func (r *roster) take(ctx context.Context, steps []step) {
 		return struct{}{}, nil
 	}))
 	defer f.done()
-	for range f.rest { // the next look shows what has come of it
+	for range f.rest { // the next look shows the result
 	}
 }
 
-// again sets the time of the next look: when a wait is over, and otherwise from time to time, so
-// that a process that locks nothing for hours finds out, too, that a node has come back or was
-// lost. A Redis Cluster has too many slots for that.
+// again sets the time of the next look: when a wait is over, and otherwise at intervals. So a
+// process that takes no lock for hours also notices that a node has returned or was lost. A Redis
+// Cluster has too many slots for looks at intervals.
 func (r *roster) again(tick time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -451,7 +451,7 @@ func (r *roster) againLocked(tick time.Duration) {
 	r.timer = time.AfterFunc(tick, r.tendSoon)
 }
 
-// end lets nothing begin any more.
+// end prevents further looks.
 func (r *roster) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -461,7 +461,7 @@ func (r *roster) end() {
 	}
 }
 
-// left is how long it takes until enough nodes vote, 0 when that is not known.
+// left is the time until enough nodes vote, 0 when it is unknown.
 func (r *roster) left() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -478,7 +478,7 @@ func (r *roster) left() time.Duration {
 	return lefts[r.quorum.need-1]
 }
 
-// fresh makes a generation.
+// fresh makes a new generation, larger than after.
 func (q *quorum) fresh(after string) string {
 	var tail [3]byte
 	_, _ = rand.Read(tail[:])
@@ -498,7 +498,7 @@ func (q *quorum) warn(code string, i int, text string) {
 // Watch makes the quorum report changes of its nodes' standing.
 func (q *quorum) Watch(report func(store.Warning)) { q.report = report }
 
-// Nodes looks at all nodes, does what is due, and says how they stand.
+// Nodes looks at all nodes, makes the changes that are due, and returns the state of each node.
 func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 	r := q.whole
 	if q.slotted {

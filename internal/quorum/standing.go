@@ -8,16 +8,16 @@ import (
 
 // Why a node does not vote.
 var (
-	errUnknown      = errors.New("it was not asked yet whether it may vote")
-	errMayForget    = errors.New("it may have forgotten leases")
-	errBehindSet    = errors.New("it has to learn of a change of its set first")
-	errReplaced     = errors.New("another server has taken its seat in the set; call ReplaceNode to bring it back")
-	errClockStepped = errors.New("its clock was seen to step, so it may have dropped leases too early, and does not vote until all of them are over; slew clocks, do not step them")
-	errForms        = errors.New("fewer than half of the nodes are known to remember their leases, so all of them must answer and become a set anew; start the nodes that do not answer")
-	errOtherVotes   = errors.New("the nodes have just changed, and it has voted under another list of servers than the others")
-	errEvicts       = errors.New("it may evict keys, and with them leases, so it does not vote; set its maxmemory-policy to noeviction")
+	errUnknown      = errors.New("it is not known yet whether the node may vote")
+	errMayForget    = errors.New("the node may have forgotten leases")
+	errBehindSet    = errors.New("the node does not know the latest change of its set yet")
+	errReplaced     = errors.New("another server has taken the node's seat in the set; call ReplaceNode to bring the node back")
+	errClockStepped = errors.New("the node's clock has stepped, so the node may have dropped leases too early; it does not vote until all leases are over; slew clocks, do not step them")
+	errForms        = errors.New("fewer than half of the nodes are known to remember their leases, so all nodes must answer and form a set anew; start the nodes that do not answer")
+	errOtherVotes   = errors.New("the set of nodes has just changed, and the node has voted under another list of servers than the other nodes")
+	errEvicts       = errors.New("the node may evict keys, and with them leases, so it does not vote; set its maxmemory-policy to noeviction")
 )
 
 func errJoins(left time.Duration) error {
-	return fmt.Errorf("it may have forgotten leases, because it is new, was restarted, emptied or replaced; it does not vote for another %v (when none of the nodes was ever used, declare that with EnrollRedlock)", max(left, 0).Round(time.Second/10))
+	return fmt.Errorf("the node may have forgotten leases, because it is new or was restarted, emptied or replaced; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", max(left, 0).Round(time.Second/10))
 }

@@ -15,9 +15,9 @@ import (
 
 // standsStill is a process that waits for the key at all nodes, in front of everybody else, and
 // does nothing when it is told.
-func standsStill(t *testing.T, servers []*redistest.Server, entry string) (told *atomic.Int32) {
+func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notified *atomic.Int32) {
 	t.Helper()
-	told = new(atomic.Int32)
+	notified = new(atomic.Int32)
 	for _, s := range servers {
 		c := s.Client(t)
 		p := c.Subscribe(t.Context(), "still")
@@ -28,7 +28,7 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (told 
 		go func() {
 			for m := range p.Channel() {
 				if strings.HasPrefix(m.Payload, "free ") {
-					told.Add(1)
+					notified.Add(1)
 				}
 			}
 		}()
@@ -36,7 +36,7 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (told 
 			t.Fatal(err)
 		}
 	}
-	return told
+	return notified
 }
 
 // A process that stands still is told of its turn, and does not come. It must not be told first
@@ -53,7 +53,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			servers := enrolled(t, 3)
-			told := standsStill(t, servers, kind.entry)
+			notified := standsStill(t, servers, kind.entry)
 			var working sync.WaitGroup
 			const each = 60
 			began := time.Now()
@@ -78,7 +78,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 			}
 			working.Wait()
 			took := time.Since(began)
-			if told.Load() == 0 {
+			if notified.Load() == 0 {
 				t.Error("positive control: it was never told")
 			}
 			if took > 400*time.Millisecond*each { // each of them would wait for a second
@@ -93,7 +93,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)
-	told := standsStill(t, servers, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|1")
+	notified := standsStill(t, servers, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|1")
 	const turns = 12
 	took, cs := time.Duration(0), clientsOf(t, servers)
 	for range turns {
@@ -111,7 +111,7 @@ func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 		release(t, w.Granted(5*time.Second))
 		took += w.At.Sub(began)
 	}
-	if told.Load() == 0 {
+	if notified.Load() == 0 {
 		t.Error("positive control: it was nobody's turn")
 	}
 	if took > turns*time.Second*9/10 {

@@ -14,27 +14,27 @@ import (
 
 // tally counts the answers to one round of an acquire.
 type tally struct {
-	quorum *quorum
-	polls  []poll
-	errs   []error
-	heard  nodes  // which have answered, one way or the other
-	off    nodes  // whose clocks cannot be trusted, as it was known when the last of them answered
-	under  string // the servers and generations under which most votes were given; only those votes count
-	took   time.Duration
-	rounds int
-	after  time.Duration // until enough nodes are expected to vote
+	quorum  *quorum
+	polls   []poll
+	errs    []error
+	replied nodes  // nodes that have answered, also with an error
+	off     nodes  // nodes whose clocks were wrong when the last answer came
+	under   string // the set and generations under which most votes were given; only those votes count
+	took    time.Duration
+	rounds  int
+	after   time.Duration // time until enough nodes are expected to vote
 }
 
 func newTally(q *quorum) *tally {
 	return &tally{quorum: q, polls: make([]poll, len(q.nodes)), errs: make([]error, len(q.nodes))}
 }
 
-func (t *tally) hear(i int, p poll, err error) {
-	t.heard = t.heard.with(i)
+func (t *tally) record(i int, p poll, err error) {
+	t.replied = t.replied.with(i)
 	t.polls[i], t.errs[i] = p, err
 	t.off = 0
 	for i := range t.polls {
-		if t.heard.has(i) && t.quorum.clocks.off(i) > t.quorum.skew {
+		if t.replied.has(i) && t.quorum.clocks.off(i) > t.quorum.skew {
 			t.off = t.off.with(i)
 		}
 	}
@@ -49,18 +49,17 @@ func (t *tally) hear(i int, p poll, err error) {
 	}
 }
 
-// granted says whether node i has voted, whether or not its vote counts.
+// granted reports whether node i has voted, whether or not its vote counts.
 func (t *tally) granted(i int) bool { return t.answered(i) && t.polls[i].State == store.Granted }
 
-// answered says whether node i has answered, and its clock can be trusted. What is known of the
-// clocks changes all the time, with the answers to other steps too; all counts of a round must come
-// to the same, so they ask t.off.
+// answered reports whether node i has answered and its clock is right. The answers to other steps
+// also change the known offsets of the clocks. All counts of a round must agree, so they use t.off.
 func (t *tally) answered(i int) bool {
-	return t.heard.has(i) && t.errs[i] == nil && !t.off.has(i)
+	return t.replied.has(i) && t.errs[i] == nil && !t.off.has(i)
 }
 
-// votes says whether node i's vote counts: it was given under the same generations as the others,
-// by a server that no other node has led to.
+// votes reports whether node i's vote counts: it was given under the same generations as the other
+// votes, by a server that is not counted already.
 func (t *tally) votes(i int) bool {
 	if !t.granted(i) || under(t.polls[i].text) != t.under {
 		return false
@@ -82,16 +81,16 @@ func (t *tally) count(counts func(i int) bool) (n int) {
 	return n
 }
 
-// enough says whether enough nodes have voted, whatever the fence.
+// enough reports whether enough nodes have voted, whatever the fence.
 func (t *tally) enough() bool { return t.count(t.votes) >= t.quorum.need }
 
-// won says whether enough nodes have voted for the same fence.
+// won reports whether enough nodes have voted for the same fence.
 func (t *tally) won() bool {
 	_, n := t.favourite()
 	return n >= t.quorum.need
 }
 
-// favourite is the fence that most votes agree on.
+// favourite is the fence that most votes have.
 func (t *tally) favourite() (fence uint64, n int) {
 	for i := range t.polls {
 		if !t.votes(i) {
@@ -105,7 +104,7 @@ func (t *tally) favourite() (fence uint64, n int) {
 	return fence, n
 }
 
-// proposal is the fence that all votes can be raised to, and the block that each of them has
+// proposal is the fence to which all votes can be raised, and the block that each vote has
 // reserved.
 func (t *tally) proposal() (fence uint64, block int) {
 	for i := range t.polls {
@@ -124,7 +123,7 @@ func (t *tally) shorter(block, i int) int {
 	return block
 }
 
-// rival is the holder that most nodes name.
+// rival is the other holder that most nodes name.
 func (t *tally) rival() (holder string, n int) {
 	for i := range t.polls {
 		if !t.answered(i) || t.polls[i].State != store.Busy {
@@ -138,8 +137,8 @@ func (t *tally) rival() (holder string, n int) {
 	return holder, n
 }
 
-// final is what a node says when the owner is to get nothing any more. That the work is done, need
-// nodes must say: the mark of a Complete that was refused may lie on fewer.
+// final is an answer after which the owner gets no grant: revoked, undone or done. Done needs a
+// quorum of nodes, because the mark of a refused Complete may be at fewer nodes.
 func (t *tally) final() (g store.Grant, ok bool) {
 	for _, s := range []store.State{store.Revoked, store.Undone} {
 		for i := range t.polls {
@@ -151,30 +150,30 @@ func (t *tally) final() (g store.Grant, ok bool) {
 	return store.Grant{State: store.Done}, t.count(t.done) >= t.quorum.need
 }
 
-// done says whether node i has the done mark.
+// done reports whether node i has the done mark.
 func (t *tally) done(i int) bool { return t.answered(i) && t.polls[i].State == store.Done }
 
-// undecided says whether the work may be done, or not, as far as the nodes that have answered know.
+// undecided reports whether the answers leave open whether the work is done.
 func (t *tally) undecided() bool {
 	return t.count(t.done) > 0 && t.count(func(i int) bool { return t.done(i) || !t.answered(i) }) >= t.quorum.need
 }
 
-// decided says whether no further answer can change anything.
+// decided reports whether no further answer can change the result.
 func (t *tally) decided() bool {
 	if t.enough() {
 		return true
 	}
-	if _, n := t.rival(); n >= t.quorum.need && (t.alike() || t.heard.count() == len(t.polls)) {
+	if _, n := t.rival(); n >= t.quorum.need && (t.alike() || t.replied.count() == len(t.polls)) {
 		return true
 	}
-	open := t.count(func(i int) bool { return !t.heard.has(i) })
+	open := t.count(func(i int) bool { return !t.replied.has(i) })
 	_, final := t.final()
 	return final && t.count(t.votes)+open < t.quorum.need
 }
 
-// alike says whether the holder's lease ends at about the same time at all nodes that have
-// answered. Otherwise a renewal or a release is on its way, and the other nodes' answers say when
-// the key is free.
+// alike reports whether the holder's lease ends at about the same time at all nodes that have
+// answered. Otherwise a renewal or a release is under way, and the answers of the other nodes show
+// when the key is free.
 func (t *tally) alike() bool {
 	least, most := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
 	for i := range t.polls {
@@ -186,21 +185,22 @@ func (t *tally) alike() bool {
 	return most-least < 100*time.Millisecond
 }
 
-// split says whether the votes went to contenders none of whom can have won.
+// split reports whether the votes are split among contenders so that none of them can have a
+// quorum.
 func (t *tally) split() bool {
 	_, n := t.rival()
 	return !t.won() && n+t.count(func(i int) bool { return !t.answered(i) }) < t.quorum.need
 }
 
-// tied says whether they may be split: a node has voted for us, and what another contender has is
-// no quorum, unless a node that does not answer has voted for it. Who took it for a holder would
-// wait for a lease that is given back at once.
+// tied reports whether the votes may be split: this token has a vote, and the known votes of the
+// rival are no quorum. A caller that believed the rival to be the holder would wait for a lease
+// that is given back at once.
 func (t *tally) tied() bool {
 	_, n := t.rival()
 	return !t.won() && n < t.quorum.need && t.count(t.votes) > 0
 }
 
-// uncertain says whether the votes that are there, with those that may be, could be a grant.
+// uncertain reports whether the known votes together with the unclear ones could be a quorum.
 func (t *tally) uncertain() bool {
 	if _, err := t.result(); err == nil {
 		return false
@@ -208,12 +208,12 @@ func (t *tally) uncertain() bool {
 	return t.count(func(i int) bool { return t.votes(i) || t.unclear(i) }) >= t.quorum.need
 }
 
-// unclear says whether node i may have voted without our knowing.
+// unclear reports whether node i may have voted although no answer shows it.
 func (t *tally) unclear(i int) bool {
-	return !t.heard.has(i) || t.errs[i] != nil && !isRefusal(t.errs[i])
+	return !t.replied.has(i) || t.errs[i] != nil && !isRefusal(t.errs[i])
 }
 
-// result is what the answers come to.
+// result is the result of the round.
 func (t *tally) result() (store.Grant, error) {
 	need := t.quorum.need
 	if fence, n := t.favourite(); n >= need {
@@ -235,27 +235,28 @@ func (t *tally) result() (store.Grant, error) {
 	return t.busy(), nil
 }
 
-// busyAt says whether node i has another holder.
+// busyAt reports whether node i has voted for another token.
 func (t *tally) busyAt(i int) bool { return t.answered(i) && t.polls[i].State == store.Busy }
 
-// busy says who holds the key, until when, and how far back we wait.
+// busy is the answer for a key that another token holds: the holder, the time that is left, and the
+// place in the queue.
 func (t *tally) busy() store.Grant {
 	g := store.Grant{State: store.Busy}
 	if t.split() {
-		g.Holder.Left = 2*time.Millisecond + rand.N(18*time.Millisecond) // so that it is not split again
+		g.Holder.Left = 2*time.Millisecond + rand.N(18*time.Millisecond) // a random time, so that the votes are not split again
 		return g
 	}
 	holder, _ := t.rival()
 	var lefts []time.Duration
-	heard := 0
+	replied := 0
 	for i, p := range t.polls {
 		if !t.answered(i) || p.State != store.Busy {
 			continue
 		}
 		if p.NotListening {
-			heard--
+			replied--
 		} else {
-			heard++
+			replied++
 		}
 		lefts = append(lefts, p.Holder.Left)
 		if p.Place > 0 && (g.Place == 0 || p.Place < g.Place) {
@@ -265,35 +266,35 @@ func (t *tally) busy() store.Grant {
 			g.Holder = p.Holder
 		}
 	}
-	g.NotListening = heard < 0
-	// The key is free when so many of these leases have run out that the rest is no quorum.
+	g.NotListening = replied < 0
+	// The key is free when so many of these leases have expired that the rest are no quorum.
 	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
 	if t.tied() {
-		g.Place = 0 // as who is in no queue asks again: who gives a vote back calls nobody
+		g.Place = 0 // the caller must ask again as if it were in no queue: a vote that is given back notifies no waiter
 	}
 	return g
 }
 
-// runsOut is when k of some leases have run out, at least one.
+// runsOut is the time after which k of the leases have expired, at least one.
 func runsOut(lefts []time.Duration, k int) time.Duration {
 	slices.SortFunc(lefts, func(a, b time.Duration) int {
 		if endless := cmp.Compare(min(b, 0), min(a, 0)); endless != 0 {
-			return endless // without end: the last
+			return endless // a lease without end sorts last
 		}
 		return cmp.Compare(a, b)
 	})
 	return lefts[min(max(k, 1), len(lefts))-1]
 }
 
-// failure is ErrQuorum with what the nodes said. It is a Refusal when it proves that no quorum can
-// have granted the key.
+// failure is ErrQuorum with the errors of the nodes. It is a Refusal when the answers prove that no
+// quorum can have granted the key.
 func (t *tally) failure() error {
 	var all []error
 	unclear, forGood := 0, 0
 	for i, n := range t.quorum.nodes {
 		err := t.errs[i]
 		switch {
-		case !t.heard.has(i):
+		case !t.replied.has(i):
 			err = errSilent
 		case err == nil && !t.answered(i):
 			err = errOff(t.quorum.clocks.off(i))

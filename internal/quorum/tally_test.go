@@ -21,19 +21,19 @@ func tallyOf(answers ...string) *tally {
 		switch {
 		case a == "":
 		case a[0] == 'g':
-			t.hear(i, poll{Grant: store.Grant{State: store.Granted, Fence: uint64(a[1] - '0'), FenceCount: 10 - i}}, nil)
+			t.record(i, poll{Grant: store.Grant{State: store.Granted, Fence: uint64(a[1] - '0'), FenceCount: 10 - i}}, nil)
 		case a == "x" || a == "y" || a == "x+":
 			left := time.Duration(i+1) * 10 * time.Millisecond
 			if a == "x+" {
 				left += time.Minute
 			}
-			t.hear(i, poll{Grant: store.Grant{State: store.Busy, Place: i + 1, Holder: store.Holder{Fence: 7, Left: left}}, holder: a[:1]}, nil)
+			t.record(i, poll{Grant: store.Grant{State: store.Busy, Place: i + 1, Holder: store.Holder{Fence: 7, Left: left}}, holder: a[:1]}, nil)
 		case a == "!":
-			t.hear(i, poll{}, errors.New("reset"))
+			t.record(i, poll{}, errors.New("reset"))
 		case a == "-" || a == "=":
-			t.hear(i, poll{}, &store.Refusal{Temporary: a == "-", Err: errors.New("refused")})
+			t.record(i, poll{}, &store.Refusal{Temporary: a == "-", Err: errors.New("refused")})
 		default:
-			t.hear(i, poll{Grant: store.Grant{State: map[string]store.State{"u": store.Undone, "r": store.Revoked, "d": store.Done}[a]}}, nil)
+			t.record(i, poll{Grant: store.Grant{State: map[string]store.State{"u": store.Undone, "r": store.Revoked, "d": store.Done}[a]}}, nil)
 		}
 	}
 	return t
@@ -153,7 +153,7 @@ func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 	if g, err := round.result(); !round.enough() || !round.won() || err != nil || g.State != store.Granted {
 		t.Errorf("votes that counted do not any more: enough %v, won %v, %v, %v", round.enough(), round.won(), g.State, err)
 	}
-	round.hear(2, poll{Grant: store.Grant{State: store.Busy}, holder: "x"}, nil)
+	round.record(2, poll{Grant: store.Grant{State: store.Busy}, holder: "x"}, nil)
 	if g, err := round.result(); round.won() || err == nil && g.State == store.Granted {
 		t.Errorf("the vote of a node counts whose clock is a minute off: won %v, %v, %v", round.won(), g.State, err)
 	}
@@ -192,9 +192,9 @@ func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 		for i, a := range c.answers {
 			switch a {
 			case '!':
-				n.hear(q.nodes[i], store.Grant{}, errors.New("reset"))
+				n.record(q.nodes[i], store.Grant{}, errors.New("reset"))
 			default:
-				n.hear(q.nodes[i], store.Grant{State: map[rune]store.State{'r': store.Released, 'n': store.NotOurs, 'v': store.Revoked, 'd': store.Done}[a]}, nil)
+				n.record(q.nodes[i], store.Grant{State: map[rune]store.State{'r': store.Released, 'n': store.NotOurs, 'v': store.Revoked, 'd': store.Done}[a]}, nil)
 			}
 		}
 		if got := n.decided(); got != c.decided {

@@ -24,7 +24,7 @@ type replicated struct {
 	pipe    *chaos.Pipe
 }
 
-// isLevel says whether the replica has acknowledged everything.
+// isLevel reports whether the replica has acknowledged everything.
 func (r *replicated) isLevel(t *testing.T) bool {
 	fields := make(map[string]string)
 	for line := range strings.Lines(r.master.Info(t.Context(), "replication").Val()) {

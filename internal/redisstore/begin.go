@@ -64,10 +64,10 @@ func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question 
 // Prompt reports whether the server of a key has lately answered soon.
 func (s Single) Prompt(key string) bool { return s.links.Prompt(key) }
 
-// ReleaseBeside is a release that nobody waits for.
-func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, told func(store.Grant, error)) (recall func() bool) {
+// ReleaseBeside is a release without a waiting caller.
+func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
-	q.Told = func(*link.Call) { told(q.Answer()) }
+	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
 	return s.beside(ctx, q, when)
 }
 
@@ -85,26 +85,26 @@ func (s Single) beside(ctx context.Context, q *question, when calls.When) (recal
 }
 
 // BeginRenew is Renew: each call is answered by itself.
-func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, anywhere)) {
-		s.beginRenewal(ctx, b, grants, told, func() { s.lookUp(ctx, b, grants) })
+		s.beginRenewal(ctx, b, grants, answered, func() { s.lookUp(ctx, b, grants) })
 	}
 }
 
 // Undo repeats a release until it is confirmed.
 func (s Single) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) { s.tell(s.release(c), told) })
+	s.undo(ch, func(c store.Claim, answered func(store.Grant, error)) { s.sendUndo(s.release(c), answered) })
 }
 
 func (s Single) undo(ch calls.Chore, release func(store.Claim, func(store.Grant, error))) {
 	s.links.Chore(ch.Claim.Key, calls.Attempts(ch, release))
 }
 
-// tell makes the call of an undo. told receives the answer.
-func (s Single) tell(q *question, told func(store.Grant, error)) {
+// sendUndo sends an undo. answered receives the answer.
+func (s Single) sendUndo(q *question, answered func(store.Grant, error)) {
 	q.Class = link.Undo
-	q.Told = func(*link.Call) { told(q.Answer()) }
+	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
 	s.links.Put(context.Background(), &q.Call)
 }
 
@@ -127,19 +127,19 @@ func inParts(all []*Batch) []*Batch {
 
 // beginRenewal sends one batch. If an answer shows that leases are not ours, or are not where they
 // were, further calls complete it on a goroutine of their own. All other answers count at once.
-func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, told func([]int, []store.Grant), complete func()) {
+func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, answered func([]int, []store.Grant), complete func()) {
 	call := b.call().link()
 	call.Acked = s.acks.asked()
-	call.Told = func(call *link.Call) {
+	call.OnAnswer = func(call *link.Call) {
 		text, err := call.Answer()
 		b.answered(call, text, err, s.acks, grants)
 		if !b.incomplete(grants) {
-			told(b.Places, grants)
+			answered(b.Places, grants)
 			return
 		}
 		s.renewals.Go(func() {
 			complete()
-			told(b.Places, grants)
+			answered(b.Places, grants)
 		})
 	}
 	s.renewals.Put(ctx, call)
@@ -193,8 +193,8 @@ type steps struct {
 
 func newSteps() *steps { return &steps{done: make(chan struct{}, 1)} }
 
-// told sets the answer.
-func (s *steps) told(g store.Grant, err error) {
+// finish sets the answer.
+func (s *steps) finish(g store.Grant, err error) {
 	s.grant, s.err = g, err
 	s.done <- struct{}{}
 }

@@ -53,10 +53,10 @@ func (s Cluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 }
 
 // BeginRenew is Renew, with the answers of each node when they come.
-func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, SlotOf)) {
-		s.beginRenewal(ctx, b, grants, told, func() { s.complete(ctx, b, grants) })
+		s.beginRenewal(ctx, b, grants, answered, func() { s.complete(ctx, b, grants) })
 	}
 }
 
@@ -125,44 +125,45 @@ func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error
 func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	q, all := s.release(c), newSteps()
 	all.first = &q.Call
-	q.Told = func(*link.Call) { s.goOn(ctx, q, c, all.told) }
+	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, all.finish) }
 	s.links.Send(ctx, &q.Call)
 	return all
 }
 
 // ReleaseBeside is a release that nobody waits for.
-func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, told func(store.Grant, error)) (recall func() bool) {
+func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
-	q.Told = func(*link.Call) { s.goOn(ctx, q, c, told) }
+	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }
 	return s.beside(ctx, q, when)
 }
 
 // Undo repeats a release until it is confirmed.
 func (s Cluster) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) {
+	s.undo(ch, func(c store.Claim, answered func(store.Grant, error)) {
 		q := s.release(c)
 		q.Class = link.Undo
-		q.Told = func(*link.Call) { s.goOn(context.Background(), q, c, told) }
+		q.OnAnswer = func(*link.Call) { s.goOn(context.Background(), q, c, answered) }
 		s.links.Put(context.Background(), &q.Call)
 	})
 }
 
 // goOn deals with the answer to the first call of a release.
-func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, told func(store.Grant, error)) {
+func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
 	g, err := q.Answer()
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
-		told(g, err)
+		answered(g, err)
 		return
 	}
 	s.links.Go(func() {
 		ctx, cancel := soon(ctx)
 		defer cancel()
-		told(s.releaseAlone(ctx, c))
+		answered(s.releaseAlone(ctx, c))
 	})
 }
 
-// releaseAlone is a release in steps of one key each. Each is harmless without the next, and repeating all of them is, too: the
-// tombstone comes first, so that no late acquire takes what is freed after it.
+// releaseAlone is a release in steps of one key each. Each is harmless without the next, and
+// repeating all of them is, too: the tombstone comes first, so that no late acquire takes what is
+// freed after it.
 func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	tombstone := TombstoneKey(c.Key, c.Owner)
 	if c.TombstoneTTL > 0 {

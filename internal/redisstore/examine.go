@@ -13,17 +13,17 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// CheckServer looks at the client's options, at what the server does when its memory is full, and at
-// whether it is a part of a cluster that the client does not know. A server that does not say (a
+// CheckServer looks at the client's options, at what the server does when its memory is full, and
+// at whether it is a part of a cluster that the client does not know. A server that does not say (a
 // proxy, a substitute, an ACL) is taken as it is.
 func (s Single) CheckServer(ctx context.Context) []store.Warning {
 	found := slowCalls(s.server)
-	says, err := look(ctx, s.Client)
+	info, err := look(ctx, s.Client)
 	if err != nil {
 		return found
 	}
-	found = append(found, unsafe(says)...)
-	if says["cluster_enabled"] == "1" {
+	found = append(found, unsafe(info)...)
+	if info["cluster_enabled"] == "1" {
 		found = append(found, store.Warning{
 			Code: "cluster-node",
 			Text: "the server is one node of a Redis Cluster, and refuses keys of the others; give a redis.ClusterClient",
@@ -40,13 +40,13 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 		found[w.Code] = w
 	}
 	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-		says, err := look(ctx, link.Plain{Client: master})
+		info, err := look(ctx, link.Plain{Client: master})
 		if err != nil {
 			return nil // no warning
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, w := range unsafe(says) {
+		for _, w := range unsafe(info) {
 			found[w.Code] = w
 		}
 		return nil
@@ -66,21 +66,21 @@ func slowCalls(c Client) []store.Warning {
 }
 
 // look asks a server about itself.
-func look(ctx context.Context, to link.Sender) (says map[string]string, err error) {
+func look(ctx context.Context, to link.Sender) (info map[string]string, err error) {
 	text, err := do(ctx, to, link.Step, "info")
 	if err != nil {
 		return nil, err
 	}
-	says = make(map[string]string)
+	info = make(map[string]string)
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		says[name] = value
+		info[name] = value
 	}
-	return says, nil
+	return info, nil
 }
 
-func unsafe(says map[string]string) (found []store.Warning) {
-	limit, policy := says["maxmemory"], says["maxmemory_policy"]
+func unsafe(info map[string]string) (found []store.Warning) {
+	limit, policy := info["maxmemory"], info["maxmemory_policy"]
 	if limit != "" && limit != "0" && policy != "" && policy != "noeviction" {
 		found = append(found, store.Warning{
 			Code: "eviction-policy",

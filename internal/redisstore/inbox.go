@@ -28,8 +28,8 @@ type Subscriptions struct {
 	cut    context.CancelFunc
 	work   sync.WaitGroup
 
-	telling sync.Mutex // only one line at a time reports events
-	tell    func(store.Event)
+	notifying sync.Mutex // only one line at a time reports events
+	listener  func(store.Event)
 
 	mu      sync.Mutex
 	stopped bool
@@ -73,17 +73,18 @@ type attempt struct {
 // newSubscriptions returns Subscriptions without a channel.
 func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
 	s := &Subscriptions{
-		sites: at, leaves: leaves, tell: func(store.Event) {},
+		sites: at, leaves: leaves, listener: func(store.Event) {},
 		slots: make(map[uint16]*shard), lines: make(map[string]*line),
 	}
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	return s
 }
 
-// Listen calls tell with every event. stop waits for the goroutines that read. If one of them is
-// connecting to a node that hangs, this may take the 5 s after which go-redis gives up.
-func (s *Subscriptions) Listen(tell func(store.Event)) (stop func()) {
-	s.tell = tell
+// Listen makes listener receive every event. stop waits for the goroutines that read. If a
+// goroutine is connecting to a node that hangs, stop may take 5 s, the time after which go-redis
+// gives up.
+func (s *Subscriptions) Listen(listener func(store.Event)) (stop func()) {
+	s.listener = listener
 	return s.stop
 }
 
@@ -273,7 +274,7 @@ func (s *Subscriptions) lost(all []*shard) {
 		}
 		if !missed {
 			missed = true
-			s.say(store.Event{Kind: store.EventReopened}) // the waiters must poll meanwhile
+			s.notify(store.Event{Kind: store.EventReopened}) // the waiters must poll meanwhile
 		}
 		s.sites.reload(s.ctx)
 	}
@@ -305,7 +306,7 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 		s.mu.Unlock()
 	}
 	if len(failed) < len(all) {
-		s.say(store.Event{Kind: store.EventReopened})
+		s.notify(store.Event{Kind: store.EventReopened})
 	}
 	return failed
 }
@@ -315,10 +316,10 @@ func (s *Subscriptions) unused(sh *shard) bool {
 	return s.leaves > 0 && time.Since(sh.used) >= s.leaves
 }
 
-func (s *Subscriptions) say(e store.Event) {
-	s.telling.Lock()
-	defer s.telling.Unlock()
-	s.tell(e)
+func (s *Subscriptions) notify(e store.Event) {
+	s.notifying.Lock()
+	defer s.notifying.Unlock()
+	s.listener(e)
 }
 
 func newAttempt() *attempt { return &attempt{over: make(chan struct{})} }

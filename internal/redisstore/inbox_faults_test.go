@@ -36,7 +36,7 @@ func TestASubscriptionThatWasKilledIsReplaced(t *testing.T) {
 		if p.open() != name {
 			t.Fatal("the inbox has another name")
 		}
-		p.wantHears(client, name)
+		p.wantReceives(client, name)
 	}
 	server.Restart()
 	p.wantReopened()
@@ -59,7 +59,7 @@ func TestASilentSubscriptionIsReplaced(t *testing.T) {
 	p := newPost(t, through(t, server, proxy))
 	name := p.open()
 	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 }) // one is the test's
-	if p.Inbox("") == "" || len(p.told) > 0 {
+	if p.Inbox("") == "" || len(p.events) > 0 {
 		t.Fatal("a subscription that is only quiet was replaced")
 	}
 	start := time.Now()
@@ -68,7 +68,7 @@ func TestASilentSubscriptionIsReplaced(t *testing.T) {
 	if d := time.Since(start); silent.Hits() != 1 || d > 8*time.Second {
 		t.Fatalf("replaced after %v, with %d answers missing", d, silent.Hits())
 	}
-	p.wantHears(direct, name)
+	p.wantReceives(direct, name)
 }
 
 func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
@@ -99,12 +99,12 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	blind := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "blind", "secret" })
 	for name, c := range map[string]*redis.Client{"narrow": client, "blind": blind} {
 		l := &line{t, c, locktest.SingleStore(c), name}
-		ear := newLine(t, server).listen()
+		listener := newLine(t, server).listen()
 		holder := l.held()
-		first, second := l.waits(ear.name), l.waits("")
+		first, second := l.waits(listener.name), l.waits("")
 		l.release(holder, store.Released)
 		l.wantHolder(first)
-		ear.wantSilence() // the message is lost, and nothing else
+		listener.wantSilence() // the message is lost, and nothing else
 		l.release(first, store.Released)
 		l.wantHolder(second)
 	}

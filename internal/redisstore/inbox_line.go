@@ -90,17 +90,17 @@ func (l *line) run() {
 func (l *line) read() {
 	asked := false
 	for {
-		said, err := l.pubsub.ReceiveTimeout(l.of.ctx, silentFor)
+		message, err := l.pubsub.ReceiveTimeout(l.of.ctx, silentFor)
 		switch {
 		case err == nil:
 			asked = false
-			switch said := said.(type) {
+			switch message := message.(type) {
 			case *redis.Message:
-				if e, ok := ParseEvent(said.Payload); ok {
-					l.of.say(e)
+				if e, ok := ParseEvent(message.Payload); ok {
+					l.of.notify(e)
 				}
 			case *redis.Subscription:
-				if !l.changed(said) {
+				if !l.changed(message) {
 					return
 				}
 			}

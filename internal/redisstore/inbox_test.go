@@ -22,8 +22,8 @@ import (
 type post struct {
 	*testing.T
 	store.Notifier
-	told chan store.Event
-	stop func()
+	events chan store.Event
+	stop   func()
 }
 
 func (p *post) open() string {
@@ -38,7 +38,7 @@ func (p *post) open() string {
 func (p *post) next() store.Event {
 	p.Helper()
 	select {
-	case e := <-p.told:
+	case e := <-p.events:
 		return e
 	case <-time.After(20 * time.Second):
 		p.Fatal("nothing was told")
@@ -54,7 +54,7 @@ func (p *post) wantReopened() {
 }
 
 // wantHears publishes, and wants it told: nothing else was before.
-func (p *post) wantHears(c *redis.Client, name string) {
+func (p *post) wantReceives(c *redis.Client, name string) {
 	p.Helper()
 	if n := c.Publish(p.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {
 		p.Fatalf("%d listen at %s", n, name)
@@ -72,7 +72,7 @@ func newPost(t *testing.T, c locker.Client) *post {
 		t.Fatalf("the Store of a %T is no Notifier", c)
 	}
 	p := &post{t, n, make(chan store.Event, 100), nil}
-	p.stop = n.Listen(func(e store.Event) { p.told <- e })
+	p.stop = n.Listen(func(e store.Event) { p.events <- e })
 	t.Cleanup(p.stop)
 	return p
 }
@@ -110,7 +110,7 @@ func TestAnInboxHearsOfItsTurns(t *testing.T) {
 	if e.Kind != store.EventGranted || e.Owner != c.Owner || e.Key != l.key || e.HandoffTTL != handed {
 		t.Fatalf("told %#v", e)
 	}
-	p.wantHears(l.server, name)
+	p.wantReceives(l.server, name)
 }
 
 var malformed = []string{
@@ -148,12 +148,12 @@ func TestResetSubscribesOnAnotherConnection(t *testing.T) {
 	p.Reset("") // before there is anything: nothing
 	name := p.open()
 	p.Reset("another inbox")
-	p.wantHears(client, name)
+	p.wantReceives(client, name)
 	before := subscribers(t, client)
 	p.Reset(name)
 	p.Reset(name) // who hears the same at the same time
 	p.wantReopened()
-	p.wantHears(client, name)
+	p.wantReceives(client, name)
 	eventually(t, "the old connection is gone", func() bool { return len(subscribers(t, client)) == 1 })
 	if after := subscribers(t, client); after[0] == before[0] {
 		t.Fatalf("it is still on %v", after)

@@ -28,9 +28,9 @@ func (s Single) Join(ctx context.Context, c store.Claim) (store.Grant, error) {
 }
 
 // BeginJoin is Join without waiting for the answer.
-func (s Single) BeginJoin(ctx context.Context, c store.Claim, told func(store.Grant, error)) {
+func (s Single) BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	q := s.join(c)
-	q.Told = func(*link.Call) { told(q.Answer()) }
+	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
 	s.links.Put(ctx, &q.Call)
 }
 

@@ -120,9 +120,9 @@ func (l *line) age(d time.Duration) {
 	}
 }
 
-func (l *line) listen() *ear {
+func (l *line) listen() *listener {
 	l.Helper()
-	e := &ear{T: l.T, name: "latchkit:i:" + rand.Text()}
+	e := &listener{T: l.T, name: "latchkit:i:" + rand.Text()}
 	e.sub = l.server.Subscribe(l.Context(), e.name)
 	l.Cleanup(func() { e.sub.Close() })
 	if _, err := e.sub.Receive(l.Context()); err != nil {
@@ -146,16 +146,16 @@ func sharedLine(t *testing.T) *line {
 // handed is how long a lease that was handed over lives, where its end does not matter.
 const handed = 20 * time.Second
 
-// ear is a process that listens.
-type ear struct {
+// listener is a process that listens.
+type listener struct {
 	*testing.T
-	name  string
-	sub   *redis.PubSub
-	heard []string
+	name     string
+	sub      *redis.PubSub
+	messages []string
 }
 
 // next is the next message, "" when there is none.
-func (e *ear) next() string {
+func (e *listener) next() string {
 	e.Helper()
 	// What was published before the ping comes before its answer: no sleep is needed to hear that
 	// nothing came.
@@ -169,27 +169,27 @@ func (e *ear) next() string {
 		}
 		switch v := v.(type) {
 		case *redis.Message:
-			e.heard = append(e.heard, v.Payload)
+			e.messages = append(e.messages, v.Payload)
 		case *redis.Pong:
 			answered = true
 		}
 	}
-	if len(e.heard) == 0 {
+	if len(e.messages) == 0 {
 		return ""
 	}
-	first := e.heard[0]
-	e.heard = e.heard[1:]
+	first := e.messages[0]
+	e.messages = e.messages[1:]
 	return first
 }
 
-func (e *ear) wantSilence() {
+func (e *listener) wantSilence() {
 	e.Helper()
 	if got := e.next(); got != "" {
 		e.Fatalf("%s was told %q", e.name, got)
 	}
 }
 
-func (e *ear) wantGranted(c store.Claim) store.Event {
+func (e *listener) wantGranted(c store.Claim) store.Event {
 	e.Helper()
 	got := e.next()
 	event, ok := redisstore.ParseEvent(got)
@@ -203,7 +203,7 @@ func (e *ear) wantGranted(c store.Claim) store.Event {
 	return event
 }
 
-func (e *ear) wantGrantedOrNothing(granted bool, c store.Claim) {
+func (e *listener) wantGrantedOrNothing(granted bool, c store.Claim) {
 	e.Helper()
 	if granted {
 		e.wantGranted(c)

@@ -22,16 +22,16 @@ import (
 func TestAFullServerServesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
-	first := l.waits(ear.name)
+	first := l.waits(listener.name)
 	kept := l.key
 	l.key = "another"
 	expired := l.held()
-	waits := l.waits(ear.name)
+	waits := l.waits(listener.name)
 	l.key = "once"
 	done := l.held()
-	asksOnce := l.claim(ear.name)
+	asksOnce := l.claim(listener.name)
 	asksOnce.Once = time.Minute
 	l.acquire(asksOnce, store.Busy)
 	full := func(limit string) {
@@ -51,12 +51,12 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	}
 
 	l.key = kept
-	second, next := l.waits(ear.name), l.claim(ear.name)
+	second, next := l.waits(listener.name), l.claim(listener.name)
 	holder.Next = &next
 	if g := l.release(holder, store.Released).Next; g == nil || g.State != store.Busy || g.Place != 2 {
 		t.Fatalf("%+v", g)
 	}
-	e := ear.wantGranted(first)
+	e := listener.wantGranted(first)
 	text := l.server.Get(t.Context(), l.key).Val()
 	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message is no promise of what was refused then
 		t.Fatalf("told %+v, and the lease is %q", e, text)
@@ -68,25 +68,25 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
-	ear.wantGranted(second)
+	listener.wantGranted(second)
 	l.wantHolder(second)
 	second.KeepFor = time.Minute
 	l.release(second, store.Released)
-	if got := ear.next(); !strings.HasPrefix(got, "head 60000 "+next.Owner) {
+	if got := listener.next(); !strings.HasPrefix(got, "head 60000 "+next.Owner) {
 		t.Fatalf("told %q", got)
 	}
 
 	l.key = "another"
 	l.server.Del(t.Context(), l.key) // it has run out, and somebody asks
 	l.acquire(l.claim(""), store.Busy)
-	ear.wantGranted(waits)
+	listener.wantGranted(waits)
 	l.wantHolder(waits)
 	l.release(expired, store.NotOurs)
 
 	l.key = "once"
 	done.Complete, done.Once = true, time.Minute
 	l.release(done, store.Released)
-	if got := ear.next(); got != "done "+asksOnce.Owner+" once" {
+	if got := listener.next(); got != "done "+asksOnce.Owner+" once" {
 		t.Fatalf("told %q", got)
 	}
 	l.acquire(asksOnce, store.Done)
@@ -101,16 +101,16 @@ func refused(err error, text string) bool {
 func TestAReplicaServesNobody(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
-	first := l.waits(ear.name)
+	first := l.waits(listener.name)
 	l.release(holder, store.Released)
-	ear.wantGranted(first)
-	second := l.waits(ear.name)
+	listener.wantGranted(first)
+	second := l.waits(listener.name)
 	busy := l.key
 	l.key = "free but queued"
 	freed := l.held()
-	third := l.waits(ear.name)
+	third := l.waits(listener.name)
 	l.server.Del(t.Context(), l.key)
 	queued := l.queued()
 	if err := l.server.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
@@ -118,7 +118,7 @@ func TestAReplicaServesNobody(t *testing.T) {
 	}
 
 	first.ByHandoff = true
-	next := l.claim(ear.name)
+	next := l.claim(listener.name)
 	releasing := first
 	releasing.Next = &next
 	calls := map[string]func() error{
@@ -145,7 +145,7 @@ func TestAReplicaServesNobody(t *testing.T) {
 			t.Errorf("%s: a replica answers %v", name, no)
 		}
 	}
-	ear.wantSilence()
+	listener.wantSilence()
 	if got := l.queued(); !slices.Equal(got, queued) || l.holder() != "" {
 		t.Fatalf("%v became %v, and %q holds the key", queued, got, l.holder())
 	}
@@ -297,15 +297,15 @@ func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
 func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
-	first, second := l.waits(ear.name), l.waits(ear.name)
+	first, second := l.waits(listener.name), l.waits(listener.name)
 	for range 3 {
 		l.acquire(first, store.Busy)
 		l.acquire(second, store.Busy)
 	}
 	l.release(holder, store.Released)
-	e := ear.wantGranted(first)
+	e := listener.wantGranted(first)
 	for range 3 {
 		l.release(holder, store.NotOurs)
 		if g := l.acquire(first, store.Granted); g.Fence != e.Fence || g.FenceCount != e.FenceCount {
@@ -316,7 +316,7 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 		}
 		l.renew(first, store.Granted)
 	}
-	ear.wantSilence()
+	listener.wantSilence()
 	l.wantQueued(second.Owner)
 	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
 		t.Fatalf("the lease lives for %v: who asks gets the full TTL", left)

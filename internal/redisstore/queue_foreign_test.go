@@ -16,11 +16,11 @@ import (
 func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
-	first, second := l.waits(ear.name), l.waits("")
+	first, second := l.waits(listener.name), l.waits("")
 	l.release(holder, store.Released)
-	ear.wantGranted(first)
+	listener.wantGranted(first)
 	l.server.Set(t.Context(), l.key, "foreign", time.Minute)
 	if g := l.acquire(second, store.Busy); g.Place != 1 || !g.Holder.Foreign {
 		t.Fatalf("%+v", g)
@@ -31,12 +31,12 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	l.wantQueued(first.Owner, second.Owner)
 	l.server.Del(t.Context(), l.key)
 	l.acquire(second, store.Busy)
-	ear.wantGranted(first)
+	listener.wantGranted(first)
 	l.wantQueued("-"+first.Owner, second.Owner)
 	l.release(first, store.Released)
 	l.wantHolder(second)
 	l.wantQueued("-" + second.Owner)
-	ear.wantSilence() // it is not handed the key again
+	listener.wantSilence() // it is not handed the key again
 }
 
 // The same with Engines: who is put first is served once, and those behind it after that.
@@ -67,14 +67,14 @@ func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 func TestWhatIsNoEntryIsDropped(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
 	q := redisstore.QueueKey(l.key)
 	for i, junk := range []string{"", "junk", "T|inbox|0|0|1|0|", "T|-|x|0|1|0|", "T|-|5|0|0|0|", "|-|5|0|1|0|"} {
 		l.server.ZAdd(t.Context(), q, redis.Z{Score: float64(i), Member: junk})
 	}
-	c := l.waits(ear.name)
+	c := l.waits(listener.name)
 	l.release(holder, store.Released)
-	ear.wantGranted(c)
+	listener.wantGranted(c)
 	l.wantQueued("-" + c.Owner)
 }

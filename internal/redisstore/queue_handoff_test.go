@@ -13,11 +13,11 @@ import (
 func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	stopped, ear := l.listen(), l.listen() // stopped: the server still counts its connection
+	stopped, listener := l.listen(), l.listen() // stopped: the server still counts its connection
 	holder := l.held()
 	first := l.waits(stopped.name)
 	l.waits(stopped.name)
-	next := l.waits(ear.name)
+	next := l.waits(listener.name)
 	l.waits(stopped.name)
 	l.release(holder, store.Released)
 	stopped.wantGranted(first)
@@ -33,13 +33,13 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	// A stranger comes first: the next one is served all the same.
 	holder = l.held()
 	first = l.waits(stopped.name)
-	next = l.waits(ear.name)
+	next = l.waits(listener.name)
 	mine := l.waits(stopped.name)
 	l.release(holder, store.Released)
 	stopped.wantGranted(first)
 	l.server.Del(t.Context(), l.key)
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
-	ear.wantGranted(next)
+	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
 	if g := l.acquire(mine, store.Busy); g.Place != 1 { // it lives after all: it queues again, behind
 		t.Fatalf("%+v", g)
@@ -78,15 +78,15 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := sharedLine(t)
-			ear := l.listen()
+			listener := l.listen()
 			holder := l.held()
-			c := l.waits(ear.name)
+			c := l.waits(listener.name)
 			l.release(holder, store.Released)
-			ear.wantGranted(c)
+			listener.wantGranted(c)
 			l.wantQueued("-" + c.Owner)
 			l.renew(c, store.Granted) // an ordinary renewal looks at no queue
 			l.wantQueued("-" + c.Owner)
-			other := l.claim(ear.name)
+			other := l.claim(listener.name)
 			if name != "release" && name != "break" {
 				l.acquire(other, store.Busy)
 				sign(l, c)
@@ -107,7 +107,7 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 func TestAConfirmationRenewsInABatch(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
+	listener := l.listen()
 	var claims []store.Claim
 	base := l.key
 	for i := range 9 {
@@ -116,9 +116,9 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 		c := holder
 		switch i % 3 {
 		case 0: // handed over
-			c = l.waits(ear.name)
+			c = l.waits(listener.name)
 			l.release(holder, store.Released)
-			ear.wantGranted(c)
+			listener.wantGranted(c)
 			c.ByHandoff = true
 		case 1: // somebody else's
 			c.Owner, c.ByHandoff = rand.Text(), i > 4
@@ -156,20 +156,20 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		waited time.Duration
-		fresh  bool // the next process and the one behind have not waited
-		dead   bool // the next process
-		told   string
+		waited   time.Duration
+		fresh    bool // the next process and the one behind have not waited
+		dead     bool // the next process
+		notified string
 	}{
 		"after a short wait nobody":     {waited: 0},
-		"after a long wait":             {waited: 600 * time.Millisecond, told: "next"},
+		"after a long wait":             {waited: 600 * time.Millisecond, notified: "next"},
 		"only the winner's have waited": {waited: 600 * time.Millisecond, fresh: true},
-		"the one behind, if it lives":   {waited: 600 * time.Millisecond, dead: true, told: "last"},
+		"the one behind, if it lives":   {waited: 600 * time.Millisecond, dead: true, notified: "last"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := sharedLine(t)
-			ears := map[string]*ear{"winner": l.listen(), "next": l.listen(), "last": l.listen()}
+			ears := map[string]*listener{"winner": l.listen(), "next": l.listen(), "last": l.listen()}
 			holder := l.held()
 			first := l.waits(ears["winner"].name)
 			for range 20 {
@@ -194,14 +194,14 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			}
 			l.release(holder, store.Released)
 			ears["winner"].wantGranted(first)
-			for name, ear := range ears {
-				if name == c.told {
+			for name, listener := range ears {
+				if name == c.notified {
 					want := fmt.Sprintf("head %d %s %s", handed.Milliseconds(), claims[name].Owner, l.key)
-					if got := ear.next(); got != want {
+					if got := listener.next(); got != want {
 						t.Errorf("%s was told %q, want %q", name, got, want)
 					}
 				}
-				ear.wantSilence()
+				listener.wantSilence()
 			}
 		})
 	}
@@ -213,10 +213,10 @@ func TestALateConfirmationDoesNotShorten(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	holder := l.held()
-	ear := l.listen()
-	c := l.waits(ear.name)
+	listener := l.listen()
+	c := l.waits(listener.name)
 	l.release(holder, store.Released)
-	ear.wantGranted(c)
+	listener.wantGranted(c)
 	c.ByHandoff = true
 	for _, ttl := range []time.Duration{time.Hour, time.Second} {
 		c.TTL = ttl

@@ -12,9 +12,9 @@ import (
 func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
-	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits("")
+	first, second, third := l.waits(listener.name), l.waits(listener.name), l.waits("")
 	l.release(second, store.NotOurs)
 	l.wantQueued(first.Owner, third.Owner)
 	l.release(second, store.NotOurs)
@@ -25,11 +25,11 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.wantQueued(first.Owner)
 
 	// A grant that crosses the cancellation is handed on by it.
-	fourth := l.waits(ear.name)
+	fourth := l.waits(listener.name)
 	l.release(holder, store.Released)
-	ear.wantGranted(first)
+	listener.wantGranted(first)
 	l.release(first, store.Released)
-	ear.wantGranted(fourth)
+	listener.wantGranted(fourth)
 	l.release(fourth, store.Released)
 	if l.holder() != "" {
 		t.Fatalf("%s holds the key", l.holder())
@@ -41,18 +41,18 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
-	first, second, third := l.waits(ear.name), l.waits(ear.name), l.waits(ear.name)
+	first, second, third := l.waits(listener.name), l.waits(listener.name), l.waits(listener.name)
 	l.server.Del(t.Context(), l.key) // as if its time was over
 	l.release(second, store.NotOurs)
-	ear.wantGranted(first)
+	listener.wantGranted(first)
 	l.release(first, store.Released)
-	ear.wantGranted(third)
+	listener.wantGranted(third)
 	l.release(holder, store.NotOurs) // a late one, which has nothing to do with it
 	l.wantHolder(third)
 	l.release(third, store.Released)
-	ear.wantSilence()
+	listener.wantSilence()
 	l.wantQueued()
 	if l.holder() != "" {
 		t.Fatalf("%s holds the key", l.holder())
@@ -60,14 +60,14 @@ func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 
 	holder = l.held()
 	holder.KeepFor = 20 * time.Millisecond
-	first, second = l.waits(ear.name), l.waits(ear.name)
+	first, second = l.waits(listener.name), l.waits(listener.name)
 	l.release(holder, store.Released)
-	if told, _ := redisstore.ParseEvent(ear.next()); told.Kind != store.EventHead || told.Owner != first.Owner {
-		t.Fatalf("told %+v", told)
+	if event, _ := redisstore.ParseEvent(listener.next()); event.Kind != store.EventHead || event.Owner != first.Owner {
+		t.Fatalf("told %+v", event)
 	}
 	eventually(t, "the kept key is free", func() bool { return l.holder() == "" })
 	l.release(first, store.NotOurs)
-	ear.wantGranted(second)
+	listener.wantGranted(second)
 }
 
 func TestReleaseWithNext(t *testing.T) {
@@ -77,8 +77,8 @@ func TestReleaseWithNext(t *testing.T) {
 	t.Run("when nobody waits it is granted", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
-		ear := l.listen()
-		c, next := l.claim(ear.name), l.claim(ear.name)
+		listener := l.listen()
+		c, next := l.claim(listener.name), l.claim(listener.name)
 		next.FenceCount, next.Metadata = 3, "me"
 		first := l.acquire(c, store.Granted)
 		g := l.release(with(c, next), store.Released).Next
@@ -93,7 +93,7 @@ func TestReleaseWithNext(t *testing.T) {
 			t.Fatalf("the lease lives for %v, want the full TTL", left)
 		}
 		l.wantQueued()
-		ear.wantSilence()
+		listener.wantSilence()
 
 		// A repetition, after a lost answer, lets it in no second time; the engine asks with an
 		// acquire then.
@@ -119,15 +119,15 @@ func TestReleaseWithNext(t *testing.T) {
 	t.Run("it stands behind whoever waits", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
-		ear, mine := l.listen(), l.listen()
+		listener, mine := l.listen(), l.listen()
 		holder := l.held()
-		first, second := l.claim(ear.name), l.claim(ear.name)
+		first, second := l.claim(listener.name), l.claim(listener.name)
 		first.Metadata = "first"
 		l.acquire(first, store.Busy)
 		l.acquire(second, store.Busy)
 		next := l.claim(mine.name)
 		g := l.release(with(holder, next), store.Released).Next
-		e := ear.wantGranted(first)
+		e := listener.wantGranted(first)
 		want := store.Holder{Fence: e.Fence, Left: handed, Metadata: "first"}
 		if g == nil || g.State != store.Busy || g.Place != 2 || g.NotListening || g.At.IsZero() || g.Holder != want {
 			t.Fatalf("%+v, want place 2 behind %+v", g, want)
@@ -143,15 +143,15 @@ func TestReleaseWithNext(t *testing.T) {
 	t.Run("a handed key is released so, too", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
-		ear := l.listen()
+		listener := l.listen()
 		holder := l.held()
-		c := l.waits(ear.name)
+		c := l.waits(listener.name)
 		l.release(holder, store.Released)
 		next := l.claim("latchkit:i:nobody")
 		if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Granted {
 			t.Fatalf("%+v", g)
 		}
-		other := l.waits(ear.name)
+		other := l.waits(listener.name)
 		again := l.claim("latchkit:i:nobody")
 		if g := l.release(with(next, again), store.Released).Next; g == nil || g.State != store.Busy || !g.NotListening || g.Place != 1 {
 			t.Fatalf("%+v, want to hear that nobody listens", g)
@@ -206,17 +206,17 @@ func TestReleaseWithNext(t *testing.T) {
 func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
-	holder := l.claim(ear.name)
+	listener := l.listen()
+	holder := l.claim(listener.name)
 	holder.Once = time.Minute
 	l.acquire(holder, store.Granted)
 	var once []store.Claim
 	var other store.Claim
 	for i := range 4 {
 		if i == 2 {
-			other = l.waits(ear.name)
+			other = l.waits(listener.name)
 		}
-		c := l.claim(ear.name)
+		c := l.claim(listener.name)
 		if c.Once = time.Minute; i == 3 {
 			c.Inbox = ""
 		}
@@ -226,12 +226,12 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	holder.Complete = true
 	l.release(holder, store.Released)
 	for _, c := range once[:3] {
-		if e, ok := redisstore.ParseEvent(ear.next()); !ok || e != (store.Event{Kind: store.EventDone, Key: l.key, Owner: c.Owner}) {
+		if e, ok := redisstore.ParseEvent(listener.next()); !ok || e != (store.Event{Kind: store.EventDone, Key: l.key, Owner: c.Owner}) {
 			t.Fatalf("told %#v, want that the work of %s is done", e, c.Owner)
 		}
 	}
-	ear.wantGranted(other)
-	ear.wantSilence()
+	listener.wantGranted(other)
+	listener.wantSilence()
 	l.wantQueued("-" + other.Owner)
 	for _, c := range once {
 		l.acquire(c, store.Done)
@@ -242,12 +242,12 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	dead, ear := l.listen(), l.listen()
+	dead, listener := l.listen(), l.listen()
 	holder := l.claim("")
 	l.acquire(holder, store.Granted)
 	l.waits(dead.name)
-	head := l.waits(ear.name)
-	l.waits(ear.name)
+	head := l.waits(listener.name)
+	l.waits(listener.name)
 	dead.sub.Close()
 	eventually(t, "the server knows that it is dead", func() bool {
 		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
@@ -259,10 +259,10 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 		t.Fatalf("%+v comes in although the key is kept", g.Next)
 	}
 	want := fmt.Sprintf("head 5000 %s %s", head.Owner, l.key)
-	if got := ear.next(); got != want {
+	if got := listener.next(); got != want {
 		t.Fatalf("told %q, want %q", got, want)
 	}
-	ear.wantSilence()
+	listener.wantSilence()
 	if l.holder() != "kept" || len(l.queued()) != 3 {
 		t.Fatalf("%s holds the key, and %v wait", l.holder(), l.queued())
 	}
@@ -277,15 +277,15 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
-	ear.wantGranted(head)
+	listener.wantGranted(head)
 }
 
 func TestABrokenKeyIsHandedOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
+	listener := l.listen()
 	holder := l.held()
-	first, second := l.waits(ear.name), l.waits(ear.name)
+	first, second := l.waits(listener.name), l.waits(listener.name)
 	inspector, breaker := l.store.(store.Inspector), l.store.(store.Revoker)
 	i, err := inspector.Inspect(t.Context(), l.key)
 	if err != nil || i.Waiters != 2 {
@@ -296,7 +296,7 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 			t.Fatal(n, g, err)
 		}
 		l.wantHolder(first)
-		ear.wantGrantedOrNothing(n == 0, first)
+		listener.wantGrantedOrNothing(n == 0, first)
 	}
 	l.release(holder, store.Revoked)
 	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and
@@ -307,7 +307,7 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	if g, err := breaker.Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
-	ear.wantGranted(second)
+	listener.wantGranted(second)
 	l.wantQueued("-" + second.Owner)
 	if g := l.release(first, store.Revoked); g.Reason != "drill" {
 		t.Fatalf("%+v", g)

@@ -14,7 +14,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	holder := l.held()
-	var ears []*ear
+	var ears []*listener
 	var claims []store.Claim
 	for i := range 5 {
 		ears = append(ears, l.listen())
@@ -73,8 +73,8 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	holder := l.held()
-	ear := l.listen()
-	first := l.waits(ear.name)
+	listener := l.listen()
+	first := l.waits(listener.name)
 	if g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy); g.Place != 2 {
 		t.Fatalf("who does not queue would have place %d, want 2", g.Place)
 	}
@@ -84,12 +84,12 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 		t.Fatalf("%+v, want the first waiter as the holder", g)
 	}
 	l.wantHolder(first)
-	ear.wantGranted(first)
+	listener.wantGranted(first)
 	l.release(first, store.Released)
 	l.release(holder, store.NotOurs)
 
 	l.held()
-	first = l.waits(ear.name)
+	first = l.waits(listener.name)
 	l.server.Del(t.Context(), l.key)
 	second := l.claim("")
 	if g := l.acquire(second, store.Busy); g.Place != 1 || g.NotListening {
@@ -97,7 +97,7 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 	}
 	l.wantHolder(first)
 	l.wantQueued("-"+first.Owner, second.Owner)
-	ear.wantGranted(first)
+	listener.wantGranted(first)
 	l.release(first, store.Released)
 	l.wantHolder(second)
 	l.release(second, store.Released)
@@ -107,18 +107,18 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 func TestWhoQueuesAndFindsTheKeyFreeGetsIt(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	ear := l.listen()
-	c := l.claim(ear.name)
+	listener := l.listen()
+	c := l.claim(listener.name)
 	first := l.acquire(c, store.Granted)
 	if again := l.acquire(c, store.Granted); again.Fence != first.Fence || again.FenceCount != first.FenceCount {
 		t.Fatalf("fence %d became %d", first.Fence, again.Fence)
 	}
 	l.wantQueued()
-	waiter := l.waits(ear.name)
+	waiter := l.waits(listener.name)
 	l.server.Del(t.Context(), l.key) // the holder has died, and the waiter asks again
 	l.acquire(waiter, store.Granted)
 	l.wantQueued()
-	ear.wantSilence()
+	listener.wantSilence()
 	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
 		t.Fatalf("the lease lives for %v: it was not handed over, but taken", left)
 	}
@@ -127,10 +127,10 @@ func TestWhoQueuesAndFindsTheKeyFreeGetsIt(t *testing.T) {
 func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	dead, ear := l.listen(), l.listen()
+	dead, listener := l.listen(), l.listen()
 	holder := l.held()
 	l.waits(dead.name)
-	alive := l.waits(ear.name)
+	alive := l.waits(listener.name)
 	l.waits(dead.name)
 	poller := l.waits("")
 	l.waits(dead.name)
@@ -148,14 +148,14 @@ func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
 
 	l.release(holder, store.Released)
 	l.wantHolder(alive)
-	ear.wantGranted(alive)
+	listener.wantGranted(alive)
 	l.wantQueued("-"+alive.Owner, poller.Owner)
 
 	// When all are dead, a newcomer is served.
 	l.release(poller, store.NotOurs)
-	ear.sub.Close()
+	listener.sub.Close()
 	eventually(t, "the server knows that it is dead", func() bool {
-		return l.server.PubSubNumSub(t.Context(), ear.name).Val()[ear.name] == 0
+		return l.server.PubSubNumSub(t.Context(), listener.name).Val()[listener.name] == 0
 	})
 	l.server.Del(t.Context(), l.key)
 	l.held()
@@ -186,13 +186,13 @@ func TestAnythingFitsIntoMetadata(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	for _, text := range []string{"a|b|c", "|", "with spaces: and colons ::", "\x00\xff\n", "1|2|3|4|5|6|7|8", "{ü}", " "} {
-		ear := l.listen()
+		listener := l.listen()
 		holder := l.held()
-		c := l.claim(ear.name)
+		c := l.claim(listener.name)
 		c.Metadata, c.FenceCount = text, 2
 		l.acquire(c, store.Busy)
 		l.release(holder, store.Released)
-		e := ear.wantGranted(c)
+		e := listener.wantGranted(c)
 		if h := l.acquire(l.claim(""), store.Busy).Holder; h.Metadata != text || h.Fence != e.Fence || e.FenceCount != 2 {
 			t.Fatalf("%q became %+v", text, h)
 		}
@@ -215,10 +215,10 @@ func TestTheServerSaysThatNobodyListens(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	l.held()
-	ear := l.listen()
-	for inbox, deaf := range map[string]bool{ear.name: false, "latchkit:i:nobody": true, "": false} {
+	listener := l.listen()
+	for inbox, unsubscribed := range map[string]bool{listener.name: false, "latchkit:i:nobody": true, "": false} {
 		c := l.claim(inbox)
-		if g := l.acquire(c, store.Busy); g.NotListening != deaf {
+		if g := l.acquire(c, store.Busy); g.NotListening != unsubscribed {
 			t.Errorf("%q: %+v", inbox, g)
 		}
 		c.Owner, c.Queue = rand.Text(), false

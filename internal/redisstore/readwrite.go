@@ -63,13 +63,13 @@ func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Cla
 }
 
 // BeginRenew is that of the Store. A reader keeps the channel in use, to be notified of writers.
-func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
 			l.use(c.Key)
 		}
 	}
-	l.readWrite.BeginRenew(ctx, cs, told)
+	l.readWrite.BeginRenew(ctx, cs, answered)
 }
 
 // Renew is that of the Store. A reader keeps the channel in use, to be notified of writers.
@@ -171,7 +171,7 @@ func (s readWrite) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, 
 }
 
 // BeginRenew is Renew, with the answers of each node when they come.
-func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, told func([]int, []store.Grant)) {
+func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	group := anywhere
 	if s.cluster != nil {
 		group = SlotOf
@@ -179,7 +179,7 @@ func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, told func([
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, group)) {
 		b.readers = true
-		s.beginRenewal(ctx, b, grants, told, func() { s.complete(ctx, b, grants) })
+		s.beginRenewal(ctx, b, grants, answered, func() { s.complete(ctx, b, grants) })
 	}
 }
 
@@ -252,15 +252,15 @@ func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 }
 
 // ReleaseBeside is a release that nobody waits for.
-func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, told func(store.Grant, error)) (recall func() bool) {
+func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
-	q.Told = func(*link.Call) { told(q.Answer()) }
+	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
 	return s.beside(ctx, q, when)
 }
 
 // Undo repeats a release until it is confirmed.
 func (s readWrite) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, told func(store.Grant, error)) { s.tell(s.release(c), told) })
+	s.undo(ch, func(c store.Claim, answered func(store.Grant, error)) { s.sendUndo(s.release(c), answered) })
 }
 
 // Downgrade runs rw_downgrade.lua.

@@ -111,8 +111,8 @@ func TestABrokenReaderIsUndone(t *testing.T) {
 	stateOf(t, store.Released)(s.(store.Revoker).Revoke(t.Context(), "a", g.Fence, "maintenance"))
 	r.Fence, r.TombstoneTTL = g.Fence, time.Minute
 	for range 2 {
-		if told := stateOf(t, store.Revoked)(s.Release(t.Context(), r)); told.Reason != "maintenance" {
-			t.Errorf("the reason is %q", told.Reason)
+		if answer := stateOf(t, store.Revoked)(s.Release(t.Context(), r)); answer.Reason != "maintenance" {
+			t.Errorf("the reason is %q", answer.Reason)
 		}
 	}
 	stateOf(t, store.Undone)(s.Acquire(t.Context(), r))

@@ -81,17 +81,17 @@ func (c *Call) Run(ctx context.Context, to link.Sender) (string, error) {
 	return v, nil
 }
 
-// Begin executes the call once, with the urgency of class. told receives the answer on any
+// Begin executes the call once, with the urgency of class. answered receives the answer on any
 // goroutine, and must not wait for anything.
-func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, told func(string, error)) {
+func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, answered func(string, error)) {
 	l := c.link()
 	l.Class = class
-	l.Told = func(l *link.Call) {
+	l.OnAnswer = func(l *link.Call) {
 		text, err := l.Answer()
 		if err != nil {
 			err = Refused(err)
 		}
-		told(text, err)
+		answered(text, err)
 	}
 	to.Put(ctx, l)
 }

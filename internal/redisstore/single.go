@@ -391,7 +391,7 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 // readers, so the fence distinguishes them.
 func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
 
-// breakable says whether the holder with that fence is there.
+// breakable reports whether the holder with that fence is there.
 func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	if info.Foreign {
 		return false, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", store.ErrUnsupported)}

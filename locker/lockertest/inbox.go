@@ -14,12 +14,12 @@ import (
 // in which they were sent, from one goroutine, which exists only while there are events. So an
 // event may come before or after the answer of the call that caused it.
 type inbox struct {
-	ears    []*ear
-	open    bool // subscribed
-	deaf    bool // and the server forgot the subscription
-	mail    []letter
-	telling chan struct{} // closed when the goroutine has ended; nil: there is none
-	silent  chan struct{} // closed when no Engine listens any more
+	listeners []*listener
+	open      bool // subscribed
+	cut       bool // and the server forgot the subscription
+	mail      []letter
+	notifying chan struct{} // closed when the goroutine has ended; nil: there is none
+	silent    chan struct{} // closed when no Engine listens any more
 
 	delay   time.Duration
 	lose    int
@@ -27,24 +27,24 @@ type inbox struct {
 	refusal error
 }
 
-// ear is one Engine that listens.
-type ear struct {
-	mu   sync.Mutex
-	tell func(store.Event) // nil: it listens no more
+// listener is one Engine that listens.
+type listener struct {
+	mu     sync.Mutex
+	notify func(store.Event) // nil: it listens no more
 }
 
-func (e *ear) hear(event store.Event) {
+func (e *listener) receive(event store.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.tell != nil {
-		e.tell(event)
+	if e.notify != nil {
+		e.notify(event)
 	}
 }
 
-func (e *ear) close() {
+func (e *listener) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.tell = nil
+	e.notify = nil
 }
 
 // letter is an event under way.
@@ -56,11 +56,11 @@ type letter struct {
 // Listen is the Notifier's step. If two Engines listen to one Process they have no Inbox, because
 // one would receive the events of the other. Their waiters are then granted keys without
 // notification.
-func (p *Process) Listen(tell func(store.Event)) (stop func()) {
+func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
-	b, e := &p.inbox, &ear{tell: tell}
-	if b.ears = append(b.ears, e); len(b.ears) == 1 {
+	b, e := &p.inbox, &listener{notify: notify}
+	if b.listeners = append(b.listeners, e); len(b.listeners) == 1 {
 		b.silent = make(chan struct{})
 	}
 	return sync.OnceFunc(func() {
@@ -73,24 +73,24 @@ func (p *Process) Listen(tell func(store.Event)) (stop func()) {
 
 // forget removes an ear. With the last ear the goroutine ends that delivers events. forget returns
 // a channel that is closed then, nil when there is nothing to wait for.
-func (p *Process) forget(e *ear) <-chan struct{} {
+func (p *Process) forget(e *listener) <-chan struct{} {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	b := &p.inbox
-	b.ears = slices.DeleteFunc(b.ears, func(other *ear) bool { return other == e })
-	if len(b.ears) > 0 {
+	b.listeners = slices.DeleteFunc(b.listeners, func(other *listener) bool { return other == e })
+	if len(b.listeners) > 0 {
 		return nil
 	}
 	b.open, b.mail = false, nil
 	close(b.silent)
-	return b.telling
+	return b.notifying
 }
 
 // taken reports whether an Engine listens already.
 func (p *Process) taken() bool {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
-	return len(p.inbox.ears) > 0
+	return len(p.inbox.listeners) > 0
 }
 
 // Inbox is the Notifier's step.
@@ -103,7 +103,7 @@ func (p *Process) Inbox(string) string {
 // address is the inbox's name while it is open and belongs to one Engine. memory.mu is held here
 // and below.
 func (p *Process) address() string {
-	if !p.inbox.open || len(p.inbox.ears) != 1 {
+	if !p.inbox.open || len(p.inbox.listeners) != 1 {
 		return ""
 	}
 	return p.name
@@ -118,13 +118,13 @@ func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 		return "", err
 	}
 	switch {
-	case len(b.ears) == 0:
+	case len(b.listeners) == 0:
 		return "", errors.New("lockertest: Open without Listen")
 	case b.refusal != nil:
 		return "", b.refusal
 	case !b.open:
 		m.pass(b.delay)
-		b.open = len(b.ears) > 0
+		b.open = len(b.listeners) > 0
 	}
 	if err := p.alive(); err != nil {
 		return "", err
@@ -141,13 +141,13 @@ func (p *Process) Reset(inbox string) {
 	}
 }
 
-// hears reports whether events reach the process, whether it has opened its inbox or not.
-func (p *Process) hears() bool { return len(p.inbox.ears) > 0 && !p.inbox.deaf && !p.dead }
+// subscribed reports whether events reach the process, whether it has opened its inbox or not.
+func (p *Process) subscribed() bool { return len(p.inbox.listeners) > 0 && !p.inbox.cut && !p.dead }
 
 // reopen subscribes again.
 func (p *Process) reopen() {
-	p.inbox.deaf = false
-	if p.hears() {
+	p.inbox.cut = false
+	if p.subscribed() {
 		p.post(store.Event{Kind: store.EventReopened})
 	}
 }
@@ -167,8 +167,8 @@ func (p *Process) send(e store.Event) {
 func (p *Process) post(e store.Event) {
 	b := &p.inbox
 	b.mail = append(b.mail, letter{event: e, due: time.Now().Add(b.delay)})
-	if b.telling == nil {
-		b.telling = make(chan struct{})
+	if b.notifying == nil {
+		b.notifying = make(chan struct{})
 		go p.deliver()
 	}
 }
@@ -185,15 +185,15 @@ func (p *Process) deliver() {
 			continue
 		}
 		b.mail = b.mail[1:]
-		ears := slices.Clone(b.ears)
+		listeners := slices.Clone(b.listeners)
 		m.mu.Unlock()
-		for _, e := range ears {
-			e.hear(first.event)
+		for _, e := range listeners {
+			e.receive(first.event)
 		}
 		m.mu.Lock()
 	}
-	close(b.telling)
-	b.telling = nil
+	close(b.notifying)
+	b.notifying = nil
 }
 
 // wait waits until the process is resumed or, if it is not paused, for d. It returns early when no

@@ -128,7 +128,7 @@ func (m *Memory) hint(key string) {
 		return
 	}
 	for _, p := range m.processes {
-		if p.hears() {
+		if p.subscribed() {
 			p.send(store.Event{Kind: store.EventFree, Key: key})
 		}
 	}
@@ -169,16 +169,16 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 		m.publish(head.inbox, store.Event{
 			Kind: store.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, FenceCount: l.block, HandoffTTL: head.hand, At: m.at(),
 		})
-		m.tellNext(key, head.inbox, head.hand)
+		m.notifyNext(key, head.inbox, head.hand)
 		return
 	}
 }
 
-// tellNext notifies the first waiter that has waited long that another one was granted the key, and
-// for how long.
-func (m *Memory) tellNext(key, except string, hand time.Duration) {
+// notifyNext notifies the first waiter that has waited long that another one was granted the key,
+// and for how long.
+func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
-		m.tellHead(key, next, hand)
+		m.notifyHead(key, next, hand)
 	}
 }
 
@@ -205,9 +205,9 @@ func (m *Memory) next(key, except string) (waiter, bool) {
 	return waiter{}, false
 }
 
-// tellHead notifies w that it is the first to ask, and that the key is free after hand at the
+// notifyHead notifies w that it is the first to ask, and that the key is free after hand at the
 // latest.
-func (m *Memory) tellHead(key string, w waiter, hand time.Duration) {
+func (m *Memory) notifyHead(key string, w waiter, hand time.Duration) {
 	m.publish(w.inbox, store.Event{Kind: store.EventHead, Key: key, Owner: w.owner, HandoffTTL: hand})
 }
 

@@ -103,7 +103,7 @@ func (m *Memory) openPhase(key string, readers []waiter, asker string) {
 	m.leases[key] = l
 	longest := m.letIn(key, readers, asker)
 	if len(readers) > 0 {
-		m.tellNext(key, "", longest)
+		m.notifyNext(key, "", longest)
 	}
 }
 

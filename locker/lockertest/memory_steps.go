@@ -206,7 +206,7 @@ func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
 	if c.KeepFor > 0 {
 		m.leases[c.Key] = lease{kept: true, fence: l.fence, since: l.since, ends: m.now().Add(c.KeepFor)}
 		if head, ok := m.next(c.Key, ""); ok {
-			m.tellHead(c.Key, head, c.KeepFor)
+			m.notifyHead(c.Key, head, c.KeepFor)
 		}
 	} else {
 		delete(m.leases, c.Key)

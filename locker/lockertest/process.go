@@ -73,13 +73,13 @@ func (p *Process) resume() {
 // Deafen ends the process's subscription unnoticed. Its events are lost, and the server answers
 // that the inbox has no subscriber, until the process subscribes again ([Process.Reset]).
 // Deafen(false) subscribes again for it.
-func (p *Process) Deafen(deaf bool) {
+func (p *Process) Deafen(cut bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
-	if p.inbox.deaf && !deaf {
+	if p.inbox.cut && !cut {
 		p.reopen()
 	}
-	p.inbox.deaf = deaf
+	p.inbox.cut = cut
 }
 
 // DelayEvents makes the subscription's connection slow. Every event comes d later, and so do the
@@ -131,7 +131,7 @@ func (p *Process) alive() error {
 // NUMSUB does on Redis.
 func (m *Memory) listener(inbox string) *Process {
 	for _, p := range m.processes {
-		if inbox != "" && p.address() == inbox && p.hears() {
+		if inbox != "" && p.address() == inbox && p.subscribed() {
 			return p
 		}
 	}

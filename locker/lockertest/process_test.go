@@ -24,14 +24,14 @@ type world struct {
 	stop   func() // the other process's Listen
 	began  time.Time
 
-	mu   sync.Mutex
-	told []store.Event // what the other process was told
+	mu     sync.Mutex
+	events []store.Event // what the other process was told
 }
 
-func (w *world) tell(e store.Event) {
+func (w *world) receive(e store.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, e)
+	w.events = append(w.events, e)
 }
 
 func inWorld(t *testing.T, test func(w *world)) {
@@ -39,7 +39,7 @@ func inWorld(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, memory: lockertest.NewMemory(), began: time.Now()}
 		w.other = w.memory.NewProcess()
-		w.stop = w.other.Listen(w.tell)
+		w.stop = w.other.Listen(w.receive)
 		defer w.stop()
 		if _, err := w.other.Open(t.Context(), "a"); err != nil {
 			t.Fatal(err)
@@ -84,18 +84,18 @@ func (w *world) free() {
 	w.want(g, store.Released)
 }
 
-// wantTold checks what the other process was told by now.
-func (w *world) wantTold(kinds ...store.EventKind) {
+// wantEvents checks what the other process was told by now.
+func (w *world) wantEvents(kinds ...store.EventKind) {
 	w.Helper()
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var told []store.EventKind
-	for _, e := range w.told {
-		told = append(told, e.Kind)
+	var events []store.EventKind
+	for _, e := range w.events {
+		events = append(events, e.Kind)
 	}
-	if !slices.Equal(told, kinds) {
-		w.Fatalf("told %v after %v, want %v", told, time.Since(w.began), kinds)
+	if !slices.Equal(events, kinds) {
+		w.Fatalf("told %v after %v, want %v", events, time.Since(w.began), kinds)
 	}
 }
 
@@ -111,11 +111,11 @@ func TestEventsComeLateAndInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Second - 1)
-		w.wantTold()
+		w.wantEvents()
 		pass(1)
-		w.wantTold(store.EventGranted, store.EventGranted)
-		if w.told[0].Owner != "b" || w.told[1].Owner != "c" {
-			t.Errorf("told %+v", w.told)
+		w.wantEvents(store.EventGranted, store.EventGranted)
+		if w.events[0].Owner != "b" || w.events[1].Owner != "c" {
+			t.Errorf("told %+v", w.events)
 		}
 	})
 }
@@ -127,7 +127,7 @@ func TestAnEventMayComeBeforeTheAnswer(t *testing.T) {
 		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
 		synctest.Wait()
 		w.free()
-		w.wantTold(store.EventGranted)
+		w.wantEvents(store.EventGranted)
 		w.want(<-answered, store.Busy)
 		if took := time.Since(w.began); took < time.Second {
 			t.Errorf("answered after %v", took)
@@ -140,14 +140,14 @@ func TestEventsAreLostAndRepeated(t *testing.T) {
 		w.other.LoseEvents(1)
 		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.free()
-		w.wantTold()
+		w.wantEvents()
 		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.want(w.acquire(w.other, w.waiter("c")), store.Busy)
 		w.other.RepeatEvents(true)
 		if _, err := w.other.Release(w.Context(), w.waiter("b")); err != nil {
 			t.Fatal(err)
 		}
-		w.wantTold(store.EventGranted, store.EventGranted)
+		w.wantEvents(store.EventGranted, store.EventGranted)
 	})
 }
 
@@ -159,14 +159,14 @@ func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
 		w.free()
 		pass(time.Hour)
-		w.wantTold()
+		w.wantEvents()
 		if len(answered) > 0 {
 			t.Error("a paused process was answered")
 		}
 		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted) // the claim lapsed
 		w.other.Resume()
 		w.want(<-answered, store.Busy)
-		w.wantTold(store.EventGranted)
+		w.wantEvents(store.EventGranted)
 	})
 }
 
@@ -194,7 +194,7 @@ func TestAKilledProcessIsSilentAndItsCallsUnclear(t *testing.T) {
 		w.free()
 		w.memory.Wipe()
 		w.other.Deafen(false)
-		w.wantTold()
+		w.wantEvents()
 	})
 }
 
@@ -236,7 +236,7 @@ func TestARestartIsTold(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.memory.Wipe()
-		w.wantTold(store.EventReopened)
+		w.wantEvents(store.EventReopened)
 		if w.memory.Len() != 0 || w.memory.Queued() != 0 {
 			t.Errorf("%d leases and %d waiters outlived it", w.memory.Len(), w.memory.Queued())
 		}
@@ -251,9 +251,9 @@ func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
 		}
 		w.other.Reset("another inbox")
 		w.free()
-		w.wantTold()
+		w.wantEvents()
 		w.other.Deafen(false)
-		w.wantTold(store.EventReopened)
+		w.wantEvents(store.EventReopened)
 		if n := w.memory.Queued(); n != 0 {
 			t.Errorf("%d in the queue whose only waiter was deaf", n)
 		}
@@ -264,10 +264,10 @@ func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
 		w.memory.Free("a")
-		w.wantTold()
+		w.wantEvents()
 		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantTold(store.EventFree) // who is in no queue may ask again
+		w.wantEvents(store.EventFree) // who is in no queue may ask again
 	})
 }
 
@@ -318,13 +318,13 @@ func TestNothingIsToldAfterStop(t *testing.T) {
 		w.free()
 		w.stop()
 		pass(time.Minute)
-		w.wantTold()
-		w.stop = w.other.Listen(w.tell)
+		w.wantEvents()
+		w.stop = w.other.Listen(w.receive)
 		w.other.Pause()
 		w.memory.Wipe()
 		w.stop() // although the event hangs
 		w.other.Resume()
-		w.wantTold()
+		w.wantEvents()
 	})
 }
 

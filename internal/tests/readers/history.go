@@ -454,8 +454,8 @@ func (h *history) differ(format string, args ...any) {
 	}
 }
 
-// same says whether a fence of the model is the subject's: the offset in a grant is, and each grant
-// has its own.
+// same reports whether a fence of the model is the subject's: the offset in a grant is, and each
+// grant has its own.
 func (h *history) same(want, got int) bool {
 	if want == 0 || got == 0 {
 		return want == got

@@ -149,7 +149,7 @@ func (m *model) holds(owner string) bool {
 	return m.lease != nil && m.lease.kind == alone && m.lease.owner == owner
 }
 
-// reads says whether the owner has a part of the phase that has not run out.
+// reads reports whether the owner has a part of the phase that has not run out.
 func (m *model) reads(owner string) bool {
 	if m.lease == nil || m.lease.kind != phase {
 		return false
@@ -264,7 +264,7 @@ func (m *model) notOurs(c claim) answer {
 	return answer{State: store.NotOurs}
 }
 
-// revoked says whether the owner, or the phase in which it reads, was thrown out.
+// revoked reports whether the owner, or the phase in which it reads, was thrown out.
 func (m *model) revoked(c claim) bool {
 	if n, ok := m.note(c.owner); ok && n.revoked {
 		return true

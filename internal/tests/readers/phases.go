@@ -63,7 +63,7 @@ func (m *model) admit(asks string) {
 	m.letIn(readers, asks)
 }
 
-// isOpen says whether a phase is on in which no writer waits who lives.
+// isOpen reports whether a phase is on in which no writer waits who lives.
 func (m *model) isOpen() bool {
 	return m.lease != nil && m.lease.kind == phase &&
 		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
@@ -222,7 +222,7 @@ func (m *model) said([]message) []message {
 	return sent
 }
 
-// answers says whether m is about the same as w.
+// answers reports whether m is about the same as w.
 func (w message) answers(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }

@@ -314,7 +314,7 @@ func (h *hold) hold(fence uint64, block int, deadline, share, renewIn time.Durat
 	}
 }
 
-// mayHandOn says whether the lease may pass to the next worker here.
+// mayHandOn reports whether the lease may pass to the next worker here.
 func (h *hold) mayHandOn() bool {
 	if h.room.alone {
 		return false

@@ -106,7 +106,7 @@ func (s *server) tombstoned(t token) bool {
 	return ok && s.millis() <= ends
 }
 
-// refuses says whether a full server refuses a write that needs memory.
+// refuses reports whether a full server refuses a write that needs memory.
 func (s *server) refuses() bool { return s.full && !s.wrote }
 
 // mint reserves fences: above all earlier ones, at least the clock, at most 100 ms ahead of it.

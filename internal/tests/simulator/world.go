@@ -91,7 +91,7 @@ func (w *world) settle() time.Duration {
 	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
 }
 
-// over says whether no wait begins any more.
+// over reports whether no wait begins any more.
 func (w *world) over() bool { return w.now >= w.Length }
 
 // after plans an event of a process, or of nobody.

@@ -45,9 +45,9 @@ func together(h Harness) bool {
 	_, ok := h.Store.(store.BatchAcquirer)
 	return ok
 }
-func kills(h Harness) bool   { return h.Another != nil && h.Kill != nil }
-func deafens(h Harness) bool { return h.Deafen != nil }
-func counts(h Harness) bool  { return h.Queued != nil }
+func kills(h Harness) bool              { return h.Another != nil && h.Kill != nil }
+func losesSubscriptions(h Harness) bool { return h.Deafen != nil }
+func counts(h Harness) bool             { return h.Queued != nil }
 
 // all is the need of a law for several capabilities.
 func all(needs ...func(Harness) bool) func(Harness) bool {

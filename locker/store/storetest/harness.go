@@ -45,7 +45,7 @@ type Harness struct {
 func Run(t *testing.T, setup func(t *testing.T) Harness) {
 	t.Helper()
 	for _, l := range laws {
-		t.Run(l.says, func(t *testing.T) {
+		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			l.hold(t, setup(t))
 		})
@@ -57,7 +57,7 @@ func Run(t *testing.T, setup func(t *testing.T) Harness) {
 func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 	t.Helper()
 	for _, l := range laws {
-		t.Run(l.says, func(t *testing.T) {
+		t.Run(l.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { l.hold(t, setup(t)) })
 		})
 	}
@@ -65,7 +65,7 @@ func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 
 // law is a sentence that is true of every Store that can do what the law needs.
 type law struct {
-	says  string
+	name  string
 	needs func(h Harness) bool // nil: mandatory
 	check func(b *bench)
 }

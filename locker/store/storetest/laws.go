@@ -13,28 +13,28 @@ import (
 
 // laws are what Run checks. A Store obeys them by itself, but for the last group: that is what a
 // Locker over the Store promises to its users.
-var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, toldLaws, nextLaws, readerLaws, joinLaws, lockerLaws)
+var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, joinLaws, lockerLaws)
 
 // stepLaws concern leases alone. They are grouped by step.
 var stepLaws = []law{
 	// acquire
-	{says: "a free key is granted", check: func(b *bench) {
+	{name: "a free key is granted", check: func(b *bench) {
 		b.granted()
 	}},
-	{says: "a held key is busy and says how long its holder has", needs: left, check: func(b *bench) {
+	{name: "a held key is busy and says how long its holder has", needs: left, check: func(b *bench) {
 		b.granted()
 		if left := b.left(); left <= 0 || left > ttl {
 			b.Fatalf("the holder has %v left of %v", left, ttl)
 		}
 	}},
-	{says: "an owner that asks again gets the same grant again", check: func(b *bench) {
+	{name: "an owner that asks again gets the same grant again", check: func(b *bench) {
 		c, first := b.granted()
 		again := b.gets(c, "second acquire of the same owner")
 		if again.Fence != first.Fence || again.FenceCount != first.FenceCount {
 			b.Fatalf("fence %d block %d became %d, %d", first.Fence, first.FenceCount, again.Fence, again.FenceCount)
 		}
 	}},
-	{says: "an owner that asks again for longer gets longer", check: func(b *bench) {
+	{name: "an owner that asks again for longer gets longer", check: func(b *bench) {
 		c, _ := b.granted()
 		c.TTL *= 2
 		b.gets(c, "second acquire of the same owner")
@@ -42,7 +42,7 @@ var stepLaws = []law{
 			b.Fatalf("%v left after asking for %v", left, c.TTL)
 		}
 	}},
-	{says: "an owner whose name begins or continues the holder's owns nothing", check: func(b *bench) {
+	{name: "an owner whose name begins or continues the holder's owns nothing", check: func(b *bench) {
 		c, _ := b.granted()
 		for _, other := range []string{c.Owner[:len(c.Owner)-1], c.Owner[:1], c.Owner + "X"} {
 			b.want(b.acquire(b.claim(other)), store.Busy, "acquire with a part of the holder's name")
@@ -51,7 +51,7 @@ var stepLaws = []law{
 		}
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
 	}},
-	{says: "a lease that nobody renews runs out", check: func(b *bench) {
+	{name: "a lease that nobody renews runs out", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 50 * time.Millisecond
 		b.gets(c, "acquire of a free key")
@@ -61,7 +61,7 @@ var stepLaws = []law{
 		b.want(b.release(c), store.NotOurs, "release after the lease ran out")
 		b.want(b.renew(next), store.Granted, "renewal by the next holder")
 	}},
-	{says: "owners that ask at the same time are granted one at a time", check: func(b *bench) {
+	{name: "owners that ask at the same time are granted one at a time", check: func(b *bench) {
 		var inside, served atomic.Int32
 		var wg sync.WaitGroup
 		for range 8 {
@@ -88,14 +88,14 @@ var stepLaws = []law{
 			b.Fatal("nobody was granted the key")
 		}
 	}},
-	{says: "keys do not concern each other", check: func(b *bench) {
+	{name: "keys do not concern each other", check: func(b *bench) {
 		b.granted()
 		b.key += ":other"
 		b.granted()
 	}},
 
 	// fence
-	{says: "fences grow with every grant of a key", needs: fence, check: func(b *bench) {
+	{name: "fences grow with every grant of a key", needs: fence, check: func(b *bench) {
 		var last uint64
 		for i := range 20 {
 			c, g := b.granted()
@@ -106,7 +106,7 @@ var stepLaws = []law{
 			b.want(b.release(c), store.Released, "release by the holder")
 		}
 	}},
-	{says: "fences grow also when a lease ran out", needs: fence, check: func(b *bench) {
+	{name: "fences grow also when a lease ran out", needs: fence, check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 20 * time.Millisecond
 		first := b.gets(c, "acquire of a free key")
@@ -116,7 +116,7 @@ var stepLaws = []law{
 			b.Fatalf("fence %d after %d", again.Fence, first.Fence)
 		}
 	}},
-	{says: "a block of fences is reserved whole", needs: fence, check: func(b *bench) {
+	{name: "a block of fences is reserved whole", needs: fence, check: func(b *bench) {
 		const block = 90_000 // ahead of the clock by 90 ms, so the clock does not hide a block that is handed out twice
 		c := b.claim(owner())
 		c.FenceCount = block
@@ -129,14 +129,14 @@ var stepLaws = []law{
 			b.Fatalf("fence %d lies in the block %d…%d", next.Fence, g.Fence, g.Fence+block-1)
 		}
 	}},
-	{says: "a block does not run far ahead of the clock", needs: fence, check: func(b *bench) {
+	{name: "a block does not run far ahead of the clock", needs: fence, check: func(b *bench) {
 		c := b.claim(owner())
 		c.FenceCount = 10_000_000
 		if g := b.gets(c, "acquire of a block"); g.FenceCount != 1 {
 			b.Fatalf("%d fences reserved: after a failover the counter would be ahead of the clock by 10 s", g.FenceCount)
 		}
 	}},
-	{says: "a raised fence is never lowered", needs: all(fence, raises), check: func(b *bench) {
+	{name: "a raised fence is never lowered", needs: all(fence, raises), check: func(b *bench) {
 		c, g := b.granted()
 		b.release(c)
 		f := b.Store.(store.Fencer)
@@ -152,7 +152,7 @@ var stepLaws = []law{
 	}},
 
 	// renew
-	{says: "a renewal lengthens a lease", check: func(b *bench) {
+	{name: "a renewal lengthens a lease", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 5 * time.Second
 		b.gets(c, "acquire of a free key")
@@ -162,7 +162,7 @@ var stepLaws = []law{
 			b.Fatalf("%v left after a renewal by %v", left, ttl)
 		}
 	}},
-	{says: "a renewal never shortens a lease", check: func(b *bench) {
+	{name: "a renewal never shortens a lease", check: func(b *bench) {
 		c, _ := b.granted()
 		c.TTL = time.Second
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
@@ -170,16 +170,16 @@ var stepLaws = []law{
 			b.Fatalf("%v left after a late, short renewal of a lease of %v", left, ttl)
 		}
 	}},
-	{says: "a renewal never creates a lease", check: func(b *bench) {
+	{name: "a renewal never creates a lease", check: func(b *bench) {
 		c := b.claim(owner())
 		b.want(b.renew(c), store.NotOurs, "renewal of a free key")
 		b.granted()
 	}},
-	{says: "a stranger cannot renew", check: func(b *bench) {
+	{name: "a stranger cannot renew", check: func(b *bench) {
 		b.granted()
 		b.want(b.renew(b.claim(owner())), store.NotOurs, "renewal by a stranger")
 	}},
-	{says: "a batch of renewals is answered one by one, in order", check: func(b *bench) {
+	{name: "a batch of renewals is answered one by one, in order", check: func(b *bench) {
 		base := b.key
 		var claims []store.Claim
 		for i := range 100 {
@@ -204,30 +204,30 @@ var stepLaws = []law{
 	}},
 
 	// release
-	{says: "a released key is free", check: func(b *bench) {
+	{name: "a released key is free", check: func(b *bench) {
 		c, _ := b.granted()
 		b.want(b.release(c), store.Released, "release by the holder")
 		b.granted()
 	}},
-	{says: "a second release finds nothing and frees nobody", check: func(b *bench) {
+	{name: "a second release finds nothing and frees nobody", check: func(b *bench) {
 		c, _ := b.granted()
 		b.want(b.release(c), store.Released, "release by the holder")
 		next, _ := b.granted()
 		b.want(b.release(c), store.NotOurs, "second release")
 		b.want(b.renew(next), store.Granted, "renewal by the next holder")
 	}},
-	{says: "a stranger cannot release the lease", check: func(b *bench) {
+	{name: "a stranger cannot release the lease", check: func(b *bench) {
 		c, _ := b.granted()
 		b.want(b.release(b.claim(owner())), store.NotOurs, "release by a stranger")
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
 	}},
-	{says: "an undo frees the lease", needs: undo, check: func(b *bench) {
+	{name: "an undo frees the lease", needs: undo, check: func(b *bench) {
 		c, _ := b.granted()
 		c.TombstoneTTL = time.Minute
 		b.want(b.release(c), store.Released, "undo by the holder")
 		b.granted()
 	}},
-	{says: "an acquire that comes after its undo takes nothing", needs: undo, check: func(b *bench) {
+	{name: "an acquire that comes after its undo takes nothing", needs: undo, check: func(b *bench) {
 		c := b.claim(owner())
 		c.TombstoneTTL = time.Minute
 		b.want(b.release(c), store.NotOurs, "undo before the acquire")
@@ -235,7 +235,7 @@ var stepLaws = []law{
 		b.want(b.acquire(c), store.Undone, "late acquire, again")
 		b.granted()
 	}},
-	{says: "an undo never harms another owner", needs: undo, check: func(b *bench) {
+	{name: "an undo never harms another owner", needs: undo, check: func(b *bench) {
 		late := b.claim(owner())
 		c, _ := b.granted()
 		late.TombstoneTTL = time.Minute
@@ -244,7 +244,7 @@ var stepLaws = []law{
 	}},
 
 	// at least, once
-	{says: "a kept key stays busy without an owner, and runs out", needs: atLeast, check: func(b *bench) {
+	{name: "a kept key stays busy without an owner, and runs out", needs: atLeast, check: func(b *bench) {
 		c, _ := b.granted()
 		c.KeepFor = 100 * time.Millisecond
 		b.want(b.release(c), store.Released, "release with Keep")
@@ -261,7 +261,7 @@ var stepLaws = []law{
 		next := b.claim(owner())
 		b.eventually(10*time.Second, "the kept key ran out", func() bool { return b.acquire(next).State == store.Granted })
 	}},
-	{says: "keeping a key does not shorten or lengthen what was asked", needs: atLeast, check: func(b *bench) {
+	{name: "keeping a key does not shorten or lengthen what was asked", needs: atLeast, check: func(b *bench) {
 		c, _ := b.granted()
 		c.KeepFor = 10 * time.Second
 		b.want(b.release(c), store.Released, "release with Keep")
@@ -269,7 +269,7 @@ var stepLaws = []law{
 			b.Fatalf("%v left of 10s", left)
 		}
 	}},
-	{says: "work that is done is not granted again to who asks Once", needs: once, check: func(b *bench) {
+	{name: "work that is done is not granted again to who asks Once", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
 		b.gets(c, "acquire with Once")
@@ -280,21 +280,21 @@ var stepLaws = []law{
 		b.want(b.acquire(second), store.Done, "acquire with Once after Complete")
 		b.granted() // an owner without Once is not affected
 	}},
-	{says: "work that failed is granted again", needs: once, check: func(b *bench) {
+	{name: "work that failed is granted again", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
 		b.gets(c, "acquire with Once")
 		b.want(b.release(c), store.Released, "release without Complete")
 		b.want(b.acquire(b.claim(owner())), store.Granted, "acquire after a failure")
 	}},
-	{says: "whoever lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
+	{name: "whoever lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once, c.Complete = time.Minute, true
 		b.want(b.release(c), store.NotOurs, "Complete by an owner that does not hold")
 		c.Owner, c.Complete = owner(), false
 		b.gets(c, "acquire with Once")
 	}},
-	{says: "a repeated Complete learns that the mark is there", needs: once, check: func(b *bench) {
+	{name: "a repeated Complete learns that the mark is there", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
 		b.gets(c, "acquire with Once")
@@ -302,7 +302,7 @@ var stepLaws = []law{
 		b.want(b.release(c), store.Released, "release with Complete")
 		b.want(b.release(c), store.Done, "repeated release with Complete")
 	}},
-	{says: "a done mark runs out", needs: once, check: func(b *bench) {
+	{name: "a done mark runs out", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = 50 * time.Millisecond
 		b.gets(c, "acquire with Once")
@@ -317,7 +317,7 @@ var stepLaws = []law{
 	}},
 
 	// break, inspect, metadata
-	{says: "inspection shows the holder", needs: breaks, check: func(b *bench) {
+	{name: "inspection shows the holder", needs: breaks, check: func(b *bench) {
 		if i := b.info(); i.Held {
 			b.Fatalf("a free key is held: %+v", i)
 		}
@@ -327,17 +327,17 @@ var stepLaws = []law{
 			b.Fatalf("%+v, want the holder with fence %d", i, g.Fence)
 		}
 	}},
-	{says: "a broken holder loses the key and is told why", needs: breaks, check: func(b *bench) {
+	{name: "a broken holder loses the key and is told why", needs: breaks, check: func(b *bench) {
 		c, g := b.granted()
 		b.want(b.breakHolder(g.Fence, "maintenance"), store.Released, "break")
-		for _, told := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
-			if b.want(told, store.Revoked, "call of a broken holder"); told.Reason != "maintenance" {
-				b.Fatalf("the reason is %q", told.Reason)
+		for _, answer := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
+			if b.want(answer, store.Revoked, "call of a broken holder"); answer.Reason != "maintenance" {
+				b.Fatalf("the reason is %q", answer.Reason)
 			}
 		}
 		b.granted()
 	}},
-	{says: "a break hits only the holder it names", needs: breaks, check: func(b *bench) {
+	{name: "a break hits only the holder it names", needs: breaks, check: func(b *bench) {
 		first, g := b.granted()
 		b.release(first)
 		c, _ := b.granted()
@@ -346,7 +346,7 @@ var stepLaws = []law{
 		b.release(c)
 		b.want(b.breakHolder(g.Fence, "too late"), store.NotOurs, "break of a free key")
 	}},
-	{says: "who is refused reads the holder's metadata", needs: metadata, check: func(b *bench) {
+	{name: "who is refused reads the holder's metadata", needs: metadata, check: func(b *bench) {
 		c := b.claim(owner())
 		const text = "host:7 trace=00-ab:cd-01 \n {ü}"
 		c.Metadata = text
@@ -357,7 +357,7 @@ var stepLaws = []law{
 	}},
 
 	// strangers
-	{says: "a foreign holder is respected, and never disturbed", needs: foreign, check: func(b *bench) {
+	{name: "a foreign holder is respected, and never disturbed", needs: foreign, check: func(b *bench) {
 		b.Occupy(b.TB, b.key, ttl)
 		c := b.claim(owner())
 		if g := b.want(b.acquire(c), store.Busy, "acquire of a foreign key"); b.Can.Left && (!g.Holder.Foreign || g.Holder.Left <= 0) {
@@ -369,13 +369,13 @@ var stepLaws = []law{
 			b.Fatal("the foreign holder is gone")
 		}
 	}},
-	{says: "a foreign holder without end is busy without end", needs: foreign, check: func(b *bench) {
+	{name: "a foreign holder without end is busy without end", needs: foreign, check: func(b *bench) {
 		b.Occupy(b.TB, b.key, 0)
 		if left := b.left(); left >= 0 {
 			b.Fatalf("%v left", left)
 		}
 	}},
-	{says: "data that is no lock is refused, and stays", needs: func(h Harness) bool { return h.Spoil != nil }, check: func(b *bench) {
+	{name: "data that is no lock is refused, and stays", needs: func(h Harness) bool { return h.Spoil != nil }, check: func(b *bench) {
 		intact := b.Spoil(b.TB, b.key)
 		_, err := b.Store.Acquire(b.Context(), b.claim(owner()))
 		var no *store.Refusal
@@ -392,7 +392,7 @@ var stepLaws = []law{
 	}},
 
 	// lost answers
-	{says: "an acquire whose answer was lost is found again, with its fence", needs: losesReplies, check: func(b *bench) {
+	{name: "an acquire whose answer was lost is found again, with its fence", needs: losesReplies, check: func(b *bench) {
 		c := b.claim(owner())
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
 		_, err := b.Store.Acquire(b.Context(), c)
@@ -405,7 +405,7 @@ var stepLaws = []law{
 			b.Fatalf("fence %d became %d", held.Holder.Fence, g.Fence)
 		}
 	}},
-	{says: "a release whose answer was lost has happened", needs: losesReplies, check: func(b *bench) {
+	{name: "a release whose answer was lost has happened", needs: losesReplies, check: func(b *bench) {
 		c, _ := b.granted()
 		b.LoseReply(b.TB, locker.OpRelease, b.key)
 		if g, err := b.Store.Release(b.Context(), c); err == nil {

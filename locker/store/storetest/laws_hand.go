@@ -6,7 +6,7 @@ import (
 
 // handLaws concern leases that were handed to waiters.
 var handLaws = []law{
-	{says: "a handed lease lasts as long as its waiter asked, unless it confirms", needs: queues, check: func(b *bench) {
+	{name: "a handed lease lasts as long as its waiter asked, unless it confirms", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		b.free(holder)
@@ -22,7 +22,7 @@ var handLaws = []law{
 		b.granted()
 		b.want(b.renew(second), store.NotOurs, "renewal by who did not confirm in time")
 	}},
-	{says: "a renewal makes a handed lease last", needs: queues, check: func(b *bench) {
+	{name: "a renewal makes a handed lease last", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		b.free(holder)
@@ -31,7 +31,7 @@ var handLaws = []law{
 			b.Fatalf("%v left after a renewal by %v", left, ttl)
 		}
 	}},
-	{says: "an acquire by who was handed the key finds the grant, and makes it last", needs: queues, check: func(b *bench) {
+	{name: "an acquire by who was handed the key finds the grant, and makes it last", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		b.free(holder)
@@ -44,7 +44,7 @@ var handLaws = []law{
 			b.Fatalf("%v left after an acquire for %v", left, ttl)
 		}
 	}},
-	{says: "a waiter that does not confirm costs the others its claim only", needs: queues, check: func(b *bench) {
+	{name: "a waiter that does not confirm costs the others its claim only", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.waiter("")
 		first.HandoffTTL = blink
@@ -55,7 +55,7 @@ var handLaws = []law{
 		b.gets(second, "acquire by the next, after the claim")
 		b.want(b.renew(first), store.NotOurs, "renewal by who did not confirm in time")
 	}},
-	{says: "a process that does not confirm loses its other places too", needs: notifies, check: func(b *bench) {
+	{name: "a process that does not confirm loses its other places too", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first := b.waiter(at.inbox)
@@ -70,7 +70,7 @@ var handLaws = []law{
 		b.free(other)
 		b.granted()
 	}},
-	{says: "a process that confirmed keeps its other places, also when that lease runs out", needs: notifies, check: func(b *bench) {
+	{name: "a process that confirmed keeps its other places, also when that lease runs out", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		for _, confirm := range []func(store.Claim){
 			func(c store.Claim) { b.owns(c, "renewal by who was handed the key") },
@@ -89,7 +89,7 @@ var handLaws = []law{
 			b.free(second)
 		}
 	}},
-	{says: "a process that gives a grant back unconfirmed keeps its other places", needs: notifies, check: func(b *bench) {
+	{name: "a process that gives a grant back unconfirmed keeps its other places", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first, second := b.queued(at.inbox), b.queued(at.inbox)
@@ -97,7 +97,7 @@ var handLaws = []law{
 		b.free(first)
 		b.owns(second, "renewal by the next of that process")
 	}},
-	{says: "a waiter whose claim lapsed is the first again if it asks before the next is served", needs: all(notifies, foreign), check: func(b *bench) {
+	{name: "a waiter whose claim lapsed is the first again if it asks before the next is served", needs: all(notifies, foreign), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first := b.waiter(at.inbox)
@@ -118,7 +118,7 @@ var handLaws = []law{
 		b.free(first)
 		b.owns(second, "renewal by the next")
 	}},
-	{says: "a waiter whose process is gone is passed over at once", needs: notifies, check: func(b *bench) {
+	{name: "a waiter whose process is gone is passed over at once", needs: notifies, check: func(b *bench) {
 		holder, _ := b.granted()
 		nobody := "nobody:" + owner()
 		gone := []store.Claim{b.queued(nobody), b.queued(nobody)}
@@ -132,7 +132,7 @@ var handLaws = []law{
 		}
 		b.granted()
 	}},
-	{says: "who waits where nobody listens is told so", needs: notifies, check: func(b *bench) {
+	{name: "who waits where nobody listens is told so", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		b.granted()
 		if g := b.queue(b.waiter("nobody:" + owner())); !g.NotListening {
@@ -144,7 +144,7 @@ var handLaws = []law{
 			}
 		}
 	}},
-	{says: "a holder that is broken before it confirmed costs its process nothing else", needs: all(notifies, breaks), check: func(b *bench) {
+	{name: "a holder that is broken before it confirmed costs its process nothing else", needs: all(notifies, breaks), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first, second := b.queued(at.inbox), b.queued(at.inbox)
@@ -154,7 +154,7 @@ var handLaws = []law{
 		b.want(b.renew(first), store.Revoked, "renewal by the broken holder")
 		b.owns(second, "renewal by the next of that process")
 	}},
-	{says: "fences grow through hand-overs", needs: all(queues, fence), check: func(b *bench) {
+	{name: "fences grow through hand-overs", needs: all(queues, fence), check: func(b *bench) {
 		holder, g := b.granted()
 		var waiters []store.Claim
 		for range 10 {
@@ -172,7 +172,7 @@ var handLaws = []law{
 			}
 		}
 	}},
-	{says: "a block of a handed lease is whole", needs: all(queues, fence), check: func(b *bench) {
+	{name: "a block of a handed lease is whole", needs: all(queues, fence), check: func(b *bench) {
 		const block = 90_000 // ahead of the clock by 90 ms, so the clock does not hide a block that is handed out twice
 		holder, _ := b.granted()
 		first, second := b.waiter(""), b.waiter("")
@@ -190,7 +190,7 @@ var handLaws = []law{
 			b.Fatalf("fence %d lies in the block %d…%d", next.Fence, g.Fence, g.Fence+block-1)
 		}
 	}},
-	{says: "who is refused reads the metadata of who was handed the key", needs: all(queues, metadata), check: func(b *bench) {
+	{name: "who is refused reads the metadata of who was handed the key", needs: all(queues, metadata), check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.waiter("")
 		first.Metadata = "host:7|trace=00-ab:cd-01 \n {ü}"

@@ -10,7 +10,7 @@ import (
 
 // joinLaws concern leases that calls in other processes join.
 var joinLaws = []law{
-	{says: "who shows the secret joins, with the lease's fence", needs: joinable, check: func(b *bench) {
+	{name: "who shows the secret joins, with the lease's fence", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		p := b.delegated(c, locker.Delegation{Fence: g.Fence + 3, Depth: 1}, "open sesame")
 		j := b.joiner(p)
@@ -24,21 +24,21 @@ var joinLaws = []law{
 		b.want(b.leave(j), store.NotOurs, "leaving again")
 		b.want(b.renew(c), store.Granted, "renewal by the holder, after the other has left")
 	}},
-	{says: "who shows another secret, or none, does not join", needs: joinable, check: func(b *bench) {
+	{name: "who shows another secret, or none, does not join", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		b.delegated(c, locker.Delegation{Fence: g.Fence}, "open sesame")
 		b.want(b.join(b.joiner(locker.Delegation{Secret: sha256.Sum256([]byte("open wheat"))})), store.NotOurs, "join with a wrong secret")
 		b.want(b.join(b.joiner(locker.Delegation{})), store.NotOurs, "join without a secret and without the fence")
 		b.want(b.join(b.joiner(locker.Delegation{Hold: g.Fence + 1, Fence: g.Fence})), store.NotOurs, "join with a wrong fence")
 	}},
-	{says: "who knows the holder's fence joins without a secret", needs: joinable, check: func(b *bench) {
+	{name: "who knows the holder's fence joins without a secret", needs: joinable, check: func(b *bench) {
 		_, g := b.granted()
 		joined := b.want(b.join(b.joiner(locker.Delegation{Hold: g.Fence, Fence: g.Fence + 2})), store.Granted, "join with the fence")
 		if joined.Fence != g.Fence+2 {
 			b.Fatalf("joined with the fence %d, delegated was %d", joined.Fence, g.Fence+2)
 		}
 	}},
-	{says: "a secret is good for one key only", needs: joinable, check: func(b *bench) {
+	{name: "a secret is good for one key only", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		p := b.delegated(c, locker.Delegation{Fence: g.Fence}, "open sesame")
 		other := b.claim(owner())
@@ -48,7 +48,7 @@ var joinLaws = []law{
 		j.Key = other.Key
 		b.want(b.join(j), store.NotOurs, "join of another key's lease")
 	}},
-	{says: "a release ends the joins, and the next holder's lease is not theirs", needs: joinable, check: func(b *bench) {
+	{name: "a release ends the joins, and the next holder's lease is not theirs", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		p := b.delegated(c, locker.Delegation{Fence: g.Fence}, "open sesame")
 		j, late := b.joiner(p), b.joiner(p)
@@ -62,7 +62,7 @@ var joinLaws = []law{
 		b.want(b.join(b.joiner(locker.Delegation{Hold: g.Fence, Fence: g.Fence})), store.NotOurs, "join with the old fence")
 		b.want(b.leave(j), store.NotOurs, "leaving a lease that is over")
 	}},
-	{says: "a key that is kept without an owner cannot be joined", needs: all(joinable, atLeast), check: func(b *bench) {
+	{name: "a key that is kept without an owner cannot be joined", needs: all(joinable, atLeast), check: func(b *bench) {
 		c, g := b.granted()
 		p := b.delegated(c, locker.Delegation{Fence: g.Fence}, "open sesame")
 		c.KeepFor = ttl
@@ -70,12 +70,12 @@ var joinLaws = []law{
 		b.want(b.join(b.joiner(p)), store.NotOurs, "join with the secret")
 		b.want(b.join(b.joiner(locker.Delegation{Hold: g.Fence, Fence: g.Fence})), store.NotOurs, "join with the fence")
 	}},
-	{says: "a foreign holder's lease cannot be joined", needs: all(joinable, foreign), check: func(b *bench) {
+	{name: "a foreign holder's lease cannot be joined", needs: all(joinable, foreign), check: func(b *bench) {
 		b.Occupy(b, b.key, ttl)
 		b.want(b.join(b.joiner(locker.Delegation{Secret: sha256.Sum256([]byte("open sesame"))})), store.NotOurs, "join with a secret")
 		b.want(b.join(b.joiner(locker.Delegation{})), store.NotOurs, "join without")
 	}},
-	{says: "a secret whose time is over lets nobody in, and who is in stays", needs: joinable, check: func(b *bench) {
+	{name: "a secret whose time is over lets nobody in, and who is in stays", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		j := b.joiner(b.delegatedFor(c, locker.Delegation{Fence: g.Fence}, "long", ttl))
 		b.want(b.join(j), store.Granted, "join in time")
@@ -83,13 +83,13 @@ var joinLaws = []law{
 		b.eventually(10*time.Second, "the secret's time is over", func() bool { return b.join(b.joiner(p)).State == store.NotOurs })
 		b.want(b.join(j), store.Granted, "question of who has joined")
 	}},
-	{says: "who does not hold the lease cannot delegate it", needs: joinable, check: func(b *bench) {
+	{name: "who does not hold the lease cannot delegate it", needs: joinable, check: func(b *bench) {
 		_, g := b.granted()
 		stranger := b.claim(owner())
 		b.want(b.delegate(stranger, locker.Delegation{Fence: g.Fence, Secret: sha256.Sum256([]byte("mine"))}, ttl), store.NotOurs, "delegation by a stranger")
 		b.want(b.join(b.joiner(locker.Delegation{Secret: sha256.Sum256([]byte("mine"))})), store.NotOurs, "join by the stranger's secret")
 	}},
-	{says: "who has joined delegates as often as allowed", needs: joinable, check: func(b *bench) {
+	{name: "who has joined delegates as often as allowed", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		first := b.joiner(b.delegated(c, locker.Delegation{Fence: g.Fence, Depth: 1}, "first"))
 		b.want(b.join(first), store.Granted, "the first join")
@@ -101,7 +101,7 @@ var joinLaws = []law{
 		b.want(b.leave(first), store.Released, "leaving of the first")
 		b.want(b.join(second), store.Granted, "question of the second, who does not depend on the first")
 	}},
-	{says: "who has joined can neither renew nor release the lease", needs: joinable, check: func(b *bench) {
+	{name: "who has joined can neither renew nor release the lease", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		j := b.joiner(b.delegated(c, locker.Delegation{Fence: g.Fence}, "open sesame"))
 		b.want(b.join(j), store.Granted, "join with the secret")
@@ -109,7 +109,7 @@ var joinLaws = []law{
 		b.want(b.release(j), store.NotOurs, "release by who has joined")
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
 	}},
-	{says: "a join does not lengthen the lease", needs: joinable, check: func(b *bench) {
+	{name: "a join does not lengthen the lease", needs: joinable, check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = time.Second
 		g := b.gets(c, "acquire of a free key")
@@ -117,7 +117,7 @@ var joinLaws = []law{
 		b.want(b.join(j), store.Granted, "join with the fence")
 		b.eventually(10*time.Second, "the lease ran out under questions", func() bool { return b.join(j).State == store.NotOurs })
 	}},
-	{says: "data that is no lock is left alone by a join", needs: all(joinable, func(h Harness) bool { return h.Spoil != nil }), check: func(b *bench) {
+	{name: "data that is no lock is left alone by a join", needs: all(joinable, func(h Harness) bool { return h.Spoil != nil }), check: func(b *bench) {
 		intact := b.Spoil(b, b.key)
 		if g, err := b.Store.(store.Joiner).Join(b.Context(), b.joiner(locker.Delegation{})); err == nil && g.State != store.NotOurs {
 			b.Fatalf("joined: %v", g.State)
@@ -126,7 +126,7 @@ var joinLaws = []law{
 			b.Fatal("the data is gone")
 		}
 	}},
-	{says: "a Locker's lease is joined, lost and left like others", needs: joinable, check: func(b *bench) {
+	{name: "a Locker's lease is joined, lost and left like others", needs: joinable, check: func(b *bench) {
 		l := b.locker(locker.WithTTL(ttl))
 		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key})
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // lockerLaws are what a Locker on the Store promises to its users.
 var lockerLaws = []law{
-	{says: "Run excludes", check: func(b *bench) {
+	{name: "Run excludes", check: func(b *bench) {
 		l := b.locker()
 		counter := 0
 		var wg sync.WaitGroup
@@ -35,7 +35,7 @@ var lockerLaws = []law{
 			b.Fatalf("%d of 40 runs counted", counter)
 		}
 	}},
-	{says: "a lost answer of an acquire is not busy", needs: losesReplies, check: func(b *bench) {
+	{name: "a lost answer of an acquire is not busy", needs: losesReplies, check: func(b *bench) {
 		l := b.locker()
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
 		_, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: locker.NoWait})
@@ -50,7 +50,7 @@ var lockerLaws = []law{
 			b.Fatal(err)
 		}
 	}},
-	{says: "a lost answer of an acquire that may wait is a grant", needs: losesReplies, check: func(b *bench) {
+	{name: "a lost answer of an acquire that may wait is a grant", needs: losesReplies, check: func(b *bench) {
 		l := b.locker()
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
 		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
@@ -61,7 +61,7 @@ var lockerLaws = []law{
 			b.Fatal(err)
 		}
 	}},
-	{says: "a lost answer of a release is not a loss", needs: losesReplies, check: func(b *bench) {
+	{name: "a lost answer of a release is not a loss", needs: losesReplies, check: func(b *bench) {
 		l := b.locker()
 		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key})
 		if err != nil {
@@ -72,7 +72,7 @@ var lockerLaws = []law{
 			b.Fatal(err)
 		}
 	}},
-	{says: "a lease that was taken away is a loss", needs: breaks, check: func(b *bench) {
+	{name: "a lease that was taken away is a loss", needs: breaks, check: func(b *bench) {
 		l := b.locker()
 		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key})
 		if err != nil {
@@ -88,7 +88,7 @@ var lockerLaws = []law{
 			b.Fatalf("second break: %v, want ErrGone", err)
 		}
 	}},
-	{says: "a lease is renewed as long as it is held", check: func(b *bench) {
+	{name: "a lease is renewed as long as it is held", check: func(b *bench) {
 		l := b.locker()
 		lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, TTL: 2 * time.Second})
 		if err != nil {
@@ -104,7 +104,7 @@ var lockerLaws = []law{
 			b.Fatal(err)
 		}
 	}},
-	{says: "release with a cancelled context releases", check: func(b *bench) {
+	{name: "release with a cancelled context releases", check: func(b *bench) {
 		l := b.locker()
 		ctx, cancel := context.WithCancel(b.Context())
 		lease, err := l.Acquire(ctx, locker.Rule{Key: b.key})
@@ -119,7 +119,7 @@ var lockerLaws = []law{
 	}},
 
 	// over several processes
-	{says: "waiters of two processes are all served, one at a time", needs: several, check: func(b *bench) {
+	{name: "waiters of two processes are all served, one at a time", needs: several, check: func(b *bench) {
 		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 		defer cancel()
 		counter, inside := 0, new(atomic.Int32)
@@ -148,7 +148,7 @@ var lockerLaws = []law{
 			b.Fatalf("%d of 40 runs counted", counter)
 		}
 	}},
-	{says: "fair Lockers grant in the order in which the callers of all processes began to wait", needs: all(queues, several, breaks), check: func(b *bench) {
+	{name: "fair Lockers grant in the order in which the callers of all processes began to wait", needs: all(queues, several, breaks), check: func(b *bench) {
 		one, other := b.locker(locker.WithFair()), b.another(locker.WithFair())
 		lease := b.hold(one)
 		var waits []*wait
@@ -165,7 +165,7 @@ var lockerLaws = []law{
 		}
 		b.end(lease)
 	}},
-	{says: "a process that was killed while it waited does not hold up the others", needs: all(notifies, kills, breaks), check: func(b *bench) {
+	{name: "a process that was killed while it waited does not hold up the others", needs: all(notifies, kills, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		killed := b.mortal(backend)
 		lease := b.hold(b.locker())
@@ -179,7 +179,7 @@ var lockerLaws = []law{
 		b.end(lease)
 		b.end(next.served(2 * time.Second)) // the dead process is not waited for
 	}},
-	{says: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
+	{name: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		killed := b.mortal(backend)
 		_, err := killed.Acquire(b.Context(), locker.Rule{Key: b.key, TTL: 2 * time.Second})
@@ -191,12 +191,12 @@ var lockerLaws = []law{
 		b.Kill(b.TB, backend)
 		b.end(next.served(4 * time.Second))
 	}},
-	{says: "a deaf process is served, and does not hold up the others", needs: all(notifies, several, deafens, breaks), check: func(b *bench) {
+	{name: "a deaf process is served, and does not hold up the others", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
-		deaf, other := lockertest.NewLocker(b.TB, backend), b.another()
+		unsubscribed, other := lockertest.NewLocker(b.TB, backend), b.another()
 		lease := b.hold(b.locker())
 		served := make(chan error, 2)
-		for i, l := range []locker.Locker{deaf, other} {
+		for i, l := range []locker.Locker{unsubscribed, other} {
 			go func() {
 				rule := locker.Rule{Key: b.key, Wait: 30 * time.Second}
 				served <- locker.Run(b.Context(), l, rule, func(context.Context) error { return nil })
@@ -211,11 +211,11 @@ var lockerLaws = []law{
 			}
 		}
 	}},
-	{says: "a process that has gone deaf finds out while it waits, and listens again", needs: all(notifies, several, deafens, breaks), check: func(b *bench) {
+	{name: "a process that has gone deaf finds out while it waits, and listens again", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
-		deaf := lockertest.NewLocker(b.TB, backend)
+		unsubscribed := lockertest.NewLocker(b.TB, backend)
 		lease := b.hold(b.locker())
-		first := b.begin(deaf)
+		first := b.begin(unsubscribed)
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters == 1 })
 		b.Deafen(b.TB, backend)
 		b.eventually(20*time.Second, "somebody listens at the inbox", func() bool {
@@ -227,7 +227,7 @@ var lockerLaws = []law{
 		b.end(lease)
 		b.end(first.served(10 * time.Second))
 	}},
-	{says: "waiters that were cancelled leave nothing", needs: all(queues, several, breaks, counts), check: func(b *bench) {
+	{name: "waiters that were cancelled leave nothing", needs: all(queues, several, breaks, counts), check: func(b *bench) {
 		one, other := b.locker(), b.another()
 		lease := b.hold(one)
 		var waits []*wait

@@ -7,7 +7,7 @@ import (
 
 // queueLaws concern waiters on the server, and their order.
 var queueLaws = []law{
-	{says: "waiters are granted the key in the order in which they began to wait", needs: queues, check: func(b *bench) {
+	{name: "waiters are granted the key in the order in which they began to wait", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		waiters := []store.Claim{b.queued(""), b.queued(""), b.queued(""), b.queued("")}
 		for len(waiters) > 0 {
@@ -21,7 +21,7 @@ var queueLaws = []law{
 		b.free(holder)
 		b.granted()
 	}},
-	{says: "a waiter is told its place, and who does not wait what it would be", needs: queues, check: func(b *bench) {
+	{name: "a waiter is told its place, and who does not wait what it would be", needs: queues, check: func(b *bench) {
 		b.granted()
 		for place := 1; place <= 4; place++ {
 			if g := b.queue(b.claim(owner())); g.Place != place {
@@ -32,7 +32,7 @@ var queueLaws = []law{
 			}
 		}
 	}},
-	{says: "who was handed the key is not counted among those who wait", needs: queues, check: func(b *bench) {
+	{name: "who was handed the key is not counted among those who wait", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		b.queued("")
 		second := b.queued("")
@@ -44,7 +44,7 @@ var queueLaws = []law{
 			b.Fatalf("place %d for who does not wait, want 2", g.Place)
 		}
 	}},
-	{says: "a waiter that asks again keeps its place", needs: queues, check: func(b *bench) {
+	{name: "a waiter that asks again keeps its place", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
 		if g := b.queue(first); g.Place != 1 {
@@ -60,14 +60,14 @@ var queueLaws = []law{
 		b.free(second)
 		b.granted() // nobody is in the queue twice
 	}},
-	{says: "a newcomer does not overtake those who wait when a lease ran out", needs: queues, check: func(b *bench) {
+	{name: "a newcomer does not overtake those who wait when a lease ran out", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
 		newcomer := b.queued("")
 		b.owns(first, "renewal by who has waited longest")
 		b.free(first)
 		b.owns(newcomer, "renewal by the newcomer when its turn has come")
 	}},
-	{says: "who waits further back does not overtake either when it asks again", needs: queues, check: func(b *bench) {
+	{name: "who waits further back does not overtake either when it asks again", needs: queues, check: func(b *bench) {
 		holder := b.claim(owner())
 		holder.TTL = 2 * blink
 		b.gets(holder, "acquire of a free key")
@@ -78,7 +78,7 @@ var queueLaws = []law{
 		}
 		b.owns(first, "renewal by who has waited longest")
 	}},
-	{says: "the first in the queue takes a key whose lease ran out, when it asks", needs: queues, check: func(b *bench) {
+	{name: "the first in the queue takes a key whose lease ran out, when it asks", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
 		b.gets(first, "acquire by the first in the queue")
 		if left := b.left(); left <= hand {
@@ -87,7 +87,7 @@ var queueLaws = []law{
 		b.free(first)
 		b.granted()
 	}},
-	{says: "who does not wait neither overtakes nor queues", needs: queues, check: func(b *bench) {
+	{name: "who does not wait neither overtakes nor queues", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
 		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by who does not wait")
 		b.owns(first, "renewal by who has waited longest")
@@ -95,7 +95,7 @@ var queueLaws = []law{
 		b.free(first)
 		b.granted()
 	}},
-	{says: "a waiter that gives up leaves the queue", needs: queues, check: func(b *bench) {
+	{name: "a waiter that gives up leaves the queue", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
 		b.want(b.release(first), store.NotOurs, "release by who waits")
@@ -106,7 +106,7 @@ var queueLaws = []law{
 		b.want(b.renew(first), store.NotOurs, "renewal by who gave up")
 		b.owns(second, "renewal by who still waited")
 	}},
-	{says: "giving up leaves the others where they are", needs: queues, check: func(b *bench) {
+	{name: "giving up leaves the others where they are", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
 		b.want(b.release(second), store.NotOurs, "release by who waits")
@@ -117,14 +117,14 @@ var queueLaws = []law{
 		b.free(first)
 		b.granted()
 	}},
-	{says: "giving up hands a grant on that crossed it", needs: queues, check: func(b *bench) {
+	{name: "giving up hands a grant on that crossed it", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
 		b.free(holder)
 		b.want(b.release(first), store.Released, "release by who was granted the key and does not know")
 		b.owns(second, "renewal by the next")
 	}},
-	{says: "an undone waiter leaves the queue and does not come back", needs: all(queues, undo), check: func(b *bench) {
+	{name: "an undone waiter leaves the queue and does not come back", needs: all(queues, undo), check: func(b *bench) {
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
 		undoing := first
@@ -134,7 +134,7 @@ var queueLaws = []law{
 		b.free(holder)
 		b.owns(second, "renewal by the next")
 	}},
-	{says: "an acquire that queued although its answer was lost is in the queue once", needs: all(queues, losesReplies), check: func(b *bench) {
+	{name: "an acquire that queued although its answer was lost is in the queue once", needs: all(queues, losesReplies), check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.waiter("")
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
@@ -152,7 +152,7 @@ var queueLaws = []law{
 		b.free(second)
 		b.granted()
 	}},
-	{says: "a kept key goes to who waits when it runs out", needs: all(queues, atLeast), check: func(b *bench) {
+	{name: "a kept key goes to who waits when it runs out", needs: all(queues, atLeast), check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		holder.KeepFor = blink
@@ -162,13 +162,13 @@ var queueLaws = []law{
 		b.queue(b.claim(owner()))
 		b.owns(first, "renewal by who waited")
 	}},
-	{says: "a broken holder's key goes to who waits", needs: all(queues, breaks), check: func(b *bench) {
+	{name: "a broken holder's key goes to who waits", needs: all(queues, breaks), check: func(b *bench) {
 		_, g := b.granted()
 		first := b.queued("")
 		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
 		b.owns(first, "renewal by who waited")
 	}},
-	{says: "inspection counts those who wait", needs: all(queues, breaks), check: func(b *bench) {
+	{name: "inspection counts those who wait", needs: all(queues, breaks), check: func(b *bench) {
 		holder, _ := b.granted()
 		for n, then := range []func(){
 			func() {},
@@ -185,7 +185,7 @@ var queueLaws = []law{
 			b.Fatalf("%d wait after one was granted the key, want 2", i.Waiters)
 		}
 	}},
-	{says: "nothing is left in the queue afterwards", needs: all(notifies, counts, once), check: func(b *bench) {
+	{name: "nothing is left in the queue afterwards", needs: all(notifies, counts, once), check: func(b *bench) {
 		holder, _ := b.granted()
 		done := b.waiter("")
 		done.Once = ttl

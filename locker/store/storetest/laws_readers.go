@@ -9,7 +9,7 @@ import (
 
 // readerLaws concern claims with Mode Shared.
 var readerLaws = []law{
-	{says: "readers share a key, and a fence", needs: readers, check: func(b *bench) {
+	{name: "readers share a key, and a fence", needs: readers, check: func(b *bench) {
 		_, first := b.reads()
 		for range 3 {
 			if _, g := b.reads(); g.Fence != first.Fence || g.Fence == 0 {
@@ -20,7 +20,7 @@ var readerLaws = []law{
 			b.Fatalf("a writer is told of holder %+v, want fence %d", h, first.Fence)
 		}
 	}},
-	{says: "readers keep writers out until the last is gone", needs: readers, check: func(b *bench) {
+	{name: "readers keep writers out until the last is gone", needs: readers, check: func(b *bench) {
 		one, _ := b.reads()
 		other, _ := b.reads()
 		for _, r := range []store.Claim{one, other} {
@@ -29,20 +29,20 @@ var readerLaws = []law{
 		}
 		b.granted()
 	}},
-	{says: "a writer keeps readers out", needs: readers, check: func(b *bench) {
+	{name: "a writer keeps readers out", needs: readers, check: func(b *bench) {
 		w, _ := b.granted()
 		r := b.reader()
 		b.want(b.acquire(r), store.Busy, "acquire by a reader")
 		b.free(w)
 		b.gets(r, "acquire by a reader")
 	}},
-	{says: "a foreign holder keeps readers out", needs: all(readers, foreign), check: func(b *bench) {
+	{name: "a foreign holder keeps readers out", needs: all(readers, foreign), check: func(b *bench) {
 		b.Occupy(b.TB, b.key, ttl)
 		if g := b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader"); !g.Holder.Foreign {
 			b.Fatalf("holder %+v is not foreign", g.Holder)
 		}
 	}},
-	{says: "a reader that asks again is a reader once", needs: readers, check: func(b *bench) {
+	{name: "a reader that asks again is a reader once", needs: readers, check: func(b *bench) {
 		r, first := b.reads()
 		if g := b.gets(r, "second acquire of the same reader"); g.Fence != first.Fence {
 			b.Fatalf("fence %d became %d", first.Fence, g.Fence)
@@ -51,7 +51,7 @@ var readerLaws = []law{
 		b.want(b.release(r), store.NotOurs, "second release")
 		b.granted()
 	}},
-	{says: "fences grow from phase to phase", needs: readers, check: func(b *bench) {
+	{name: "fences grow from phase to phase", needs: readers, check: func(b *bench) {
 		var last uint64
 		for i := range 10 {
 			c, g := b.granted()
@@ -64,7 +64,7 @@ var readerLaws = []law{
 			last = shared.Fence
 		}
 	}},
-	{says: "a dead reader costs its own time only", needs: all(readers, queues), check: func(b *bench) {
+	{name: "a dead reader costs its own time only", needs: all(readers, queues), check: func(b *bench) {
 		alive, g := b.reads()
 		dead := b.reader()
 		dead.TTL = blink
@@ -76,7 +76,7 @@ var readerLaws = []law{
 		b.free(alive)
 		b.owns(w, "renewal by the writer")
 	}},
-	{says: "a phase whose last reader died ends with its time", needs: readers, check: func(b *bench) {
+	{name: "a phase whose last reader died ends with its time", needs: readers, check: func(b *bench) {
 		dead := b.reader()
 		dead.TTL = blink
 		begun := time.Now()
@@ -90,7 +90,7 @@ var readerLaws = []law{
 		b.pass(blink)
 		b.gets(w, "acquire by a writer after the readers")
 	}},
-	{says: "a renewal makes a reader's part last, and no longer than it was asked", needs: readers, check: func(b *bench) {
+	{name: "a renewal makes a reader's part last, and no longer than it was asked", needs: readers, check: func(b *bench) {
 		r, g := b.reads()
 		r.Fence, r.TTL = g.Fence, 2*ttl
 		b.want(b.renew(r), store.Granted, "renewal by a reader")
@@ -103,7 +103,7 @@ var readerLaws = []law{
 			b.Fatalf("%v left after a late, short renewal", left)
 		}
 	}},
-	{says: "a reader of another phase is none", needs: readers, check: func(b *bench) {
+	{name: "a reader of another phase is none", needs: readers, check: func(b *bench) {
 		old, g := b.reads()
 		old.Fence = g.Fence
 		b.free(old)
@@ -115,14 +115,14 @@ var readerLaws = []law{
 		r.Fence = g.Fence
 		b.want(b.renew(r), store.Granted, "renewal by a reader")
 	}},
-	{says: "an undone reader takes nothing later", needs: all(readers, undo), check: func(b *bench) {
+	{name: "an undone reader takes nothing later", needs: all(readers, undo), check: func(b *bench) {
 		r, _ := b.reads()
 		r.TombstoneTTL = time.Minute
 		b.free(r)
 		b.want(b.acquire(r), store.Undone, "late acquire")
 		b.granted()
 	}},
-	{says: "a reader whose answer was lost is found again", needs: all(readers, losesReplies), check: func(b *bench) {
+	{name: "a reader whose answer was lost is found again", needs: all(readers, losesReplies), check: func(b *bench) {
 		r := b.reader()
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
 		if g, err := b.Store.Acquire(b.Context(), r); err == nil {
@@ -137,7 +137,7 @@ var readerLaws = []law{
 	}},
 
 	// fairness
-	{says: "nobody enters while a writer waits", needs: all(readers, queues), check: func(b *bench) {
+	{name: "nobody enters while a writer waits", needs: all(readers, queues), check: func(b *bench) {
 		r, _ := b.reads()
 		w := b.queued("")
 		late := b.reader()
@@ -147,7 +147,7 @@ var readerLaws = []law{
 		b.owns(w, "renewal by the writer")
 		b.want(b.acquire(late), store.Busy, "acquire by the reader behind it")
 	}},
-	{says: "after a writer all readers enter together, after them one writer", needs: all(readers, queues), check: func(b *bench) {
+	{name: "after a writer all readers enter together, after them one writer", needs: all(readers, queues), check: func(b *bench) {
 		first, _ := b.granted()
 		second := b.queued("")
 		one := b.reader()
@@ -174,7 +174,7 @@ var readerLaws = []law{
 		b.free(third)
 		b.granted()
 	}},
-	{says: "a writer that gives up lets the readers behind it in", needs: all(readers, queues), check: func(b *bench) {
+	{name: "a writer that gives up lets the readers behind it in", needs: all(readers, queues), check: func(b *bench) {
 		r, g := b.reads()
 		w := b.queued("")
 		late := b.reader()
@@ -187,12 +187,12 @@ var readerLaws = []law{
 		b.free(late)
 		b.granted()
 	}},
-	{says: "a writer that is dead keeps no reader out", needs: all(readers, notifies), check: func(b *bench) {
+	{name: "a writer that is dead keeps no reader out", needs: all(readers, notifies), check: func(b *bench) {
 		b.reads()
 		b.queued("nobody:" + owner())
 		b.reads()
 	}},
-	{says: "readers are told that a writer waits, and those whom it lets in as well", needs: all(readers, notifies), check: func(b *bench) {
+	{name: "readers are told that a writer waits, and those whom it lets in as well", needs: all(readers, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Queue, r.Inbox = true, at.inbox
@@ -215,7 +215,7 @@ var readerLaws = []law{
 			b.Fatal("a reader is let in without a word of the writer who waits")
 		}
 	}},
-	{says: "a writer who asks again tells the readers again", needs: all(readers, notifies), check: func(b *bench) {
+	{name: "a writer who asks again tells the readers again", needs: all(readers, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Inbox = at.inbox
@@ -225,7 +225,7 @@ var readerLaws = []law{
 		b.queue(w)
 		at.writer(r)
 	}},
-	{says: "a reader that was let in and does not react costs its claim only", needs: all(readers, queues), check: func(b *bench) {
+	{name: "a reader that was let in and does not react costs its claim only", needs: all(readers, queues), check: func(b *bench) {
 		holder, _ := b.granted()
 		r := b.reader()
 		r.HandoffTTL = blink
@@ -239,7 +239,7 @@ var readerLaws = []law{
 	}},
 
 	// downgrade, break, inspect, keep
-	{says: "a downgrade keeps writers out and lets readers in, with the same fence", needs: all(readers, queues), check: func(b *bench) {
+	{name: "a downgrade keeps writers out and lets readers in, with the same fence", needs: all(readers, queues), check: func(b *bench) {
 		w, g := b.granted()
 		other := b.queued("")
 		late := b.reader()
@@ -260,7 +260,7 @@ var readerLaws = []law{
 		b.free(late)
 		b.owns(other, "renewal by the next writer")
 	}},
-	{says: "only the writer downgrades", needs: readers, check: func(b *bench) {
+	{name: "only the writer downgrades", needs: readers, check: func(b *bench) {
 		_, g := b.granted()
 		stranger := b.claim(owner())
 		stranger.Fence = g.Fence
@@ -269,7 +269,7 @@ var readerLaws = []law{
 		b.key += ":free"
 		b.want(b.downgrade(b.claim(owner())), store.NotOurs, "downgrade of a free key")
 	}},
-	{says: "a broken phase throws all its readers out, and tells them why", needs: all(readers, breaks), check: func(b *bench) {
+	{name: "a broken phase throws all its readers out, and tells them why", needs: all(readers, breaks), check: func(b *bench) {
 		one, g := b.reads()
 		other, _ := b.reads()
 		w := b.waiter("")
@@ -279,16 +279,16 @@ var readerLaws = []law{
 		b.want(b.breakHolder(g.Fence, "maintenance"), store.Released, "break")
 		for _, r := range []store.Claim{one, other} {
 			r.Fence = g.Fence
-			for _, told := range []store.Grant{b.renew(r), b.release(r)} {
-				if b.want(told, store.Revoked, "call of a broken reader"); told.Reason != "maintenance" {
-					b.Fatalf("the reason is %q", told.Reason)
+			for _, answer := range []store.Grant{b.renew(r), b.release(r)} {
+				if b.want(answer, store.Revoked, "call of a broken reader"); answer.Reason != "maintenance" {
+					b.Fatalf("the reason is %q", answer.Reason)
 				}
 			}
 		}
 		b.gets(w, "acquire by a writer afterwards")
 		b.want(b.breakHolder(g.Fence, "again"), store.NotOurs, "break of a phase that is over")
 	}},
-	{says: "inspection counts the readers", needs: all(readers, breaks), check: func(b *bench) {
+	{name: "inspection counts the readers", needs: all(readers, breaks), check: func(b *bench) {
 		var last store.Claim
 		for n := 1; n <= 3; n++ {
 			last, _ = b.reads()
@@ -300,7 +300,7 @@ var readerLaws = []law{
 		// A node of a quorum that confirms late still counts the reader.
 		b.eventually(time.Minute, "2 readers are left", func() bool { return b.info().Readers == 2 })
 	}},
-	{says: "a reader that is kept keeps writers out, and lets readers in", needs: all(readers, atLeast), check: func(b *bench) {
+	{name: "a reader that is kept keeps writers out, and lets readers in", needs: all(readers, atLeast), check: func(b *bench) {
 		r, _ := b.reads()
 		r.KeepFor = blink
 		b.free(r)
@@ -312,7 +312,7 @@ var readerLaws = []law{
 		b.pass(blink)
 		b.granted()
 	}},
-	{says: "work that readers have done is done", needs: all(readers, once, queues), check: func(b *bench) {
+	{name: "work that readers have done is done", needs: all(readers, once, queues), check: func(b *bench) {
 		r, _ := b.reads()
 		r.Once, r.Complete = ttl, true
 		stays, _ := b.reads()

@@ -8,7 +8,7 @@ import (
 
 // togetherLaws concern Stores that take several keys in one step.
 var togetherLaws = []law{
-	{says: "several free keys are granted together", needs: together, check: func(b *bench) {
+	{name: "several free keys are granted together", needs: together, check: func(b *bench) {
 		cs := b.claims(5)
 		b.states(b.acquireAll(cs), store.Granted, store.Granted, store.Granted, store.Granted, store.Granted)
 		for _, c := range cs {
@@ -19,7 +19,7 @@ var togetherLaws = []law{
 			b.granted()
 		}
 	}},
-	{says: "fences grow with every grant of several keys", needs: all(together, fence), check: func(b *bench) {
+	{name: "fences grow with every grant of several keys", needs: all(together, fence), check: func(b *bench) {
 		last := make(map[string]uint64)
 		for round := range 10 {
 			cs := b.claims(3)
@@ -32,7 +32,7 @@ var togetherLaws = []law{
 			}
 		}
 	}},
-	{says: "none of several keys is granted when one is held", needs: together, check: func(b *bench) {
+	{name: "none of several keys is granted when one is held", needs: together, check: func(b *bench) {
 		cs := b.claims(3)
 		other := b.claim(owner())
 		other.Key = cs[1].Key
@@ -48,7 +48,7 @@ var togetherLaws = []law{
 			b.gets(c, "acquire of a key that was not granted with others")
 		}
 	}},
-	{says: "who wants several keys does not overtake who waits for one", needs: all(together, queues), check: func(b *bench) {
+	{name: "who wants several keys does not overtake who waits for one", needs: all(together, queues), check: func(b *bench) {
 		cs := b.claims(2)
 		b.key = cs[1].Key
 		holder, _ := b.granted()
@@ -65,7 +65,7 @@ var togetherLaws = []law{
 			b.Fatalf("positive control: a holder has %v left", gs[1].Holder.Left)
 		}
 	}},
-	{says: "owners that ask for several keys again get the same grants again", needs: together, check: func(b *bench) {
+	{name: "owners that ask for several keys again get the same grants again", needs: together, check: func(b *bench) {
 		cs := b.claims(3)
 		first := b.acquireAll(cs)
 		for i, g := range b.acquireAll(cs) {
@@ -74,14 +74,14 @@ var togetherLaws = []law{
 			}
 		}
 	}},
-	{says: "an acquire of several keys that comes after the undo of one takes nothing", needs: all(together, undo), check: func(b *bench) {
+	{name: "an acquire of several keys that comes after the undo of one takes nothing", needs: all(together, undo), check: func(b *bench) {
 		cs := b.claims(3)
 		late := cs[2]
 		late.TombstoneTTL = time.Minute
 		b.want(b.release(late), store.NotOurs, "undo before the acquire")
 		b.states(b.acquireAll(cs), store.NotOurs, store.NotOurs, store.Undone)
 	}},
-	{says: "none of several keys is granted when the work of one is done", needs: all(together, once), check: func(b *bench) {
+	{name: "none of several keys is granted when the work of one is done", needs: all(together, once), check: func(b *bench) {
 		cs := b.claims(2)
 		first := cs[0]
 		first.Owner, first.Once = owner(), time.Minute

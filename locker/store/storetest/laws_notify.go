@@ -8,8 +8,8 @@ import (
 )
 
 // toldLaws concern the events that a waiting process receives.
-var toldLaws = []law{
-	{says: "a grant is told with fence, block and time, and once", needs: all(notifies, fence), check: func(b *bench) {
+var notifyLaws = []law{
+	{name: "a grant is told with fence, block and time, and once", needs: all(notifies, fence), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, before := b.granted()
 		first, second := b.waiter(at.inbox), b.waiter(at.inbox)
@@ -17,21 +17,21 @@ var toldLaws = []law{
 		b.queue(first)
 		b.queue(second)
 		b.free(holder)
-		told := at.granted(first)
+		event := at.granted(first)
 		after := b.gets(first, "acquire by who was told")
-		if told.Fence != after.Fence || told.FenceCount != after.FenceCount {
-			b.Fatalf("told of fence %d and block %d, the lease has %d and %d", told.Fence, told.FenceCount, after.Fence, after.FenceCount)
+		if event.Fence != after.Fence || event.FenceCount != after.FenceCount {
+			b.Fatalf("told of fence %d and block %d, the lease has %d and %d", event.Fence, event.FenceCount, after.Fence, after.FenceCount)
 		}
-		if told.HandoffTTL != first.HandoffTTL {
-			b.Fatalf("told that the lease lasts %v, asked for %v", told.HandoffTTL, first.HandoffTTL)
+		if event.HandoffTTL != first.HandoffTTL {
+			b.Fatalf("told that the lease lasts %v, asked for %v", event.HandoffTTL, first.HandoffTTL)
 		}
-		if told.At.Before(before.At) || told.At.After(after.At) {
-			b.Fatalf("granted at %v, by the same clock after %v and before %v", told.At, before.At, after.At)
+		if event.At.Before(before.At) || event.At.After(after.At) {
+			b.Fatalf("granted at %v, by the same clock after %v and before %v", event.At, before.At, after.At)
 		}
 		b.free(first)
 		at.granted(second) // and nothing else came between
 	}},
-	{says: "a grant is told at the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
+	{name: "a grant is told at the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		if one.inbox == other.inbox {
 			b.Fatalf("two processes have the inbox %q", one.inbox)
@@ -45,7 +45,7 @@ var toldLaws = []law{
 			holder = w
 		}
 	}},
-	{says: "who comes after is told when the claim before it ends", needs: all(notifies, several), check: func(b *bench) {
+	{name: "who comes after is told when the claim before it ends", needs: all(notifies, several), check: func(b *bench) {
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		holder, _ := b.granted()
 		first := b.queued(one.inbox)
@@ -57,7 +57,7 @@ var toldLaws = []law{
 		other.head(third, first.HandoffTTL)
 		b.owns(first, "renewal by who was told")
 	}},
-	{says: "the first who waits is told how long a key is kept", needs: all(notifies, atLeast), check: func(b *bench) {
+	{name: "the first who waits is told how long a key is kept", needs: all(notifies, atLeast), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first := b.queued(at.inbox)
@@ -66,7 +66,7 @@ var toldLaws = []law{
 		b.free(holder)
 		at.head(first, blink)
 	}},
-	{says: "who waits for work with Once is told that it is done, the others wait on", needs: all(notifies, once), check: func(b *bench) {
+	{name: "who waits for work with Once is told that it is done, the others wait on", needs: all(notifies, once), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
 		holder.Once = ttl
@@ -78,21 +78,21 @@ var toldLaws = []law{
 		b.queue(third)
 		holder.Complete = true
 		b.free(holder)
-		told := map[string]store.EventKind{}
+		event := map[string]store.EventKind{}
 		for range 3 {
 			e := at.next("the news of work that is done, and of a grant")
-			told[e.Owner] = e.Kind
+			event[e.Owner] = e.Kind
 		}
-		if told[first.Owner] != store.EventDone || told[third.Owner] != store.EventDone {
+		if event[first.Owner] != store.EventDone || event[third.Owner] != store.EventDone {
 			b.Fatal("who waits with Once was not told that the work is done")
 		}
-		if told[second.Owner] != store.EventGranted {
+		if event[second.Owner] != store.EventGranted {
 			b.Fatal("who waits without Once was not told that the key is granted")
 		}
 		b.free(second)
 		b.granted()
 	}},
-	{says: "a failure is no news for who waits for work with Once: it does it", needs: all(notifies, once), check: func(b *bench) {
+	{name: "a failure is no news for who waits for work with Once: it does it", needs: all(notifies, once), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
 		holder.Once = ttl
@@ -103,7 +103,7 @@ var toldLaws = []law{
 		b.free(holder)
 		at.granted(first)
 	}},
-	{says: "an inbox that is subscribed afresh says so, and is told on", needs: notifies, check: func(b *bench) {
+	{name: "an inbox that is subscribed afresh says so, and is told on", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		b.Store.(store.Notifier).Reset(at.inbox)
@@ -112,7 +112,7 @@ var toldLaws = []law{
 		b.free(holder)
 		at.granted(first)
 	}},
-	{says: "a process that has gone deaf is found out, and a fresh subscription heals it", needs: all(notifies, deafens), check: func(b *bench) {
+	{name: "a process that has gone deaf is found out, and a fresh subscription heals it", needs: all(notifies, losesSubscriptions), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first := b.waiter(at.inbox)
