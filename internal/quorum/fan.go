@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"errors"
 	"math/bits"
 	"sync/atomic"
@@ -170,7 +171,12 @@ func (n *node) responsive() bool { return n.failed.Load() < fewFailures }
 
 // answered records the end of a call.
 func (n *node) answered(err error) {
-	n.underWay.Add(-1)
+	if n.underWay.Add(-1) == 0 {
+		select {
+		case n.landed <- struct{}{}:
+		default:
+		}
+	}
 	switch {
 	case err == nil:
 		n.failed.Store(0)
@@ -182,6 +188,21 @@ func (n *node) answered(err error) {
 		n.failed.Add(1)
 	}
 	n.last.Store(&err)
+}
+
+// close waits until no call is under way at the node, and then for the releases that the node has
+// not confirmed, at most until ctx ends. The order matters: a vote that comes late needs a release,
+// and the links take none after their end.
+func (n *node) close(ctx context.Context) error {
+	for n.underWay.Load() > 0 {
+		select {
+		case <-n.landed:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	return n.links.Close(ctx)
 }
 
 // behind reports whether a node lags so far behind the others that it gets no calls. The link

@@ -139,3 +139,55 @@ func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 		}
 	}
 }
+
+// latecomer is a client whose votes are given when late is closed.
+type latecomer struct {
+	*redis.Client
+	sha   string
+	asked chan struct{}
+	late  chan struct{}
+}
+
+func (l *latecomer) Process(ctx context.Context, cmd redis.Cmder) error {
+	if args := cmd.Args(); len(args) > 1 && args[0] == "evalsha" && args[1] == any(l.sha) {
+		close(l.asked)
+		<-l.late
+	}
+	return l.Client.Process(ctx, cmd)
+}
+
+// Two nodes have granted and released the lease when Close begins. The vote of the third is still
+// on its way.
+func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
+	servers := enrolled(t, 3)
+	direct := servers[2].Client(t)
+	if err := direct.Do(t.Context(), "script", "load", quorum.ScriptTexts["quorum_vote"]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	slow := &latecomer{
+		Client: servers[2].Client(t), sha: scriptSHA("quorum_vote"), asked: make(chan struct{}), late: make(chan struct{}),
+	}
+	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, locker.DefaultNodeTimeout)
+	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
+		t.Fatalf("%v %v", g.State, err)
+	}
+	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
+		t.Fatalf("%v %v", g.State, err)
+	}
+	<-slow.asked
+	closed := make(chan error, 1)
+	go func() { closed <- s.(store.Closer).Close(t.Context()) }()
+	select {
+	case <-closed:
+		t.Error("Close returned while a vote was on its way")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(slow.late)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if direct.Exists(t.Context(), "a").Val() != 0 {
+		t.Error("the late vote keeps the key until the lease's end")
+	}
+}

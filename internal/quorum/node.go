@@ -29,6 +29,7 @@ type node struct {
 	subscription      subscription // nil: the client cannot subscribe
 
 	underWay atomic.Int32          // number of calls
+	landed   chan struct{}         // the last of them has ended; room for one
 	failed   atomic.Int32          // number of failed calls in a row
 	last     atomic.Pointer[error] // error of the last call, nil when it succeeded
 	opening  atomic.Bool           // a subscription to the inbox is under way
@@ -44,7 +45,9 @@ type poll struct {
 }
 
 func newNode(c redisstore.Client, i int, q *quorum) *node {
-	n := &node{links: link.New(c, link.Options{One: true}), client: c, index: i, addr: addressOf(c), quorum: q}
+	n := &node{
+		links: link.New(c, link.Options{One: true}), client: c, index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
+	}
 	n.Single = redisstore.NewSingle(c, n.links)
 	_, n.cluster = c.(redisstore.ClusterClient)
 	if n.label = labelled(n.addr); n.label == "" || n.addr == failover {

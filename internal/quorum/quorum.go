@@ -118,7 +118,7 @@ func (q *quorum) Close(ctx context.Context) (err error) {
 		q.cut()
 		ended := make(chan error, len(q.nodes))
 		for _, n := range q.nodes {
-			go func() { ended <- n.links.Close(ctx) }()
+			go func() { ended <- n.close(ctx) }()
 		}
 		for range q.nodes {
 			if stopped := <-ended; err == nil {
