@@ -36,7 +36,8 @@ func TestACallGoesByFlight(t *testing.T) {
 	for name, change := range map[string]func(ls *Links, c *Call){
 		"when the client does not bound it":  func(ls *Links, _ *Call) { ls.single.bounded = false },
 		"when it is an undo":                 func(_ *Links, c *Call) { c.Class = Undo },
-		"when another direct call runs":      func(ls *Links, _ *Call) { ls.single.direct = true },
+		"when many direct calls run":         func(ls *Links, _ *Call) { ls.single.direct = mostDirect },
+		"when the last flight was large":     func(ls *Links, _ *Call) { ls.single.crowd = mostDirect + 1 },
 		"when the last answer came late":     func(ls *Links, _ *Call) { ls.single.prompt = false },
 		"when a flight is under way already": func(ls *Links, _ *Call) { ls.single.plain.flying = 1 },
 	} {
@@ -48,7 +49,7 @@ func TestACallGoesByFlight(t *testing.T) {
 				if c.hand(t.Context(), time.Now()); ls.single.tryDirect(c) {
 					t.Error("it was made directly")
 				}
-				ls.single.direct, ls.single.plain.flying = false, 0
+				ls.single.direct, ls.single.plain.flying = 0, 0
 			})
 		})
 	}
@@ -96,7 +97,7 @@ func TestAHookThatPanicsLeavesTheWayFree(t *testing.T) {
 			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Step}) // the fake takes strings only
 		}()
 		f.mu.Unlock() // which the panic has left
-		if look(ls, func(l *link) bool { return l.direct }) {
+		if look(ls, func(l *link) bool { return l.direct > 0 }) {
 			t.Error("a direct call counts as under way for ever")
 		}
 	})

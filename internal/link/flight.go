@@ -57,6 +57,7 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 		f.calls = nil // giveUp still reads the old slice
 	} else {
 		l.flying--
+		k.crowd = len(f.calls)
 		f.slot.land(f)
 		if sent && !l.acked { // a WAIT sleeps, so its duration is not the node's delay
 			k.note(took, gotReply)

@@ -28,6 +28,9 @@ const (
 	// together, so a call may end up to 50 ms earlier.
 	directFor = 200 * time.Millisecond
 	flightFor = time.Second
+	// mostDirect bounds the direct calls that are under way together. With more callers than that,
+	// flights cost less than a connection for each caller.
+	mostDirect = 8
 	// mostHung bounds the flights that hang.
 	mostHung = 64
 )
@@ -45,7 +48,8 @@ type link struct {
 	plain   lane  // calls
 	acked   lane  // calls that replicas must acknowledge
 	directs slots // of direct calls
-	direct  bool  // a direct call is under way
+	direct  int   // direct calls under way
+	crowd   int   // calls of the last flight that landed
 	prompt  bool  // the last answer came soon, and no flight hangs
 	hung    int   // flights that were given up and have not returned
 	gone    bool  // the link was forgotten; a later call gets a new link
@@ -160,18 +164,18 @@ func (l *link) list(c *Call) error {
 	return nil
 }
 
-// tryDirect makes the call on the caller's goroutine if the client bounds the call and no other
-// call is under way. It returns false when the call needs a flight.
+// tryDirect makes the call on the caller's goroutine if the client bounds the call and few calls
+// are under way. It returns false when the call needs a flight.
 func (l *link) tryDirect(c *Call) bool {
 	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
 		return false
 	}
 	l.mu.Lock()
-	if !l.prompt || l.gone || l.direct || l.plain.n > 0 || l.plain.flying > 0 {
+	if !l.prompt || l.gone || l.direct >= mostDirect || l.crowd > mostDirect || l.plain.n > 0 || l.plain.flying > 0 {
 		l.mu.Unlock()
 		return false
 	}
-	l.direct = true
+	l.direct++
 	slot := l.directs.at(c.sent)
 	along := l.plain.along()
 	l.mu.Unlock()
@@ -184,7 +188,7 @@ func (l *link) tryDirect(c *Call) bool {
 			other.answer("", ErrNoAnswer)
 		}
 		l.mu.Lock()
-		l.direct = false
+		l.direct--
 		l.note(time.Since(c.sent), gotReply)
 		l.mu.Unlock()
 	}()
@@ -229,7 +233,7 @@ func (l *link) note(took time.Duration, gotReply bool) {
 func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone = l.gone || !l.direct && l.hung == 0 && l.adding == 0 &&
+	l.gone = l.gone || l.direct == 0 && l.hung == 0 && l.adding == 0 &&
 		l.plain.idle() && l.acked.idle() && l.chores.idle()
 	return l.gone
 }
