@@ -216,7 +216,7 @@ func TestANodeThatForgotWaitsForTheOneThatIsDown(t *testing.T) {
 	}
 	eventually(t, "the error says which node must answer", func() bool {
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Second})
-		return errors.Is(err, locker.ErrQuorum) && strings.Contains(err.Error(), servers[2].Addr()) && strings.Contains(err.Error(), "all of them must answer")
+		return errors.Is(err, locker.ErrQuorum) && strings.Contains(err.Error(), servers[2].Addr()) && strings.Contains(err.Error(), "all nodes must answer")
 	})
 	servers[2].Restart()
 	eventually(t, "all vote", func() bool { return allVote(t, l) })
