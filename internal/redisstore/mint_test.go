@@ -1,0 +1,89 @@
+package redisstore
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// acquire.lua has a copy of the rule that mints fences, because its short way must not load
+// grant.lua's functions. Both must mint the same fences for every clock and every counter.
+func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
+	t.Parallel()
+	m := minting{t, redistest.Start(t).Client(t)}
+	const second = 1_795_380_000
+	short := make(map[string]int) // cases of the short way, by the state of the counter
+	for _, micros := range []int{0, 7, 12_345, 900_000, 900_001, 999_936, 999_937, 999_999} {
+		now := second*1_000_000 + micros
+		for _, counter := range []string{
+			"", "0", "17", "no number", strings.Repeat("0", 13) + "abc", strings.Repeat("z", 16),
+			fmt.Sprint(now - 1), fmt.Sprint(now), fmt.Sprint(now + 1), fmt.Sprint(now + 50_000), fmt.Sprint(now + 99_936),
+			fmt.Sprint(now + 99_999), fmt.Sprint(now + 100_000), fmt.Sprint(now + 1_000_000), fmt.Sprint(1<<53 - 2),
+		} {
+			for _, block := range []int{1, 64, 65, 99_999, 100_000, 100_001, 1_000_000} {
+				got, ok := m.mint(true, second, micros, counter, block)
+				if !ok {
+					continue
+				}
+				short[stateOfCounter(counter, now)]++
+				if want, _ := m.mint(false, second, micros, counter, block); got != want {
+					t.Errorf("clock %d, counter %q, block %d: the short way writes %+v, and grant.lua %+v", now, counter, block, got, want)
+				}
+			}
+		}
+	}
+	if short["none"] == 0 || short["behind"] == 0 || short["ahead"] == 0 {
+		t.Errorf("the short way was taken %v times, want all three states of the counter", short)
+	}
+}
+
+func stateOfCounter(counter string, now int) string {
+	switch {
+	case counter == "":
+		return "none"
+	case counter < fmt.Sprint(now):
+		return "behind"
+	}
+	return "ahead"
+}
+
+// minting runs acquire.lua at a given time.
+type minting struct {
+	*testing.T
+	client *redis.Client
+}
+
+// minted is what a grant has written.
+type minted struct{ lease, counter string }
+
+// mint acquires a free key by one of the two ways. It returns false when acquire.lua does not take
+// the short way.
+func (m minting) mint(short bool, second, micros int, counter string, block int) (minted, bool) {
+	m.Helper()
+	text := strings.ReplaceAll(scriptText(m.T, "acquire"), "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", second, micros))
+	if short {
+		text, _, _ = strings.Cut(text, "\n-- fragments\n")
+		text += "\nreturn 'long'\n"
+	} else {
+		text = strings.Replace(text, "if not ARGV[6] and", "if false and", 1)
+		text = strings.Replace(text, "\n-- fragments\n", "\n"+scriptText(m.T, "grant", "hand", "queue"), 1)
+	}
+	ctx, c := m.Context(), m.client
+	if err := c.FlushDB(ctx).Err(); err != nil {
+		m.Fatal(err)
+	}
+	if counter != "" {
+		if err := c.Set(ctx, "C", counter, 0).Err(); err != nil {
+			m.Fatal(err)
+		}
+	}
+	answer, err := c.Eval(ctx, text, []string{"L", "Q", "C", "X"}, "token", 60000, block).Result()
+	if err != nil {
+		m.Fatal(err)
+	}
+	return minted{c.Get(ctx, "L").Val(), c.Get(ctx, "C").Val()}, answer != "long"
+}
