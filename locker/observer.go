@@ -22,11 +22,13 @@ const (
 	OpDelegate                 // Lease.Delegate; not observed
 	OpJoin                     // the Store's step of Engine.Join; observed as OpAcquire
 	OpTransact                 // a database transaction under the lease, with its repetitions: package sqllock
+	OpLead                     // a term of a leader, until its function has returned: package lead
+	OpOverrun                  // a leader's function still runs although its term is over: package lead; it ends at once
 )
 
 var opNames = [...]string{
 	"", "acquire", "hold", "release", "extend", "renew", "inspect", "revoke", "raise fence", "close", "downgrade", "delegate", "join",
-	"transact",
+	"transact", "lead", "overrun",
 }
 
 // String returns the operation's name, such as "acquire".
@@ -105,6 +107,8 @@ const (
 	ResultStaleFence     Result = "stale_fence"      // transact: it was rolled back, because a newer holder has claimed the resource
 	ResultFenceRegressed Result = "fence_regressed"  // transact: it was rolled back, because the fence is older than the database's
 	ResultCommitUnknown  Result = "commit_unknown"   // transact: it is not known whether it was committed
+	ResultSteppedDown    Result = "stepped_down"     // lead: this process gave the lead away
+	ResultOverrun        Result = "overrun"          // overrun: the leader's function has not returned in time
 	ResultError          Result = "error"            // any: every other error
 )
 

@@ -44,6 +44,8 @@ var verbs = [...]string{
 	locker.OpRevoke:  "revoke",
 
 	locker.OpTransact: "transact",
+	locker.OpLead:     "lead",
+	locker.OpOverrun:  "overrun",
 }
 
 // The instruments.

@@ -66,6 +66,10 @@ var mayImport = map[string]map[string]string{
 		"./locker":           "it hands a lease of it to a call in another process",
 		"net/http":           "it is a RoundTripper for clients, and reads the header that it has sent",
 	},
+	"locker/lead": {
+		"./internal/typednil": "New refuses a nil Locker",
+		"./locker":            "a term is a lease",
+	},
 	"locker/idempotency": {
 		"./locker":                     "a response is stored under a lease",
 		"github.com/redis/go-redis/v9": "one of its Stores keeps responses in Redis",
@@ -133,6 +137,7 @@ var mayImport = map[string]map[string]string{
 	"asynqlock": {
 		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./locker":                     "an adapter turns a task into a Rule and runs it",
+		"./locker/lead":                "one process runs the schedule",
 		"./locker/key":                 "all adapters share the grammar of keys",
 		"github.com/hibiken/asynq/...": "the framework",
 		"github.com/redis/go-redis/v9": "the lines of tasks that are put off are kept in asynq's Redis",

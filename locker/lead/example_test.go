@@ -1,0 +1,80 @@
+package lead_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// One of several processes relays an outbox. The others wait, and one of them goes on when it
+// stops.
+func ExampleRun() {
+	l, err := locker.New(lockertest.NewMemory()) // in a service: NewSingle
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background()) // in a service: signal.NotifyContext
+	err = lead.Run(ctx, l, locker.Rule{Key: "outbox"}, func(ctx context.Context) error {
+		fmt.Println("this process leads")
+		stop() // SIGTERM
+		<-ctx.Done()
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// this process leads
+	// <nil>
+}
+
+// A Leader tells the rest of the program whether this process leads, and gives the lead away.
+func ExampleLeader() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	leader, err := lead.New(l, locker.Rule{Key: "outbox", TTL: 5 * time.Second, AtMost: time.Hour})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		ended <- leader.Run(ctx, func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	term := <-leader.Terms()
+	_, leading := leader.Leading()
+	fmt.Println("leads:", leading, "over:", !term.Ended.IsZero())
+	leader.StepDown("this machine is drained")
+	term = <-leader.Terms()
+	fmt.Println(term.Cause)
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// leads: true over: false
+	// latchkit: lead outbox: this process has stepped down: this machine is drained
+	// <nil>
+}
+
+func ExampleWatch() {
+	l, err := locker.New(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for info, err := range lead.Watch(context.Background(), l, "outbox") {
+		if err != nil {
+			log.Print(err) // it goes on
+			continue
+		}
+		fmt.Println("led:", info.Held, info.Metadata)
+		break
+	}
+	// Output: led: false
+}

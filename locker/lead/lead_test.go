@@ -1,0 +1,381 @@
+package lead_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// virtual runs a test in a bubble, whose clock is virtual.
+func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
+}
+
+// candidate is a process that stands as leader. Its function runs until its context ends.
+type candidate struct {
+	*testing.T
+	*lead.Leader
+	terms  chan context.Context // fn's, one for each term
+	leads  atomic.Int32         // calls of fn that run now
+	slow   atomic.Int64         // how long fn runs after the end of its context
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// stands begins to stand as leader for the key "job".
+func stands(t *testing.T, l locker.Locker, rule locker.Rule, opts ...lead.Option) *candidate {
+	t.Helper()
+	rule.Key = "job"
+	leader, err := lead.New(l, rule, append([]lead.Option{lead.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &candidate{T: t, Leader: leader, terms: make(chan context.Context, 1000), cancel: cancel, ended: make(chan error, 1)}
+	go func() { c.ended <- leader.Run(ctx, c.serve) }()
+	t.Cleanup(cancel)
+	return c
+}
+
+func (c *candidate) serve(ctx context.Context) error {
+	if c.leads.Add(1) != 1 {
+		c.Error("fn runs twice at a time")
+	}
+	defer c.leads.Add(-1)
+	c.terms <- ctx
+	<-ctx.Done()
+	time.Sleep(time.Duration(c.slow.Load()))
+	return nil
+}
+
+// elected awaits the next term.
+func (c *candidate) elected() (ctx context.Context, fence uint64) {
+	c.Helper()
+	select {
+	case ctx = <-c.terms:
+	case <-time.After(48 * time.Hour): // in a bubble, whose clock the renewals drive on for ever
+		c.Fatal("it does not lead")
+	}
+	lease, ok := locker.FromContext(ctx)
+	if !ok {
+		c.Fatal("fn's context has no lease")
+	}
+	return ctx, lease.Fence()
+}
+
+// follows wants that it does not lead, and that fn does not run.
+func (c *candidate) follows() {
+	c.Helper()
+	synctest.Wait()
+	if _, leading := c.Leading(); leading || len(c.terms) > 0 || c.leads.Load() > 0 {
+		c.Fatal("it leads as well")
+	}
+}
+
+// stop ends Run.
+func (c *candidate) stop() error {
+	c.cancel()
+	return <-c.ended
+}
+
+func revoke(t *testing.T, l *locker.Engine, fence uint64) {
+	t.Helper()
+	if err := l.Revoke(t.Context(), "job", fence, "on purpose"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process that stops gives the lead to the one that waits longest, at once, and with a larger
+// fence.
+func TestTheNextProcessLeadsWhenTheLeaderStops(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var all []*candidate
+		for range 3 {
+			all = append(all, stands(t, lockertest.NewLocker(t, store), locker.Rule{}))
+			synctest.Wait()
+		}
+		var before uint64
+		for i, c := range all {
+			ctx, fence := c.elected()
+			term, leading := c.Leading()
+			if !leading || term.Fence != fence || fence <= before {
+				t.Fatalf("it leads: %t, its term is %d, its fence is %d after %d", leading, term.Fence, fence, before)
+			}
+			for _, other := range all[i+1:] {
+				other.follows()
+			}
+			began := time.Now()
+			if err := c.stop(); err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(context.Cause(ctx), context.Canceled) {
+				t.Errorf("fn's context ended by %v", context.Cause(ctx))
+			}
+			if took := time.Since(began); took > 0 {
+				t.Errorf("it took %v to stop", took)
+			}
+			before = fence
+		}
+	})
+}
+
+// fn's work may take a while after ctx ended. No other process leads before that.
+func TestNoOtherProcessLeadsBeforeTheFunctionHasReturned(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		first := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
+		first.elected()
+		second := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
+		first.slow.Store(int64(time.Minute))
+		first.cancel()
+		time.Sleep(59 * time.Second)
+		second.follows()
+		if _, leading := first.Leading(); leading {
+			t.Error("a process whose function was told to stop still says that it leads")
+		}
+		time.Sleep(time.Second)
+		second.elected()
+		if err := <-first.ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A loss ends fn's context. The process stands again when fn has returned, and not before.
+func TestALostTermIsFollowedByAnother(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		c := stands(t, l, locker.Rule{TTL: 3 * time.Second})
+		ctx, fence := c.elected()
+		c.slow.Store(int64(time.Minute))
+		revoke(t, l, fence)
+		<-ctx.Done()
+		if cause := context.Cause(ctx); !errors.Is(cause, locker.ErrRevoked) {
+			t.Errorf("fn's context ended by %v", cause)
+		}
+		time.Sleep(59 * time.Second)
+		if info, err := l.Inspect(t.Context(), "job"); err != nil || info.Held || info.Waiters != 0 {
+			t.Errorf("it stands although fn has not returned: %+v, %v", info, err)
+		}
+		c.slow.Store(0) // the function sleeps already
+		if _, again := c.elected(); again <= fence {
+			t.Errorf("the term after %d is %d", fence, again)
+		}
+		store.Wipe()
+		c.elected()
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What fn returns while its context lives ends Run, unchanged, and frees the lead.
+func TestTheFunctionsReturnEndsRun(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		torn := errors.New("the table is torn")
+		for _, want := range []error{nil, torn} {
+			if err := lead.Run(t.Context(), l, locker.Rule{Key: "job"}, func(context.Context) error { return want }); err != want { //nolint:errorlint // it must be the same
+				t.Errorf("%v, want %v", err, want)
+			}
+			if info, err := l.Inspect(t.Context(), "job"); err != nil || info.Held {
+				t.Errorf("the key is still held: %+v, %v", info, err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		err := lead.Run(ctx, l, locker.Rule{Key: "job"}, func(context.Context) error { cancel(); return torn })
+		if err != torn { //nolint:errorlint // it must be the same
+			t.Errorf("an error beside the end of ctx: %v, want %v", err, torn)
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		err = lead.Run(ctx, l, locker.Rule{Key: "job"}, func(ctx context.Context) error { cancel(); return context.Cause(ctx) })
+		if err != nil {
+			t.Errorf("the end of ctx is no error: %v", err)
+		}
+	})
+}
+
+func TestAPanicGoesOnAndFreesTheLead(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		leader, err := lead.New(l, locker.Rule{Key: "job"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() {
+				if got := recover(); got != "torn" {
+					t.Errorf("recovered %v", got)
+				}
+			}()
+			_ = leader.Run(t.Context(), func(context.Context) error { panic("torn") })
+		}()
+		if info, err := l.Inspect(t.Context(), "job"); err != nil || info.Held {
+			t.Errorf("the key is still held: %+v, %v", info, err)
+		}
+		if _, leading := leader.Leading(); leading {
+			t.Error("it says that it leads")
+		}
+		for range leader.Terms() { // it is closed
+		}
+	})
+}
+
+// A process that steps down stands behind all others. Alone, it leads again after a second.
+func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		first := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
+		ctx, _ := first.elected()
+		second := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
+		synctest.Wait()
+		if second.StepDown("it does not lead") {
+			t.Error("a process that does not lead stepped down")
+		}
+		began := time.Now()
+		if !first.StepDown("for an upgrade") {
+			t.Error("the leader did not step down")
+		}
+		second.elected()
+		if cause := context.Cause(ctx); !errors.Is(cause, lead.ErrSteppedDown) || !strings.Contains(cause.Error(), "job: this process has stepped down: for an upgrade") {
+			t.Errorf("fn's context ended by %v", cause)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the second leads after %v", took)
+		}
+		time.Sleep(time.Hour)
+		first.follows()
+		if err := second.stop(); err != nil {
+			t.Error(err)
+		}
+		first.elected()
+		began = time.Now()
+		first.StepDown("again")
+		first.elected()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("alone, it leads again after %v, want 1 s", took)
+		}
+	})
+}
+
+// AtMost is a rotation: fn's context ends then, the next process leads when fn has returned, and
+// the two never lead together.
+func TestTermsRotate(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		rule := locker.Rule{AtMost: time.Hour}
+		one, other := stands(t, lockertest.NewLocker(t, store), rule), stands(t, lockertest.NewLocker(t, store), rule)
+		synctest.Wait()
+		if len(one.terms) == 0 {
+			one, other = other, one
+		}
+		one.slow.Store(int64(5 * time.Second))
+		for range 10 {
+			ctx, _ := one.elected()
+			began := time.Now()
+			<-ctx.Done()
+			if took := time.Since(began); took != time.Hour || !errors.Is(context.Cause(ctx), locker.ErrExpired) {
+				t.Errorf("the term ended after %v by %v", took, context.Cause(ctx))
+			}
+			other.follows()
+			other.elected()
+			if late := time.Since(began) - time.Hour; late > 5*time.Second {
+				t.Errorf("the next term began %v after the end of the last", late)
+			}
+			one.follows()
+			other.StepDown("back")
+		}
+	})
+}
+
+// A function that ignores the end of its term cannot lead for ever: the lease ends after the grace.
+func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		rule := locker.Rule{AtMost: time.Hour}
+		one := stands(t, lockertest.NewLocker(t, store), rule, lead.WithGrace(time.Minute))
+		one.elected()
+		one.slow.Store(int64(5 * time.Minute))
+		other := stands(t, lockertest.NewLocker(t, store), rule)
+		began := time.Now()
+		other.elected()
+		if took := time.Since(began); took < time.Hour+50*time.Second || took > time.Hour+2*time.Minute {
+			t.Errorf("the other process leads after %v, want 1 h 1 min", took)
+		}
+		time.Sleep(10 * time.Minute) // until fn has returned
+	})
+}
+
+func TestCloseEndsRun(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		closes := lockertest.NewLocker(t, store)
+		leader := stands(t, closes, locker.Rule{})
+		ctx, _ := leader.elected()
+		leader.slow.Store(int64(3 * time.Second))
+		waits := lockertest.NewLocker(t, store)
+		waiter := stands(t, waits, locker.Rule{})
+		synctest.Wait()
+		if err := waits.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-waiter.ended; !errors.Is(err, locker.ErrClosed) {
+			t.Errorf("a process that waited: %v", err)
+		}
+		if err := closes.Close(t.Context()); err != nil { // waits for fn
+			t.Error(err)
+		}
+		if err := <-leader.ended; !errors.Is(err, locker.ErrClosed) || !errors.Is(context.Cause(ctx), locker.ErrClosed) {
+			t.Errorf("the leader: %v, its context: %v", err, context.Cause(ctx))
+		}
+		if store.Len() != 0 {
+			t.Error("the key is still held")
+		}
+	})
+}
+
+func TestALeaderRunsOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
+		c.elected()
+		if err := c.Leader.Run(t.Context(), c.serve); err == nil || !strings.Contains(err.Error(), "make a Leader for each call") {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatCannotLeadIsRefused(t *testing.T) {
+	t.Parallel()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	var none *locker.Engine
+	for says, f := range map[string]func() error{
+		"Wait is -1ns":        func() error { _, err := lead.New(l, locker.Rule{Key: "job", Wait: locker.NoWait}); return err },
+		"Once is 1m0s":        func() error { _, err := lead.New(l, locker.Rule{Key: "job", Once: time.Minute}); return err },
+		"the Mode is shared":  func() error { _, err := lead.New(l, locker.Rule{Key: "job", Mode: locker.Shared}); return err },
+		"TTL is 1ns":          func() error { _, err := lead.New(l, locker.Rule{Key: "job", TTL: 1}); return err },
+		"the Locker is nil":   func() error { _, err := lead.New(none, locker.Rule{Key: "job"}); return err },
+		"option 1 is nil":     func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, nil); return err },
+		"WithGrace(0s)":       func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithGrace(0)); return err },
+		"WithLogger(nil)":     func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithLogger(nil)); return err },
+		"the function is nil": func() error { return lead.Run(t.Context(), l, locker.Rule{Key: "job"}, nil) },
+		"AtMost 1s is shorter": func() error {
+			_, err := lead.New(l, locker.Rule{Key: "job", AtMost: time.Second, AtLeast: time.Minute})
+			return err
+		},
+		"are reserved":        func() error {
+			return lead.Run(t.Context(), l, locker.Rule{Key: "latchkit:job"}, func(context.Context) error { return nil })
+		},
+	} {
+		err := f()
+		var e *locker.Error
+		if !errors.As(err, &e) || e.Op != locker.OpLead && e.Op != locker.OpAcquire || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}

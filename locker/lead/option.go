@@ -1,0 +1,53 @@
+package lead
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// An Option sets up a [Leader].
+type Option func(*config)
+
+// config holds what the options set.
+type config struct {
+	grace   time.Duration
+	graced  bool // WithGrace was given
+	overrun func(Overrun)
+	logger  *slog.Logger
+}
+
+// configure applies the options. ttl is that of a term.
+func configure(opts []Option, ttl time.Duration) (config, error) {
+	c := config{logger: slog.Default()}
+	for i, o := range opts {
+		if o == nil {
+			return c, fmt.Errorf("option %d is nil; leave it out instead", i+1)
+		}
+		o(&c)
+	}
+	if !c.graced {
+		c.grace = ttl
+	}
+	switch {
+	case c.grace < time.Millisecond:
+		return c, fmt.Errorf("WithGrace(%v); give at least 1ms, or leave it out for the TTL", c.grace)
+	case c.logger == nil:
+		return c, errors.New("WithLogger(nil); leave it out for slog.Default")
+	}
+	return c, nil
+}
+
+// WithGrace sets how long fn may run after the end of its term, before it is reported as an
+// [Overrun]. Default: the TTL.
+func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.graced = d, true } }
+
+// OnOverrun calls f when fn still runs after the end of its term and the time of [WithGrace], and
+// again every TTL. A program whose data does not check fences can end itself in f. f must return
+// soon; Run waits for it.
+func OnOverrun(f func(Overrun)) Option { return func(c *config) { c.overrun = f } }
+
+// WithLogger sets where the begin and end of each term are logged, outages of the lock server, and
+// overruns. Default: slog.Default.
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }

@@ -1,0 +1,41 @@
+package lead
+
+import (
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// An Overrun says that fn still runs although its term is over.
+type Overrun struct {
+	Term Term
+	Late time.Duration // since the end of the term
+	// Held: the lease is still held, so no other process leads. If it is false, another process may
+	// lead while fn runs.
+	Held bool
+}
+
+// watch reports fn when it does not return after the end of its term: after the grace, and again
+// every TTL.
+func (t *term) watch() {
+	l := t.leader
+	timer := time.NewTimer(l.cfg.grace)
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.returned:
+			return
+		case <-timer.C:
+		}
+		term := t.public()
+		o := Overrun{Term: term, Late: time.Since(term.Ended), Held: time.Now().Before(t.lease.Expires())}
+		l.cfg.logger.Error("latchkit: the leader's function still runs although its term is over", "key", l.rule.Key,
+			"fence", term.Fence, "late", o.Late, "held", o.Held, "cause", term.Cause)
+		_, end := t.lease.Observe(t.ctx, locker.OpOverrun)
+		end(locker.Outcome{Result: locker.ResultOverrun, Err: term.Cause})
+		if l.cfg.overrun != nil {
+			l.cfg.overrun(o)
+		}
+		timer.Reset(l.rule.TTL)
+	}
+}

@@ -1,0 +1,67 @@
+package lead
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	shortestPause = 500 * time.Millisecond
+	longestPause  = 30 * time.Second
+	// afterStepDown lets the other processes lead first.
+	afterStepDown = time.Second
+)
+
+// pauses are the pauses of a candidate before it stands again.
+type pauses struct {
+	next   time.Duration // 0: shortestPause
+	failed bool          // the last attempt failed
+}
+
+// after returns the pause after the term t or, if there was none, after the error err.
+func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
+	if t == nil {
+		if !p.failed {
+			l.cfg.logger.Warn("latchkit: this process cannot stand as leader now, and tries again", "key", l.rule.Key, "error", err)
+		}
+		p.failed = true
+		return p.grow(min(l.rule.TTL, longestPause)) // a TTL without a leader is what a crash costs
+	}
+	p.failed = false
+	whole := l.rule.TTL
+	if l.longest > 0 {
+		whole = min(whole, l.longest)
+	}
+	switch {
+	case t.ended.Sub(t.began) >= whole:
+		p.next = 0
+		if errors.Is(t.why, ErrSteppedDown) {
+			return afterStepDown
+		}
+		return 0
+	case errors.Is(t.why, ErrSteppedDown):
+		return afterStepDown
+	}
+	return p.grow(longestPause)
+}
+
+// grow returns the next pause, with jitter, and doubles it up to most.
+func (p *pauses) grow(most time.Duration) time.Duration {
+	d := min(max(p.next, shortestPause), max(most, shortestPause))
+	p.next = 2 * d
+	return d + rand.N(d/4)
+}
+
+// sleep reports whether d passed before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

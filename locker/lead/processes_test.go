@@ -1,0 +1,217 @@
+package lead_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
+)
+
+// leaderProcess stands as leader until SIGTERM. It says when it leads, and when it leads no longer,
+// with the wall clock in µs.
+var leaderProcess = proc.Register("leader", func(args []string) {
+	ttl, err := time.ParseDuration(args[2])
+	if err != nil {
+		panic(err)
+	}
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}))
+	if err != nil {
+		panic(err)
+	}
+	leader, err := lead.New(l, locker.Rule{Key: args[1], TTL: ttl}, lead.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		for proc.Listen() == "who" {
+			_, leading := leader.Leading()
+			fmt.Println("says", leading)
+		}
+	}()
+	err = leader.Run(ctx, func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		fmt.Println("leads", lease.Fence(), time.Now().UnixMicro())
+		<-ctx.Done()
+		fmt.Println("stops", time.Now().UnixMicro(), context.Cause(ctx))
+		return nil
+	})
+	fmt.Println("ended", err)
+	_ = l.Close(context.Background())
+})
+
+// leads awaits that the process leads, and returns the fence and since when.
+func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
+	t.Helper()
+	var micros int64
+	if _, err := fmt.Sscan(p.Expect(t, "leads"), &fence, &micros); err != nil {
+		t.Fatal(err)
+	}
+	return fence, time.UnixMicro(micros)
+}
+
+// ends awaits that the process leads no longer.
+func ends(t *testing.T, p *proc.Child) time.Time {
+	t.Helper()
+	text, _, _ := strings.Cut(p.Expect(t, "stops"), " ")
+	micros, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.UnixMicro(micros)
+}
+
+func terminate(t *testing.T, p *proc.Child) {
+	t.Helper()
+	process, err := os.FindProcess(p.Pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// group is some processes of one service; the first leads, the others wait in order.
+func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
+	t.Helper()
+	server := redistest.Shared(t)
+	key := strings.ReplaceAll(t.Name(), "/", ":")
+	for i := range n {
+		p := leaderProcess.Start(t, server.Addr(), key, ttl)
+		all = append(all, p)
+		if i == 0 {
+			fence, _ = leads(t, p)
+			continue
+		}
+		locktest.Eventually(t, "it stands", func() bool { return locktest.Queued(t, server.Client(t), key) == i })
+	}
+	return all, fence
+}
+
+// A rolling restart: at SIGTERM the next process leads within milliseconds.
+func TestTheLeadIsHandedOverAtSIGTERM(t *testing.T) {
+	t.Parallel()
+	all, fence := group(t, 4, "10s")
+	var longest time.Duration
+	for i, next := range all[1:] {
+		terminate(t, all[i])
+		stopped := ends(t, all[i])
+		newer, began := leads(t, next)
+		if newer <= fence || began.Before(stopped) {
+			t.Errorf("term %d began %v before the end of term %d", newer, stopped.Sub(began), fence)
+		}
+		longest, fence = max(longest, began.Sub(stopped)), newer
+		if got := all[i].Expect(t, "ended"); got != "<nil>" {
+			t.Errorf("Run returned %s", got)
+		}
+		all[i].Wait(t)
+	}
+	t.Logf("the longest hand-over took %v", longest)
+	if longest > locktest.Slack { // it would be the TTL without the message
+		t.Errorf("a hand-over took %v", longest)
+	}
+}
+
+// A leader that dies costs its TTL.
+func TestAKilledLeaderIsReplacedAfterItsTTL(t *testing.T) {
+	t.Parallel()
+	all, fence := group(t, 3, "2s")
+	all[0].Kill()
+	killed := time.Now()
+	newer, began := leads(t, all[1])
+	if took := began.Sub(killed); newer <= fence || took > 2*time.Second+locktest.Slack {
+		t.Errorf("term %d after %d began after %v", newer, fence, took)
+	}
+}
+
+// A leader that stands still leads nothing: when it runs again it says so, before its context has
+// ended.
+func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
+	t.Parallel()
+	all, fence := group(t, 2, "2s")
+	old, next := all[0], all[1]
+	old.Pause()
+	newer, _ := leads(t, next)
+	if newer <= fence {
+		t.Errorf("term %d after %d", newer, fence)
+	}
+	old.Send("who")
+	old.Resume()
+	if got := old.Expect(t, "says"); got != "false" {
+		t.Errorf("it leads: %s", got)
+	}
+	ends(t, old)
+	next.Send("who")
+	if got := next.Expect(t, "says"); got != "true" {
+		t.Errorf("the next one leads: %s", got)
+	}
+	terminate(t, next)
+	if again, _ := leads(t, old); again <= newer {
+		t.Errorf("term %d after %d", again, newer)
+	}
+}
+
+// Leaders are elected on all kinds of servers.
+func TestLeadersOnManyServers(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(t *testing.T) (*locker.Engine, error){
+		"Sentinel": func(t *testing.T) (*locker.Engine, error) {
+			return locker.NewSingle(redistest.StartSentinel(t).Client(t))
+		},
+		"a Cluster": func(t *testing.T) (*locker.Engine, error) {
+			return locker.NewSingle(redistest.StartCluster(t).Client(t))
+		},
+		"a quorum": func(t *testing.T) (*locker.Engine, error) {
+			clients := []locker.Client{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}
+			if err := locker.EnrollRedlock(t.Context(), clients); err != nil {
+				return nil, err
+			}
+			return locker.NewRedlock(clients)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := make(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close(t.Context())
+			one, other := stands(t, l, locker.Rule{}), stands(t, l, locker.Rule{})
+			var ctx context.Context
+			var first, second *candidate
+			select {
+			case ctx = <-one.terms:
+				first, second = one, other
+			case ctx = <-other.terms:
+				first, second = other, one
+			}
+			lease, _ := locker.FromContext(ctx)
+			if err := first.stop(); err != nil {
+				t.Error(err)
+			}
+			if _, fence := second.elected(); fence <= lease.Fence() {
+				t.Errorf("term %d after %d", fence, lease.Fence())
+			}
+			if err := second.stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package lead
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// ErrSteppedDown is the cause of a context whose process gave the lead away: see [Leader.StepDown].
+var ErrSteppedDown = errors.New("this process has stepped down")
+
+// A Term is the time for which one process leads.
+type Term struct {
+	// Fence is the number of the term: that of its lease. It is larger than that of every term
+	// before, and 0 only if the Locker has no fences.
+	Fence uint64
+	Began time.Time
+	// Ended is when fn's context ended, or fn returned. It is zero while the term lasts.
+	Ended time.Time
+	// Cause says why the term ended: [ErrSteppedDown], locker.ErrLost, locker.ErrRevoked,
+	// locker.ErrExpired, locker.ErrClosed, or the cause of Run's ctx. It is nil while the term
+	// lasts, and when fn returned first.
+	Cause error
+}
+
+// term is a term of this process. It begins with the lease and lasts until fn has returned.
+type term struct {
+	leader   *Leader
+	lease    *locker.Lease
+	ctx      context.Context // fn's
+	cancel   context.CancelCauseFunc
+	observed func(locker.Outcome)
+	began    time.Time
+	returned chan struct{} // closed when fn has returned
+
+	completed bool  // fn returned before its context ended
+	err       error // what fn returned
+
+	once  sync.Once // of over: news of a term comes before that of the next one
+	mu    sync.Mutex
+	ended time.Time // zero: this process leads
+	why   error
+}
+
+// newTerm makes the term of a lease that was granted, whose context is ctx.
+func (l *Leader) newTerm(ctx context.Context) *term {
+	t := &term{leader: l, began: time.Now(), returned: make(chan struct{})}
+	t.lease, _ = locker.FromContext(ctx)
+	ctx, t.observed = t.lease.Observe(ctx, locker.OpLead)
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	return t
+}
+
+// run runs fn for one term.
+func (t *term) run(fn func(context.Context) error) error {
+	l := t.leader
+	l.mu.Lock()
+	l.term = t
+	l.mu.Unlock()
+	l.cfg.logger.Info("latchkit: this process leads", "key", l.rule.Key, "process", l.rule.Metadata, "fence", t.lease.Fence())
+	l.tell(t.public())
+	l.background.Add(1)
+	watched := context.AfterFunc(t.ctx, func() {
+		defer l.background.Done()
+		t.over()
+		t.watch()
+	})
+	if l.longest > 0 {
+		rotation := time.AfterFunc(l.longest, func() { t.cancel(t.wrap(locker.ErrExpired)) })
+		defer rotation.Stop()
+	}
+	defer func() { // also when fn panics or calls runtime.Goexit
+		if watched() {
+			l.background.Done()
+		}
+		close(t.returned)
+		t.over()
+		t.cancel(nil)
+		t.observed(t.outcome())
+	}()
+	t.err = fn(t.ctx)
+	t.completed = t.ctx.Err() == nil
+	return t.err
+}
+
+// over ends the term: fn's context has ended, or fn has returned. Only the first call does
+// something.
+func (t *term) over() {
+	t.once.Do(func() {
+		t.mu.Lock()
+		t.ended, t.why = time.Now(), context.Cause(t.ctx)
+		t.mu.Unlock()
+		l, news := t.leader, t.public()
+		l.cfg.logger.Info("latchkit: this process leads no longer", "key", l.rule.Key, "process", l.rule.Metadata, "fence", news.Fence, "cause", news.Cause)
+		l.tell(news)
+	})
+}
+
+// isOver reports whether this process leads no longer.
+func (t *term) isOver() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ctx.Err() != nil || !t.ended.IsZero()
+}
+
+// cause returns why the term ended; nil if fn returned first.
+func (t *term) cause() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.why
+}
+
+// public returns what others see of the term.
+func (t *term) public() Term {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Term{Fence: t.lease.Fence(), Began: t.began, Ended: t.ended, Cause: t.why}
+}
+
+// errorBeside returns the error of fn that is not about the end of ctx. t may be nil.
+func (t *term) errorBeside(ctx context.Context) error {
+	if t == nil || errors.Is(t.err, ctx.Err()) || errors.Is(t.err, context.Cause(ctx)) {
+		return nil
+	}
+	return t.err
+}
+
+func (t *term) wrap(err error) error {
+	return &locker.Error{Op: locker.OpLead, Key: t.leader.rule.Key, Err: err}
+}
+
+// outcome tells the Locker's Observer how the term ended.
+func (t *term) outcome() locker.Outcome {
+	o := locker.Outcome{Result: locker.ResultReleased, Err: t.err}
+	cause := t.cause()
+	for _, c := range []struct {
+		is     error
+		result locker.Result
+	}{
+		{ErrSteppedDown, locker.ResultSteppedDown},
+		{locker.ErrRevoked, locker.ResultRevoked}, // before ErrLost, which it also is
+		{locker.ErrLost, locker.ResultLost},
+		{locker.ErrExpired, locker.ResultExpired},
+	} {
+		if errors.Is(cause, c.is) {
+			o.Result, o.Err = c.result, cause
+			break
+		}
+	}
+	return o
+}

@@ -1,0 +1,265 @@
+package lead_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// The channel has the latest news, also for a receiver that was slow.
+func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		c := stands(t, l, locker.Rule{})
+		_, fence := c.elected()
+		synctest.Wait()
+		if news := <-c.Terms(); news.Fence != fence || news.Began.IsZero() || !news.Ended.IsZero() || news.Cause != nil {
+			t.Errorf("at the begin: %+v", news)
+		}
+		time.Sleep(time.Hour)
+		revoke(t, l, fence)
+		news := <-c.Terms()
+		if lasted := news.Ended.Sub(news.Began); news.Fence != fence || lasted < time.Hour || !errors.Is(news.Cause, locker.ErrRevoked) {
+			t.Errorf("at the end: %+v", news)
+		}
+		for range 3 {
+			_, fence = c.elected()
+			revoke(t, l, fence)
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		_, fence = c.elected()
+		if news := <-c.Terms(); news.Fence != fence || !news.Ended.IsZero() {
+			t.Errorf("the latest news are %+v, want the begin of %d", news, fence)
+		}
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+		if news := <-c.Terms(); news.Fence != fence || !errors.Is(news.Cause, context.Canceled) {
+			t.Errorf("at the end of Run: %+v", news)
+		}
+		if _, open := <-c.Terms(); open {
+			t.Error("the channel is not closed")
+		}
+	})
+}
+
+// A function that does not return is reported after the grace, and again every TTL. The process
+// stands again when the function has returned.
+func TestAnOverrunIsReported(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var recorder lockertest.Recorder
+		var mu sync.Mutex
+		var reports []lead.Overrun
+		l := lockertest.NewLocker(t, store, locker.WithObserver(&recorder))
+		c := stands(t, l, locker.Rule{TTL: 10 * time.Second}, lead.WithGrace(3*time.Second), lead.OnOverrun(func(o lead.Overrun) {
+			mu.Lock()
+			defer mu.Unlock()
+			reports = append(reports, o)
+		}))
+		ctx, fence := c.elected()
+		c.slow.Store(int64(30 * time.Second))
+		revoke(t, l, fence)
+		<-ctx.Done()
+		synctest.Wait() // the function sleeps
+		c.slow.Store(0)
+		c.elected()
+		mu.Lock()
+		if len(reports) != 3 {
+			t.Fatalf("%d reports in 30 s: %v", len(reports), reports)
+		}
+		for i, late := range []time.Duration{3 * time.Second, 13 * time.Second, 23 * time.Second} {
+			if o := reports[i]; o.Late != late || o.Held || o.Term.Fence != fence || !errors.Is(o.Term.Cause, locker.ErrRevoked) {
+				t.Errorf("report %d: %+v, want one after %v", i, o, late)
+			}
+		}
+		reports = nil
+		mu.Unlock()
+		if n := len(recorder.Records(locker.OpOverrun)); n != 3 {
+			t.Errorf("the Observer heard of %d overruns", n)
+		}
+		c.slow.Store(int64(5 * time.Second))
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+		if len(reports) != 1 || !reports[0].Held {
+			t.Errorf("a slow stop: %+v, want one report, with the lease held", reports)
+		}
+	})
+}
+
+// The Locker's Observer sees each term, with how it ended, until fn has returned.
+func TestTheObserverSeesTerms(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var recorder lockertest.Recorder
+		l := lockertest.NewLocker(t, store, locker.WithObserver(&recorder))
+		c := stands(t, l, locker.Rule{Name: "outbox", AtMost: time.Hour})
+		var fences []uint64
+		elected := func() {
+			_, fence := c.elected()
+			fences = append(fences, fence)
+		}
+		elected()
+		c.StepDown("for an upgrade")
+		elected()
+		revoke(t, l, fences[1])
+		elected()
+		store.Wipe()
+		elected() // ends by AtMost
+		elected()
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+		want := []locker.Result{locker.ResultSteppedDown, locker.ResultRevoked, locker.ResultLost, locker.ResultExpired, locker.ResultReleased}
+		records := recorder.Records(locker.OpLead)
+		if len(records) != len(want) {
+			t.Fatalf("%d terms were observed, want %d", len(records), len(want))
+		}
+		for i, r := range records {
+			if r.Outcome.Result != want[i] || r.Outcome.Fence != fences[i] || r.Rule.Name != "outbox" {
+				t.Errorf("term %d: %+v, want %s", i, r, want[i])
+			}
+		}
+	})
+}
+
+// While the server cannot be asked, the pauses grow to a TTL: a server that is back has a leader
+// soon. Terms that end at once are followed by pauses up to 30 s.
+func TestPausesGrow(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second})
+		time.Sleep(time.Hour)
+		store.Fail(locker.OpAcquire, nil)
+		back := time.Now()
+		c.elected()
+		if took := time.Since(back); took > 14*time.Second {
+			t.Errorf("the server is back, and has a leader after %v", took)
+		}
+		terms := 0
+		for until := time.Now().Add(time.Hour); time.Now().Before(until); terms++ {
+			store.Wipe()
+			c.elected()
+		}
+		if terms < 50 || terms > 160 { // each: up to a renewal until it knows, and then 30 to 37 s
+			t.Errorf("%d short terms in an hour", terms)
+		}
+		time.Sleep(time.Minute)
+		began := time.Now()
+		store.Wipe()
+		c.elected()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("after a term of a minute the next one began after %v", took)
+		}
+	})
+}
+
+func TestWatchYieldsEachLeader(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		observer := lockertest.NewLocker(t, store)
+		type seen struct {
+			locker.Info
+			err error
+			at  time.Time
+		}
+		heard, ctx := make(chan seen, 100), t.Context()
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for info, err := range lead.Watch(ctx, observer, "job") {
+				heard <- seen{info, err, time.Now()}
+			}
+		}()
+		if first := <-heard; first.Held || first.err != nil {
+			t.Errorf("nobody leads: %+v", first)
+		}
+		one := stands(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "one"})
+		_, fence := one.elected()
+		began := time.Now()
+		if led := <-heard; !led.Held || led.Metadata != "one" || led.Fence != fence || led.at.Sub(began) > time.Second {
+			t.Errorf("one leads: %+v", led)
+		}
+		time.Sleep(time.Hour)
+		if len(heard) != 0 {
+			t.Errorf("news without a change: %+v", <-heard)
+		}
+		other := stands(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "other"})
+		synctest.Wait()
+		one.StepDown("on purpose")
+		other.elected()
+		began = time.Now()
+		if led := <-heard; led.Metadata != "other" || led.at.Sub(began) > 4*time.Second {
+			t.Errorf("the other one leads: %+v", led)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// A process that watches its own Leader hears of its own terms at once.
+func TestAProcessWatchesItsOwnTermsWithoutDelay(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		hold, err := l.Acquire(t.Context(), locker.Rule{Key: "job", Metadata: "before"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "own"})
+		heard := make(chan locker.Info, 10)
+		go func() {
+			for info, err := range c.Watch(t.Context()) {
+				if err == nil {
+					heard <- info
+				}
+			}
+		}()
+		synctest.Wait()
+		if info := <-heard; info.Metadata != "before" {
+			t.Errorf("%+v", info)
+		}
+		time.Sleep(100 * time.Millisecond) // in the middle of a pause
+		if err := hold.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if info := <-heard; info.Metadata != "own" || time.Since(began) > 0 {
+			t.Errorf("after %v: %+v", time.Since(began), info)
+		}
+	})
+}
+
+func TestWatchSaysOnceThatItCannotAsk(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Fail(locker.OpInspect, errors.New("i/o timeout"))
+		var errs, led int
+		for info, err := range lead.Watch(t.Context(), l, "job") {
+			if err != nil {
+				errs++
+				go func() { time.Sleep(time.Hour); store.Fail(locker.OpInspect, nil) }()
+				continue
+			}
+			if led++; info.Held {
+				t.Errorf("%+v", info)
+			}
+			break
+		}
+		if errs != 1 || led != 1 {
+			t.Errorf("%d errors and %d answers, want one of each", errs, led)
+		}
+		for _, err := range lead.Watch(t.Context(), l, "latchkit:x") { // it ends by itself
+			if !errors.Is(err, locker.ErrInvalidKey) {
+				t.Error(err)
+			}
+		}
+	})
+}

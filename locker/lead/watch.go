@@ -1,0 +1,91 @@
+package lead
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// An Inspector shows the holder of a key. A *locker.Engine is one.
+type Inspector interface {
+	Inspect(ctx context.Context, key string) (locker.Info, error)
+}
+
+// Watch yields who leads: at once, and then at each change, until ctx ends. Info.Held says whether a
+// process leads, Info.Metadata which one, Info.Fence and Info.Since its term. Watch asks the server
+// every second, or every third of what is left of the leader's lease, if that is longer.
+//
+// What Watch yields may be out of date when it arrives, so do not let a decision depend on it that
+// must be right; only the fence proves who leads. While the server cannot be asked, Watch yields the
+// error once, and goes on. After ErrInvalidKey, ErrUnsupported and ErrClosed it ends.
+func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, error] {
+	return watch(ctx, i, key, func() <-chan struct{} { return nil })
+}
+
+// Watch is the function [Watch] for the key of this Leader. It also asks at once when this process
+// begins or ends to lead. The Locker must be an [Inspector].
+func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
+	i, ok := l.locker.(Inspector)
+	if !ok {
+		return func(yield func(locker.Info, error) bool) {
+			yield(locker.Info{}, &locker.Error{Op: locker.OpInspect, Key: l.rule.Key, Err: fmt.Errorf(
+				"%w: %T cannot show who holds a key; call lead.Watch with the Engine inside", locker.ErrUnsupported, l.locker)})
+		}
+	}
+	return watch(ctx, i, l.rule.Key, l.change)
+}
+
+// watch asks i until ctx ends. change returns a channel that is closed when it should ask at once.
+func watch(ctx context.Context, i Inspector, key string, change func() <-chan struct{}) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		var last locker.Info
+		var failed, told bool
+		for {
+			changed := change() // before the question, so that no change is missed
+			info, err := i.Inspect(ctx, key)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				if !failed && !yield(locker.Info{}, err) || isFinal(err) {
+					return
+				}
+				failed = true
+			case !told || failed || !sameLeader(last, info):
+				if !yield(info, nil) {
+					return
+				}
+				last, told, failed = info, true, false
+			}
+			if !wait(ctx, changed, untilNext(info)) {
+				return
+			}
+		}
+	}
+}
+
+func sameLeader(a, b locker.Info) bool {
+	return a.Held == b.Held && a.Kept == b.Kept && a.Foreign == b.Foreign && a.Fence == b.Fence && a.Metadata == b.Metadata
+}
+
+// untilNext is the pause before the next question.
+func untilNext(info locker.Info) time.Duration {
+	const shortest, longest = time.Second, 10 * time.Second
+	return min(max(shortest, info.Left/3), longest)
+}
+
+// wait waits for d or a change. It returns false when ctx ended.
+func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-changed:
+	case <-timer.C:
+	}
+	return true
+}
