@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
 )
 
 // RunScheduler runs a scheduler in one of several processes: in the leader, which holds the lock of
@@ -44,7 +43,7 @@ func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.S
 	if build == nil {
 		return errors.New("asynqlock: RunScheduler: build is nil; give a function that makes the scheduler")
 	}
-	return lead(ctx, l, "RunScheduler", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
+	return runLeader(ctx, l, "RunScheduler", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
 		s, err := build(o)
 		if err == nil && s == nil {
 			err = errors.New("build returned no scheduler")
@@ -60,7 +59,7 @@ func RunPeriodicTaskManager(ctx context.Context, l locker.Locker, build func(opt
 	if build == nil {
 		return errors.New("asynqlock: RunPeriodicTaskManager: build is nil; give a function that makes the manager")
 	}
-	return lead(ctx, l, "RunPeriodicTaskManager", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
+	return runLeader(ctx, l, "RunPeriodicTaskManager", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
 		m, err := build(o)
 		switch {
 		case err != nil:
@@ -153,15 +152,14 @@ type leadership struct {
 	refused   error // what is wrong with an option
 }
 
-// lead waits for the lock and serves one term after the other.
-func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)) error {
+// runLeader runs a scheduler while this process leads.
+func runLeader(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)) error {
 	if isNil(l) {
 		return fmt.Errorf("asynqlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", caller)
 	}
-	host, _ := os.Hostname()
 	ls := &leadership{
 		locker: l, build: build, logger: slog.Default(), onLeading: func(bool) {},
-		rule: locker.Rule{Key: "asynq-scheduler", Name: "asynq-scheduler", TTL: 10 * time.Second, Metadata: host + ":" + strconv.Itoa(os.Getpid())},
+		rule: locker.Rule{Key: "asynq-scheduler", Name: "asynq-scheduler"},
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -172,27 +170,13 @@ func lead(ctx context.Context, l locker.Locker, caller string, opts []SchedulerO
 	if ls.refused != nil {
 		return fmt.Errorf("asynqlock: %s: %w", caller, ls.refused)
 	}
-	for {
-		var own error
-		err := locker.Run(ctx, l, ls.rule, func(ctx context.Context) error {
-			own = ls.serve(ctx)
-			return own
-		})
-		switch {
-		case own != nil:
-			return fmt.Errorf("asynqlock: %s: %w", caller, own)
-		case ctx.Err() != nil:
-			return nil //nolint:nilerr // that is how it ends when all is well
-		case errors.Is(err, locker.ErrClosed), errors.Is(err, locker.ErrInvalidKey), errors.Is(err, locker.ErrInvalidRule), errors.Is(err, locker.ErrUnsupported):
-			return err
+	return lead.Run(ctx, l, ls.rule, func(ctx context.Context) error {
+		if err := ls.serve(ctx); err != nil {
+			return fmt.Errorf("asynqlock: %s: %w", caller, err)
 		}
-		sleep(ctx, betweenTerms)
-	}
+		return nil
+	}, lead.WithLogger(ls.logger))
 }
-
-// betweenTerms is the pause of a process that lost the lock, or could not reach the lock server,
-// before it tries again.
-const betweenTerms = 500 * time.Millisecond
 
 // serve runs a scheduler until ctx ends. ctx ends with the caller's ctx, or with the lock.
 func (ls *leadership) serve(ctx context.Context) error {
@@ -211,11 +195,9 @@ func (ls *leadership) serve(ctx context.Context) error {
 	if err := s.Start(); err != nil {
 		return err
 	}
-	ls.logger.Info("latchkit: asynqlock: this process leads the schedule", "schedule", ls.rule.Key, "process", ls.rule.Metadata, "fence", lease.Fence())
 	ls.onLeading(true)
 	defer func() {
 		s.Shutdown()
-		ls.logger.Info("latchkit: asynqlock: this process has ended to lead the schedule", "schedule", ls.rule.Key, "process", ls.rule.Metadata, "fence", lease.Fence(), "cause", context.Cause(ctx))
 		ls.onLeading(false)
 	}()
 	if made := t.made.Load(); made != nil {
