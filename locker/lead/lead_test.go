@@ -368,7 +368,7 @@ func TestWhatCannotLeadIsRefused(t *testing.T) {
 			_, err := lead.New(l, locker.Rule{Key: "job", AtMost: time.Second, AtLeast: time.Minute})
 			return err
 		},
-		"are reserved":        func() error {
+		"are reserved": func() error {
 			return lead.Run(t.Context(), l, locker.Rule{Key: "latchkit:job"}, func(context.Context) error { return nil })
 		},
 	} {
