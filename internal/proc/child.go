@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Child is a running [Program]. Expect and Wait may end the test, so call them on the test's
+// Child is a running [Program], or what [Start] has started. Expect and Wait may end the test, so call them on the test's
 // goroutine. The other methods report by t.Error and may be called from any goroutine.
 type Child struct {
 	t       testing.TB
@@ -32,21 +32,27 @@ func (p Program) Start(t testing.TB, args ...string) *Child {
 	if !inMain {
 		t.Fatal("proc: this test binary does not call proc.Main: write func TestMain(m *testing.M) { os.Exit(proc.Main(m).Run()) }")
 	}
-	c := &Child{t: t, name: p.name, said: newLines()}
-
 	cmd := exec.Command(os.Args[0], args...)
 	// A child is often killed before it could report a race at its end.
 	cmd.Env = append(os.Environ(), environment+"="+p.name, "GORACE=halt_on_error=1")
-	cmd.Stdout = c.said
-	cmd.Stderr = &logger{t: t, name: p.name}
+	return Start(t, p.name, cmd)
+}
 
+// Start starts a program that is not the test binary, until the test ends. The program reads lines
+// from its standard input and writes lines to its standard output. Its standard error goes to
+// t.Log, under the given name.
+func Start(t testing.TB, name string, cmd *exec.Cmd) *Child {
+	t.Helper()
+	c := &Child{t: t, name: name, said: newLines()}
+	cmd.Stdout = c.said
+	cmd.Stderr = &logger{t: t, name: name}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		t.Fatalf("proc: start %s: %v", p.name, err)
+		t.Fatalf("proc: start %s: %v", name, err)
 	}
 	c.stdin = stdin
 	if c.process, err = Launch(cmd); err != nil {
-		t.Fatalf("proc: start %s: %v", p.name, err)
+		t.Fatalf("proc: start %s: %v", name, err)
 	}
 	t.Cleanup(c.cleanUp)
 	return c
