@@ -42,12 +42,16 @@ help: ## list the commands
 tools: ## install the servers that the tests start, or say what to install
 	@.ci/install-servers
 
+.PHONY: clients
+clients: ## install the locks of other languages that the tests run beside latchkit
+	@.ci/install-clients $(cache)/clients
+
 .PHONY: gotestsum
 gotestsum:
 	@$(alone) go build -C tools -o $(gotestsum) gotest.tools/gotestsum
 
 .PHONY: test
-test: tools gotestsum ## run all tests, in all modules, on real servers, with the newest and the oldest versions
+test: tools clients gotestsum ## run all tests, in all modules, on real servers, with the newest and the oldest versions
 	$(test-go) --packages work -- -race -shuffle=on -timeout 20m
 	@cat $(rerun)
 	@echo "the root once more, with the oldest Go and the oldest dependencies"

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// Child is a running [Program], or what [Start] has started. Expect and Wait may end the test, so call them on the test's
-// goroutine. The other methods report by t.Error and may be called from any goroutine.
+// Child is a running [Program], or what [Start] has started. Expect and Wait may end the test, so
+// call them on the test's goroutine. The other methods report by t.Error and may be called from any
+// goroutine.
 type Child struct {
 	t       testing.TB
 	name    string

@@ -1,4 +1,3 @@
-// Package foreign locks the same keys with several libraries.
 package foreign
 
 import (
@@ -15,8 +14,6 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
-
-func TestMain(m *testing.M) { redistest.Main(m) }
 
 func TestPollingAndRedsyncExcludeEachOther(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,40 @@
+package foreign
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// madeOf are the files that .ci/install-clients has made a language's folder of, in the order of
+// the stamp in that folder.
+var madeOf = map[string][]string{
+	"python": {"requirements.txt"},
+	"node":   {"package.json", "package-lock.json"},
+	"java":   {"pom.xml", "Client.java"},
+}
+
+// installed is the folder with what a client of a language locks with. The Makefile names the same
+// folder.
+func installed(t testing.TB, language string) string {
+	t.Helper()
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if cache == "" {
+		cache = filepath.Join(os.Getenv("HOME"), ".cache")
+	}
+	var wanted []byte
+	for _, name := range madeOf[language] {
+		text, err := os.ReadFile(filepath.Join("testdata", language, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted = append(wanted, text...)
+	}
+	folder := filepath.Join(cache, "latchkit", "clients", language)
+	if stamp, err := os.ReadFile(filepath.Join(folder, "made-of")); err != nil || !bytes.Equal(stamp, wanted) {
+		t.Fatalf("the lock clients in %s are not installed, or are older than testdata: run `make clients` (it needs python3 "+
+			"with pip, node with npm, and javac with mvn, and says how to get them)", folder)
+	}
+	return folder
+}

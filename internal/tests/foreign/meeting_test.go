@@ -1,0 +1,309 @@
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A meeting is peers of one library and the Lockers of latchkit, on the same servers.
+type meeting struct {
+	*testing.T
+	library library
+	servers []*redistest.Server
+	redis   []*redis.Client // one for each server
+	peer    *peer
+	victim  *peer // is killed
+	kinds   []string
+	lockers map[string]*locker.Engine
+}
+
+func meet(t *testing.T, l library) *meeting {
+	t.Helper()
+	m := &meeting{T: t, library: l, kinds: kinds, lockers: make(map[string]*locker.Engine)}
+	if l.servers == 1 {
+		m.servers = []*redistest.Server{redistest.Shared(t)}
+	} else {
+		for range l.servers {
+			m.servers = append(m.servers, redistest.Start(t))
+		}
+		enroll(t, m.servers)
+		m.kinds = []string{"NewRedlock"}
+	}
+	m.redis = clientsOf(t, m.servers)
+	m.peer, m.victim = l.start(t, m.ports()), l.start(t, m.ports())
+	for _, kind := range m.kinds {
+		m.lockers[kind] = openLocker(t, kind, m.servers)
+	}
+	return m
+}
+
+func (m *meeting) ports() (ports []int) {
+	for _, s := range m.servers {
+		ports = append(ports, s.Port())
+	}
+	return ports
+}
+
+// names are what a check calls its lock with a kind of Locker: for the peers, and for latchkit.
+func (m *meeting) names(check, kind string) (theirs, ours string) {
+	theirs = strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(m.library.name + ":" + check + ":" + kind)
+	return theirs, m.library.key(theirs)
+}
+
+func (m *meeting) acquire(kind string, rule locker.Rule) *locker.Lease {
+	m.Helper()
+	return locktest.Acquire(m.T, m.lockers[kind], rule)
+}
+
+// busy wants that latchkit does not get the key, and says who holds it.
+func (m *meeting) busy(kind, key string) {
+	m.Helper()
+	_, err := m.lockers[kind].Acquire(m.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+	if !errors.Is(err, locker.ErrBusy) && !errors.Is(err, locker.ErrQuorum) {
+		m.Fatalf("%s: the key that the peer holds: %v", kind, err)
+	}
+	info, err := m.lockers[kind].Inspect(m.Context(), key)
+	switch {
+	case kind == "NewPolling": // redislock's client cannot look
+	case err != nil || !info.Held || !info.Foreign || info.Left <= 0:
+		m.Fatalf("%s: Inspect of the key that the peer holds: %+v %v", kind, info, err)
+	}
+}
+
+// left is how long the key lasts on the server where it ends last.
+func (m *meeting) left(key string) (most time.Duration) {
+	m.Helper()
+	for _, c := range m.redis {
+		left, err := c.PTTL(m.Context(), key).Result()
+		if err != nil {
+			m.Fatal(err)
+		}
+		most = max(most, left)
+	}
+	return most
+}
+
+// expire ends a lease before its time, as a pause of its holder would.
+func (m *meeting) expire(key string) {
+	m.Helper()
+	for _, c := range m.redis {
+		if err := c.Del(m.Context(), key).Err(); err != nil {
+			m.Fatal(err)
+		}
+	}
+}
+
+// notBefore fails if somebody got the key before its holder's lease was over. The server counts the
+// lease in whole milliseconds.
+func (m *meeting) notBefore(over time.Time, who string) {
+	m.Helper()
+	if early := time.Until(over); early > 2*time.Millisecond {
+		m.Errorf("%s got the key %v before the lease of the dead holder was over", who, early)
+	}
+}
+
+const long, short = time.Minute, 1500 * time.Millisecond
+
+// A check is a column of the table in docs/guarantees.md. What it returns is what the other library
+// does to a key that latchkit holds; latchkit itself may do nothing wrong.
+type check struct {
+	head string
+	do   func(m *meeting) string
+}
+
+var checks = []check{
+	{"each keeps the other out", each(theyExcludeEachOther)},
+	{"each waits for the other", each(theyWaitForEachOther)},
+	{"it renews", each(itRenews)},
+	{"all at once", theyVisit},
+	{"it crashes", itCrashes},
+	{"latchkit crashes", latchkitCrashes},
+	{"latchkit comes too late", each(latchkitComesTooLate)},
+	{"it comes too late", each(itComesTooLate)},
+}
+
+// each does a check with each kind of Locker, with a key of its own.
+func each(do func(m *meeting, kind, theirs, ours string) string) func(*meeting) string {
+	return func(m *meeting) (found string) {
+		for _, kind := range m.kinds {
+			theirs, ours := m.names("pair", kind)
+			if said := do(m, kind, theirs, ours); said != "" {
+				found = said
+			}
+			m.expire(ours)
+		}
+		return found
+	}
+}
+
+func theyExcludeEachOther(m *meeting, kind, theirs, ours string) string {
+	m.peer.try(m, theirs, long, "held")
+	m.busy(kind, ours)
+	m.peer.unlock(m, theirs, "unlocked")
+	lease := m.acquire(kind, locker.Rule{Key: ours})
+	m.peer.try(m, theirs, long, "busy")
+	locktest.Release(m.T, lease)
+	m.peer.try(m, theirs, long, "held")
+	m.peer.unlock(m, theirs, "unlocked")
+	return ""
+}
+
+func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
+	m.peer.try(m, theirs, long, "held")
+	waiter := locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
+	waiter.WaitsStill()
+	m.peer.unlock(m, theirs, "unlocked")
+	lease := waiter.Granted(time.Second) // it polls
+	m.peer.waits(theirs, long)
+	locktest.Release(m.T, lease)
+	m.peer.wants(m, "held")
+	m.peer.unlock(m, theirs, "unlocked")
+	return ""
+}
+
+func itRenews(m *meeting, kind, theirs, ours string) string {
+	m.peer.try(m, theirs, short, "held")
+	m.peer.extend(m, theirs, long, "extended")
+	if left := m.left(ours); left < long/2 {
+		m.Errorf("the peer has renewed its key, which lasts for %v", left)
+	}
+	m.busy(kind, ours)
+	m.peer.unlock(m, theirs, "unlocked")
+	return ""
+}
+
+// itCrashes: each kind of Locker waits for a key that the killed peer held.
+func itCrashes(m *meeting) string {
+	over := make(map[string]time.Time)
+	waiters := make(map[string]*locktest.Pending)
+	for _, kind := range m.kinds {
+		theirs, ours := m.names("crash", kind)
+		m.victim.try(m, theirs, short, "held")
+		at := time.Now()
+		over[kind] = at.Add(m.left(ours))
+		waiters[kind] = locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
+	}
+	m.victim.Kill()
+	for kind, w := range waiters {
+		lease := w.Granted(short)
+		m.notBefore(over[kind].Add(time.Since(w.At)), kind)
+		locktest.Release(m.T, lease)
+	}
+	return ""
+}
+
+// latchkitCrashes: the peer waits for keys that killed processes with latchkit held.
+func latchkitCrashes(m *meeting) string {
+	over := make(map[string]time.Time)
+	for _, kind := range m.kinds {
+		_, ours := m.names("died", kind)
+		args := []string{kind}
+		for _, s := range m.servers {
+			args = append(args, fmt.Sprint(s.Port()))
+		}
+		holder := newPeer(m, latchkitPeer.Start(m, args...))
+		holder.try(m, ours, short, "held")
+		at := time.Now()
+		over[kind] = at.Add(m.left(ours))
+		holder.Kill()
+	}
+	for _, kind := range m.kinds {
+		theirs, _ := m.names("died", kind)
+		m.peer.waits(theirs, long)
+		m.peer.wants(m, "held")
+		m.notBefore(over[kind], "the peer")
+		m.peer.unlock(m, theirs, "unlocked")
+	}
+	return ""
+}
+
+func latchkitComesTooLate(m *meeting, kind, theirs, ours string) string {
+	lease := m.acquire(kind, locker.Rule{Key: ours})
+	m.expire(ours)
+	m.peer.try(m, theirs, long, "held")
+	if !isLost(m, lease) {
+		m.Errorf("%s: the release of a lease that was over has succeeded", kind)
+	}
+	m.peer.extend(m, theirs, long, "extended") // it has lost nothing
+	m.peer.unlock(m, theirs, "unlocked")
+	return ""
+}
+
+// itComesTooLate is the only check that a library may fail: it is about its holders, which latchkit
+// cannot keep from the key.
+func itComesTooLate(m *meeting, kind, theirs, ours string) string {
+	var found []string
+	for _, late := range []struct{ question, harm string }{
+		{"extend " + theirs + " 60000", "takes the key by its renewal"},
+		{"unlock " + theirs, "frees the key by its release"},
+	} {
+		m.peer.try(m, theirs, long, "held")
+		m.expire(ours)
+		lease := m.acquire(kind, locker.Rule{Key: ours})
+		m.peer.asks(late.question)
+		m.peer.Expect(m, "answer ")
+		if isLost(m, lease) {
+			found = append(found, late.harm)
+		}
+		m.expire(ours)
+	}
+	return strings.Join(found, ", ")
+}
+
+// isLost releases the lease, and reports whether it was lost before.
+func isLost(m *meeting, lease *locker.Lease) bool {
+	m.Helper()
+	err := lease.Release(m.Context())
+	if err != nil && !errors.Is(err, locker.ErrLost) {
+		m.Error(err)
+	}
+	return err != nil
+}
+
+// theyVisit: two peers and each kind of Locker take one key in turn, and their visits do not
+// overlap.
+func theyVisit(m *meeting) string {
+	const visits = 15
+	theirs, ours := m.names("visits", "all")
+	log := ours + ":log"
+	for i, p := range []*peer{m.peer, m.victim} {
+		p.visits(theirs, long, visits, log, fmt.Sprintf("%s-%d", "peer", i))
+	}
+	ended := make(chan error)
+	for kind, l := range m.lockers {
+		go func() { ended <- visitOften(m, l, ours, visits, visitor{m.redis[0], log, kind}) }()
+	}
+	for range m.lockers {
+		if err := <-ended; err != nil {
+			m.Error(err)
+		}
+	}
+	m.peer.wants(m, "visited")
+	m.victim.wants(m, "visited")
+	all, err := m.redis[0].LRange(m.Context(), log, 0, -1).Result()
+	if err != nil {
+		m.Fatal(err)
+	}
+	if n := checkVisits(m, all); n != visits*(2+len(m.lockers)) {
+		m.Errorf("%d visits were noted, want %d", n, visits*(2+len(m.lockers)))
+	}
+	return ""
+}
+
+func visitOften(m *meeting, l *locker.Engine, key string, n int, v visitor) error {
+	for range n {
+		if err := locker.Run(m.Context(), l, locker.Rule{Key: key}, v.visit); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package foreign
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/proc"
+)
+
+// A peer is a process that locks with one library. First it says "ready" and the versions of what
+// it locks with. Then it answers one question after the other. A question is a line, and so is an
+// answer, which begins with "answer":
+//
+//	try KEY MS                     held | busy       one attempt, with a TTL in milliseconds
+//	wait KEY MS                    held | busy       attempts for a minute at most
+//	extend KEY MS                  extended | lost
+//	unlock KEY                     unlocked | lost
+//	visit KEY MS VISITS LOG NAME   visited           so many times it takes the key, and appends
+//	                                                 "in NAME" and "out NAME" to the list LOG
+type peer struct {
+	*proc.Child
+	versions string
+}
+
+func newPeer(t testing.TB, child *proc.Child) *peer {
+	t.Helper()
+	return &peer{child, child.Expect(t, "ready ")}
+}
+
+// asks sends a question without awaiting the answer.
+func (p *peer) asks(words ...any) {
+	p.Send(strings.TrimSuffix(fmt.Sprintln(words...), "\n"))
+}
+
+// wants awaits the answer.
+func (p *peer) wants(t testing.TB, answer string) {
+	t.Helper()
+	if got := p.Expect(t, "answer "); got != answer {
+		t.Fatalf("the peer answers %q, not %q", got, answer)
+	}
+}
+
+func (p *peer) try(t testing.TB, key string, ttl time.Duration, answer string) {
+	t.Helper()
+	p.asks("try", key, ttl.Milliseconds())
+	p.wants(t, answer)
+}
+
+// waits is answered by held.
+func (p *peer) waits(key string, ttl time.Duration) { p.asks("wait", key, ttl.Milliseconds()) }
+
+func (p *peer) extend(t testing.TB, key string, ttl time.Duration, answer string) {
+	t.Helper()
+	p.asks("extend", key, ttl.Milliseconds())
+	p.wants(t, answer)
+}
+
+func (p *peer) unlock(t testing.TB, key, answer string) {
+	t.Helper()
+	p.asks("unlock", key)
+	p.wants(t, answer)
+}
+
+// visits is answered by visited.
+func (p *peer) visits(key string, ttl time.Duration, n int, log, name string) {
+	p.asks("visit", key, ttl.Milliseconds(), n, log, name)
+}
