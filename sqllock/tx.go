@@ -130,6 +130,19 @@ func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error
 	return s, t.watch(err)
 }
 
+// StmtContext returns a statement of this transaction for stmt, which was prepared on the database.
+// As after [Tx.SQL], the idle limit no longer follows the renewals.
+func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
+	defer t.enter()()
+	if err := t.spoilt(); err != nil {
+		over, cancel := context.WithCancelCause(ctx)
+		cancel(err)
+		return t.std.StmtContext(over, stmt) // only this returns a Stmt with an error
+	}
+	t.std.blind()
+	return t.std.StmtContext(ctx, stmt)
+}
+
 // enter begins a statement. leave ends it.
 func (t *Tx) enter() (leave func()) {
 	t.std.use.RLock()

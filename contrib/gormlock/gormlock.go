@@ -81,12 +81,22 @@ func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Cl
 	if err != nil {
 		return nil, err
 	}
-	begun, ok := tx.Statement.ConnPool.(*sql.Tx)
+	begun, ok := transactionOf(tx.Statement.ConnPool)
 	if !ok {
-		return nil, fmt.Errorf("%w: gormlock.InTx: %T is no open transaction; begin one with db.Transaction, without PrepareStmt",
+		return nil, fmt.Errorf("%w: gormlock.InTx: %T is no open transaction; begin one with db.Transaction",
 			locker.ErrUnsupported, tx.Statement.ConnPool)
 	}
 	return sqllock.InTx(ctx, d, begun, opts...)
+}
+
+// transactionOf returns the transaction of database/sql that GORM has begun, with and without
+// PrepareStmt.
+func transactionOf(p gorm.ConnPool) (*sql.Tx, bool) {
+	if prepared, ok := p.(*gorm.PreparedStmtTX); ok {
+		p = prepared.Tx
+	}
+	tx, ok := p.(*sql.Tx)
+	return tx, ok
 }
 
 // Migrate creates the tables that are missing. See [sqllock.Migrate].
@@ -134,25 +144,25 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	return d, nil
 }
 
-// with makes GORM use sqllock's transaction.
+// with makes GORM use sqllock's transaction. As in db.Transaction, the conditions and settings of db
+// hold in the transaction too.
 func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
-		session := db.Session(&gorm.Session{NewDB: true, Context: ctx})
+		session := db.Session(&gorm.Session{Context: ctx})
 		session.Statement.ConnPool = &pool{tx, db}
 		return fn(ctx, session)
 	}
 }
 
 // pool is a transaction of sqllock as GORM uses it. GORM treats pool as an open transaction, so
-// db.Transaction inside of it is a savepoint.
+// db.Transaction inside of it is a savepoint, and a session with PrepareStmt stays inside of it.
 type pool struct {
 	*sqllock.Tx
 	db *gorm.DB
 }
 
 var (
-	_ gorm.ConnPool       = (*pool)(nil)
-	_ gorm.TxCommitter    = (*pool)(nil)
+	_ gorm.Tx             = (*pool)(nil)
 	_ gorm.GetDBConnector = (*pool)(nil)
 )
 

@@ -234,6 +234,71 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	}
 }
 
+// GORM sends the statements of such a session to the database itself, unless the transaction can
+// take prepared statements.
+func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
+	each(t, func(t *testing.T, db *gorm.DB) {
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
+			prepared := tx.Session(&gorm.Session{PrepareStmt: true})
+			return errors.Join(deposit(10)(ctx, prepared), deposit(10)(ctx, tx), errOnPurpose)
+		})
+		if !errors.Is(err, errOnPurpose) || errors.Is(err, gorm.ErrRecordNotFound) {
+			t.Error(err)
+		}
+		holds(t, db, 1, 100)
+		if err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
+			prepared := tx.Session(&gorm.Session{PrepareStmt: true})
+			return errors.Join(deposit(10)(ctx, prepared), deposit(10)(ctx, tx))
+		}); err != nil {
+			t.Error(err)
+		}
+		holds(t, db, 1, 120)
+	})
+}
+
+// A program may keep a *gorm.DB that shows the rows of one tenant only.
+func TestTheConditionsOfASessionHoldInTheTransaction(t *testing.T) {
+	each(t, func(t *testing.T, db *gorm.DB) {
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		second := db.Where("id = ?", 2).Session(&gorm.Session{})
+		err := gormlock.Do(t.Context(), l, second, account, func(_ context.Context, tx *gorm.DB) error {
+			for range 2 {
+				if err := tx.Model(&Account{}).Update("balance", gorm.Expr("balance + 5")).Error; err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		holds(t, db, 1, 100)
+		holds(t, db, 2, 110)
+		holds(t, db, 3, 100)
+	})
+}
+
+func TestInTxTakesATransactionWithPreparedStatements(t *testing.T) {
+	each(t, func(t *testing.T, db *gorm.DB) {
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+			prepared := db.WithContext(ctx).Session(&gorm.Session{PrepareStmt: true})
+			return prepared.Transaction(func(tx *gorm.DB) error {
+				claim, err := gormlock.InTx(ctx, tx)
+				if err != nil {
+					return err
+				}
+				return errors.Join(deposit(10)(ctx, tx), claim.Verify(ctx))
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		holds(t, db, 1, 110)
+	})
+}
+
 func TestATransactionIsNoDatabase(t *testing.T) {
 	db := open(t, "sqlite")
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
