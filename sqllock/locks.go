@@ -93,7 +93,7 @@ func (c *call) starves(ctx context.Context) error {
 	if most == 0 || used < most {
 		return nil
 	}
-	return fmt.Errorf("%w: sqllock: the transactions around this one use all connections of the pool (SetMaxOpenConns(%d)), "+
+	return fmt.Errorf("%w: sqllock: the transactions around this one use all connections of the pool (%d), "+
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 

@@ -103,6 +103,9 @@ func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Contex
 	}
 	return func(ctx context.Context, t *transaction) error {
 		claim, _ := sqllock.ClaimFromContext(ctx)
-		return fn(ctx, &Tx{outermost{&tracked{t.begun, &t.use}}, claim})
+		if err := fn(ctx, &Tx{outermost{&tracked{t.begun, &t.use}}, claim}); err != nil {
+			return err
+		}
+		return t.use.ended()
 	}
 }

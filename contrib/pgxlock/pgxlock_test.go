@@ -305,3 +305,55 @@ func TestWhatIsNilIsAnError(t *testing.T) {
 		t.Errorf("InTx: %v", err)
 	}
 }
+
+// The outer transaction has the only connection, so a nested Do would wait for it until ctx ends.
+func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
+	config := bank(t, nil).Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err = pgxlock.Do(ctx, l, pool, account, func(ctx context.Context, _ *pgxlock.Tx) error {
+		return pgxlock.Do(ctx, l, pool, locker.Rule{Key: "another"}, deposit(1))
+	})
+	if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "all connections of the pool") {
+		t.Errorf("err = %v", err)
+	}
+	if err := pgxlock.Do(ctx, l, pool, account, deposit(1)); err != nil {
+		t.Errorf("one transaction at a time: %v", err)
+	}
+}
+
+// COMMIT cannot be sent while rows are open. A second call of the function would not close them
+// either.
+func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {
+	pool := bank(t, nil)
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	calls := 0
+	err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
+		calls++
+		if err := deposit(10)(ctx, tx); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, "SELECT id FROM accounts ORDER BY id")
+		if err != nil {
+			return err
+		}
+		rows.Next()
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "close them") || calls != 1 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+	if got := balance(t, pool, 1); got != 100 {
+		t.Errorf("the account has %d", got)
+	}
+	if err := pgxlock.Do(t.Context(), l, pool, account, deposit(1)); err != nil {
+		t.Errorf("the next transaction: %v", err)
+	}
+}

@@ -18,6 +18,20 @@ type usage struct {
 
 var errInUse = errors.New("pgxlock: the connection is in use")
 
+var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults still use the connection; " +
+	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
+
+// ended returns an error if the function has left the connection in use. PostgreSQL could not be
+// sent the COMMIT.
+func (u *usage) ended() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.busy > 0 {
+		return errLeftOpen
+	}
+	return nil
+}
+
 // idle calls f if the connection is not in use. Uses of the connection wait until f returns.
 func (u *usage) idle(f func() error) error {
 	u.mu.Lock()

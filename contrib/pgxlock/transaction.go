@@ -33,6 +33,9 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 	if v := reflect.ValueOf(db); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return d, errors.New("pgxlock: the database is nil; make a pool with pgxpool.New, and check its error")
 	}
+	if pool, ok := db.(*pgxpool.Pool); ok {
+		d.Pool = bounded{pool}
+	}
 	d.Begin = func(ctx context.Context, opts *sql.TxOptions) (*transaction, sqllock.Transaction, error) {
 		options, err := optionsOf(opts)
 		if err != nil {
@@ -59,6 +62,14 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 		return t, t, nil
 	}
 	return d, nil
+}
+
+// bounded is a pool that says how many connections it has, as *sql.DB does.
+type bounded struct{ *pgxpool.Pool }
+
+// Stats returns MaxOpenConnections and nothing else.
+func (b bounded) Stats() sql.DBStats {
+	return sql.DBStats{MaxOpenConnections: int(b.Stat().MaxConns())}
 }
 
 var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
