@@ -130,6 +130,7 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 		err := i.stream(i.service, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
 			return next(guarded.Context(), &guardedConn{conn, guarded})
 		})
+		ss.end()
 		t.writeTo(conn.ResponseHeader(), conn.ResponseTrailer())
 		if err != nil {
 			return t.failure(err)

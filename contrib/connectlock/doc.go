@@ -17,6 +17,10 @@
 // Handlers read headers as they always do. grpc.SetHeader and metadata.FromIncomingContext work in
 // them as well. A service that is a grpclock.KeyProvider is given to [NewServiceInterceptor].
 //
+// A client that does not read loses the lock of its stream, as package grpclock documents. The call
+// itself ends when the client reads or leaves, as with every handler of connect-go: set the
+// WriteTimeout of the server.
+//
 // The Connect protocol lets a client send a unary request as a GET, without a body: the request is
 // the message in the URL, and is guarded in the same way.
 package connectlock

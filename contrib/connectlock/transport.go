@@ -2,6 +2,7 @@ package connectlock
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -108,9 +109,16 @@ func encoded(name, value string) string {
 }
 
 // serverStream is a connection of connect as gRPC's interceptors see a stream.
+//
+// A guarded handler may return while a Send still waits for its client, because the lock was lost
+// or the client has stalled. grpc-go bears that. connect-go would write the end of the stream into
+// the message: so end waits for the Send, and no Send begins after it. The lock is released before.
 type serverStream struct {
 	ctx  context.Context
 	conn connect.StreamingHandlerConn
+
+	mu   sync.Mutex // held while a message is sent
+	over bool
 }
 
 var _ grpc.ServerStream = (*serverStream)(nil)
@@ -122,7 +130,23 @@ func (s *serverStream) Context() context.Context { return s.ctx }
 func (s *serverStream) RecvMsg(m any) error { return s.conn.Receive(m) }
 
 // SendMsg sends a message.
-func (s *serverStream) SendMsg(m any) error { return s.conn.Send(m) }
+func (s *serverStream) SendMsg(m any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return errOver
+	}
+	return s.conn.Send(m)
+}
+
+var errOver = errors.New("connectlock: the handler of the stream has returned")
+
+// end waits for a Send that is under way, and lets no other begin.
+func (s *serverStream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+}
 
 // SetHeader adds md to the response's header.
 func (s *serverStream) SetHeader(md metadata.MD) error {

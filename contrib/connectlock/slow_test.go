@@ -1,0 +1,113 @@
+package connectlock_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A client that does not read loses the stream's lock, and nothing is written to its connection by
+// two goroutines: the end of the stream follows the message that could not be sent.
+func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			s := serve(t, lockertest.NewLocker(t, store), handlers{watch: flood}, grpclock.FromDescriptors(), grpclock.WithMaxStall(100*time.Millisecond))
+			w, err := client(s, shop.Shop_Watch_FullMethodName, opts...).CallServerStream(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = w.Close() }()
+			held(t, store, 1)
+			held(t, store, 0)
+			for w.Receive() { // the client reads after all
+			}
+			want(t, w.Err(), connect.CodeDeadlineExceeded, grpclock.ReasonStalled)
+		})
+	}
+}
+
+// The same for a lock that is lost while the client does not read.
+func TestALostLockEndsASendThatWaits(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			ended := make(chan struct{})
+			s := serve(t, lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), handlers{
+				watch: func(ctx context.Context, r *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
+					defer close(ended)
+					return flood(ctx, r, s)
+				},
+			}, grpclock.FromDescriptors())
+			w, err := client(s, shop.Shop_Watch_FullMethodName, opts...).CallServerStream(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = w.Close() }()
+			if !w.Receive() {
+				t.Fatal(w.Err())
+			}
+			store.Steal("order:42")
+			<-ended
+			for w.Receive() {
+			}
+			want(t, w.Err(), connect.CodeAborted, grpclock.ReasonLost)
+		})
+	}
+}
+
+// A client that sends nothing more is told why its stream has ended.
+func TestAClientThatSendsNothingLosesItsHold(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			s := serve(t, lockertest.NewLocker(t, store), handlers{
+				fill: func(_ context.Context, s *connect.ClientStream[shop.Order]) (*connect.Response[shop.Receipt], error) {
+					for s.Receive() {
+					}
+					return connect.NewResponse(&shop.Receipt{}), s.Err()
+				},
+			}, grpclock.FromDescriptors(), grpclock.WithMaxStall(100*time.Millisecond))
+			fill := client(s, shop.Shop_Fill_FullMethodName, opts...).CallClientStream(t.Context())
+			if err := fill.Send(&shop.Order{OrderId: "42"}); err != nil {
+				t.Fatal(err)
+			}
+			held(t, store, 1)
+			held(t, store, 0)
+			_, err := fill.CloseAndReceive()
+			want(t, err, connect.CodeDeadlineExceeded, grpclock.ReasonStalled)
+		})
+	}
+}
+
+// flood sends more than any buffer between server and client takes. The text is random, because
+// connect-go compresses it.
+func flood(_ context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
+	noise := make([]byte, 64<<10)
+	for range 1000 {
+		_, _ = rand.Read(noise)
+		if err := s.Send(&shop.Receipt{Key: base64.StdEncoding.EncodeToString(noise)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// held waits until n locks are held.
+func held(t *testing.T, store *lockertest.Memory, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); store.Len() != n; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d locks are held, want %d", store.Len(), n)
+		}
+	}
+}
