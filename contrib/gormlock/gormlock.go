@@ -144,8 +144,8 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	return d, nil
 }
 
-// with makes GORM use sqllock's transaction. As in db.Transaction, the conditions and settings of db
-// hold in the transaction too.
+// with makes GORM use sqllock's transaction. As in db.Transaction, the conditions and settings of
+// db hold in the transaction too.
 func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		session := db.Session(&gorm.Session{Context: ctx})
