@@ -52,6 +52,26 @@ func ExampleNewReentrant() {
 	// Output: paid
 }
 
+func ExampleNewStriped() {
+	e, err := locker.New(lockertest.NewMemory()) // in a service: NewSingle
+	if err != nil {
+		log.Fatal(err)
+	}
+	l, err := locker.NewStriped(e, 1024)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = locker.Run(context.Background(), l, locker.Rule{Key: "visitor:7f3a"}, func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		fmt.Println(lease.Key())
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: visitor:7f3a
+}
+
 func ExampleNewPolling() {
 	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // as the service has it
 	l, err := locker.NewPolling(client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {

@@ -41,3 +41,12 @@ func NewWithBackgroundRelease(s Store, opts ...Option) (*Engine, error) {
 	cfg.background = true
 	return newEngine(s, cfg), err
 }
+
+// StripeOf returns the key on the server of the stripe of key. l is a Locker of NewStriped.
+func StripeOf(l Locker, key string) string {
+	rule, err := l.(*striped).stripe(Rule{Key: key})
+	if err != nil {
+		panic(err)
+	}
+	return rule.Key
+}

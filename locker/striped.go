@@ -1,0 +1,211 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/typednil"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// maxStripes keeps the number of stripes in the range in which more stripes still help.
+const maxStripes = 1 << 20
+
+// NewStriped returns a Locker over l that has n locks, the stripes, for keys without number. Each
+// key always has the same stripe, and about as many keys have each. Two keys of one stripe exclude
+// each other, although they need not: the price for a bounded number of keys on the server. Use it
+// where each lock costs something that is not given back, such as the fence counter of a quorum or
+// a row for each claim in a database; otherwise a lock for each key is better.
+//
+// All processes must give the same n. With another n, a key has another stripe and excludes nobody
+// who uses the old one; so change n only while no process holds a lock. The stripe of a key is its
+// FNV-1a hash of 64 bits modulo n. Its key on the server is "stripe:I/N" with the Locker's prefix.
+// A Lease and an Error name the key that the caller gave. Observers see the stripe.
+//
+// [RunAll] takes a stripe once, however many of its keys are given. A nested Acquire of another key
+// with the same stripe joins the lease that its context has, because it would wait for itself
+// otherwise. A nested Acquire of the same key waits, as with every Locker. Nested Acquires of
+// several keys can deadlock even if all callers take the keys in the same order, because the
+// stripes have another order: use RunAll for them.
+//
+// Rule.Once and Rule.AtLeast are refused with ErrUnsupported. They say something about one key, and
+// a stripe would say it about others too. Inspect, Revoke and the rest belong to the Engine inside;
+// close it when the Locker is not used any more.
+func NewStriped(l Locker, n int) (Locker, error) {
+	switch {
+	case typednil.Is(l):
+		return nil, errors.New("latchkit: NewStriped: the Locker is nil; make one with NewSingle, and check its error")
+	case n < 1 || n > maxStripes:
+		return nil, fmt.Errorf("latchkit: NewStriped: %d stripes; give 1 to %d, in practice some times the callers that lock at once", n, maxStripes)
+	}
+	return &striped{families: reentrant{inner: l}, n: uint64(n)}, nil
+}
+
+// striped is a Locker whose leases are parts of the leases of stripes.
+type striped struct {
+	families reentrant // its inner is the Locker of the stripes
+	n        uint64
+}
+
+var _ severally = (*striped)(nil)
+
+func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	stripe, err := s.stripe(rule)
+	if err != nil {
+		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
+	}
+	if part, err := s.enter(ctx, rule, stripe.Key); part != nil || err != nil {
+		return part, err
+	}
+	root, err := s.families.inner.Acquire(ctx, stripe)
+	if err != nil {
+		return nil, s.named(err, rule.Key)
+	}
+	return s.families.found(root, rule.Key), nil
+}
+
+// acquireAll joins the leases that the context has, and takes each of the other stripes once.
+func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
+	stripes := make([]Rule, len(rules))
+	for i, rule := range rules {
+		var err error
+		if stripes[i], err = s.stripe(rule); err != nil {
+			return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
+		}
+	}
+	return gather(ctx, func(g *gathering) error {
+		leases := make([]*Lease, len(rules))
+		var others []int // the places of the keys whose stripes ctx does not have
+		for i, rule := range rules {
+			part, err := s.enter(ctx, rule, stripes[i].Key)
+			switch {
+			case err != nil:
+				return err
+			case part == nil:
+				others = append(others, i)
+			default:
+				leases[i] = part
+				g.add(part)
+			}
+		}
+		if err := s.takeStripes(g, rules, stripes, others, leases); err != nil {
+			return err
+		}
+		g.leases = leases
+		return nil
+	})
+}
+
+// takeStripes takes the stripes of the rules at places, and fills in their leases.
+func (s *striped) takeStripes(g *gathering, rules, stripes []Rule, places []int, leases []*Lease) error {
+	if len(places) == 0 {
+		return nil
+	}
+	wanted, first := make([]Rule, len(places)), make(map[string]string)
+	for n, i := range places {
+		wanted[n] = stripes[i]
+		if _, ok := first[stripes[i].Key]; !ok {
+			first[stripes[i].Key] = rules[i].Key
+		}
+	}
+	roots, err := acquireAll(g.ctx, s.families.inner, distinct(wanted))
+	if err != nil {
+		if e, ok := errtype.As[*Error](err); ok {
+			return s.named(err, first[e.Key])
+		}
+		return err
+	}
+	taken := make(map[string]*Lease)
+	for _, root := range roots {
+		key := first[root.rule.Key]
+		taken[key] = s.families.found(root, key)
+		g.leases = append(g.leases, taken[key]) // if a part fails, all are released
+	}
+	for _, i := range places {
+		of := taken[first[stripes[i].Key]]
+		if leases[i] = of; of.rule.Key == rules[i].Key {
+			continue
+		}
+		if leases[i], err = of.nest(g.ctx, rules[i]); err != nil {
+			return err
+		}
+		g.leases = append(g.leases, leases[i])
+	}
+	return nil
+}
+
+// stripe returns the rule for the stripe of a key.
+func (s *striped) stripe(rule Rule) (Rule, error) {
+	switch {
+	case rule.Once != 0:
+		return rule, fmt.Errorf("%w: Once on a striped Locker would mark the work of other keys as done; use the Locker inside", ErrUnsupported)
+	case rule.AtLeast != 0:
+		return rule, fmt.Errorf("%w: AtLeast on a striped Locker would keep other keys locked; use the Locker inside", ErrUnsupported)
+	}
+	if err := store.CheckKey(rule.Key); err != nil {
+		return rule, err
+	}
+	rule.Name = rule.name() // of the key, not of the stripe
+	rule.Key = fmt.Sprintf("stripe:%d/%d", s.of(rule.Key), s.n)
+	return rule, nil
+}
+
+// of returns the number of the stripe of a key.
+func (s *striped) of(key string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(key)) // never fails
+	return h.Sum64() % s.n
+}
+
+// enter joins the lease of the stripe that ctx has for another key. It returns neither a lease nor
+// an error if there is none.
+func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, error) {
+	var beside *Lease
+	for h := heldIn(ctx); h != nil; h = h.outer {
+		l := h.lease
+		switch {
+		case l == nil || l.part == nil || l.part.family.of != &s.families || errors.Is(l.gone(), ErrReleased):
+		case l.rule.Key == rule.Key:
+			return nil, nil
+		case beside == nil && l.part.family.root.rule.Key == stripe:
+			beside = l
+		}
+	}
+	if beside == nil {
+		return nil, nil
+	}
+	nested, err := beside.nest(ctx, rule)
+	if err == errNotHeld {
+		return nil, nil
+	}
+	return nested, err
+}
+
+// named returns an error of the Locker inside with the key that the caller gave.
+func (s *striped) named(err error, key string) error {
+	inner, ok := errtype.As[*Error](err)
+	if !ok {
+		return err
+	}
+	e := *inner
+	e.Key = key
+	if errors.Is(err, ErrBusy) {
+		e.Err = fmt.Errorf("%w (stripe %d of %d, which has other keys, too)", e.Err, s.of(key), s.n)
+	}
+	return &e
+}
+
+// Check asks the Locker inside.
+func (s *striped) Check(rule Rule) error {
+	if rule.Key == "" {
+		rule.Key = "key" // it is known only with a request
+	}
+	stripe, err := s.stripe(rule)
+	if err != nil {
+		return err
+	}
+	return Check(s.families.inner, stripe)
+}

@@ -1,0 +1,295 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func striped(t *testing.T, l locker.Locker, n int) locker.Locker {
+	t.Helper()
+	s, err := locker.NewStriped(l, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The stripe of a key is a promise to processes of another version, and to other languages.
+func TestTheStripeOfAKeyIsFixed(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		s := striped(t, e, 64)
+		for key, stripe := range map[string]string{"order:1": "stripe:18/64", "order:42": "stripe:49/64", "a": "stripe:12/64"} {
+			lease := acquire(t, s, locker.Rule{Key: key})
+			if info, err := e.Inspect(t.Context(), stripe); err != nil || !info.Held || info.Fence != lease.Fence() || lease.Fence() == 0 {
+				t.Errorf("%s has another stripe than %s: %+v, %v", key, stripe, info, err)
+			}
+			if lease.Key() != key {
+				t.Errorf("the lease of %s is one of %s", key, lease.Key())
+			}
+			if info, err := lease.Inspect(t.Context()); err != nil || !info.Held {
+				t.Errorf("Inspect of the lease: %+v, %v", info, err)
+			}
+			release(t, lease)
+		}
+		if store.Len() != 0 {
+			t.Error("a stripe is still held")
+		}
+	})
+}
+
+// No stripe has many more keys than another one.
+func TestStripesHaveTheirShareOfKeys(t *testing.T) {
+	const stripes, keys = 64, 64 * 1000
+	for _, format := range []string{"order:%d", "%08d", "tenant:%d:invoice", "550e8400-e29b-41d4-a716-%012d"} {
+		counts := make(map[string]int)
+		for i := range keys {
+			counts[locker.StripeOf(striped(t, plain{}, stripes), fmt.Sprintf(format, i))]++
+		}
+		for stripe, n := range counts {
+			if n < 800 || n > 1200 {
+				t.Errorf("%s has %d keys such as %q, want about 1000", stripe, n, fmt.Sprintf(format, 7))
+			}
+		}
+		if len(counts) != stripes {
+			t.Errorf("%d stripes are used", len(counts))
+		}
+	}
+}
+
+// sameStripe returns two keys with one stripe, and one with another.
+func sameStripe(t *testing.T, s locker.Locker) (one, same, other string) {
+	t.Helper()
+	one = "order:0"
+	for i := 1; same == "" || other == ""; i++ {
+		key := fmt.Sprint("order:", i)
+		if locker.StripeOf(s, key) == locker.StripeOf(s, one) {
+			same = key
+		} else {
+			other = key
+		}
+	}
+	return one, same, other
+}
+
+// Keys of one stripe exclude each other, and the error says why.
+func TestKeysOfAStripeExcludeEachOther(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		s := striped(t, lockertest.NewLocker(t, store), 8)
+		one, same, other := sameStripe(t, s)
+		lease := acquire(t, s, locker.Rule{Key: one})
+		release(t, acquire(t, s, locker.Rule{Key: other, Wait: locker.NoWait}))
+		for _, key := range []string{one, same} {
+			_, err := s.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+			if e := wantErr(t, err, key, locker.ErrBusy); !strings.Contains(e.Error(), "of 8, which has other keys, too") || e.RetryAfter == 0 {
+				t.Error(e)
+			}
+			if err := locker.RunAll(t.Context(), s, []locker.Rule{{Key: key, Wait: locker.NoWait}, {Key: other}}, never(t)); !errors.Is(err, locker.ErrBusy) {
+				t.Error(err)
+			} else {
+				wantErr(t, err, key)
+			}
+		}
+		release(t, lease)
+		release(t, acquire(t, s, locker.Rule{Key: same, Wait: locker.NoWait}))
+	})
+}
+
+// Two keys of one stripe in one RunAll are two leases and one lock.
+func TestRunAllTakesAStripeOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		s := striped(t, lockertest.NewLocker(t, store), 1)
+		err := locker.RunAll(t.Context(), s, []locker.Rule{{Key: "b"}, {Key: "a"}, {Key: "c", TTL: time.Minute}, {Key: "a"}}, func(ctx context.Context) error {
+			if store.Len() != 1 {
+				t.Errorf("%d locks are held", store.Len())
+			}
+			var keys []string
+			var fence uint64
+			for _, lease := range locker.LeasesFromContext(ctx) {
+				keys = append(keys, lease.Key())
+				if fence != 0 && lease.Fence() != fence || lease.Fence() == 0 {
+					t.Errorf("the fence of %s is %d, not %d", lease.Key(), lease.Fence(), fence)
+				}
+				fence = lease.Fence()
+			}
+			if fmt.Sprint(keys) != "[c b a]" {
+				t.Errorf("leases of %q", keys)
+			}
+			return locker.RunAll(ctx, s, rulesOf("d", "e"), nothing) // their stripe is held by ctx
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if store.Len() != 0 {
+			t.Error("the stripe is still held")
+		}
+	})
+}
+
+// A stripe that is lost ends the leases of all its keys, and RunAll names them.
+func TestALostStripeEndsTheLeasesOfItsKeys(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		s := striped(t, lockertest.NewLocker(t, store), 1)
+		err := locker.RunAll(t.Context(), s, rulesOf("a", "b"), func(ctx context.Context) error {
+			store.Steal("stripe:0/1")
+			<-ctx.Done()
+			for _, lease := range locker.LeasesFromContext(ctx) {
+				lost(t, lease, locker.ErrLost)
+			}
+			return nil
+		})
+		if !errors.Is(err, locker.ErrLost) || !strings.Contains(err.Error(), " a:") || !strings.Contains(err.Error(), " b:") {
+			t.Error(err)
+		}
+	})
+}
+
+// A nested acquire of another key with the same stripe joins: without that, it would wait for its
+// own caller, and only for some keys.
+func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		s := striped(t, lockertest.NewLocker(t, store), 8)
+		one, same, other := sameStripe(t, s)
+		err := locker.Run(t.Context(), s, locker.Rule{Key: one}, func(outer context.Context) error {
+			return locker.Run(outer, s, locker.Rule{Key: same}, func(ctx context.Context) error {
+				inner, _ := locker.FromContext(ctx)
+				if inner.Key() != same {
+					t.Errorf("the inner lease is %v", inner)
+				}
+				for _, key := range []string{one, same} { // as without stripes
+					if _, err := s.Acquire(ctx, locker.Rule{Key: key, Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
+						t.Errorf("a nested acquire of the same key: %v", err)
+					}
+				}
+				return locker.RunAll(ctx, s, rulesOf(other), nothing)
+			})
+		})
+		if err != nil || store.Len() != 0 {
+			t.Errorf("%v, %d locks are held", err, store.Len())
+		}
+		outer := acquire(t, s, locker.Rule{Key: one})
+		joined, err := s.Acquire(outer.Context(), locker.Rule{Key: same})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, outer)
+		if store.Len() != 1 {
+			t.Error("the stripe was released before its last lease")
+		}
+		release(t, joined)
+		if store.Len() != 0 {
+			t.Error("the stripe was not released with its last lease")
+		}
+		// The context of a released lease joins nothing any more.
+		release(t, acquire(t, s, locker.Rule{Key: same}))
+		again, err := s.Acquire(context.WithoutCancel(outer.Context()), locker.Rule{Key: same, Wait: locker.NoWait})
+		if err != nil || again.Fence() == outer.Fence() {
+			t.Errorf("%v, %v", again, err)
+		}
+		release(t, again)
+	})
+}
+
+func TestAStripedLockerRefusesWhatConcernsOneKey(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		s := striped(t, lockertest.NewLocker(t, store), 8)
+		for _, rule := range []locker.Rule{{Key: "a", Once: time.Minute}, {Key: "a", AtLeast: time.Minute}, {Key: "a", Mode: 7}, {}, {Key: "latchkit:a"}} {
+			want := locker.ErrUnsupported
+			switch {
+			case rule.Mode != 0:
+				want = locker.ErrInvalidRule
+			case rule.Key != "a":
+				want = locker.ErrInvalidKey
+			}
+			_, err := s.Acquire(t.Context(), rule)
+			wantErr(t, err, rule.Key, want)
+			wantErr(t, locker.RunAll(t.Context(), s, []locker.Rule{rule}, never(t)), rule.Key, want)
+			if err := locker.Check(s, rule); rule.Key != "" && !errors.Is(err, want) {
+				t.Errorf("Check of %+v: %v", rule, err)
+			}
+		}
+		var none *locker.Engine
+		for says, f := range map[string]func() error{
+			"the Locker is nil": func() error { _, err := locker.NewStriped(none, 8); return err },
+			"0 stripes":         func() error { _, err := locker.NewStriped(s, 0); return err },
+			"1048577 stripes":   func() error { _, err := locker.NewStriped(s, 1<<20+1); return err },
+		} {
+			if err := f(); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v, want %q", err, says)
+			}
+		}
+		if store.Calls(locker.OpAcquire) != 0 {
+			t.Error("the server was asked")
+		}
+	})
+}
+
+// Callers that take random sets of keys, from two processes, never deadlock and never meet. On a
+// quorum this is what stands for n locks.
+func TestStripesUnderRandomRunAlls(t *testing.T) {
+	t.Parallel()
+	clients := []locker.Client{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}
+	if err := locker.EnrollRedlock(t.Context(), clients); err != nil {
+		t.Fatal(err)
+	}
+	quorum := func() locker.Locker {
+		l, err := locker.NewRedlock(clients)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close(context.Background()) })
+		return l
+	}
+	c := redistest.Shared(t).Client(t)
+	for name, lockers := range map[string][2]locker.Locker{
+		"one server": {newSingle(t, c, locker.WithPrefix(t.Name()+":")), newSingle(t, c, locker.WithPrefix(t.Name()+":"))},
+		"a quorum":   {quorum(), quorum()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const stripes, keys = 4, 32
+			var inside [stripes]sync.Mutex
+			var callers sync.WaitGroup
+			for caller := range 8 {
+				s := striped(t, lockers[caller%2], stripes)
+				random := rand.New(rand.NewPCG(uint64(caller), 1))
+				callers.Go(func() {
+					for range 15 {
+						rules, taken := []locker.Rule{}, map[string]*sync.Mutex{}
+						for range 1 + random.IntN(4) {
+							key := fmt.Sprint("key:", random.IntN(keys))
+							stripe := locker.StripeOf(s, key)
+							rules = append(rules, locker.Rule{Key: key, Wait: stuckAfter})
+							var number int
+							_, _ = fmt.Sscanf(stripe, "stripe:%d/", &number)
+							taken[stripe] = &inside[number]
+						}
+						if err := locker.RunAll(t.Context(), s, rules, func(context.Context) error {
+							for stripe, m := range taken {
+								if !m.TryLock() {
+									t.Errorf("two callers hold %s", stripe)
+									return nil
+								}
+								defer m.Unlock()
+							}
+							return nil
+						}); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			callers.Wait()
+		})
+	}
+}
