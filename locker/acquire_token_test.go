@@ -104,8 +104,8 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	return left
 }
 
-// needs is what must happen at the end of the wait, as the caller cannot know which of the worlds is
-// the true one.
+// needs is what must happen at the end of the wait, as the caller cannot know which of the worlds
+// is the true one.
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
@@ -220,9 +220,9 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 	return k
 }
 
-// The table of a token's states is exact: after each order of events it requires what the server may
-// have of the token, and no more. (Not parallel: a test that waits for its turn would be a goroutine
-// of this package, and other tests look for these.)
+// The table of a token's states is exact: after each order of events it requires what the server
+// may have of the token, and no more. (Not parallel: a test that waits for its turn would be a
+// goroutine of this package, and other tests look for these.)
 func TestTheTableOfATokenIsExact(t *testing.T) {
 	k := walkTokens(tokenMoves)
 	if k.found != "" {

@@ -109,7 +109,8 @@ func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
 	})
 }
 
-// The nodes of a quorum that have not granted a lease may have its token in their queues, for longer than the TTL.
+// The nodes of a quorum that have not granted a lease may have its token in their queues, for
+// longer than the TTL.
 func TestALostLeaseThatQueuedIsReleasedAlsoAfterItsTTL(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -9,7 +9,6 @@
 //   - lua_test.go: what a script's header promises, and which commands a user's ACL must allow
 //   - columns_test.go: prose of at most 100 columns
 //   - hygiene_test.go: nothing left behind, nothing skipped, no name that fits everything
-//   - reasons_test.go: every row of these rules says why
 //
 // Each checker is a function over a tree of files, so that a broken tree can be
 // given to it: a check that cannot fail checks nothing.

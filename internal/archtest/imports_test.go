@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"fmt"
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -19,7 +18,6 @@ import (
 // has its row before it exists.
 var mayImport = map[string]map[string]string{
 	"locker": {
-		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./internal/typednil":          "New refuses a nil Store",
 		"./internal/calls":             "the engine makes calls that it can abandon",
 		"./internal/redisstore":        "NewSingle and NewReadWrite make Lockers on its Stores",
@@ -32,21 +30,18 @@ var mayImport = map[string]map[string]string{
 	"locker/store":      {},
 	"internal/typednil": {},
 	"internal/calls": {
-		"./internal/errtype": "errors.AsType, which Go 1.25 lacks",
-		"./internal/link":    "releases are repeated as the chores of a node",
-		"./locker/store":     "calls are those of a Store",
+		"./internal/link": "releases are repeated as the chores of a node",
+		"./locker/store":  "calls are those of a Store",
 	},
 	"internal/redisstore": {
 		"./internal/calls":             "the Engine begins steps, and leaves them",
 		"./internal/link":              "each step is a call to a node",
-		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./locker/store":               "it holds Stores",
 		"github.com/redis/go-redis/v9": "the client that users have already: Stores send their steps through it",
 	},
 	"internal/quorum": {
 		"./internal/calls":             "a step makes one call to each node",
 		"./internal/link":              "the calls of a step travel by the links of the nodes",
-		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./internal/redisstore":        "a node of a quorum is one Redis server, or one Cluster",
 		"./internal/typednil":          "it refuses a nil client",
 		"./locker/store":               "it is a Store",
@@ -58,13 +53,11 @@ var mayImport = map[string]map[string]string{
 		"github.com/bsm/redislock": "it locks through it",
 	},
 	"locker/key": {
-		"./internal/errtype":             "errors.AsType, which Go 1.25 lacks",
 		"golang.org/x/text/unicode/norm": "the filter |nfc: Unicode's tables are not in the standard library",
 	},
 	"locker/delegate": {
-		"./internal/errtype": "errors.AsType, which Go 1.25 lacks",
-		"./locker":           "it hands a lease of it to a call in another process",
-		"net/http":           "it is a RoundTripper for clients, and reads the header that it has sent",
+		"./locker": "it hands a lease of it to a call in another process",
+		"net/http": "it is a RoundTripper for clients, and reads the header that it has sent",
 	},
 	"locker/lead": {
 		"./internal/typednil": "New refuses a nil Locker",
@@ -92,7 +85,6 @@ var mayImport = map[string]map[string]string{
 	},
 
 	"ginlock": {
-		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./locker":                     "an adapter turns a request into a Rule and runs it",
 		"./locker/key":                 "all adapters share the grammar of keys",
 		"./locker/delegate":            "a lease may travel with a request",
@@ -104,7 +96,6 @@ var mayImport = map[string]map[string]string{
 	},
 	"httplock": {
 		"./internal/breaker":   "a request that fails open costs no time in an outage",
-		"./internal/errtype":   "errors.AsType, which Go 1.25 lacks",
 		"./locker":             "an adapter turns a request into a Rule and runs it",
 		"./locker/key":         "all adapters share the grammar of keys",
 		"./locker/delegate":    "a lease may travel with a request",
@@ -113,7 +104,6 @@ var mayImport = map[string]map[string]string{
 	},
 	"grpclock": {
 		"./internal/breaker":             "a request that fails open costs no time in an outage",
-		"./internal/errtype":             "errors.AsType, which Go 1.25 lacks",
 		"./locker":                       "an adapter turns a call into a Rule and runs it",
 		"./locker/key":                   "all adapters share the grammar of keys",
 		"./locker/delegate":              "a lease may travel with a call",
@@ -135,7 +125,6 @@ var mayImport = map[string]map[string]string{
 		"google.golang.org/protobuf/...": "the same",
 	},
 	"asynqlock": {
-		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./locker":                     "an adapter turns a task into a Rule and runs it",
 		"./locker/lead":                "one process runs the schedule",
 		"./locker/key":                 "all adapters share the grammar of keys",
@@ -144,7 +133,6 @@ var mayImport = map[string]map[string]string{
 		"github.com/robfig/cron/v3":    "asynq's schedules are its schedules: CatchUp asks them for their slots",
 	},
 	"sqllock": {
-		"./internal/errtype":   "errors.AsType, which Go 1.25 lacks",
 		"./locker":             "an adapter turns a transaction into a Rule and runs it",
 		"./locker/idempotency": "Answers is a Store of it",
 		"./locker/key":         "all adapters share the grammar of keys",
@@ -152,7 +140,6 @@ var mayImport = map[string]map[string]string{
 	},
 
 	"otel": {
-		"./internal/errtype":                   "errors.AsType, which Go 1.25 lacks",
 		"./locker":                             "it is an Observer of Lockers",
 		"go.opentelemetry.io/otel":             "the global providers are its defaults",
 		"go.opentelemetry.io/otel/attribute":   "the API",
@@ -176,7 +163,6 @@ var mayImport = map[string]map[string]string{
 	},
 	"internal/locktest": {
 		"./internal/chaos":             "clients whose connections break",
-		"./internal/errtype":           "errors.AsType, which Go 1.25 lacks",
 		"./internal/redisstore":        "Stores, and the names of their keys",
 		"./internal/redistest":         "clients of its servers",
 		"./locker":                     "it makes Lockers for tests",
@@ -223,37 +209,19 @@ var because = map[string]string{
 	"./internal/...":                         "what is internal is for tests so far",
 }
 
-// onlyIn names the only files of a package that may import something that its row allows.
-var onlyIn = []struct {
-	dir, imports string
-	why          string
-	files        map[string]string
-}{
-	{
-		"locker", "github.com/redis/go-redis/...", "the engine knows Stores, and no Redis", map[string]string{
-			"open.go": "constructors look at the clients that they are given",
-		},
-	},
-	{
-		"locker", "github.com/bsm/redislock/...", "the engine knows Stores, and no Redis", map[string]string{
-			"open.go": "NewPolling is given a client of redislock",
-		},
-	},
-	{
-		"locker", "./internal/redisstore", "the engine knows Stores, and no Redis", map[string]string{
-			"open.go": "constructors make Stores",
-		},
-	},
-	{
-		"locker", "./internal/quorum", "the engine knows Stores, and no Redis", map[string]string{
-			"open.go": "constructors make Stores",
-		},
-	},
-	{
-		"locker", "./internal/polling", "the engine knows Stores, and no Redis", map[string]string{
-			"open.go": "constructors make Stores",
-		},
-	},
+// everywhere are packages that every package may import.
+var everywhere = map[string]string{
+	"./internal/errtype": "errors.AsType, which Go 1.25 lacks",
+}
+
+// onlyOpen are imports of package locker that its file open.go alone may have: constructors make
+// Stores, and the engine knows Stores but no Redis.
+var onlyOpen = map[string]string{
+	"github.com/redis/go-redis/...": "constructors look at the clients that they are given",
+	"github.com/bsm/redislock/...":  "NewPolling is given a client of redislock",
+	"./internal/redisstore":         "constructors make Stores",
+	"./internal/quorum":             "constructors make Stores",
+	"./internal/polling":            "constructors make Stores",
 }
 
 func TestImports(t *testing.T) {
@@ -287,6 +255,9 @@ func refuse(p listed, row map[string]string, file, imported string) string {
 	const ask = " If it must be, add it to the package's row of mayImport with the reason."
 	std := !strings.Contains(strings.Split(imported, "/")[0], ".")
 	_, allowed := lookup(row, imported)
+	if _, ok := lookup(everywhere, imported); ok {
+		return ""
+	}
 	reason, reserved := lookup(reserved, imported)
 	switch {
 	case std && reserved && p.public() && !allowed:
@@ -299,10 +270,8 @@ func refuse(p listed, row map[string]string, file, imported string) string {
 		}
 		return "a dependency is a decision, and the default answer is no." + ask
 	}
-	for _, o := range onlyIn {
-		if p.Dir == o.dir && matches(o.imports, imported) && o.files[file] == "" {
-			return o.why + ". Put it into a Store's package, or list this file in onlyIn with the reason."
-		}
+	if _, ok := lookup(onlyOpen, imported); ok && p.Dir == "locker" && file != "open.go" {
+		return "the engine knows Stores, and no Redis. Put it into a Store's package, or the constructor into open.go."
 	}
 	return ""
 }
@@ -318,7 +287,7 @@ func longest(rules map[string]string, imported string) (why string) {
 	return why
 }
 
-// importsOf lists what a file imports; this module's packages as "./x".
+// importsOf lists the imports of a file; this module's packages as "./x".
 func importsOf(t testing.TB, tree fs.FS, name string) (imported []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, read(t, tree, name), parser.ImportsOnly)
@@ -326,21 +295,13 @@ func importsOf(t testing.TB, tree fs.FS, name string) (imported []string) {
 		t.Fatal(err)
 	}
 	for _, spec := range file.Imports {
-		imported = append(imported, pathOf(t, spec))
+		text := strings.Trim(spec.Path.Value, "`\"")
+		if below, ok := strings.CutPrefix(text, modulePath+"/"); ok {
+			text = "./" + below
+		}
+		imported = append(imported, text)
 	}
 	return imported
-}
-
-func pathOf(t testing.TB, spec *ast.ImportSpec) string {
-	t.Helper()
-	text, err := strconv.Unquote(spec.Path.Value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if below, ok := strings.CutPrefix(text, modulePath+"/"); ok {
-		return "./" + below
-	}
-	return text
 }
 
 func TestImportsRefused(t *testing.T) {
@@ -358,22 +319,15 @@ func TestImportsRefused(t *testing.T) {
 		"locker/open.go":                 source("context", "github.com/redis/go-redis/v9", modulePath+"/internal/redisstore"),
 		"locker/engine.go":               source("log/slog", "github.com/redis/go-redis/v9"),
 		"locker/acquire.go":              source(modulePath+"/internal/redisstore", modulePath+"/internal/calls"),
-		"locker/option.go":               source(modulePath + "/internal/quorum"),
-		"locker/store/store.go":          source(modulePath+"/locker", "github.com/redis/go-redis/v9"),
-		"internal/calls/pool.go":         source(modulePath+"/locker/store", modulePath+"/locker"),
-		"internal/redisstore/a.go":       source(modulePath+"/locker/store", modulePath+"/locker", modulePath+"/internal/quorum"),
-		"internal/quorum/quorum.go":      source(modulePath+"/internal/redisstore", modulePath+"/locker"),
-		"internal/polling/p.go":          source(modulePath+"/internal/quorum", "github.com/bsm/redislock"),
 		"locker/keeper.go":               source("log", "testing"),
 		"locker/keeper_windows.go":       source("golang.org/x/sys/windows"),
-		"locker/polling.go":              source("github.com/bsm/redislock"),
 		"locker/lease.go":                source(modulePath + "/locker/lockertest"),
 		"locker/lease_test.go":           source(modulePath+"/locker/lockertest", "testing"),
+		"locker/store/store.go":          source(modulePath+"/locker", "github.com/redis/go-redis/v9"),
 		"locker/store/storetest/laws.go": source("testing", "testing/synctest", modulePath+"/locker"),
+		"internal/redisstore/a.go":       source(modulePath+"/internal/errtype", modulePath+"/internal/quorum"),
 		"ginlock/ginlock.go":             source("net/http", "github.com/gin-gonic/gin", modulePath+"/locker"),
 		"ginlock/guard.go":               source("github.com/redis/go-redis/v9", modulePath+"/sqllock"),
-		"sqllock/sqllock.go":             source("database/sql", "github.com/jackc/pgx/v5"),
-		"otel/otellock.go":               source("go.opentelemetry.io/otel", "go.opentelemetry.io/otel/semconv/v1.43.0"),
 		"otel/trace.go":                  source("go.opentelemetry.io/otel/sdk/trace"),
 		"kafkalock/kafkalock.go":         source("context"),
 		"nested/go.mod":                  "module " + modulePath + "/nested\n\ngo 1.25.0\n",
@@ -384,22 +338,15 @@ func TestImportsRefused(t *testing.T) {
 	expect(t, checkImports(t, dir),
 		"locker/engine.go imports github.com/redis/go-redis/v9: the engine knows Stores, and no Redis",
 		"locker/acquire.go imports ./internal/redisstore: the engine knows Stores, and no Redis",
-		"locker/option.go imports ./internal/quorum: the engine knows Stores, and no Redis",
-		"locker/polling.go imports github.com/bsm/redislock: the engine knows Stores, and no Redis",
-		"locker/store/store.go imports ./locker: users and adapters are above the engine",
-		"locker/store/store.go imports github.com/redis/go-redis/v9: Redis is a Store's business",
-		"internal/calls/pool.go imports ./locker: users and adapters are above the engine",
-		"internal/redisstore/a.go imports ./locker: users and adapters are above the engine",
-		"internal/redisstore/a.go imports ./internal/quorum: a quorum is made of Stores on Redis",
-		"internal/quorum/quorum.go imports ./locker: users and adapters are above the engine",
-		"internal/polling/p.go imports ./internal/quorum: a quorum is made of Stores on Redis",
 		"locker/keeper.go imports log: what must be said",
 		"locker/keeper.go imports testing: tests",
 		"locker/keeper_windows.go imports golang.org/x/sys/windows: a dependency is a decision",
 		"locker/lease.go imports ./locker/lockertest: it is for tests",
+		"locker/store/store.go imports ./locker: users and adapters are above the engine",
+		"locker/store/store.go imports github.com/redis/go-redis/v9: Redis is a Store's business",
+		"internal/redisstore/a.go imports ./internal/quorum: a quorum is made of Stores on Redis",
 		"ginlock/guard.go imports github.com/redis/go-redis/v9: Redis is a Store's business",
 		"ginlock/guard.go imports ./sqllock: no adapter knows another one",
-		"sqllock/sqllock.go imports github.com/jackc/pgx/v5: a dependency is a decision",
 		"otel/trace.go imports go.opentelemetry.io/otel/sdk/trace: instrumentation uses the API",
 		"package kafkalock has no row in mayImport",
 	)

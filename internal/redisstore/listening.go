@@ -31,7 +31,8 @@ func (s listening) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Gr
 	return s.acquireAll(ctx, cs)
 }
 
-// AcquireAll runs acquire_all.lua for keys of one slot. Those of several slots cannot be taken in one step.
+// AcquireAll runs acquire_all.lua for keys of one slot. Those of several slots cannot be taken in
+// one step.
 func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if SlotOf(c.Key) != slot(store.HashTag(cs[0].Key)) {
