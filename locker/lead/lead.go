@@ -46,11 +46,11 @@ type Leader struct {
 // New returns a Leader that stands for the key of rule. Processes with the same key, on the same
 // server, elect one leader. On a semaphore of n they elect n.
 //
-// Of the rule, TTL is [DefaultTTL] if it is not set. Metadata tells others who leads; it is HOST:PID
-// if it is not set. AtMost is the longest term. fn's context ends then, and the process stands
-// again, behind all others that wait. fn has the time of [WithGrace] to return; then the lease ends.
-// Wait and Once must not be set. A Locker without fences elects leaders as well, but their terms
-// have no numbers.
+// Of the rule, TTL is [DefaultTTL] if it is not set. Metadata tells others who leads; it is
+// HOST:PID if it is not set. AtMost is the longest term. fn's context ends then, and the process
+// stands again, behind all others that wait. fn has the time of [WithGrace] to return; then the
+// lease ends. Wait and Once must not be set. A Locker without fences elects leaders as well, but
+// their terms have no numbers.
 //
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
@@ -110,8 +110,8 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 // return at once, and whatever it does then happens beside the next leader: only the fence protects
 // the data. When fn has not returned in time, [OnOverrun] is called.
 //
-// While the lock server cannot be asked, Run tries again: after 500 ms, and later every TTL, 30 s at
-// most. After terms shorter than a TTL it also pauses, for 500 ms to 30 s.
+// While the lock server cannot be asked, Run tries again: after 500 ms, and later every TTL, 30 s
+// at most. After terms shorter than a TTL it also pauses, for 500 ms to 30 s.
 //
 // Errors besides those of fn: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, ErrClosed, in a
 // *locker.Error. The end of ctx is none. A second call of Run is refused.
@@ -176,8 +176,8 @@ func (l *Leader) serve(ctx context.Context, fn func(context.Context) error) (t *
 }
 
 // StepDown ends the term of this process, with [ErrSteppedDown] and the reason as the cause of fn's
-// context. When fn has returned, the lease is released, and the process that waits longest leads. If
-// none waits, this process leads again, 1 s later at the earliest. It returns false, and does
+// context. When fn has returned, the lease is released, and the process that waits longest leads.
+// If none waits, this process leads again, 1 s later at the earliest. It returns false, and does
 // nothing, if this process does not lead.
 func (l *Leader) StepDown(reason string) bool {
 	l.mu.Lock()
@@ -205,8 +205,8 @@ func (l *Leader) Leading() (Term, bool) {
 }
 
 // Terms returns a channel with the latest news of this process: that its term began, or that it
-// ended. A receiver that is slow misses older news. There can be one receiver. The channel is closed
-// when Run returns.
+// ended. A receiver that is slow misses older news. There can be one receiver. The channel is
+// closed when Run returns.
 func (l *Leader) Terms() <-chan Term { return l.terms }
 
 // tell publishes news.
