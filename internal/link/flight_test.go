@@ -75,6 +75,35 @@ func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
 	})
 }
 
+// A server executes a whole flight before it serves another client.
+func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
+	for _, tt := range []struct {
+		trip    time.Duration
+		flights int
+	}{{100 * time.Microsecond, 3}, {2 * time.Millisecond, 2}} {
+		bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+			f.slow(tt.trip)
+			prompted(t, ls)
+			before := len(f.sent())
+			look(ls, func(l *link) bool { l.plain.usual = 1; return true })
+			ls.Put(t.Context(), named("first", Step))
+			for i := range 2 {
+				large := named(fmt.Sprint("large", i), Renewal)
+				large.Words = append(large.Words, string(make([]byte, largeCall)))
+				ls.Put(t.Context(), large)
+			}
+			small := named("small", Step)
+			ls.Put(t.Context(), small)
+			takes(t, small, time.Second)
+			synctest.Wait()
+			sent := f.sent()[before:]
+			if len(sent) != tt.flights || len(sent[1]) != 5-tt.flights {
+				t.Errorf("over %v: the flights are %v", tt.trip, sent)
+			}
+		})
+	}
+}
+
 func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
