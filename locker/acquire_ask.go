@@ -178,7 +178,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	}
 	f := new(first)
 	f.hold = hold{
-		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: since, taken: now, //nolint:gosec // at most WithHandoffs
+		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: since, taken: instantOf(now), //nolint:gosec // at most WithHandoffs
 
 		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, contended: !a.busySince.IsZero() || handed > 0,
 		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},
@@ -187,7 +187,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 		f.hold.until = instantOf(since).plus(a.rule.AtMost)
 	}
 	if a.rule.AtLeast != 0 {
-		f.hold.keep = now.Add(a.rule.AtLeast)
+		f.hold.keep = instantOf(now).plus(a.rule.AtLeast)
 	}
 	if a.rule.Mode == Shared {
 		f.hold.claim.Fence = g.Fence

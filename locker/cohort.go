@@ -148,7 +148,7 @@ func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
 		a.sees(c.hold.holder())
-		a.heldSince = c.hold.taken
+		a.heldSince = c.hold.taken.time()
 	case c.seen:
 		h := c.holder
 		if h.Left > 0 {
@@ -221,7 +221,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 		h.over = true
 		return false, nil
 	}
-	if len(c.waiting) > 0 && h.used < h.block && time.Since(h.taken) < streakWithin &&
+	if len(c.waiting) > 0 && h.used < h.block && instantOf(time.Now()).until(h.taken) < streakWithin &&
 		!cs.engine.isClosing() && cs.engine.keeper.pass(h) {
 		fence := h.fence + uint64(h.used) //nolint:gosec // a few
 		h.used++

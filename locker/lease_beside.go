@@ -222,7 +222,7 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 		return false
 	}
 	h := d.hold
-	if h.used >= h.block || time.Since(h.taken) >= streakWithin || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
+	if h.used >= h.block || instantOf(time.Now()).until(h.taken) >= streakWithin || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
 		return false
 	}
 	cs.forget(d)

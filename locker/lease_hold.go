@@ -18,8 +18,8 @@ type hold struct {
 	block   int32
 	ttl     time.Duration // what was asked for
 	since   time.Time     // not later than the grant: deadlines count from here
-	taken   time.Time     // when this process received the grant: the streak counts from here
-	keep    time.Time     // until when Rule.AtLeast keeps the key, counted from when this process received the grant; zero: not at all
+	taken   instant       // when this process received the grant: the streak counts from here
+	keep    instant       // until when Rule.AtLeast keeps the key, counted from when this process received the grant; 0: not at all
 	unclear bool          // an acquire of token is unanswered, so the release must undo it
 	posted  bool          // a message about token may still come
 
@@ -78,7 +78,10 @@ func (h *hold) chore(longest time.Duration) calls.Chore {
 func (k *keeper) keepOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.keep
+	if h.keep == 0 {
+		return time.Time{}
+	}
+	return h.keep.time()
 }
 
 // keepNothing makes the release free the key at once, because no work was done under the lease. If
@@ -90,7 +93,7 @@ func (l *Lease) keepNothing() {
 	k := &l.engine.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l.hold.keep = time.Time{}
+	l.hold.keep = 0
 }
 
 // holder is what a caller that waits for this hold learns about it.

@@ -200,7 +200,7 @@ func (f *family) allows(rule Rule) error {
 		return errNoUpgrade
 	case rule.Once > first.Once:
 		return fmt.Errorf("%w: the nested Once of %v is longer than %v of the outer hold; put Once there", ErrUnsupported, rule.Once, first.Once)
-	case rule.AtLeast > 0 && time.Now().Add(rule.AtLeast).After(f.root.hold.keep):
+	case rule.AtLeast > 0 && instantOf(time.Now()).plus(rule.AtLeast) > f.root.hold.keep:
 		return fmt.Errorf("%w: the nested AtLeast of %v ends later than that of the outer hold; put AtLeast there", ErrUnsupported, rule.AtLeast)
 	}
 	return nil
