@@ -23,6 +23,12 @@ func ReadWrite(t testing.TB, c locker.Client, opts ...locker.ReadWriteOption) *l
 	return closed(t, l, err)
 }
 
+// Semaphore makes a Locker of n units, and closes it with the test.
+func Semaphore(t testing.TB, c locker.Client, n int, opts ...locker.SemaphoreOption) *locker.Engine {
+	l, err := locker.NewSemaphore(c, n, opts...)
+	return closed(t, l, err)
+}
+
 func closed(t testing.TB, l *locker.Engine, err error) *locker.Engine {
 	t.Helper()
 	if err != nil {
@@ -41,6 +47,12 @@ func closed(t testing.TB, l *locker.Engine, err error) *locker.Engine {
 // SingleStore is the Store behind locker.NewSingle.
 func SingleStore(c locker.Client) locker.Store {
 	s, _ := redisstore.New(c, redisstore.Settings{}) // only options can be wrong
+	return s
+}
+
+// SemaphoreStore is the Store behind locker.NewSemaphore.
+func SemaphoreStore(c locker.Client) locker.Store {
+	s, _ := redisstore.NewSemaphore(c, redisstore.Settings{})
 	return s
 }
 

@@ -13,7 +13,11 @@ var ScriptTexts = map[string]string{
 
 	"rw_acquire": rwAcquireScript.Text, "rw_renew": rwRenewScript.Text, "rw_release": rwReleaseScript.Text,
 	"rw_break": rwBreakScript.Text, "rw_inspect": rwInspectScript.Text, "rw_downgrade": rwDowngradeScript.Text,
-	"rw_part":  rwPartScript.Text,
+	"rw_part": rwPartScript.Text,
+
+	"sem_acquire": semAcquireScript.Text, "sem_renew": semRenewScript.Text, "sem_release": semReleaseScript.Text,
+	"sem_break": semBreakScript.Text, "sem_inspect": semInspectScript.Text, "sem_part": semPartScript.Text, "sem_use": semUseScript.Text,
+
 	"delegate": delegateScript.Text, "join": joinScript.Text, "leave": leaveScript.Text,
 }
 
@@ -28,6 +32,10 @@ func Silence(s store.Store) (channels []string) {
 	case listeningCluster:
 		return s.end()
 	case listeningReadWriteCluster:
+		return s.end()
+	case listeningSemaphore:
+		return s.end()
+	case listeningSemaphoreCluster:
 		return s.end()
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 const (
 	queuePrefix     = store.ReservedPrefix + "q:{"   // latchkit:q:{tag}:L, a sorted set of the waiters
 	readersPrefix   = store.ReservedPrefix + "r:{"   // latchkit:r:{tag}:L, a sorted set of the readers
+	permitsPrefix   = store.ReservedPrefix + "p:{"   // latchkit:p:{tag}:L, a sorted set of the permits of a semaphore
+	usesPrefix      = store.ReservedPrefix + "u:{"   // latchkit:u:{tag}:L, a hash of what these permits are
 	tombstonePrefix = store.ReservedPrefix + "x:{"   // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	donePrefix      = store.ReservedPrefix + "d:{"   // latchkit:d:{tag}:L, there while Rule.Once holds
 	joinsPrefix     = store.ReservedPrefix + "j:{"   // latchkit:j:{tag}:L, a hash of the delegations and joins of a lease
@@ -30,6 +32,12 @@ func QueueKey(l string) string { return queuePrefix + store.HashTag(l) + "}:" + 
 
 // ReadersKey is the key of the readers for the lease l.
 func ReadersKey(l string) string { return readersPrefix + store.HashTag(l) + "}:" + l }
+
+// PermitsKey is the key of the permits for the lease l.
+func PermitsKey(l string) string { return permitsPrefix + store.HashTag(l) + "}:" + l }
+
+// UsesKey is the key of what the permits for the lease l are.
+func UsesKey(l string) string { return usesPrefix + store.HashTag(l) + "}:" + l }
 
 // TombstoneKey is the key of a token's tombstone for the lease l.
 func TombstoneKey(l, token string) string { return tombstonePrefix + store.HashTag(l) + "}:" + token }

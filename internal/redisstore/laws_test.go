@@ -29,6 +29,12 @@ func TestReadWriteObeysTheLaws(t *testing.T) {
 	obeysTheLaws(t, locktest.ReadWriteStore)
 }
 
+// A semaphore whose claims have no Limit is an exclusive lock.
+func TestSemaphoreObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	obeysTheLaws(t, locktest.SemaphoreStore)
+}
+
 // obeysTheLaws runs the laws on one server.
 func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
 	t.Helper()
@@ -80,6 +86,10 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 		clients := make(map[locker.Store]redis.UniversalClient)
 		under, can := backend(client), storetest.All
 		_, can.Readers = under.(store.Downgrader)
+		if _, can.Permits = under.(store.Permitter); can.Permits {
+			can.Metadata, can.Next = false, false // L says nothing about a single permit
+		}
+		_, can.Join = under.(store.Joiner)
 		return storetest.Harness{
 			Store: under,
 			Can:   can,
@@ -157,7 +167,7 @@ func scriptCall(op locker.Op, key string) chaos.Match {
 	name := map[locker.Op]string{
 		locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release", locker.OpDowngrade: "downgrade",
 	}[op]
-	shas := []string{scriptSHA(name), scriptSHA("rw_" + name)}
+	shas := []string{scriptSHA(name), scriptSHA("rw_" + name), scriptSHA("sem_" + name)}
 	return func(request []byte) bool {
 		return strings.Contains(string(request), key) && slices.ContainsFunc(shas, func(sha string) bool {
 			return strings.Contains(string(request), sha)

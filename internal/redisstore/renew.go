@@ -14,6 +14,7 @@ import (
 type Batch struct {
 	handed  bool // its leases were handed over, and this call confirms them
 	readers bool // the Store has readers
+	permits bool // the Store has permits
 	all     []store.Claim
 	Places  []int // of its claims in the renewal
 }
@@ -55,7 +56,10 @@ func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
 // call returns the script that renews the batch: renew.lua, or confirm.lua for leases that were
 // handed over.
 func (b *Batch) call() *Call {
-	if b.readers {
+	switch {
+	case b.permits:
+		return b.permitsCall()
+	case b.readers:
 		return b.readersCall()
 	}
 	if b.handed {

@@ -15,11 +15,14 @@ const KeptToken = "kept"
 // SharedToken is in the place of the token while readers hold the key.
 const SharedToken = "shared"
 
+// PermitsToken is in the place of the token while permits of a semaphore are held.
+const PermitsToken = "permits"
+
 // tokenBytes is the length of rand.Text, which makes the tokens.
 const tokenBytes = 26
 
-// LeaseText is the value of L: token:fence:block[:metadata], where token may be shared, or
-// kept:fence.
+// LeaseText is the value of L: token:fence:block[:metadata], where token may be shared or
+// permits, or kept:fence.
 type LeaseText struct {
 	Token    string
 	Fence    uint64
@@ -40,7 +43,7 @@ func ParseLease(text string) (LeaseText, bool) {
 	}
 	blockText, metadata, _ := strings.Cut(rest, ":")
 	block, err := strconv.Atoi(blockText)
-	if err != nil || len(token) != tokenBytes && token != SharedToken {
+	if err != nil || len(token) != tokenBytes && token != SharedToken && token != PermitsToken {
 		return LeaseText{}, false
 	}
 	return LeaseText{token, fence, block, metadata}, true

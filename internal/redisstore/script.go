@@ -162,6 +162,23 @@ var (
 	//go:embed lua/rw_inspect.lua
 	rwInspectLua string
 
+	//go:embed lua/permits.lua
+	permitsLua string
+	//go:embed lua/sem_acquire.lua
+	semAcquireLua string
+	//go:embed lua/sem_release.lua
+	semReleaseLua string
+	//go:embed lua/sem_renew.lua
+	semRenewLua string
+	//go:embed lua/sem_part.lua
+	semPartLua string
+	//go:embed lua/sem_use.lua
+	semUseLua string
+	//go:embed lua/sem_break.lua
+	semBreakLua string
+	//go:embed lua/sem_inspect.lua
+	semInspectLua string
+
 	//go:embed lua/delegate.lua
 	delegateLua string
 	//go:embed lua/join.lua
@@ -190,4 +207,12 @@ var (
 	rwDowngradeScript = NewScript(rwDowngradeLua, grantLua, handLua, readersLua)
 	rwBreakScript     = NewScript(rwBreakLua, grantLua, handLua, readersLua)
 	rwInspectScript   = NewScript(rwInspectLua)
+
+	semAcquireScript = NewScript(semAcquireLua, grantLua, handLua, queueLua, permitsLua)
+	semReleaseScript = NewScript(semReleaseLua, grantLua, handLua, onceLua, permitsLua).as(link.Release)
+	semRenewScript   = NewScript(semRenewLua).as(link.Renewal)
+	semPartScript    = NewScript(semPartLua).as(link.Renewal)
+	semUseScript     = NewScript(semUseLua).as(link.Renewal)
+	semBreakScript   = NewScript(semBreakLua, grantLua, handLua, permitsLua)
+	semInspectScript = NewScript(semInspectLua)
 )

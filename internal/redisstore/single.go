@@ -167,8 +167,16 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 // waitsAs describes how a claim waits. With the token before it and the metadata behind it, it is
 // the claim's entry in the queue.
 func waitsAs(c store.Claim) string {
-	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + strconv.Itoa(int(c.Mode)) +
+	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + modeOf(c) +
 		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
+}
+
+// modeOf is how a claim shares the key: 0 not, 1 with readers, w/n it wants w of n units.
+func modeOf(c store.Claim) string {
+	if c.Limit > 0 {
+		return strconv.Itoa(max(c.Weight, 1)) + "/" + strconv.Itoa(c.Limit)
+	}
+	return strconv.Itoa(int(c.Mode))
 }
 
 // QueueEntry is a claim's entry in the queue: token|inbox|hand-ms|mode|block|once|metadata. It must
@@ -393,7 +401,10 @@ func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fen
 
 // breakable reports whether the holder with that fence is there.
 func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
-	if info.Foreign {
+	switch {
+	case holder.Token == PermitsToken:
+		return false, &store.Refusal{Err: fmt.Errorf("%w: permits of a semaphore are held; revoke one of them with a Locker of NewSemaphore", store.ErrUnsupported)}
+	case info.Foreign:
 		return false, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", store.ErrUnsupported)}
 	}
 	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is one holder

@@ -6,12 +6,17 @@ import (
 )
 
 // Claim is a request of the Engine to a Store for one hold. The comment beside a field names the
-// calls that use it. The fields that a queue may know (Inbox, HandoffTTL, Mode, FenceCount,
-// Metadata, and whether Once is set) are the same in all calls for one Owner.
+// calls that use it. The fields that a queue may know (Inbox, HandoffTTL, Mode, Limit, Weight,
+// FenceCount, Metadata, and whether Once is set) are the same in all calls for one Owner.
 type Claim struct {
 	Key   string // with the Locker's prefix
 	Owner string // the token of one hold: a secret, never used again, without ':'
 	Mode  Mode
+
+	// Limit > 0 makes the claim one of a semaphore: Owner gets a permit for Weight units if no more
+	// than Limit units of the key are held then. Only a Permitter is given such claims.
+	Limit  int
+	Weight int // with Limit: at least 1
 
 	TTL        time.Duration // Acquire, Renew: how long the server keeps the lease from now
 	FenceCount int           // Acquire: how many fences to reserve, at least 1

@@ -46,6 +46,18 @@ type Downgrader interface {
 	Downgrade(ctx context.Context, c Claim) (Grant, error)
 }
 
+// A Permitter is a Store of a semaphore: it grants claims with a Limit to many owners at once. A
+// permit is granted if the units that are held, and its own, are no more than its Limit and the
+// Limit of every permit that is held. So owners that disagree about the Limit get the smallest one.
+//
+// The queue is strict: no waiter is granted units before those that were first. Each permit runs
+// out by itself, and has a fence of its own, which is larger than all before. A claim without a
+// Limit excludes all permits.
+type Permitter interface {
+	// Permits does nothing. It tells the Engine that claims may have a Limit.
+	Permits()
+}
+
 // A ServerChecker is a Store that can report unsafe settings of its server. It leaves out what it
 // cannot find out.
 type ServerChecker interface {
@@ -63,6 +75,24 @@ type Info struct {
 	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end
 	Waiters  int           // entries in the server's queue
 	Readers  int           // with Mode Shared: how many leases share the key, mostly one for each process that reads
+	Metadata string
+
+	// Permits are the permits of a semaphore, in the order in which they run out. All fields above are
+	// about the one that runs out first, but Fence, which is that of the first permit since the key
+	// was free.
+	Permits []Permit
+	Used    int // how many units of a semaphore are held
+	Limit   int // the smallest Limit of the permits that are held
+}
+
+// A Permit is one holder of units of a semaphore.
+type Permit struct {
+	Fence    uint64        // the fence that Revoke needs
+	Weight   int           // how many units it holds
+	Limit    int           // how many units may be held at once, as its holder says
+	Since    time.Time     // when it was granted, by the server's clock; zero when unknown
+	Left     time.Duration // until it ends unless renewed
+	Kept     bool          // released, but kept by Rule.AtLeast
 	Metadata string
 }
 

@@ -1,10 +1,11 @@
 -- grant.lua: write a lease, with the next fence.
 --
--- fragment: exhausted(counter) · mint(now, stamp, counter, fences to reserve) · grant(now, stamp,
---   counter, token, ttl in ms, fences to reserve, metadata); stamp is now in digits
+-- fragment: exhausted(counter) · usable(counter) · mint(now, stamp, counter, fences to reserve) ·
+--   grant(now, stamp, counter, token, ttl in ms, fences to reserve, metadata); stamp is now in digits
 -- KEYS: lease L · queue Q · fence counter C
--- returns: exhausted: whether the counter has no larger fence; grant refuses it then · mint: see
---   there · grant: the new value of L · the first fence · how many; all in digits
+-- returns: exhausted: whether the counter has no larger fence; grant refuses it then · usable: nothing,
+--   or an error when C has no larger fence, or is no counter · mint: see there · grant: the new value
+--   of L · the first fence · how many; all in digits
 -- idempotent: no. The caller has found L free, and its own header says what a second execution
 --   returns.
 -- first write: SET C, which a full server refuses unless something was written before; then nothing
@@ -30,13 +31,17 @@ local function mint(now, stamp, counter, wanted)
   return stamp, wanted, block == 1 and stamp or string.format('%.0f', fence + block - 1)
 end
 
-local function grant(now, stamp, counter, token, ttl, wanted, metadata)
+local function usable(counter)
   if not counter then
     redis.call('GET', KEYS[3]) -- MGET returns data that is no counter as missing; GET raises its error
   end
   if exhausted(counter) then
     error('latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use', 0)
   end
+end
+
+local function grant(now, stamp, counter, token, ttl, wanted, metadata)
+  usable(counter)
   local last
   stamp, wanted, last = mint(now, stamp, counter, wanted)
   local lease = token .. ':' .. stamp .. ':' .. wanted

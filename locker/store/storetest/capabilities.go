@@ -17,12 +17,14 @@ type Capabilities struct {
 	Queue     bool // keeps a queue on the server
 	Readers   bool // has readers: it is a Downgrader
 	Notify    bool // is a Notifier: it notifies the waiters in the queue when they are granted the key
+	Next      bool // takes a claim along with a release: see Claim.Next
+	Permits   bool // is a Permitter: claims with a Limit share a key
 	Join      bool // is a Joiner: its leases can be joined by calls in other processes
 }
 
 // All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
-	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true,
+	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true, Next: true,
 }
 
 // What laws need.
@@ -39,6 +41,8 @@ func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }
 func queues(h Harness) bool       { return h.Can.Queue }
 func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
+func follows(h Harness) bool      { return h.Can.Queue && h.Can.Next }
+func permits(h Harness) bool      { return h.Can.Queue && h.Can.Permits }
 func readers(h Harness) bool      { return h.Can.Readers }
 func several(h Harness) bool      { return h.Another != nil }
 func together(h Harness) bool {

@@ -13,7 +13,7 @@ import (
 
 // laws are what Run checks. A Store obeys them by itself, but for the last group: that is what a
 // Locker over the Store promises to its users.
-var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, joinLaws, lockerLaws)
+var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lockerLaws)
 
 // stepLaws concern leases alone. They are grouped by step.
 var stepLaws = []law{

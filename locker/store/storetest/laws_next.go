@@ -7,7 +7,7 @@ import (
 
 // nextLaws concern a release that queues its process again in the same step.
 var nextLaws = []law{
-	{name: "a release with Next queues behind those who wait", needs: queues, check: func(b *bench) {
+	{name: "a release with Next queues behind those who wait", needs: follows, check: func(b *bench) {
 		holder, before := b.granted()
 		first, second := b.queued(""), b.queued("")
 		next := b.waiter("")
@@ -25,7 +25,7 @@ var nextLaws = []law{
 		}
 		b.granted()
 	}},
-	{name: "a release with Next and nobody waiting grants at once", needs: queues, check: func(b *bench) {
+	{name: "a release with Next and nobody waiting grants at once", needs: follows, check: func(b *bench) {
 		holder, before := b.granted()
 		next := b.waiter("")
 		next.FenceCount = 3
@@ -42,14 +42,14 @@ var nextLaws = []law{
 		b.free(next)
 		b.granted()
 	}},
-	{name: "a release with Next grants at once when those who wait are gone", needs: notifies, check: func(b *bench) {
+	{name: "a release with Next grants at once when those who wait are gone", needs: all(notifies, follows), check: func(b *bench) {
 		holder, _ := b.granted()
 		b.queued("nobody:" + owner())
 		next := b.waiter("")
 		b.want(b.freeWithNext(holder, next), store.Granted, "the answer to Next")
 		b.want(b.renew(next), store.Granted, "renewal by the next")
 	}},
-	{name: "an undone Next is refused, and the others are served", needs: all(queues, undo), check: func(b *bench) {
+	{name: "an undone Next is refused, and the others are served", needs: all(follows, undo), check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		next := b.waiter("")
@@ -62,7 +62,7 @@ var nextLaws = []law{
 		b.want(b.renew(next), store.NotOurs, "renewal by the undone Next")
 		b.granted()
 	}},
-	{name: "a release that finds nothing queues no Next", needs: queues, check: func(b *bench) {
+	{name: "a release that finds nothing queues no Next", needs: follows, check: func(b *bench) {
 		holder, _ := b.granted()
 		stranger, next := b.claim(owner()), b.waiter("")
 		stranger.Next = &next
@@ -73,7 +73,7 @@ var nextLaws = []law{
 		b.want(b.renew(next), store.NotOurs, "renewal by the stranger's Next")
 		b.granted()
 	}},
-	{name: "a release with Next whose answer was lost has queued it once", needs: all(queues, losesReplies), check: func(b *bench) {
+	{name: "a release with Next whose answer was lost has queued it once", needs: all(follows, losesReplies), check: func(b *bench) {
 		holder, _ := b.granted()
 		first, next := b.queued(""), b.waiter("")
 		releasing := holder

@@ -1,0 +1,276 @@
+-- permits.lua: the permits of a semaphore. While permits are held, L is permits:epoch:1. An epoch
+-- begins with a permit of a free key and ends with its last permit; epoch is the first one's fence.
+-- The sorted set P has an entry for each permit, its token, with the time in ms at which the permit
+-- runs out. The hash U has fence|block|w|n|handed|inbox|metadata for each token, and in its field
+-- "=" what the permits have together: limit|extra|mixed|epoch|head|seen.
+--
+-- limit is the smallest n of all permits, extra the sum of w-1, so the units in use are ZCARD P +
+-- extra. mixed is 1 while permits have different n. head is a waiter for which too few units are
+-- free, and seen is when it was told so, in ms. P and U are the truth, and L shows others that the
+-- key is held. P and U outlive L by a minute: a permit that lapses unconfirmed must be seen, also
+-- when it is the last one.
+--
+-- fragment: look(now, stamp, counter, lease) · fits(w, n) · enter(e, ms, handed) · leave(token) ·
+--   confirm(token, use, ms) · reap() · serve(own, ms) · settle() · earliest(); their state is all
+-- KEYS: lease L · queue Q · fence counter C · permits P · uses U
+-- returns: fits: whether w units of n can be granted · enter: the fence and how many are reserved ·
+--   leave: the inbox of a permit that was handed over and never confirmed, else false · serve: the
+--   fence and the number of fences of own, nil when it was not served · earliest: in how many ms the
+--   next permit runs out · the others: nothing
+-- idempotent: confirm only lengthens, and leave removes what is there. The others are for scripts
+--   whose second execution does not come here. The types of all keys were checked, because nothing
+--   here may fail half-way.
+-- first write: SET C in enter, which a full server refuses unless something was written before; in
+--   leave, reap and serve ZREM or DEL, which a full server accepts; in settle the callers have
+--   written before.
+local all = {}
+
+-- look reads what is held. alone: one owner holds the key, or a program without permits. broken: L
+-- says that permits are held, but P or U was evicted, so nobody knows how many; L runs out by
+-- itself. Without L and with whole P and U, the permits are held all the same: L was evicted.
+local function look(now, stamp, counter, lease)
+  local state = redis.call('HGET', KEYS[5], '=')
+  local limit, extra, mixed, epoch, head, seen =
+    string.match(state or '', '^(%d+)|(%d+)|([01])|(%d+)|([^|]*)|(%d+)$')
+  local held = redis.call('ZCARD', KEYS[4])
+  local whole = limit and held > 0 and held + 1 == redis.call('HLEN', KEYS[5])
+  all = {
+    now = now, stamp = stamp, ms = math.floor(now / 1000), counter = counter, lease = lease, held = 0,
+    shield = lease and string.sub(lease, 1, 8) == 'permits:',
+  }
+  all.alone, all.broken = lease and not all.shield, all.shield and not whole
+  all.rest = not whole and (held > 0 or state)
+  if whole then
+    all.held, all.extra, all.limit, all.mixed = held, tonumber(extra), tonumber(limit), mixed == '1'
+    all.epoch, all.head, all.seen = epoch, head, tonumber(seen)
+  end
+end
+
+-- agree finds the smallest n again after a permit has left.
+local function agree()
+  all.left, all.limit, all.mixed = false, nil, false
+  for _, use in ipairs(redis.call('HGETALL', KEYS[5])) do -- names have no |
+    local n = tonumber(string.match(use, '^%d+|%d+|%d+|(%d+)|[01]|') or '')
+    if n then
+      all.mixed = all.mixed or all.limit ~= nil and all.limit ~= n
+      all.limit = math.min(all.limit or n, n)
+    end
+  end
+end
+
+local function fits(w, n)
+  if all.alone or all.broken then
+    return false
+  elseif all.held == 0 then
+    return w <= n
+  elseif all.left and all.mixed then
+    agree()
+  end
+  return all.held + all.extra + w <= math.min(n, all.limit)
+end
+
+-- put writes a permit.
+local function put(token, use, w, n, ms)
+  redis.call('ZADD', KEYS[4], string.format('%.0f', all.ms + ms), token)
+  redis.call('HSET', KEYS[5], token, use)
+  if all.held == 0 then
+    all.extra, all.limit, all.mixed, all.head, all.seen = 0, n, false, '', 0
+  end
+  all.mixed = all.mixed or all.limit ~= n
+  all.limit, all.held, all.extra, all.changed = math.min(all.limit, n), all.held + 1, all.extra + w - 1, true
+end
+
+local function enter(e, ms, handed)
+  usable(all.counter)
+  local fence, block, last = mint(all.now, all.stamp, all.counter, e.block)
+  redis.call('SET', KEYS[3], last)
+  all.counter = last
+  if all.held == 0 then
+    all.epoch = fence
+    if all.rest then
+      redis.call('DEL', KEYS[4], KEYS[5])
+      all.rest = false
+    end
+  end
+  local lease = 'permits:' .. all.epoch .. ':1'
+  if lease ~= all.lease then
+    if all.shield then -- of an epoch that is over
+      redis.call('DEL', KEYS[1])
+    end
+    if not redis.call('SET', KEYS[1], lease, 'PX', ms, 'NX') then
+      redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
+    end
+    all.lease, all.shield = lease, true
+  end
+  local use = table.concat({fence, block, e.w, e.n, handed and '1' or '0', e.inbox, e.metadata}, '|')
+  put(e.token, use, e.w, e.n, tonumber(ms))
+  return fence, block
+end
+
+local function leave(token)
+  local use = redis.call('HGET', KEYS[5], token) or '0|1|1|1|0|-|'
+  local w, handed, inbox = string.match(use, '^%d+|%d+|(%d+)|%d+|([01])|([^|]*)|')
+  redis.call('ZREM', KEYS[4], token)
+  redis.call('HDEL', KEYS[5], token)
+  all.held, all.extra, all.changed, all.left = all.held - 1, all.extra - w + 1, true, true
+  return handed == '1' and inbox
+end
+
+-- confirm makes a permit last longer. Its owner lives.
+local function confirm(token, use, ms)
+  if string.match(use, '^%d+|%d+|%d+|%d+|1|') then
+    redis.call('HSET', KEYS[5], token, (string.gsub(use, '^(%d+|%d+|%d+|%d+)|1|', '%1|0|')))
+  end
+  redis.call('ZADD', KEYS[4], 'XX', 'GT', string.format('%.0f', all.ms + ms), token)
+  all.changed = true
+end
+
+-- drop removes a waiter, and all others of its process.
+local function drop(entry, inbox)
+  if inbox == '-' then
+    redis.call('ZREM', KEYS[2], entry)
+  else
+    forget(redis.call('ZRANGE', KEYS[2], '0', '-1', 'WITHSCORES'), 1, {[inbox] = true}, {})
+  end
+end
+
+-- reap takes back the permits that have run out. A process that did not confirm one that was handed
+-- to it does not react: it loses its places in Q too.
+local function reap()
+  local lapsed = {}
+  for _, token in ipairs(redis.call('ZRANGE', KEYS[4], '-inf', all.ms, 'BYSCORE', 'LIMIT', '0', '100')) do
+    local inbox = leave(token)
+    if inbox and inbox ~= '-' then
+      lapsed[inbox] = true
+    end
+  end
+  if next(lapsed) then
+    forget(redis.call('ZRANGE', KEYS[2], '0', '-1', 'WITHSCORES'), 1, lapsed, {})
+  end
+end
+
+local function earliest()
+  local ends = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')[2]
+  return string.format('%.0f', math.max((ends or all.ms) - all.ms, 1))
+end
+
+-- settle writes what the permits have together, and makes all keys last as long as the last permit.
+local function settle()
+  if not all.changed then
+    return
+  end
+  all.changed = false
+  if all.held == 0 then
+    redis.call('DEL', KEYS[4], KEYS[5])
+    if all.shield then
+      redis.call('DEL', KEYS[1])
+      all.shield, all.lease = false, false
+    end
+    return
+  end
+  if all.left and all.mixed then
+    agree()
+  end
+  redis.call('HSET', KEYS[5], '=', table.concat({
+    string.format('%.0f', all.limit), string.format('%.0f', all.extra), all.mixed and '1' or '0', all.epoch, all.head,
+    string.format('%.0f', all.seen),
+  }, '|'))
+  local left = math.max(redis.call('ZRANGE', KEYS[4], '-1', '-1', 'WITHSCORES')[2] - all.ms, 1)
+  local life = string.format('%.0f', left + 60000)
+  redis.call('PEXPIRE', KEYS[4], life)
+  redis.call('PEXPIRE', KEYS[5], life)
+  left = string.format('%.0f', left)
+  if all.shield then
+    redis.call('PEXPIRE', KEYS[1], left)
+  elseif not all.alone then -- L was evicted, or a program without permits has had it for a while
+    all.lease, all.shield = 'permits:' .. all.epoch .. ':1', true
+    redis.call('SET', KEYS[1], all.lease, 'PX', left, 'NX')
+  end
+end
+
+-- first is the head of Q, taken apart. w and n are nil for a waiter that wants the key alone, and
+-- for a reader.
+local function first()
+  while true do
+    local page = redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
+    if not page[1] then
+      return nil
+    end
+    local e = {entry = page[1], ticket = tonumber(page[2])}
+    local mode
+    e.token, e.inbox, e.ms, mode, e.block, e.metadata =
+      string.match(page[1], '^([^|]+)|([^|]+)|([1-9]%d*)|([^|]*)|([1-9]%d*)|[^|]*|(.*)$')
+    if e.token then
+      e.w, e.n = string.match(mode, '^([1-9]%d*)/([1-9]%d*)$')
+      e.w, e.n = tonumber(e.w), tonumber(e.n)
+      return e
+    end
+    redis.call('ZREM', KEYS[2], page[1]) -- the entry has another format
+  end
+end
+
+-- watch is called when too few units are free for the head. Another head than before is told to
+-- ask, and the next process is told to look after 3 s: if the head has not asked by then, it does
+-- not react, and must not keep free units from all others. It returns whether the head stays.
+local function watch(e, own)
+  if e.token ~= own and all.head == e.token then
+    return all.ms - all.seen <= 3000
+  end
+  if e.token ~= own and e.inbox ~= '-' then
+    publish(e.inbox, 'head 1 ' .. e.token .. ' ' .. KEYS[1])
+    tell(all.now, e.inbox, -math.huge, 3000)
+  end
+  all.head, all.seen, all.changed = e.token, all.ms, true
+  return true
+end
+
+-- handed notifies a waiter that it was granted a permit.
+local function handed(e)
+  local fence, block = enter(e, e.ms, true)
+  if e.inbox ~= '-' then -- a message that may not be sent is lost: the waiter asks again
+    publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token .. ' ' .. KEYS[1])
+  end
+end
+
+-- serve grants units to the waiters in their order, until the head does not fit. own, which asks,
+-- is granted ms, and is not notified. A waiter that wants the key alone gets it when no unit is in
+-- use. After 64 waiters the head goes on, so that the script stays short.
+local function serve(own, ms)
+  local served, inbox, fence, block = 0, nil, nil, nil
+  while not exhausted(all.counter) do -- enter would refuse half-way; the waiters find that out when they ask
+    local e = first()
+    if not e then
+      break
+    elseif e.token ~= own and (e.ticket < 0 or e.inbox ~= '-' and listeners(e.inbox) == 0) then
+      drop(e.entry, e.inbox) -- the key was handed to it alone, and lapsed; or its process is gone
+    elseif e.w and fits(e.w, e.n) then
+      redis.call('ZREM', KEYS[2], e.entry)
+      if e.token == own then
+        fence, block = enter(e, ms, false)
+      else
+        handed(e)
+        served, inbox = served + 1, e.inbox
+      end
+      if served == 64 then
+        tell(all.now, nil, -math.huge, 1)
+        break
+      end
+    elseif e.w and all.held > 0 and all.held + all.extra < all.limit then
+      if watch(e, own) then
+        break
+      end
+      drop(e.entry, e.inbox)
+    elseif not e.w and all.held == 0 and not all.alone and not all.broken then
+      settle() -- the key is free
+      local lease, left = hand(all.now, all.stamp, all.counter, own)
+      all.lease, all.alone, all.ms_alone = lease, lease ~= nil, left
+      break
+    else
+      break
+    end
+  end
+  if inbox and served < 64 then
+    tell(all.now, inbox, 500000, earliest())
+  end
+  return fence, block
+end

@@ -1,0 +1,111 @@
+-- sem_acquire.lua: grant w of n units of a key to a token; if they are in use, queue.
+--
+-- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token · [done
+--   mark D]
+-- ARGV: token · ttl in ms · fences to reserve · w · n · [how it waits: inbox|hand-ms|w/n|block|once
+--   as
+--   in an entry of Q, "" when it does not queue · metadata · "1" when the done mark counts, and is
+--   among KEYS]
+-- returns: as acquire.lua. The L of "granted" is token:fence:block. The PTTL of "busy" is the time
+--   until the next permit runs out, or L's when permits are not what keeps the key.
+-- idempotent: a second execution finds the token in P, returns the fence and block in U and at most
+--   lengthens the permit; or it finds the token in L, because a script without permits has handed it
+--   the key; or in Q, where it keeps its place; after an undo it finds X.
+-- first write: SET C for units that are free when nobody waits. A full server refuses it, and then
+--   nothing has happened. Otherwise GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE, which may change
+--   nothing: a full server accepts them, and every replica refuses them.
+
+-- The short way, for a free key without waiters. It does what the long way would do.
+if not ARGV[8] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]) == 0 then
+  local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
+  local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+  local micros = clock[2] + ARGV[3] - 1 -- the last fence of the block
+  if (not last or #last == #stamp and last < stamp) and micros < 1000000 and #ARGV[3] < 6 then
+    local ttl = tonumber(ARGV[2])
+    local life = string.format('%.0f', ttl + 60000)
+    redis.call('SET', KEYS[3], clock[1] .. string.format('%06d', micros))
+    redis.call('SET', KEYS[1], 'permits:' .. stamp .. ':1', 'PX', ARGV[2])
+    redis.call('ZADD', KEYS[4], string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000) + ttl), ARGV[1])
+    redis.call('HSET', KEYS[5],
+      ARGV[1], table.concat({stamp, ARGV[3], ARGV[4], ARGV[5], '0', '-', ARGV[7] or ''}, '|'),
+      '=', ARGV[5] .. '|' .. string.format('%.0f', ARGV[4] - 1) .. '|0|' .. stamp .. '||0')
+    redis.call('PEXPIRE', KEYS[4], life)
+    redis.call('PEXPIRE', KEYS[5], life)
+    return stamp .. ' ' .. stamp
+  end
+end
+
+-- fragments
+
+local token, ttl, waits, metadata = ARGV[1], tonumber(ARGV[2]), ARGV[6] or '', ARGV[7] or ''
+local clock = redis.call('TIME')
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local now = tonumber(stamp)
+local at = ' ' .. stamp .. ' '
+
+local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[6])
+local lease, counter, tombstone = found[1], found[2], found[3]
+if tombstone then
+  if string.sub(tombstone, 1, 8) == 'revoked:' then
+    return 'revoked' .. at .. string.sub(tombstone, 9)
+  end
+  return 'undone' .. at
+end
+if ARGV[8] == '1' and redis.call('GET', KEYS[7]) then
+  return 'done' .. at
+end
+
+local owner = token .. ':'
+if lease and string.sub(lease, 1, #owner) == owner then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over is confirmed by this
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- also when it changes nothing: WAIT covers writes only
+  return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
+end
+
+look(now, stamp, counter or redis.call('GET', KEYS[3]), lease)
+local use, lapsed = all.held > 0 and redis.call('HGET', KEYS[5], token), false
+if use and not all.alone then
+  redis.call('GETEX', KEYS[1])
+  confirm(token, use, ttl)
+  settle()
+  return 'granted' .. at .. ARGV[2] .. ' ' .. token .. ':' .. string.match(use, '^(%d+)|') .. ':' .. string.match(use, '^%d+|(%d+)|')
+elseif use then
+  leave(token) -- while L was missing, somebody took the key alone
+  lapsed = true
+end
+
+local fence, block
+if not all.alone and not all.broken then
+  if all.held > 0 then
+    reap()
+  end
+  if redis.call('EXISTS', KEYS[2]) == 1 then -- no token overtakes the queue
+    redis.call('GETEX', KEYS[1])
+    fence, block = serve(token, ARGV[2])
+  end
+  local w, n = tonumber(ARGV[4]), tonumber(ARGV[5])
+  if not fence and fits(w, n) and redis.call('EXISTS', KEYS[2]) == 0 then
+    fence, block = enter({token = token, inbox = '-', w = w, n = n, block = ARGV[3], metadata = metadata}, ARGV[2], false)
+  end
+end
+settle()
+if fence then
+  return 'granted' .. at .. ARGV[2] .. ' ' .. token .. ':' .. fence .. ':' .. block
+end
+
+local left = (all.alone or all.broken) and redis.call('PTTL', KEYS[1]) or earliest()
+local place, listening
+if waits ~= '' then
+  local entry = token .. '|' .. waits .. '|' .. metadata
+  place, listening = queue(now, entry, string.match(waits, '^[^|]*'))
+  if lapsed then -- its turn is still the first
+    redis.call('ZADD', KEYS[2], '1', entry)
+    place = 1
+  end
+else
+  -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy". It
+  -- must not come earlier: see acquire.lua.
+  redis.call('GETEX', KEYS[1])
+  place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'
+end
+return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. (all.lease or '')

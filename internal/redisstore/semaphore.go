@@ -1,0 +1,411 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// semaphore is the Store of one server, or of a cluster, whose keys have permits. While permits are
+// held, L shows that the key is taken, the sorted set P has an entry with an expiry for each
+// permit, and the hash U says what it is. A claim without a Limit is one of 1.
+//
+// While a slot of a cluster moves, renewals and releases go on, in steps of one key each.
+type semaphore struct {
+	single  Single
+	cluster ClusterClient // nil: one server
+}
+
+var _ interface {
+	store.Store
+	store.Permitter
+	store.Inspector
+	store.Revoker
+	store.Fencer
+	store.ServerChecker
+	store.Closer
+	calls.Steps
+	calls.Releases
+} = semaphore{}
+
+// A semaphore whose client can subscribe is a Notifier too.
+type (
+	listeningSemaphore struct {
+		semaphore
+		*Subscriptions
+	}
+	listeningSemaphoreCluster struct {
+		semaphore
+		*Subscriptions
+	}
+)
+
+var _, _ store.Notifier = listeningSemaphore{}, listeningSemaphoreCluster{}
+
+// Acquire is that of the Store. A waiter keeps the channel in use.
+func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.semaphore.Acquire(ctx, c)
+}
+
+// BeginAcquire is that of the Store. A waiter keeps the channel in use.
+func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
+	if c.Inbox != "" {
+		l.use(c.Key)
+	}
+	return l.semaphore.BeginAcquire(ctx, c)
+}
+
+// NewSemaphore is New, with permits.
+func NewSemaphore(c Client, cfg Settings) (store.Store, error) {
+	s, err := New(c, cfg)
+	switch s := s.(type) {
+	case Single:
+		return semaphore{single: s}, nil
+	case listening:
+		return listeningSemaphore{semaphore{single: s.Single}, s.Subscriptions}, nil
+	case listeningCluster:
+		return listeningSemaphoreCluster{semaphore{s.Single, s.cluster}, s.Subscriptions}, nil
+	}
+	return nil, err
+}
+
+// Permits tells the Engine that claims may have a Limit.
+func (s semaphore) Permits() {}
+
+// limited is a claim for the scripts, which need a limit.
+func limited(c store.Claim) store.Claim {
+	c.Limit, c.Weight = max(c.Limit, 1), max(c.Weight, 1)
+	return c
+}
+
+// Acquire runs sem_acquire.lua.
+func (s semaphore) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if q := s.acquire(c); q != nil {
+		return q.ask(ctx, s.single.Steps)
+	}
+	return store.Grant{}, tooHeavy(c)
+}
+
+// acquire is nil when no limit leaves room for the claim.
+func (s semaphore) acquire(c store.Claim) *question {
+	waits, done, once := "", "", ""
+	c = limited(c)
+	if c.Weight > c.Limit {
+		return nil
+	}
+	if c.Queue {
+		waits = waitsAs(c)
+	}
+	if c.Once > 0 {
+		done, once = DoneKey(c.Key), "1"
+	}
+	block := max(c.FenceCount, 1)
+	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
+	words := semAcquireScript.short(
+		[]string{c.Key, queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), tombstone, done},
+		c.Owner, Millis(c.TTL), int64(block), int64(c.Weight), int64(c.Limit), waits, c.Metadata, once)
+	return s.single.question(semAcquireScript, words, fromAcquire, block)
+}
+
+func tooHeavy(c store.Claim) error {
+	return &store.Refusal{Err: fmt.Errorf("%w: %d units of %d would never be free", store.ErrUnsupported, c.Weight, max(c.Limit, 1))}
+}
+
+// BeginAcquire is Acquire for a caller that may leave.
+func (s semaphore) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
+	if q := s.acquire(c); q != nil {
+		return s.single.begin(ctx, q)
+	}
+	all := newSteps()
+	all.first = new(link.Call)
+	all.finish(store.Grant{}, tooHeavy(c))
+	return all
+}
+
+// permitsCall is sem_renew.lua.
+func (b *Batch) permitsCall() *Call {
+	keys := make([]string, 0, 4*len(b.Places))
+	args := make([]any, 0, 2*len(b.Places))
+	for c := range b.Claims() {
+		keys = append(keys, c.Key, QueueKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key))
+		args = append(args, c.Owner, Millis(c.TTL))
+	}
+	return semRenewScript.Call(keys, args...)
+}
+
+func (s semaphore) batches(cs []store.Claim) []*Batch {
+	group := anywhere
+	if s.cluster != nil {
+		group = SlotOf
+	}
+	all := inParts(Batches(cs, group))
+	for _, b := range all {
+		b.permits = true
+	}
+	return all
+}
+
+// Renew runs sem_renew.lua, on a cluster once for each slot.
+func (s semaphore) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	grants := make([]store.Grant, len(cs))
+	s.moving().Each(s.batches(cs), func(b *Batch) {
+		s.single.renew(ctx, b, grants)
+		s.complete(ctx, b, grants)
+	})
+	return answers(grants)
+}
+
+// BeginRenew is Renew, with the answers of each node when they come.
+func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
+	grants := make([]store.Grant, len(cs))
+	for _, b := range s.batches(cs) {
+		s.single.beginRenewal(ctx, b, grants, answered, func() { s.complete(ctx, b, grants) })
+	}
+}
+
+// complete renews one by one the permits whose slot moves, and looks up those that are not ours.
+func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant) {
+	for _, one := range b.alone(grants) {
+		s.renewAlone(ctx, one, grants)
+	}
+	s.single.lookUp(ctx, b, grants)
+}
+
+// moving is the Cluster whose steps serve a slot that moves.
+func (s semaphore) moving() Cluster { return Cluster{s.single, s.cluster} }
+
+// renewAlone renews one permit while its slot moves: first the permit, then L and what else must
+// last as long. While the permit lasts and L says that permits are held, no other token has its
+// units. If L does not say so, the key was handed to the token alone, or the permit is lost.
+func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
+	c, i := *b.first(), b.Places[0]
+	part, err := semPartScript.Run(ctx, s.single.Renewals, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.TTL), "1")
+	if err != nil {
+		b.Fail(grants, err)
+		return
+	}
+	if part == "0" {
+		s.moving().renewAlone(ctx, b, grants)
+		return
+	}
+	if _, err := semUseScript.Run(ctx, s.single.Renewals, []string{UsesKey(c.Key)}, c.Owner, Millis(c.TTL)); err != nil {
+		b.Fail(grants, err)
+		return
+	}
+	c.Owner = PermitsToken
+	s.single.renew(ctx, &Batch{all: []store.Claim{c}, Places: []int{0}}, grants[i:i+1])
+}
+
+// Release runs sem_release.lua.
+func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	g, err := s.release(c).ask(ctx, s.single.Steps)
+	if !movesSlots(err) || c.Complete && c.Once > 0 {
+		return g, err
+	}
+	return s.releaseAlone(ctx, c)
+}
+
+func (s semaphore) release(c store.Claim) *question {
+	c.Next = nil // a process that has waiters has one at the server already
+	if c.Queue {
+		c = limited(c)
+	}
+	r := releaseOf(c)
+	done := ""
+	if r.done > 0 {
+		done = DoneKey(c.Key)
+	}
+	words := semReleaseScript.short(
+		[]string{c.Key, r.queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), r.tombstone, done},
+		c.Owner, r.entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done))
+	return releasing(semReleaseScript, words)
+}
+
+// BeginRelease is Release for a caller that may leave.
+func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
+	q, all := s.release(c), newSteps()
+	all.first = &q.Call
+	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, all.finish) }
+	s.single.links.Send(ctx, &q.Call)
+	return all
+}
+
+// Prompt reports whether the server of a key has lately answered soon.
+func (s semaphore) Prompt(key string) bool { return s.single.Prompt(key) }
+
+// ReleaseBeside is a release that nobody waits for.
+func (s semaphore) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
+	q := s.release(c)
+	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }
+	return s.single.beside(ctx, q, when)
+}
+
+// Undo repeats a release until it is confirmed.
+func (s semaphore) Undo(ch calls.Chore) {
+	s.single.undo(ch, func(c store.Claim, answered func(store.Grant, error)) {
+		q := s.release(c)
+		q.Class = link.Undo
+		q.OnAnswer = func(*link.Call) { s.goOn(context.Background(), q, c, answered) }
+		s.single.links.Put(context.Background(), &q.Call)
+	})
+}
+
+// goOn deals with the answer to the first call of a release.
+func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
+	g, err := q.Answer()
+	if !movesSlots(err) || c.Complete && c.Once > 0 {
+		answered(g, err)
+		return
+	}
+	s.single.links.Go(func() {
+		ctx, cancel := soon(ctx)
+		defer cancel()
+		answered(s.releaseAlone(ctx, c))
+	})
+}
+
+// releaseAlone is a release in steps of one key each, for a slot that moves. A permit does not
+// leave P, because P and U must have the same size: it runs out now, and the next script takes it
+// back.
+func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
+	g, err := s.moving().releaseAlone(ctx, limited(c))
+	if err != nil || g.State != store.NotOurs {
+		return g, err
+	}
+	if _, err := semUseScript.Run(ctx, s.single.Steps, []string{UsesKey(c.Key)}, c.Owner, int64(0)); err != nil {
+		return store.Grant{}, err
+	}
+	part, err := semPartScript.Run(ctx, s.single.Steps, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.KeepFor), "0")
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if part == "1" {
+		g.State = store.Released
+	}
+	return g, nil
+}
+
+// Inspect runs sem_inspect.lua.
+func (s semaphore) Inspect(ctx context.Context, key string) (store.Info, error) {
+	found, err := s.look(ctx, key)
+	return found.info, err
+}
+
+// found is what sem_inspect.lua found: the holder in L, and the permits with their tokens.
+type found struct {
+	info   store.Info
+	holder LeaseText
+	tokens []string // of info.Permits
+}
+
+func (s semaphore) look(ctx context.Context, key string) (f found, err error) {
+	v, err := semInspectScript.Run(ctx, s.single.Client, []string{key, QueueKey(key), PermitsKey(key), UsesKey(key)})
+	if err != nil {
+		return found{}, err
+	}
+	r := Reply{v}
+	now, left, waiters := r.Time(), r.Duration(), int(r.Integer())
+	count, limit := int(r.Integer()), int(r.Integer())
+	for range count {
+		token, left := r.Word(), r.Duration()
+		use, ok := r.counted()
+		p, readable := permitOf(use)
+		if !ok || !readable {
+			return found{}, Unreadable("inspect")
+		}
+		_ = r.Word() // the space behind the use
+		p.Left, p.Kept = left, strings.HasPrefix(token, KeptToken+"-")
+		if at := time.UnixMicro(int64(p.Fence)); !at.After(now) { //nolint:gosec // a clock in µs
+			p.Since = at
+		}
+		f.info.Permits, f.tokens = append(f.info.Permits, p), append(f.tokens, token)
+		f.info.Used += p.Weight
+	}
+	permits, used := f.info.Permits, f.info.Used
+	info, text, err := infoOf(now, left, waiters, r.Rest)
+	if err != nil {
+		return found{}, err
+	}
+	f.info = info
+	f.info.Permits, f.info.Used = permits, used
+	if info.Held {
+		h, ours := ParseLease(text)
+		Describe(&f.info, h, ours)
+		f.holder = h
+	}
+	if len(permits) > 0 {
+		p := permits[0]
+		f.info.Held, f.info.Limit = true, limit
+		if f.holder.Token == "" || f.holder.Token == PermitsToken {
+			f.info.Left, f.info.Metadata, f.info.Since, f.info.Kept = p.Left, p.Metadata, p.Since, p.Kept
+		}
+	}
+	return f, nil
+}
+
+// permitOf reads the value of a permit in U.
+func permitOf(use string) (p store.Permit, ok bool) {
+	parts := strings.SplitN(use, "|", 7)
+	if len(parts) != 7 {
+		return p, false
+	}
+	var errs [3]error
+	p.Fence, errs[0] = strconv.ParseUint(parts[0], 10, 64)
+	p.Weight, errs[1] = strconv.Atoi(parts[2])
+	p.Limit, errs[2] = strconv.Atoi(parts[3])
+	p.Metadata = parts[6]
+	return p, !slices.ContainsFunc(errs[:], func(err error) bool { return err != nil })
+}
+
+// Revoke looks up the permit with that fence, and revokes it. A holder that has the key alone,
+// because a Locker without permits has handed it over, is revoked as by such a Locker.
+func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
+	f, err := s.look(ctx, key)
+	if err != nil {
+		return store.Grant{}, err
+	}
+	for i, p := range f.info.Permits {
+		if p.Fence != fence {
+			continue
+		}
+		v, err := semBreakScript.Run(ctx, s.single.Client,
+			[]string{key, QueueKey(key), CounterKey(key), PermitsKey(key), UsesKey(key), TombstoneKey(key, f.tokens[i])},
+			f.tokens[i], strconv.FormatUint(fence, 10), "revoked:"+reason, Millis(noteFor(store.Info{Kept: p.Kept, Left: p.Left})))
+		if err != nil {
+			return store.Grant{}, err
+		}
+		if v == "1" {
+			return store.Grant{State: store.Released}, nil
+		}
+	}
+	if len(f.info.Permits) > 0 || f.holder.Token == PermitsToken {
+		return store.Grant{State: store.NotOurs}, nil
+	}
+	return s.single.Revoke(ctx, key, fence, reason)
+}
+
+// RaiseFence runs raise_fence.lua.
+func (s semaphore) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
+	return s.single.RaiseFence(ctx, key, atLeast)
+}
+
+// CheckServer looks at the client's options and at the server, or at every master of the cluster.
+func (s semaphore) CheckServer(ctx context.Context) []store.Warning {
+	if s.cluster != nil {
+		return s.moving().CheckServer(ctx)
+	}
+	return s.single.CheckServer(ctx)
+}
+
+// Close waits, at most until ctx ends, until unclear calls are undone and no call is under way.
+func (s semaphore) Close(ctx context.Context) error { return s.single.Close(ctx) }

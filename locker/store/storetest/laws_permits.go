@@ -1,0 +1,327 @@
+package storetest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// permitLaws concern the permits of a semaphore.
+var permitLaws = []law{
+	{name: "as many owners as the limit allows hold permits, and no more", needs: permits, check: func(b *bench) {
+		var held []store.Claim
+		for range 4 {
+			c, _ := b.permit(1, 4)
+			held = append(held, c)
+		}
+		b.queue(b.units(1, 4))
+		b.free(held[2])
+		b.permit(1, 4)
+		b.queue(b.units(1, 4))
+	}},
+	{name: "a permit's weight counts", needs: permits, check: func(b *bench) {
+		b.permit(2, 5)
+		heavy, _ := b.permit(3, 5)
+		b.queue(b.units(1, 5))
+		b.free(heavy)
+		b.queue(b.units(4, 5))
+		b.permit(3, 5)
+	}},
+	{name: "the smallest limit of the permits that are held counts", needs: permits, check: func(b *bench) {
+		first, _ := b.permit(1, 2)
+		second, _ := b.permit(1, 8)
+		b.queue(b.units(1, 8)) // the first shares the key with one other at most
+		b.free(first)
+		third, _ := b.permit(1, 8)
+		b.queue(b.units(1, 2))
+		b.free(second)
+		b.free(third)
+		b.permit(1, 1)
+		b.queue(b.units(1, 8))
+	}},
+	{name: "a limit that nobody asks for any more does not count, whichever it was", needs: permits, check: func(b *bench) {
+		small, _ := b.permit(1, 3)
+		b.permit(1, 5)
+		b.permit(1, 5)
+		b.queue(b.units(1, 5))
+		b.free(small)
+		b.permit(1, 5)
+		b.permit(2, 5)
+		b.queue(b.units(1, 5))
+	}},
+	{name: "an owner that asks again has one permit, with the same fence", needs: permits, check: func(b *bench) {
+		c, first := b.permit(1, 2)
+		again := b.gets(c, "second acquire of the same owner")
+		if again.Fence != first.Fence || again.FenceCount != first.FenceCount {
+			b.Fatalf("fence %d block %d became %d, %d", first.Fence, first.FenceCount, again.Fence, again.FenceCount)
+		}
+		b.permit(1, 2)
+		b.queue(b.units(1, 2))
+	}},
+	{name: "every permit has a fence of its own, larger than those before", needs: all(permits, fence), check: func(b *bench) {
+		last := uint64(0)
+		for range 5 {
+			c := b.units(1, 5)
+			c.FenceCount = 3
+			g := b.gets(c, "acquire of a free unit")
+			if g.Fence <= last {
+				b.Fatalf("fence %d after %d", g.Fence, last)
+			}
+			last = g.Fence + uint64(g.FenceCount) - 1
+		}
+	}},
+	{name: "a permit runs out by itself, and the others stay", needs: permits, check: func(b *bench) {
+		stays, _ := b.permit(1, 2)
+		c := b.units(1, 2)
+		c.TTL = blink
+		b.gets(c, "acquire of a free unit")
+		if left := b.want(b.acquire(b.units(1, 2)), store.Busy, "acquire of a full semaphore").Holder.Left; left > blink || left <= 0 {
+			b.Fatalf("told that a unit may come back in %v, want at most %v", left, blink)
+		}
+		b.pass(blink)
+		next, _ := b.permit(1, 2)
+		b.want(b.renew(c), store.NotOurs, "renewal of a permit that ran out")
+		b.want(b.release(c), store.NotOurs, "release of a permit that ran out")
+		b.owns(stays, "renewal by who was there before")
+		b.owns(next, "renewal by the next")
+		b.queue(b.units(1, 2))
+	}},
+	{name: "a renewal makes its own permit last, and shortens none", needs: permits, check: func(b *bench) {
+		c, other := b.units(1, 2), b.units(1, 2)
+		c.TTL, other.TTL = 2*blink, blink
+		b.gets(c, "acquire of a free unit")
+		b.gets(other, "acquire of the other")
+		short := c
+		short.TTL = time.Millisecond
+		b.want(b.renew(short), store.Granted, "renewal for less")
+		b.want(b.renew(c), store.Granted, "renewal by the holder")
+		b.pass(blink)
+		b.want(b.renew(c), store.Granted, "renewal by the holder")
+		b.pass(2*blink - blink/5)
+		b.permit(1, 2) // the other's
+	}},
+	{name: "no newcomer overtakes a heavy waiter", needs: permits, check: func(b *bench) {
+		one, _ := b.permit(2, 4)
+		two, _ := b.permit(1, 4)
+		heavy := b.waits(4, 4, "")
+		light := b.waits(1, 4, "")
+		b.queue(b.units(1, 4)) // one unit is free, and the first needs four
+		b.free(one)
+		b.want(b.renew(heavy), store.NotOurs, "renewal by who still waits")
+		b.want(b.renew(light), store.NotOurs, "renewal by who waits behind it")
+		b.free(two)
+		b.owns(heavy, "renewal by the heavy waiter")
+		b.want(b.renew(light), store.NotOurs, "renewal by who waits behind it")
+	}},
+	{name: "a release serves all whom its units suffice, in their order", needs: permits, check: func(b *bench) {
+		heavy, _ := b.permit(4, 4)
+		var served []store.Claim
+		for range 4 {
+			served = append(served, b.waits(1, 4, ""))
+		}
+		last := b.waits(1, 4, "")
+		b.free(heavy)
+		for _, c := range served {
+			b.owns(c, "renewal by who waited")
+		}
+		b.want(b.renew(last), store.NotOurs, "renewal by the fifth")
+		b.free(served[1])
+		b.owns(last, "renewal by the fifth")
+	}},
+	{name: "a heavy waiter that leaves lets those behind it in", needs: permits, check: func(b *bench) {
+		b.permit(1, 3)
+		heavy := b.waits(3, 3, "")
+		one, two, three := b.waits(1, 3, ""), b.waits(1, 3, ""), b.waits(1, 3, "")
+		b.want(b.release(heavy), store.NotOurs, "release by who waits")
+		b.owns(one, "renewal by the first behind it")
+		b.owns(two, "renewal by the second behind it")
+		b.want(b.renew(three), store.NotOurs, "renewal by who does not fit")
+	}},
+	{name: "a permit that is handed over and not confirmed comes back after its claim", needs: permits, check: func(b *bench) {
+		stays, _ := b.permit(1, 2)
+		holder, _ := b.permit(1, 2)
+		first := b.units(1, 2)
+		first.Queue, first.HandoffTTL = true, blink
+		b.queue(first)
+		second := b.waits(1, 2, "")
+		b.free(holder)
+		b.pass(blink)
+		b.gets(second, "acquire by the next, after the claim")
+		b.want(b.renew(first), store.NotOurs, "renewal by who did not confirm in time")
+		b.owns(stays, "renewal by who was there before")
+	}},
+	{name: "a process that lets a permit lapse loses its other places", needs: all(permits, notifies), check: func(b *bench) {
+		at := b.listen(b.Store)
+		stays, _ := b.permit(1, 2)
+		holder, _ := b.permit(1, 2)
+		first := b.units(1, 2)
+		first.Queue, first.HandoffTTL, first.Inbox = true, blink, at.inbox
+		b.queue(first)
+		b.waits(1, 2, at.inbox)
+		other := b.waits(1, 2, "")
+		b.free(holder)
+		b.free(stays) // for the second of the process, which does not react either
+		b.pass(blink)
+		b.queue(b.units(2, 2))
+		b.owns(other, "renewal by the other process's waiter")
+	}},
+	{name: "a waiter is told its grant at its inbox", needs: all(permits, notifies, fence), check: func(b *bench) {
+		at := b.listen(b.Store)
+		holder, before := b.permit(2, 2)
+		first, second := b.waits(1, 2, at.inbox), b.waits(1, 2, at.inbox)
+		b.free(holder)
+		one, two := at.granted(first), at.granted(second)
+		if one.Fence <= before.Fence || two.Fence <= one.Fence {
+			b.Fatalf("fences %d and %d after %d", one.Fence, two.Fence, before.Fence)
+		}
+		if g := b.gets(first, "acquire by who was told"); g.Fence != one.Fence {
+			b.Fatalf("told of fence %d, the permit has %d", one.Fence, g.Fence)
+		}
+	}},
+	{name: "a waiter whose process is gone keeps no units from the others", needs: all(permits, notifies), check: func(b *bench) {
+		holder, _ := b.permit(1, 2)
+		heavy := b.waits(2, 2, "nobody:"+owner())
+		light, _ := b.permit(1, 2) // the first question finds out
+		b.free(holder)
+		b.free(light)
+		b.want(b.renew(heavy), store.NotOurs, "renewal by who is gone")
+	}},
+	{name: "a head that stands still while units are free loses its place", needs: all(permits, notifies), check: func(b *bench) {
+		at := b.listen(b.Store)
+		b.permit(1, 2)
+		heavy := b.waits(2, 2, at.inbox) // its process is subscribed, and never asks again
+		light := b.waits(1, 2, "")
+		b.queue(light)
+		at.head(heavy, time.Millisecond) // told to ask at once
+		b.pass(3100 * time.Millisecond)
+		b.gets(light, "acquire by who waited behind it")
+	}},
+	{name: "a permit that is kept keeps its units", needs: all(permits, atLeast), check: func(b *bench) {
+		heavy, g := b.permit(2, 3)
+		b.permit(1, 3)
+		heavy.KeepFor = 2 * blink
+		b.free(heavy)
+		b.want(b.release(heavy), store.NotOurs, "second release")
+		b.queue(b.units(1, 3))
+		for _, p := range b.info().Permits {
+			if p.Fence == g.Fence && !p.Kept {
+				b.Fatalf("%+v is not kept", p)
+			}
+		}
+		b.pass(2 * blink)
+		b.permit(2, 3)
+	}},
+	{name: "work that is done sends away the waiters with Once, and the holders go on", needs: all(permits, once), check: func(b *bench) {
+		worker, other := b.units(1, 2), b.units(1, 2)
+		worker.Once, other.Once = ttl, ttl
+		b.gets(worker, "acquire with Once")
+		b.gets(other, "acquire with Once")
+		worker.Complete = true
+		b.free(worker)
+		b.want(b.renew(other), store.Granted, "renewal by the other holder")
+		late := b.units(1, 2)
+		late.Once = ttl
+		b.want(b.acquire(late), store.Done, "acquire of work that is done")
+		b.permit(1, 2) // who does not ask for the mark
+	}},
+	{name: "an undone owner takes no unit later", needs: all(permits, undo), check: func(b *bench) {
+		c := b.units(1, 2)
+		c.TombstoneTTL = time.Minute
+		b.want(b.release(c), store.NotOurs, "undo before the acquire")
+		b.want(b.acquire(c), store.Undone, "late acquire")
+		b.permit(2, 2)
+	}},
+	{name: "one permit is revoked, and the others stay", needs: all(permits, breaks), check: func(b *bench) {
+		c, g := b.permit(1, 2)
+		other, _ := b.permit(1, 2)
+		first := b.waits(1, 2, "")
+		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
+		b.want(b.breakHolder(g.Fence, "drill"), store.NotOurs, "second break")
+		b.owns(first, "renewal by who waited")
+		for _, told := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
+			if b.want(told, store.Revoked, "call of a broken holder"); told.Reason != "drill" {
+				b.Fatalf("the reason is %q", told.Reason)
+			}
+		}
+		b.owns(other, "renewal by the other holder")
+	}},
+	{name: "inspection shows all permits", needs: all(permits, breaks), check: func(b *bench) {
+		c := b.units(2, 5)
+		c.Metadata = "who: me|1 ü \n"
+		first := b.gets(c, "acquire of free units")
+		_, second := b.permit(1, 4)
+		b.waits(3, 4, "")
+		i := b.info()
+		if !i.Held || i.Used != 3 || i.Limit != 4 || len(i.Permits) != 2 || i.Waiters != 1 {
+			b.Fatalf("%+v, want 3 units of 4 in 2 permits", i)
+		}
+		by := map[uint64]locker.Permit{}
+		for _, p := range i.Permits {
+			by[p.Fence] = p
+		}
+		p, q := by[first.Fence], by[second.Fence]
+		if p.Weight != 2 || p.Limit != 5 || p.Metadata != c.Metadata || p.Left <= 0 || p.Left > ttl || p.Since.IsZero() || q.Weight != 1 || q.Limit != 4 {
+			b.Fatalf("%+v and %+v", p, q)
+		}
+		if text := fmt.Sprintf("%+v", i); strings.Contains(text, c.Owner) {
+			b.Fatal("inspection shows a token")
+		}
+	}},
+	{name: "a foreign holder keeps all permits out", needs: all(permits, foreign), check: func(b *bench) {
+		b.Occupy(b.TB, b.key, blink)
+		c := b.waits(1, 3, "")
+		b.pass(blink)
+		b.gets(c, "acquire after the foreign holder")
+		b.permit(2, 3)
+	}},
+	{name: "permits whose answers were lost are found again", needs: all(permits, losesReplies), check: func(b *bench) {
+		c := b.units(1, 2)
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		if _, err := b.Store.Acquire(b.Context(), c); err == nil {
+			b.Fatal("the answer was not lost")
+		}
+		b.gets(c, "repeated acquire")
+		b.permit(1, 2)
+		b.queue(b.units(1, 2))
+	}},
+	{name: "nothing is left when the last permit is released", needs: all(permits, counts), check: func(b *bench) {
+		one, _ := b.permit(1, 2)
+		two, _ := b.permit(1, 2)
+		w := b.waits(2, 2, "")
+		b.free(one)
+		b.free(two)
+		b.free(w)
+		if n := b.Queued(b.TB, b.key); n > 0 {
+			b.Fatalf("%d entries in the queue", n)
+		}
+		if i := b.info(); i.Held || i.Used > 0 || len(i.Permits) > 0 {
+			b.Fatalf("%+v", i)
+		}
+	}},
+}
+
+// units is the claim of a new owner for weight units of limit.
+func (b *bench) units(weight, limit int) store.Claim {
+	c := b.claim(owner())
+	c.Weight, c.Limit = weight, limit
+	return c
+}
+
+// permit acquires free units for a new owner.
+func (b *bench) permit(weight, limit int) (store.Claim, store.Grant) {
+	b.Helper()
+	c := b.units(weight, limit)
+	return c, b.gets(c, fmt.Sprintf("acquire of %d units of %d", weight, limit))
+}
+
+// waits makes a new owner wait for units.
+func (b *bench) waits(weight, limit int, inbox string) store.Claim {
+	b.Helper()
+	c := b.waiter(inbox)
+	c.Weight, c.Limit = weight, limit
+	b.queue(c)
+	return c
+}
