@@ -137,11 +137,13 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
-	a.heldSince = holdsSince(g.Holder, g.At, a.sent)
+	if a.rule.Limit == 0 { // of several holders the next to leave is not the first that came
+		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
+	}
 	if a.busySince.IsZero() {
 		a.busySince = a.sent
 		if d, ok := a.engine.times.estimate(a.rule.Name); ok {
-			a.expects = d * time.Duration(max(a.place, 1))
+			a.expects = d * time.Duration(max(a.place, 1)) / time.Duration(a.rule.together())
 		}
 	}
 	if a.cohort != nil {
@@ -195,6 +197,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
 		e.cohorts.granted(&f.hold) // before the keeper can find it lost and report that to the cohort
+		a.leads = a.leads && a.rule.Limit == 0
 	}
 	writer := g.Writer
 	if a.expected {

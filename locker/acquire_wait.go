@@ -57,21 +57,33 @@ func (a *acquisition) wait() (*Lease, error) {
 	if !ok {
 		return nil, a.giveUp(errWaitOver)
 	}
+	turns := a.engine.cohorts.park(a)
+	lease, err := a.listenFor(d, turns)
+	if turns != nil {
+		lease, err = a.engine.cohorts.unpark(a, lease, err)
+	}
+	if lease == nil && err == nil {
+		return a.ask()
+	}
+	return lease, err
+}
+
+// listenFor waits for events until it is time to ask again, after d at the latest. On turns the
+// leader of a semaphore's cohort gets the permit of another caller.
+func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, error) {
 	until := time.Now().Add(d)
 	timer := a.engine.timers.Start(d)
 	defer a.engine.timers.Stop(timer)
 	for {
 		select {
 		case <-timer.C:
-			return a.ask()
+			return nil, nil
 		case <-a.box.bell:
-			lease, again, err := a.handleEvents(timer, until)
-			if lease != nil || err != nil {
+			if lease, again, err := a.handleEvents(timer, until); lease != nil || err != nil || again {
 				return lease, err
 			}
-			if again {
-				return a.ask()
-			}
+		case t := <-turns:
+			return a.takePermit(t), nil
 		case <-a.caller.Done():
 			return nil, a.giveUp(a.caller.Err())
 		case <-a.expiry:

@@ -38,6 +38,8 @@ type cohort struct {
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
+	parked *acquisition // of a semaphore: the leader while it waits at the server; see cohort_permits.go
+
 	open    bool         // hold is Shared, and more callers may use it
 	seen    bool         // a leader was answered that the key is held
 	holder  store.Holder // what the leader was answered last, while there is no hold
@@ -48,9 +50,10 @@ type cohort struct {
 
 // terms are what callers must agree on to share a lease.
 type terms struct {
-	key  string
-	mode Mode
-	ttl  time.Duration // 0: adaptive
+	key           string
+	mode          Mode
+	ttl           time.Duration // 0: adaptive
+	limit, weight int           // 0: it is no permit
 }
 
 // cohorts are the cohorts of an Engine that have a leader or a holder.
@@ -76,7 +79,7 @@ func (cs *cohorts) init(e *Engine) {
 // asks the server. Readers share even if they do not wait.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
-	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL}
+	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
 	if adaptive {
 		t.ttl = 0
 	}
@@ -201,6 +204,10 @@ func (cs *cohorts) granted(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := h.cohort
+	if c.isPermits() {
+		cs.grantedPermit(h)
+		return
+	}
 	c.hold, c.seen, c.failure, h.used = h, true, nil, 1
 	if c.terms.mode == Shared {
 		h.users, cs.phases[h.claim.Owner] = 1, h
@@ -217,6 +224,8 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	switch {
 	case c != nil && c.terms.mode == Shared:
 		return cs.leavePhase(h), nil
+	case c != nil && c.isPermits():
+		return cs.passPermit(h), nil
 	case c == nil || c.hold != h: // lost meanwhile, and the cohort knows it
 		h.over = true
 		return false, nil
@@ -299,7 +308,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
 			c.waiting, c.seen, c.failure = c.waiting[:0], false, nil
-			if len(cs.spare) < 64 {
+			if len(cs.spare) < 64 && !c.isPermits() { // permits know their cohort after it is over
 				cs.spare = append(cs.spare, c)
 			}
 		}

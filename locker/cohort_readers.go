@@ -67,6 +67,9 @@ func (a *acquisition) nested() (within *Lease, err error) {
 		if l == nil || l.engine != a.engine && l.engine != a.engine.joined || l.rule.Key != a.rule.Key || l.ended() != nil {
 			continue
 		}
+		if l.rule.Limit > 0 && a.rule.Limit > 0 {
+			return nil, nil // it takes more units
+		}
 		if l.Mode() == Exclusive {
 			return nil, a.fail(fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
 				"wrap the Locker with NewReentrant to enter again, use sqllock.Within for a transaction under the lease that is held, "+

@@ -11,6 +11,8 @@ type (
 	Mode = store.Mode
 	// Info says who holds a key: see [Engine.Inspect].
 	Info = store.Info
+	// A Permit is one holder of units of a semaphore: see [Engine.Inspect].
+	Permit = store.Permit
 	// A Warning reports a setting of the server that can lose locks: see [Warner].
 	Warning = store.Warning
 	// NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;

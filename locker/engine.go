@@ -66,6 +66,7 @@ func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
 	e.calls.Store = s
 	e.readers, _ = s.(store.Downgrader)
+	e.cfg.noUnits = noUnits(s)
 	if c, ok := s.(store.Confirmer); ok {
 		e.confirms = c.NeedsConfirmation()
 	}

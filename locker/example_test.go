@@ -187,3 +187,20 @@ func ExampleNewRedlock() {
 		return locker.Run(ctx, l, locker.Rule{Key: "order:42"}, func(context.Context) error { return nil })
 	}
 }
+
+// At most 5 exports run at once, of all processes together, and at most 2 of one tenant. A large
+// export counts as two.
+func ExampleNewSemaphore() {
+	l, err := locker.NewSemaphore(redis.NewClient(&redis.Options{Addr: "localhost:6379"}), 5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	rules := []locker.Rule{
+		{Key: "exports", Weight: 2},
+		{Key: "exports:tenant-7", Limit: 2},
+	}
+	err = locker.RunAll(context.Background(), l, rules, ship)
+	if errors.Is(err, locker.ErrBusy) {
+		log.Print("too many exports run")
+	}
+}

@@ -65,9 +65,18 @@ func (l *Lease) Mode() Mode {
 	return l.mode
 }
 
+// Units returns how many units of a semaphore the lease holds. It is 0 for all other leases.
+func (l *Lease) Units() int {
+	if l.rule.Limit == 0 {
+		return 0
+	}
+	return l.rule.Weight
+}
+
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
-// inside a process. All readers of one phase have the same fence; on a quorum they mostly do. Pass
-// the fence to whatever the lock protects, and let that refuse a fence that is smaller than the
+// inside a process. All readers of one phase have the same fence; on a quorum they mostly do. The
+// permits of a semaphore have fences of their own, but a holder with a smaller one than another is
+// entitled too, so what follows does not hold for them. Pass the fence to whatever the lock protects, and let that refuse a fence that is smaller than the
 // largest it has seen. Then a holder that was paused past its lease can do no harm. The fence is 0
 // only if the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }

@@ -100,7 +100,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 			end(o)
 		}
 	}
-	if c := h.cohort; c != nil && c.terms.mode == Exclusive {
+	if c := h.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
 		d.terms = c.terms // the cohort may soon be another one's
 	}
 	passed, rest := e.cohorts.release(h)

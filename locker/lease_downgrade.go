@@ -24,6 +24,9 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 }
 
 func (l *Lease) downgrade(ctx context.Context, calls *int) error {
+	if l.rule.Limit > 0 {
+		return fmt.Errorf("%w: a permit of a semaphore has no readers; take another Weight instead", ErrUnsupported)
+	}
 	if l.engine.readers == nil {
 		return fmt.Errorf("%w: Downgrade needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}

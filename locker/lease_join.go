@@ -39,7 +39,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	joiner, ok := e.joiner()
 	p := Delegation{Secret: secret, Fence: l.fence, Hold: h.fence, Depth: max(depth, 0)}
 	switch joined := h.claim.Delegation; {
-	case !ok || l.rule.Mode == Shared:
+	case !ok || l.rule.Mode == Shared || l.rule.Limit > 0:
 		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
 	case l.rule.Mode == Exclusive && joined == nil:
 	case secret != [32]byte{}: // the server counts how often

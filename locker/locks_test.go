@@ -9,6 +9,7 @@ var (
 	lost             = locktest.Lost
 	newSingle        = locktest.Single
 	newReadWrite     = locktest.ReadWrite
+	newSemaphore     = locktest.Semaphore
 	eventually       = locktest.Eventually
 	within           = locktest.Within
 	asks, queues     = locktest.Asks, locktest.Queues

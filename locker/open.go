@@ -114,6 +114,47 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 	return newEngine(quorum.NewReadWrite(nodesOf(cs), cfg.quorum()), cfg), nil
 }
 
+// NewSemaphore returns a Locker with which at most n leases of a key are held at once, by all
+// processes together: on one Redis server (6.2 or newer), on one that Sentinel picks, or on a Redis
+// Cluster. Each lease is a permit, with its own TTL, renewal and place in line. The permit of a
+// holder that dies comes back when its TTL is over. Waiters are served strictly in their order: one
+// with a large [Rule.Weight] is not overtaken by lighter ones behind it.
+//
+// n is not stored on the server. It travels with each acquire, so there is nothing to set up or to
+// resize: [Rule.Limit] sets another n for a key. While processes disagree, the smallest n of the
+// leases that are held counts, and so no holder ever shares the key with more than its own n
+// allows. With n = 1 it is an exclusive lock. Locks of other Lockers and of other libraries on the
+// same key exclude all permits, and are excluded by them.
+//
+// A permit's fence is unique, but a holder with a smaller fence than another one is entitled too.
+// So a database cannot refuse a holder by its fence, and sqllock answers ErrUnsupported.
+// [Rule.AtLeast] keeps the units for that time: n starts in any AtLeast. A nested Acquire takes
+// more units, and can wait for its own caller for ever if all holders do the same: give such
+// callers a Wait. A permit cannot be delegated or downgraded.
+//
+// Several independent servers cannot count: with 3 nodes and n = 2 three holders could each have
+// two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before the first
+// lock. c must outlive the Locker.
+func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
+	if err := checkClient("NewSemaphore", c); err != nil {
+		return nil, err
+	}
+	if n < 1 || n > mostUnits {
+		return nil, fmt.Errorf("latchkit: NewSemaphore: n is %d; give how many leases of a key may be held at once, 1 to %d", n, mostUnits)
+	}
+	cfg, err := configure(opts, SemaphoreOption.setSemaphore)
+	if err != nil {
+		return nil, err
+	}
+	cfg.limit = n
+	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
+	store, err := redisstore.NewSemaphore(c, cfg.redis())
+	if err != nil {
+		return nil, err
+	}
+	return newEngine(store, cfg), nil
+}
+
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
 // than half must agree. Three servers survive the loss of one, five of two. cs is an odd number of
 // clients, at least three. Each needs a server of its own, which is no replica of another one. Each

@@ -24,6 +24,8 @@ type config struct {
 	metadata   func(context.Context) string
 	queue      bool
 	handoffs   int
+	limit      int    // units of a key; 0: it is no semaphore
+	noUnits    string // why no Rule may have a Limit, "" when it may
 
 	maxRetryAfter time.Duration
 	refuseEarly   bool

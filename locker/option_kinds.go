@@ -14,10 +14,16 @@ type Option interface {
 }
 
 // A SingleOption sets up a Locker on one Redis server, one Sentinel set or one Redis Cluster:
-// [NewSingle], and [NewReadWrite] with one client.
+// [NewSingle], [NewSemaphore], and [NewReadWrite] with one client.
 type SingleOption interface {
 	ReadWriteOption
+	SemaphoreOption
 	setSingle(c *config)
+}
+
+// A SemaphoreOption sets up a Locker of [NewSemaphore]. All SingleOptions are.
+type SemaphoreOption interface {
+	setSemaphore(c *config)
 }
 
 // A QuorumOption sets up a Locker on several Redis servers: [NewRedlock], [EnrollRedlock], and
@@ -54,9 +60,11 @@ func (o anyOption) set(c *config)          { o(c) }
 func (o anyOption) setSingle(c *config)    { o(c) }
 func (o anyOption) setQuorum(c *config)    { o(c) }
 func (o anyOption) setReadWrite(c *config) { o(c) }
+func (o anyOption) setSemaphore(c *config) { o(c) }
 
 func (o singleOption) setSingle(c *config)    { o(c) }
 func (o singleOption) setReadWrite(c *config) { o(c) }
+func (o singleOption) setSemaphore(c *config) { o(c) }
 
 func (o quorumOption) setQuorum(c *config)    { o(c) }
 func (o quorumOption) setReadWrite(c *config) { o(c) }

@@ -198,6 +198,8 @@ func (f *family) allows(rule Rule) error {
 	switch {
 	case rule.Mode == Exclusive && f.root.Mode() == Shared:
 		return errNoUpgrade
+	case rule.Weight > first.Weight:
+		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; take all units there", ErrUnsupported, rule.Weight, first.Weight)
 	case rule.Once > first.Once:
 		return fmt.Errorf("%w: the nested Once of %v is longer than %v of the outer hold; put Once there", ErrUnsupported, rule.Once, first.Once)
 	case rule.AtLeast > 0 && instantOf(time.Now()).plus(rule.AtLeast) > f.root.hold.keep:

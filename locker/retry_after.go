@@ -49,7 +49,7 @@ func (a *acquisition) remaining() time.Duration {
 	if a.holder.Left >= 0 {
 		rest = min(rest, a.holder.Left)
 	}
-	return rest + each*time.Duration(max(a.place-1, 0))
+	return rest + each*time.Duration(max(a.place-1, 0))/time.Duration(a.rule.together())
 }
 
 // holdsSince is when, on the local clock, the holder of an answer got the key. sent is when the

@@ -25,14 +25,15 @@ func Check(l Locker, rule Rule) error {
 // Check returns why this Engine can never grant rule; see the function [Check].
 func (e *Engine) Check(rule Rule) error {
 	rule.Key = cmp.Or(rule.Key, "key")
-	if _, err := e.cfg.resolve(rule); err != nil {
+	rule, err := e.cfg.resolve(rule)
+	if err != nil {
 		return err
 	}
 	if rule.Mode == Shared && e.readers == nil {
 		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as NewReadWrite makes", ErrUnsupported)
 	}
 	if v, ok := e.store.(store.Validator); ok {
-		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Once: rule.Once})
+		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Limit: rule.Limit, Weight: rule.Weight, Once: rule.Once})
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package locker
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/latchkit/latchkit/locker/store"
@@ -23,6 +25,9 @@ func (c *config) resolve(r Rule) (Rule, error) {
 	if r.Wait < 0 && r.Wait != NoWait {
 		return r, fmt.Errorf("%w: Wait is %v; use NoWait for one attempt, or 0 to wait until ctx is done", ErrInvalidRule, r.Wait)
 	}
+	if err := c.resolveUnits(&r); err != nil {
+		return r, err
+	}
 	for _, t := range []struct {
 		field string
 		value time.Duration
@@ -41,6 +46,44 @@ func (c *config) resolve(r Rule) (Rule, error) {
 		return r, fmt.Errorf("%w: TTL or AtLeast is %v, and this Locker's WithMaxTTL allows %v; shorten the time or raise WithMaxTTL", ErrInvalidRule, most, c.maxTTL)
 	}
 	return r, nil
+}
+
+// mostUnits keeps sums of units exact on the server.
+const mostUnits = math.MaxInt32
+
+// resolveUnits fills in the Limit and the Weight of a semaphore's rule.
+func (c *config) resolveUnits(r *Rule) error {
+	switch {
+	case r.Limit == 0 && r.Weight == 0 && c.limit == 0:
+		return nil // a lock
+	case r.Limit < 0 || r.Limit > mostUnits:
+		return fmt.Errorf("%w: Limit is %d; give how many units may be held at once, 1 to %d, or 0 for the Locker's own limit", ErrInvalidRule, r.Limit, mostUnits)
+	case r.Weight < 0:
+		return fmt.Errorf("%w: Weight is %d; give how many units the lease takes, or 0 for one", ErrInvalidRule, r.Weight)
+	case c.noUnits != "":
+		return fmt.Errorf("%w: Limit and Weight %s", ErrUnsupported, c.noUnits)
+	}
+	r.Limit, r.Weight = cmp.Or(r.Limit, c.limit), cmp.Or(r.Weight, 1)
+	switch {
+	case r.Limit == 0:
+		return fmt.Errorf("%w: Weight is %d, but neither the Rule nor the Locker has a Limit; set Limit to how many units may be held at once", ErrInvalidRule, r.Weight)
+	case r.Weight > r.Limit:
+		return fmt.Errorf("%w: Weight %d is more than the Limit of %d, so it would never be granted; lower the Weight or raise the Limit", ErrInvalidRule, r.Weight, r.Limit)
+	case r.Mode == Shared:
+		return fmt.Errorf("%w: Mode Shared with a Limit; leave Mode out: the Limit says how many may hold the key together", ErrInvalidRule)
+	}
+	return nil
+}
+
+// noUnits is why the rules of a Store may have no Limit, "" when they may.
+func noUnits(s Store) string {
+	if _, ok := s.(store.Permitter); ok {
+		return ""
+	}
+	if _, ok := s.(store.Membership); ok {
+		return "cannot be kept by a quorum: with 3 nodes and a Limit of 2 three holders could each have two of the three votes; use NewSemaphore on one server, or lock one of n keys"
+	}
+	return "need a Locker of NewSemaphore"
 }
 
 // lease is the TTL with which the server is asked to keep the lock: at least AtLeast, which must

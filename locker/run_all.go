@@ -140,6 +140,8 @@ func (r Rule) and(other Rule) Rule {
 	r.Name = cmp.Or(r.Name, other.Name)
 	r.Mode = min(r.Mode, other.Mode)
 	r.Wait, r.AtMost = shorter(r.Wait, other.Wait), shorter(r.AtMost, other.AtMost)
+	r.Limit = min(cmp.Or(r.Limit, other.Limit), cmp.Or(other.Limit, r.Limit))
+	r.Weight = max(r.Weight, other.Weight)
 	r.TTL, r.AtLeast, r.Once = max(r.TTL, other.TTL), max(r.AtLeast, other.AtLeast), max(r.Once, other.Once)
 	return r
 }

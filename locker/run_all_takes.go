@@ -69,6 +69,8 @@ func (a *acquisition) mindOrder(ctx context.Context) error {
 		switch {
 		case l.engine != a.engine || l.ended() != nil:
 		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // it reads with the same hold
+		case l.hold.claim.Key == key && l.rule.Limit > 0 && a.rule.Limit > 0: // another caller may hold units too, and wait for those of this one
+			a.behind, a.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
 		case l.hold.claim.Key > key:
