@@ -42,6 +42,12 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 // fenced refuses leases whose fences a database cannot compare.
 func fenced(leases []*locker.Lease) error {
 	for _, l := range leases {
+		if l.Units() > 0 {
+			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
+				"%w: the lease is a permit of a semaphore, and a holder with a smaller fence than another one is entitled too, "+
+					"so the database cannot refuse a stale holder by its fence; lock Exclusive what the transaction writes, "+
+					"or name the keys to claim with WithinAll", locker.ErrUnsupported)}
+		}
 		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {
 			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
 				"%w: the lease has no fence that a database could check; use a Locker whose server mints one, such as NewSingle, "+
