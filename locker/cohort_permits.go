@@ -40,7 +40,7 @@ func (cs *cohorts) grantedPermit(h *hold) {
 func (cs *cohorts) passPermit(h *hold) (passed bool) {
 	c := cs.active[h.cohort.terms]
 	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.over || h.used >= h.block ||
-		time.Since(h.taken) >= streakWithin || cs.engine.isClosing() || !cs.engine.keeper.pass(h) {
+		instantOf(time.Now()).until(h.taken) >= streakWithin || cs.engine.isClosing() || !cs.engine.keeper.pass(h) {
 		h.over = true
 		return false
 	}
