@@ -76,9 +76,9 @@ func (l *Lease) Units() int {
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
 // inside a process. All readers of one phase have the same fence; on a quorum they mostly do. The
 // permits of a semaphore have fences of their own, but a holder with a smaller one than another is
-// entitled too, so what follows does not hold for them. Pass the fence to whatever the lock protects, and let that refuse a fence that is smaller than the
-// largest it has seen. Then a holder that was paused past its lease can do no harm. The fence is 0
-// only if the Store cannot mint one.
+// entitled too, so what follows does not hold for them. Pass the fence to whatever the lock
+// protects, and let that refuse a fence that is smaller than the largest it has seen. Then a holder
+// that was paused past its lease can do no harm. The fence is 0 only if the Store cannot mint one.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns when the lease ends unless it is renewed. It is a conservative bound on the local

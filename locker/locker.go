@@ -51,9 +51,9 @@ type Rule struct {
 	// Once makes acquires of the key fail with ErrDone for this long after [Run]'s function (or
 	// [Lease.Complete]) succeeded. Only Rules with Once look for that mark. Default: 0, no mark.
 	Once time.Duration
-	// Limit is how many units of the key may be held at once, on a Locker of [NewSemaphore]. Processes
-	// may disagree: a lease is granted if neither its own Limit is exceeded nor that of any lease that
-	// is held. Default: the Locker's n. At most 2³¹-1.
+	// Limit is how many units of the key may be held at once, on a Locker of [NewSemaphore].
+	// Processes may disagree: a lease is granted if neither its own Limit is exceeded nor that of
+	// any lease that is held. Default: the Locker's n. At most 2³¹-1.
 	Limit int
 	// Weight is how many units the lease takes, at most Limit. Default: 1.
 	Weight int

@@ -77,9 +77,9 @@ type Info struct {
 	Readers  int           // with Mode Shared: how many leases share the key, mostly one for each process that reads
 	Metadata string
 
-	// Permits are the permits of a semaphore, in the order in which they run out. All fields above are
-	// about the one that runs out first, but Fence, which is that of the first permit since the key
-	// was free.
+	// Permits are the permits of a semaphore, in the order in which they run out. All fields above
+	// are about the one that runs out first, but Fence, which is that of the first permit since the
+	// key was free.
 	Permits []Permit
 	Used    int // how many units of a semaphore are held
 	Limit   int // the smallest Limit of the permits that are held

@@ -1,11 +1,12 @@
 -- grant.lua: write a lease, with the next fence.
 --
 -- fragment: exhausted(counter) · usable(counter) · mint(now, stamp, counter, fences to reserve) ·
---   grant(now, stamp, counter, token, ttl in ms, fences to reserve, metadata); stamp is now in digits
+--   grant(now, stamp, counter, token, ttl in ms, fences to reserve, metadata); stamp is now in
+--   digits
 -- KEYS: lease L · queue Q · fence counter C
--- returns: exhausted: whether the counter has no larger fence; grant refuses it then · usable: nothing,
---   or an error when C has no larger fence, or is no counter · mint: see there · grant: the new value
---   of L · the first fence · how many; all in digits
+-- returns: exhausted: whether the counter has no larger fence; grant refuses it then · usable:
+--   nothing, or an error when C has no larger fence, or is no counter · mint: see there · grant:
+--   the new value of L · the first fence · how many; all in digits
 -- idempotent: no. The caller has found L free, and its own header says what a second execution
 --   returns.
 -- first write: SET C, which a full server refuses unless something was written before; then nothing

@@ -15,8 +15,8 @@
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U
 -- returns: fits: whether w units of n can be granted · enter: the fence and how many are reserved ·
 --   leave: the inbox of a permit that was handed over and never confirmed, else false · serve: the
---   fence and the number of fences of own, nil when it was not served · earliest: in how many ms the
---   next permit runs out · the others: nothing
+--   fence and the number of fences of own, nil when it was not served · earliest: in how many ms
+--   the next permit runs out · the others: nothing
 -- idempotent: confirm only lengthens, and leave removes what is there. The others are for scripts
 --   whose second execution does not come here. The types of all keys were checked, because nothing
 --   here may fail half-way.

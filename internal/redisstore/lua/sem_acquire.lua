@@ -3,14 +3,13 @@
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token · [done
 --   mark D]
 -- ARGV: token · ttl in ms · fences to reserve · w · n · [how it waits: inbox|hand-ms|w/n|block|once
---   as
---   in an entry of Q, "" when it does not queue · metadata · "1" when the done mark counts, and is
---   among KEYS]
+--   as in an entry of Q, "" when it does not queue · metadata · "1" when the done mark counts, and
+--   is among KEYS]
 -- returns: as acquire.lua. The L of "granted" is token:fence:block. The PTTL of "busy" is the time
 --   until the next permit runs out, or L's when permits are not what keeps the key.
 -- idempotent: a second execution finds the token in P, returns the fence and block in U and at most
---   lengthens the permit; or it finds the token in L, because a script without permits has handed it
---   the key; or in Q, where it keeps its place; after an undo it finds X.
+--   lengthens the permit; or it finds the token in L, because a script without permits has handed
+--   it the key; or in Q, where it keeps its place; after an undo it finds X.
 -- first write: SET C for units that are free when nobody waits. A full server refuses it, and then
 --   nothing has happened. Otherwise GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE, which may change
 --   nothing: a full server accepts them, and every replica refuses them.

@@ -4,16 +4,14 @@
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token · [done
 --   mark D]
 -- ARGV: token · [the token's entry in Q, "" when it is not there · keep the units this long, in ms,
---   0:
---   not · tombstone for this long, in ms, 0: none · done mark for this long, in ms, 0: none]
+--   0: not · tombstone for this long, in ms, 0: none · done mark for this long, in ms, 0: none]
 -- returns: "released" · "not-ours" server-µs · "revoked" server-µs reason · "done" server-µs when
---   the
---   token holds nothing, but a done mark was asked for and exists; as one string
+--   the token holds nothing, but a done mark was asked for and exists; as one string
 -- idempotent: a second execution finds the token neither in P nor in L, and changes only the
 --   tombstone's expiry.
 -- first write: DEL, ZREM or PEXPIRE when the token holds units, otherwise GETEX of X, which changes
---   nothing. A full server accepts these, and all that follows; a replica answers READONLY instead of
---   a false "not ours".
+--   nothing. A full server accepts these, and all that follows; a replica answers READONLY instead
+--   of a false "not ours".
 local token = ARGV[1]
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it raises no error for data that is no lock
 if not ARGV[3] and lease and string.sub(lease, 1, 8) == 'permits:' and redis.call('HLEN', KEYS[5]) == 2 and

@@ -3,15 +3,13 @@
 -- KEYS: for each permit: lease L · queue Q · permits P · uses U
 -- ARGV: for each permit: token · ttl in ms
 -- returns: server-µs and, after a space, "1" or "0" for each permit in order: 1 the owner holds it,
---   0
---   the owner does not; as one string, as in "1700000000000000 1101"
+--   0 the owner does not; as one string, as in "1700000000000000 1101"
 -- idempotent: it sets expiries to at least ttl from now. It never shortens one, and never makes a
---   permit. It writes L again if that is missing while the permits are held. A permit that has run out
---   and that nobody has taken back is held.
+--   permit. It writes L again if that is missing while the permits are held. A permit that has run
+--   out and that nobody has taken back is held.
 -- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0,
---   and
---   a full server accepts it, and the ZADD after it. A key of another type makes this permit a 0; its
---   error would end the renewal of all others.
+--   and a full server accepts it, and the ZADD after it. A key of another type makes this permit a
+--   0; its error would end the renewal of all others.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answer = {}
