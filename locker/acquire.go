@@ -30,11 +30,12 @@ type acquisition struct {
 	ctx      context.Context // the same with the Observer's additions, for the calls
 	began    time.Time
 	expiry   <-chan time.Time // rule.Wait is over
-	meta     string
-	finish   func(Outcome) // ends what the Observer has begun; nil without one
-	behind   string        // a key that its RunAll holds and that sorts behind rule.Key, so it must not wait; "": none
-	inside   bool          // the caller reads with the key already: a writer that this acquire waited for would wait for this caller
-	pass     *Delegation   // of a caller that joins a lease
+	meta     string           // signed
+	finish   func(Outcome)    // ends what the Observer has begun; nil without one
+	sighting *sighting        // for the Observer; nil: nothing was seen yet
+	behind   string           // a key that its RunAll holds and that sorts behind rule.Key, so it must not wait; "": none
+	inside   bool             // the caller reads with the key already: a writer that this acquire waited for would wait for this caller
+	pass     *Delegation      // of a caller that joins a lease
 
 	*ticket        // with the token that it asks with
 	own     ticket // which is mostly this one
@@ -126,7 +127,7 @@ func (a *acquisition) start() (*Lease, error) {
 	return a.lead(nil)
 }
 
-// describe determines the metadata of the lease, once.
+// describe determines the metadata of the lease, once, and signs it.
 func (a *acquisition) describe() {
 	if a.meta != "" {
 		return
@@ -134,7 +135,7 @@ func (a *acquisition) describe() {
 	if a.meta = a.rule.Metadata; a.meta == "" && a.engine.cfg.metadata != nil {
 		a.meta = a.engine.cfg.metadata(a.ctx)
 	}
-	a.meta = shorten(a.meta, maxMetadataBytes)
+	a.meta = a.engine.cfg.sign(a.ctx, shorten(a.meta, maxMetadataBytes))
 }
 
 // shorten cuts text to at most n bytes, and not within a character.
@@ -152,6 +153,7 @@ func shorten(text string, n int) string {
 
 // close ends what the wait has set up.
 func (a *acquisition) close(lease *Lease, err error) {
+	defer a.waited()
 	if lease == nil {
 		if a.leads {
 			a.engine.cohorts.abdicate(a, err)

@@ -140,6 +140,10 @@ func (a *acquisition) busy(g store.Grant) {
 	if a.rule.Limit == 0 { // of several holders the next to leave is not the first that came
 		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
 	}
+	a.meets(peer(g.Holder.Fence, g.Holder.Metadata))
+	if a.rule.Wait != NoWait {
+		a.waits(g.Place)
+	}
 	if a.busySince.IsZero() {
 		a.busySince = a.sent
 		if d, ok := a.engine.times.estimate(a.rule.Name); ok {
@@ -182,7 +186,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	f.hold = hold{
 		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: since, taken: instantOf(now), //nolint:gosec // at most WithHandoffs
 
-		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, contended: !a.busySince.IsZero() || handed > 0,
+		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, signed: a.meta, contended: !a.busySince.IsZero() || handed > 0,
 		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {

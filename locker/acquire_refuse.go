@@ -105,7 +105,7 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 	e := &Error{Op: OpAcquire, Key: a.rule.Key, RetryAfter: retryAfter, Err: err}
 	var later interface{ RetryAfter() time.Duration }
 	if retryAfter > 0 {
-		e.HolderMetadata = a.holder.Metadata
+		e.HolderMetadata = unsigned(a.holder.Metadata)
 	} else if errors.As(err, &later) {
 		e.RetryAfter = later.RetryAfter()
 	}
@@ -115,7 +115,7 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 // outcome is the result of the acquire, for the Observer.
 func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	o := Outcome{
-		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: a.holder.Metadata,
+		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: unsigned(a.holder.Metadata),
 		TTL: a.rule.lease(), Expected: a.expects,
 	}
 	if l != nil {
@@ -124,6 +124,7 @@ func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	if !a.busySince.IsZero() {
 		o.Waited = time.Since(a.busySince)
 	}
+	a.sighting.add(&o)
 	if o.Result == ResultBusy && a.rule.Wait != NoWait {
 		o.Result = ResultTimeout
 	}

@@ -8,6 +8,8 @@ import (
 type turn struct {
 	hold   *hold
 	fence  uint64
+	by     Peer    // by whom hold was handed over
+	streak int     // the how-manieth hand-off of hold this is; 0: none, readers share it
 	follow *follow // leader: its acquire has gone out with the release of the hold before
 	ticket *ticket // leader: the ticket of the leader before, in the server's queue
 	seen   bool    // leader: the key was held
@@ -46,6 +48,9 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		} else {
 			a.busySince = a.began
 		}
+		if turn.streak > 0 {
+			a.handedBy(turn.by, HandoffLocal, turn.streak)
+		}
 		if l := a.takeOver(turn); l != nil {
 			return l, nil
 		}
@@ -58,6 +63,9 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 
 // turnComes waits in the cohort for the turn.
 func (a *acquisition) turnComes() (turn, error) {
+	if len(a.turn) == 0 {
+		a.waits(0)
+	}
 	var reason error
 	select {
 	case t := <-a.turn:

@@ -126,6 +126,7 @@ func (a *acquisition) handed(e store.Event) (*Lease, error) {
 	if !ok {
 		return nil, nil
 	}
+	a.handedBy(Peer{Traceparent: e.ReleasedBy}, HandoffRemote, 0)
 	return a.newLease(store.Grant{State: store.Granted, Fence: e.Fence, FenceCount: e.FenceCount, At: e.At, Writer: e.Writer}, since, e.HandoffTTL)
 }
 

@@ -123,6 +123,9 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		return false
 	}
 	a.cohort, a.turn = c, make(chan turn, 1)
+	if p := c.inTheWay(); p != (Peer{}) {
+		a.meets(p)
+	}
 	if inFront {
 		c.waiting = slices.Insert(c.waiting, 0, a)
 	} else {
@@ -232,9 +235,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	}
 	if len(c.waiting) > 0 && h.used < h.block && instantOf(time.Now()).until(h.taken) < streakWithin &&
 		!cs.engine.isClosing() && cs.engine.keeper.pass(h) {
-		fence := h.fence + uint64(h.used) //nolint:gosec // a few
-		h.used++
-		c.next().turn <- turn{hold: h, fence: fence}
+		c.next().takes(h)
 		return true, nil
 	}
 	h.over = true
@@ -244,6 +245,29 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	}
 	c.hold = nil
 	return false, c
+}
+
+// takes gives a the next fence of h; cs.mu is held.
+func (a *acquisition) takes(h *hold) {
+	t := turn{hold: h, fence: h.fence + uint64(h.used), by: h.user(), streak: int(h.used)} //nolint:gosec // a few
+	h.signed = a.meta
+	h.used++
+	a.turn <- t
+}
+
+// user is the present user of h, or the last one; the cohorts' mutex is held.
+func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) } //nolint:gosec // a few
+
+// inTheWay is the holder that a new waiter waits for, as far as it is known. The cohorts' mutex is
+// held.
+func (c *cohort) inTheWay() Peer {
+	switch {
+	case c.hold != nil:
+		return c.hold.user()
+	case c.seen:
+		return peer(c.holder.Fence, c.holder.Metadata)
+	}
+	return Peer{}
 }
 
 // lead makes the first waiter of c the leader before the release, so that its acquire goes out with

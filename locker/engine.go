@@ -152,7 +152,9 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 	if !ok {
 		return Info{}, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
 	}
-	return administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return s.Inspect(ctx, l) })
+	info, err := administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return s.Inspect(ctx, l) })
+	info.Metadata = unsigned(info.Metadata)
+	return info, err
 }
 
 // Revoke takes the lease away from the holder of key that [Engine.Inspect] showed with this fence.

@@ -1,7 +1,6 @@
 package locker
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -35,9 +34,11 @@ func (k *keeper) send(due []*hold) {
 			holds[i].unanswered--
 		}
 		k.mu.Unlock()
+		seen := k.watch(places, holds, claims, grants)
 		for _, i := range places {
 			k.answered(holds[i], grants[i], claims[i], start)
 		}
+		k.notify(seen)
 	})
 }
 
@@ -90,15 +91,26 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		k.plan(h, start, next)
 		k.fix(h)
 		return true
-	case store.Revoked:
-		k.lose(h, revokedBecause(g.Reason))
-	case store.NotOurs:
-		k.lose(h, fmt.Errorf("%w: the server names another holder, or none", ErrLost))
+	case store.Revoked, store.NotOurs:
+		k.lose(h, failureOf(g))
 	default: // no answer to a renewal
 		k.renewalFailed([]*hold{h}, g.Err)
 		return true
 	}
 	return false
+}
+
+// failureOf returns why an answer to a renewal confirms nothing, nil when it confirms the renewal.
+func failureOf(g store.Grant) error {
+	switch g.State {
+	case store.Granted:
+		return nil
+	case store.Revoked:
+		return revokedBecause(g.Reason)
+	case store.NotOurs:
+		return errTaken
+	}
+	return unavailable(g.Err)
 }
 
 // renewalFailed keeps the error, for the message of a loss. A failed renewal is not a loss.

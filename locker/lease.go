@@ -236,5 +236,9 @@ func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outco
 }
 
 func (l *Lease) outcome(op Op, err error) Outcome {
-	return Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, TTL: l.engine.keeper.eachOf(l.hold)}
+	o := Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, TTL: l.engine.keeper.eachOf(l.hold)}
+	if op == OpHold {
+		o.Cause = causeOf(err)
+	}
+	return o
 }

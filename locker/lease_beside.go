@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -149,7 +148,7 @@ func (d *departure) answered(g store.Grant, err error) {
 	case g.State == store.Revoked:
 		err = revokedBecause(g.Reason)
 	case g.State != store.Released:
-		err = fmt.Errorf("%w: the server says it is not ours", ErrLost)
+		err = errTaken
 	}
 	d.engine.post.forget(d.hold)
 	d.engine.cohorts.departed(d)
@@ -229,8 +228,7 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	cs.engine.keeper.resume(h)
 	h.over, h.cohort, c.hold = false, c, h
 	a.cohort, a.turn, a.recalled = c, make(chan turn, 1), d
-	a.turn <- turn{hold: h, fence: h.fence + uint64(h.used)} //nolint:gosec // a few
-	h.used++
+	a.takes(h)
 	return true
 }
 

@@ -27,6 +27,7 @@ type hold struct {
 
 	// Guarded by the cohorts' mutex:
 	cohort *cohort // whose callers may get it by hand-off; nil: none
+	signed string  // the signed metadata of its user; of readers, the first one's
 	used   int32   // fences of the block that were given out
 	users  int32   // Shared: Leases that use it, or are about to
 	closed bool    // Shared: no further Lease may use it
@@ -107,9 +108,9 @@ func (h *hold) timeout() error {
 	case h.final:
 		return ErrExpired
 	case h.failure != nil:
-		return fmt.Errorf("%w: no renewal succeeded before the lease ran out: %w", ErrLost, h.failure)
+		return fmt.Errorf("%w: %w", errUnrenewed, h.failure)
 	}
-	return fmt.Errorf("%w: it was not renewed in time, because this process was paused or the server did not answer", ErrLost)
+	return errPaused
 }
 
 // releaseUnused releases, in the background, a hold that no caller will use.

@@ -78,7 +78,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 		case h.claim.Delegation != nil:
 			return p, fmt.Errorf("%w: the lease that was joined is over, or was delegated as often as it may be", ErrUnsupported)
 		}
-		return p, fmt.Errorf("%w: the server names another holder, or none", ErrLost)
+		return p, errTaken
 	case <-l.Context().Done():
 		return p, l.gone()
 	case <-ctx.Done():

@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
@@ -172,7 +171,7 @@ func (r *releasing) answered(g store.Grant) error {
 	case g.State == store.Revoked:
 		return revokedBecause(g.Reason)
 	}
-	return fmt.Errorf("%w: the server names another holder, or none", ErrLost)
+	return errTaken
 }
 
 func (r *releasing) failed(err error, unclear bool) {

@@ -24,11 +24,12 @@ const (
 	OpTransact                 // a database transaction under the lease, with its repetitions: package sqllock
 	OpLead                     // a term of a leader, until its function has returned: package lead
 	OpOverrun                  // a leader's function still runs although its term is over: package lead; it ends at once
+	OpTick                     // a tick of a schedule that the lease leads: package asynqlock
 )
 
 var opNames = [...]string{
 	"", "acquire", "hold", "release", "extend", "renew", "inspect", "revoke", "raise fence", "close", "downgrade", "delegate", "join",
-	"transact", "lead", "overrun",
+	"transact", "lead", "overrun", "tick",
 }
 
 // String returns the operation's name, such as "acquire".
@@ -49,7 +50,9 @@ type Observer interface {
 	// at the end; it may be nil.
 	//
 	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpRevoke are observed, and what
-	// adapters report with [Lease.Observe]. The rule is complete: defaults are filled in.
+	// adapters report with [Lease.Observe]. The rule is complete: defaults are filled in. What an
+	// Observer can be beside this: [WaitObserver], [RenewalObserver], [RequestObserver],
+	// [HolderTracer], [Warner].
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
@@ -109,6 +112,8 @@ const (
 	ResultCommitUnknown  Result = "commit_unknown"   // transact: it is not known whether it was committed
 	ResultSteppedDown    Result = "stepped_down"     // lead: this process gave the lead away
 	ResultOverrun        Result = "overrun"          // overrun: the leader's function has not returned in time
+	ResultEnqueued       Result = "enqueued"         // tick: it was enqueued in time
+	ResultMadeUp         Result = "made_up"          // tick: it was enqueued late
 	ResultError          Result = "error"            // any: every other error
 )
 
@@ -141,7 +146,44 @@ type Outcome struct {
 	// HolderMetadata is the other holder's metadata, as an acquire saw it last. Callers of one
 	// process that share a lease see the metadata of the first of them.
 	HolderMetadata string
+	// Met is the holder that made an acquire wait or refused it, as the acquire met it first.
+	Met Peer
+	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero when the wait
+	// ended otherwise, and when the acquire had to ask again, as on a quorum.
+	ReleasedBy Peer
+	// Handoff says whether a release gave the lock to this acquire, without a further question.
+	Handoff Handoff
+	// Streak is how often the lock had been handed over inside this process, in a row, when the
+	// acquire got it: 1 for the first such hand-off, 0 for a lease that came from the server.
+	Streak int
+	// Cause says why a hold ended without a release. It is "" for one that was released.
+	Cause LossCause
 }
+
+// Peer is another holder of a key, as a waiter sees it.
+type Peer struct {
+	Fence       uint64 // 0: unknown
+	Traceparent string // of the span under which it acquired the key, see [HolderTracer]; "": none
+}
+
+// Handoff says how a release gave the lock to a waiter. Its few values fit a metric's attribute.
+type Handoff string
+
+const (
+	HandoffLocal  Handoff = "local"  // inside this process, without a call to the server
+	HandoffRemote Handoff = "remote" // by the server's message, mostly from another process
+)
+
+// LossCause says in one word why a hold ended without a release.
+type LossCause string
+
+const (
+	LossTaken     LossCause = "taken"     // the server names another holder, or none
+	LossUnrenewed LossCause = "unrenewed" // renewals failed until the lease had run out
+	LossPaused    LossCause = "paused"    // it was not renewed in time: this process was paused, or had no answer
+	LossRevoked   LossCause = "revoked"   // an operator has called Revoke
+	LossExpired   LossCause = "expired"   // it was not meant to last longer: AtMost, or WithoutRenewal
+)
 
 // observe notifies the Observer, if there is one, that op begins.
 func (c *config) observe(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome)) {

@@ -10,9 +10,37 @@
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "revoke
 // NAME"; with [WithHoldSpans] also "hold NAME", from the grant to the release or the loss, which
 // has the work under the lock as its children. A transaction of package sqllock is "transact NAME",
-// with the database's own spans inside. NAME is the Rule's Name, never its key. The histogram
-// latchkit.lock.acquire.duration counts and times the acquires by name, mode and result; its
-// exemplars lead back to the spans.
+// with the database's own spans inside. NAME is the Rule's Name, never its key.
+//
+// The span of an acquire that met another holder links to that holder's acquire, with the role
+// "holder", and to the acquire of the holder whose release ended the wait, with the role
+// "released_by": also into other processes and other traces, as far as those spans are sampled. See
+// [WithoutLinks].
+//
+// The instruments, in seconds or in what their unit says; each has latchkit.lock.name, and the
+// attributes beside it:
+//
+//	latchkit.lock.acquire.duration   histogram: mode, result, contended, error.type
+//	latchkit.lock.wait.duration      histogram: mode, result; acquires that met another holder
+//	latchkit.lock.hold.duration      histogram: mode, result
+//	latchkit.lock.release.duration   histogram: mode, result, error.type
+//	latchkit.lock.held.active        how many now: mode
+//	latchkit.lock.waiter.active      how many now: mode
+//	latchkit.lock.queue.length       histogram: mode; the place at which a wait began
+//	latchkit.lock.handoffs           counter: mode, handoff.scope (local, remote)
+//	latchkit.lock.renewals           counter: mode, error.type
+//	latchkit.lock.renewal.margin     histogram: mode; what was left when it was renewed
+//	latchkit.lock.losses             counter: mode, loss.cause (taken, unrenewed, paused, revoked,
+//	                                 expired)
+//	latchkit.lock.requests           counter: result; requests that adapters guarded
+//	latchkit.lock.fence.rejections   counter: transactions refused because a newer holder came
+//	latchkit.lock.fence.regressions  counter: transactions refused because the fence went back
+//	latchkit.sql.commits             counter: result
+//	latchkit.idempotency.replays     counter
+//	latchkit.scheduler.ticks         counter: result
+//	latchkit.quorum.nodes.out        how many now, without a name: nodes without a vote
+//
+// Exemplars lead from a histogram to the spans.
 //
 // The adapters for HTTP and gRPC also report requests: the counter latchkit.lock.requests counts
 // them by name and result, and the span around the request, mostly the server's, gets the
@@ -29,20 +57,30 @@
 //	latchkit.lock.result         the locker.Result: acquired, nested, busy, timeout, released,
 //	                             lost, revoked, expired, …;
 //	                             committed, rolled_back, stale_fence,
-//	                             fence_regressed, commit_unknown
-//	latchkit.lock.fence          spans only: the lease's fence
+//	                             fence_regressed, commit_unknown; enqueued, made_up
+//	latchkit.lock.contended      metrics only: whether the acquire met another holder
+//	latchkit.lock.fence          spans and links only: the lease's fence
 //	latchkit.lock.ttl            spans only: the Rule's TTL in seconds
 //	latchkit.lock.wait.duration  acquire spans that met another holder: the wait in seconds
 //	latchkit.lock.wait.attempts  acquire spans only: calls to the server; 0 for a lease that was
 //	                             handed over inside this process
-//	latchkit.lock.key            spans only, and only with WithKey
+//	latchkit.lock.holder.fence   acquire spans only: the fence of the holder that was met
+//	latchkit.lock.holder.same_trace
+//	                             acquire spans only: that holder belongs to the same trace, so the
+//	                             caller may wait for itself
+//	latchkit.lock.handoff.streak acquire spans only: how often the lease had been handed over
+//	                             inside this process
+//	latchkit.lock.key.hash       acquire and hold spans: a salted hash of the key, see WithKeySalt
+//	latchkit.lock.key            spans and logs, and only with WithKey
 //	latchkit.transaction.attempts
 //	                             transact spans only: how often the transaction was begun
+//	latchkit.link.role           links only: holder, released_by
 //	error.type                   with the status Error: what the error is, in one word
 //
 // A refusal that the caller asked for (busy with locker.NoWait, done with Rule.Once) is a result
-// and not an error. There are no span events. Owners' tokens and error texts are never exported,
-// keys only with [WithKey].
+// and not an error. There are no span events: losses, renewals in trouble, nodes of a quorum that
+// are out and warnings about the server are log records, see [WithLogger]. Owners' tokens are never
+// exported, keys only with [WithKey], and error texts only in logs.
 //
 // # The name
 //

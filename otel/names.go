@@ -29,6 +29,16 @@ const (
 	keyKey      = "latchkit.lock.key"
 	beginsKey   = "latchkit.transaction.attempts"
 
+	keyHashKey     = "latchkit.lock.key.hash"
+	holderFenceKey = "latchkit.lock.holder.fence"
+	sameTraceKey   = "latchkit.lock.holder.same_trace"
+	streakKey      = "latchkit.lock.handoff.streak"
+	roleKey        = "latchkit.link.role"
+
+	contendedKey = "latchkit.lock.contended"
+	causeKey     = "latchkit.lock.loss.cause"
+	scopeKey     = "latchkit.lock.handoff.scope"
+
 	errorTypeKey = semconv.ErrorTypeKey
 )
 
@@ -48,17 +58,51 @@ var verbs = [...]string{
 	locker.OpOverrun:  "overrun",
 }
 
-// The instruments.
+// What a link points to.
 const (
-	requestsName        = "latchkit.lock.requests"
-	requestsUnit        = "{request}"
-	requestsDescription = "Requests that adapters guarded, by what became of them. One that lost its lock counts twice."
-
-	durationName        = "latchkit.lock.acquire.duration"
-	durationUnit        = "s"
-	durationDescription = "How long acquires took, from the call to the grant or the refusal, the wait included."
+	roleHolder     = "holder"      // the holder that the waiter met first
+	roleReleasedBy = "released_by" // the holder whose release ended the wait
 )
 
-// durationBounds are those of database calls with a tail, because an acquire is one call or a long
-// wait.
-var durationBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60}
+// an instrument's description, without its kind.
+type described struct{ name, unit, text string }
+
+// The instruments.
+var (
+	acquireDuration = described{"latchkit.lock.acquire.duration", "s",
+		"How long acquires took, from the call to the grant or the refusal, the wait included."}
+	waitDuration = described{"latchkit.lock.wait.duration", "s",
+		"How long acquires waited for other holders. Acquires that met none are not counted."}
+	holdDuration    = described{"latchkit.lock.hold.duration", "s", "How long leases were held."}
+	releaseDuration = described{"latchkit.lock.release.duration", "s", "How long releases took."}
+	heldActive      = described{"latchkit.lock.held.active", "{lock}", "Leases that this process uses now."}
+	waiterActive    = described{"latchkit.lock.waiter.active", "{waiter}", "Callers of this process that wait for a lock now."}
+	queueLength     = described{"latchkit.lock.queue.length", "{waiter}",
+		"The place in the server's queue at which a wait began. 1 is the head."}
+	handoffs        = described{"latchkit.lock.handoffs", "{handoff}", "Leases that a release gave to a waiter without a further question."}
+	renewals        = described{"latchkit.lock.renewals", "{renewal}", "Renewals, also those that failed and were repeated."}
+	renewalMargin   = described{"latchkit.lock.renewal.margin", "s", "How much of the lease was left when a renewal was confirmed."}
+	losses          = described{"latchkit.lock.losses", "{lock}", "Leases that ended without a release, by cause."}
+	fenceRejections = described{"latchkit.lock.fence.rejections", "{rejection}",
+		"Transactions that the database refused because a newer holder has claimed the resource."}
+	fenceRegressions = described{"latchkit.lock.fence.regressions", "{regression}",
+		"Transactions that were refused because the fence is older than the database's: the lock server has lost its counter."}
+	requests = described{"latchkit.lock.requests", "{request}",
+		"Requests that adapters guarded, by what became of them. One that lost its lock counts twice."}
+	replays = described{"latchkit.idempotency.replays", "{replay}", "Requests that were answered with a stored answer."}
+	commits = described{"latchkit.sql.commits", "{transaction}", "Transactions under a lease, by what became of them."}
+	ticks   = described{"latchkit.scheduler.ticks", "{tick}", "Ticks of schedules, by what became of them."}
+	out     = described{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them."}
+)
+
+// The bounds of the histograms.
+var (
+	// acquireBounds are those of database calls with a tail, because an acquire is one call or a
+	// long wait.
+	acquireBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60}
+	releaseBounds = acquireBounds[:10] // a release takes 2 s at most
+	// holdBounds reach from one statement to a nightly job.
+	holdBounds   = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 3600}
+	marginBounds = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60}
+	queueBounds  = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}
+)

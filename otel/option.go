@@ -1,7 +1,11 @@
 package otellock
 
 import (
+	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"log/slog"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -17,22 +21,30 @@ type config struct {
 	tracers trace.TracerProvider
 	meters  metric.MeterProvider
 
-	hold bool
-	key  bool
+	logger *slog.Logger // nil: slog's default
 
-	spanAttributes   []attribute.KeyValue
-	metricAttributes []attribute.KeyValue
+	holdSpans bool
+	key       bool
+	links     bool
+	salt      []byte
+
+	spanAttributes     []attribute.KeyValue
+	metricAttributes   []attribute.KeyValue
+	spanAttributesFn   func(context.Context) []attribute.KeyValue
+	metricAttributesFn func(context.Context) []attribute.KeyValue
+
+	refused error // what is wrong with an option
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider()}
+	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider(), links: true, salt: []byte(rand.Text())}
 	for i, o := range opts {
 		if o == nil {
 			return c, fmt.Errorf("otellock: option %d is nil; leave it out instead", i+1)
 		}
 		o(&c)
 	}
-	return c, nil
+	return c, c.refused
 }
 
 // WithTracerProvider sets where spans go. Default, also for nil: otel.GetTracerProvider.
@@ -55,15 +67,66 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 
 // WithHoldSpans adds a span "hold NAME" around the work under the lock. Default: none, the work's
 // spans are children of the caller's.
-func WithHoldSpans() Option { return func(c *config) { c.hold = true } }
+func WithHoldSpans() Option { return func(c *config) { c.holdSpans = true } }
 
-// WithKey adds the key to the spans, as latchkit.lock.key. Keys often name customers, and whoever
-// reads the traces can read them then. Metrics never have the key. Default: it is not exported.
+// WithKey adds the key to the spans and logs, as latchkit.lock.key. Keys often name customers, and
+// whoever reads the traces can read them then. Metrics never have the key. Default: only a salted
+// hash of the key is exported, see [WithKeySalt].
 func WithKey() Option { return func(c *config) { c.key = true } }
 
 // WithSpanAttributes adds these attributes to every span, from its start. Default: none.
 func WithSpanAttributes(attrs ...attribute.KeyValue) Option {
 	return func(c *config) { c.spanAttributes = append(c.spanAttributes, attrs...) }
+}
+
+// WithSpanAttributesFn adds what f returns to every span, from its start: for example the tenant in
+// ctx. ctx is the caller's. f is called on the path of every operation, so it must be fast.
+// Default: none.
+func WithSpanAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
+	return func(c *config) {
+		c.spanAttributesFn = f
+		c.refuse(f == nil, "WithSpanAttributesFn(nil); leave it out instead")
+	}
+}
+
+// WithKeySalt sets the salt of latchkit.lock.key.hash. Services with the same salt export the same
+// hash for a key, so that one can search for all who wanted it. Keep the salt secret: who knows it
+// can find out by trying which key a hash is of. It has at least 16 bytes. Default: a random salt
+// for each process.
+func WithKeySalt(salt []byte) Option {
+	return func(c *config) {
+		c.salt = append([]byte(nil), salt...)
+		c.refuse(len(salt) < 16, "WithKeySalt with fewer than 16 bytes; give a secret that cannot be guessed")
+	}
+}
+
+// WithoutLinks leaves out the links from waiters to holders. Then the traceparents of sampled
+// holders do not lie with their leases on the server either. Default: links, because they say who
+// blocked whom.
+func WithoutLinks() Option { return func(c *config) { c.links = false } }
+
+// WithLogger sets where losses, renewals in trouble, nodes that are out and warnings about the
+// server are logged. Records have the context of the operation, and trace_id and span_id where
+// there is a span. Errors never show tokens, and keys only with [WithKey]. Default, also for nil:
+// slog.Default at the time of the record.
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
+
+// WithMetricAttributesFn adds what f returns to every measurement of an operation: for example the
+// route or the tenant in ctx. Each value makes more time series, so there must be few. f is called
+// on the path of every operation, so it must be fast. Default: none, and then measuring does not
+// allocate.
+func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
+	return func(c *config) {
+		c.metricAttributesFn = f
+		c.refuse(f == nil, "WithMetricAttributesFn(nil); leave it out instead")
+	}
+}
+
+// refuse notes what is wrong with an option.
+func (c *config) refuse(wrong bool, text string) {
+	if wrong {
+		c.refused = errors.Join(c.refused, errors.New("otellock: "+text))
+	}
 }
 
 // WithMetricAttributes adds these attributes to every measurement. Default: none.

@@ -2,22 +2,17 @@ package otellock
 
 import (
 	"context"
-	"fmt"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
 // New returns an Observer for [locker.WithObserver]. One serves any number of Lockers.
-//
-// Warnings about the server have no place in OpenTelemetry's traces and metrics, so the Observer is
-// no [locker.Warner] and they stay in slog.
 func New(opts ...Option) (locker.Observer, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -28,15 +23,11 @@ func New(opts ...Option) (locker.Observer, error) {
 		tracer: cfg.tracers.Tracer(ScopeName, trace.WithInstrumentationVersion(Version), trace.WithSchemaURL(schemaURL)),
 	}
 	o.targets.init(cfg)
+	o.everywhere = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(cfg.metricAttributes...))}
+	o.operations.New = func() any { return newOperation(o) }
 	meter := cfg.meters.Meter(ScopeName, metric.WithInstrumentationVersion(Version), metric.WithSchemaURL(schemaURL))
-	o.duration, err = meter.Float64Histogram(durationName, metric.WithUnit(durationUnit),
-		metric.WithDescription(durationDescription), metric.WithExplicitBucketBoundaries(durationBounds...))
-	if err != nil {
-		return nil, fmt.Errorf("otellock: the MeterProvider refuses %s: %w", durationName, err)
-	}
-	o.requests, err = meter.Int64Counter(requestsName, metric.WithUnit(requestsUnit), metric.WithDescription(requestsDescription))
-	if err != nil {
-		return nil, fmt.Errorf("otellock: the MeterProvider refuses %s: %w", requestsName, err)
+	if o.instruments, err = newInstruments(meter); err != nil {
+		return nil, err
 	}
 	return o, nil
 }
@@ -46,88 +37,85 @@ func New(opts ...Option) (locker.Observer, error) {
 // and no more.
 type observer struct {
 	config
-	tracer   trace.Tracer
-	duration metric.Float64Histogram
-	requests metric.Int64Counter
-	targets  targets
+	instruments
+	tracer     trace.Tracer
+	targets    targets
+	operations sync.Pool          // of *operation
+	everywhere []metric.AddOption // for what concerns no lock
+	limits     limits
 }
 
-var _ locker.RequestObserver = (*observer)(nil)
+var _ interface {
+	locker.WaitObserver
+	locker.RenewalObserver
+	locker.RequestObserver
+	locker.HolderTracer
+	locker.Warner
+} = (*observer)(nil)
 
-// measures reports whether somebody reads the histogram. Before version 1.40 of OpenTelemetry, only
-// the no-op histogram shows that nobody does.
-func (o *observer) measures(ctx context.Context) bool {
-	switch histogram := o.duration.(type) {
-	case interface{ Enabled(context.Context) bool }:
-		return histogram.Enabled(ctx)
-	case noop.Float64Histogram:
-		return false
-	}
-	return true
-}
-
-// Begin starts the operation's span, if it has one.
+// Begin starts the operation's span, if it has one, and what is measured of it.
 func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
-	if int(op) >= len(verbs) || verbs[op] == "" || op == locker.OpHold && !o.hold {
+	if !concerns(op) {
 		return ctx, nil
 	}
-	t := o.targets.of(rule.Name)
-	around := ctx
-	ctx, span := o.tracer.Start(ctx, t.span[op], t.start[rule.Mode&1]...)
-	traced := span.IsRecording()
-	if traced && op == locker.OpHold {
-		ctx = context.WithValue(ctx, surroundingKey{}, surrounding(around))
+	t, mode := o.targets.of(rule.Name), rule.Mode&1
+	var span trace.Span
+	if hasSpan(op) && (op != locker.OpHold || o.holdSpans) {
+		ctx, span = o.start(ctx, op, t, rule)
 	}
-	timed := op == locker.OpAcquire && o.measures(ctx)
-	if traced {
-		o.describe(span, rule)
+	measured := o.measures(ctx)
+	if span == nil && !measured && op != locker.OpHold { // a loss is logged
+		return ctx, nil
 	}
-	if !traced && !timed {
-		return ctx, nil // a span that does not record has nothing to end
-	}
-	began := time.Now()
-	return ctx, func(out locker.Outcome) {
-		kind := errorType(out)
-		if timed { // ctx has the span, for the exemplar
-			o.duration.Record(ctx, time.Since(began).Seconds(), t.measured(rule.Mode&1, out.Result, kind)...)
+	p := o.operations.Get().(*operation)
+	p.ctx, p.op, p.rule, p.target, p.mode, p.span, p.measured = ctx, op, rule, t, mode, span, measured
+	p.began = time.Now()
+	if measured {
+		p.attrs = o.attributes(ctx)
+		if op == locker.OpHold {
+			o.held.Add(ctx, 1, t.lock[mode].with(p.attrs).add...)
 		}
-		if traced {
-			conclude(span, op, out, kind)
-		}
-		span.End()
 	}
+	return ctx, p.end
 }
 
-// describe adds what no sampler decides by.
-func (o *observer) describe(span trace.Span, rule locker.Rule) {
+// concerns reports whether an operation has a span or a measurement.
+func concerns(op locker.Op) bool {
+	return hasSpan(op) || op == locker.OpTick
+}
+
+func hasSpan(op locker.Op) bool { return int(op) < len(verbs) && verbs[op] != "" }
+
+// start starts a span. It returns nil for one that does not record, which has nothing to end.
+func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule locker.Rule) (context.Context, trace.Span) {
+	around, options := ctx, t.start[rule.Mode&1]
+	if o.spanAttributesFn != nil {
+		options = append(options[:len(options):len(options)], trace.WithAttributes(o.spanAttributesFn(ctx)...))
+	}
+	ctx, span := o.tracer.Start(ctx, t.span[op], options...)
+	if !span.IsRecording() {
+		return ctx, nil
+	}
+	if op == locker.OpHold {
+		ctx = context.WithValue(ctx, surroundingKey{}, surrounding(around))
+	}
+	// What no sampler decides by.
 	if rule.TTL > 0 {
 		span.SetAttributes(attribute.Float64(ttlKey, rule.TTL.Seconds()))
+	}
+	if op == locker.OpAcquire || op == locker.OpHold {
+		span.SetAttributes(attribute.String(keyHashKey, o.hash(rule.Key)))
 	}
 	if o.key {
 		span.SetAttributes(attribute.String(keyKey, printable(rule.Key)))
 	}
+	return ctx, span
 }
 
-// conclude says how the operation ended. The status' description is the error's type, because an
-// error's text may hold the key.
-func conclude(span trace.Span, op locker.Op, out locker.Outcome, kind string) {
-	attrs := make([]attribute.KeyValue, 1, 5)
-	attrs[0] = attribute.String(resultKey, string(out.Result))
-	if op == locker.OpAcquire {
-		attrs = append(attrs, attribute.Int(attemptsKey, out.Calls))
-		if out.Waited > 0 {
-			attrs = append(attrs, attribute.Float64(waitedKey, out.Waited.Seconds()))
-		}
+// attributes are those of measurements that come from ctx.
+func (o *observer) attributes(ctx context.Context) []attribute.KeyValue {
+	if o.metricAttributesFn == nil {
+		return nil
 	}
-	if op == locker.OpTransact {
-		attrs = append(attrs, attribute.Int(beginsKey, out.Calls))
-	}
-	if out.Fence != 0 {
-		attrs = append(attrs, attribute.Int64(fenceKey, int64(out.Fence)))
-	}
-	if kind != "" {
-		attrs = append(attrs, errorTypeKey.String(kind))
-		span.SetStatus(codes.Error, kind)
-	}
-	span.SetAttributes(attrs...)
+	return o.metricAttributesFn(ctx)
 }

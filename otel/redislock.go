@@ -23,7 +23,9 @@ import (
 // The spans and measurements are those of [New], with the same names: "acquire NAME" for Obtain
 // with all its retries, "extend NAME" for Refresh, "release NAME", and with [WithHoldSpans] "hold
 // NAME" from Obtain to Release. NAME is the key up to its first ':', "lock" when there is none.
-// What the methods return is what redislock returns.
+// Each Refresh counts as a renewal. A lock that nobody refreshes or releases runs out unseen, so it
+// counts as held. There are no links to the holder and no fences, because redislock does not show
+// them. What the methods return is what redislock returns.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
 		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
@@ -32,20 +34,20 @@ func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &RedislockClient{client: c, observer: o}, nil
+	return &RedislockClient{client: c, observer: o.(*observer)}, nil
 }
 
 // RedislockClient is a redislock.Client whose calls are traced. [Redislock] makes one; its zero
 // value is not usable. It is safe for concurrent use.
 type RedislockClient struct {
 	client   *redislock.Client
-	observer locker.Observer
+	observer *observer
 }
 
 // Obtain is redislock's Obtain, in a span.
 func (c *RedislockClient) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
 	l := &RedislockLock{client: c, rule: locker.Rule{Key: key, Name: nameOf(key), TTL: ttl}}
-	o, retries := redislock.Options{}, &counted{RetryStrategy: redislock.NoRetry()}
+	o, retries := redislock.Options{}, &counted{RetryStrategy: redislock.NoRetry(), asked: time.Now()}
 	if opt != nil {
 		o = *opt
 	}
@@ -57,13 +59,18 @@ func (c *RedislockClient) Obtain(ctx context.Context, key string, ttl time.Durat
 	o.RetryStrategy = retries
 
 	observed, end := c.begin(ctx, locker.OpAcquire, l.rule)
+	if l.rule.Wait != locker.NoWait {
+		retries.wait = func() func() { return c.observer.Waiting(observed, l.rule, locker.WaitEvent{}) }
+	}
 	lock, err := c.client.Obtain(observed, key, ttl, &o)
+	retries.waited()
 	end(retries.outcome(err, l.rule))
 	if err != nil {
 		return nil, err
 	}
 	l.Lock = lock
-	_, l.endHold = c.begin(ctx, locker.OpHold, l.rule)
+	l.lives(retries.asked, ttl)
+	l.held, l.endHold = c.begin(ctx, locker.OpHold, l.rule)
 	return l, nil
 }
 
@@ -88,15 +95,42 @@ func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.R
 type counted struct {
 	redislock.RetryStrategy
 	refused int
+	since   time.Time     // of the first refusal
+	asked   time.Time     // no earlier was the last attempt sent
+	wait    func() func() // begins the wait; nil: nobody waits
+	over    func()        // ends it
 }
 
 func (c *counted) NextBackoff() time.Duration {
-	c.refused++
-	return c.RetryStrategy.NextBackoff()
+	now := time.Now()
+	if c.refused++; c.refused == 1 {
+		c.since = now
+	}
+	pause := c.RetryStrategy.NextBackoff()
+	if c.refused == 1 && pause > 0 && c.wait != nil {
+		c.over = c.wait()
+	}
+	c.asked = now.Add(max(pause, 0))
+	return pause
+}
+
+// waited ends the wait, if there was one.
+func (c *counted) waited() {
+	if c.over != nil {
+		c.over()
+	}
 }
 
 // outcome returns the Outcome of an Obtain.
 func (c *counted) outcome(err error, rule locker.Rule) locker.Outcome {
+	out := c.result(err, rule)
+	if c.refused > 0 {
+		out.Waited = max(time.Since(c.since), 1) // it has met another holder
+	}
+	return out
+}
+
+func (c *counted) result(err error, rule locker.Rule) locker.Outcome {
 	waited := c.refused > 0
 	switch {
 	case err == nil:
@@ -124,8 +158,26 @@ type RedislockLock struct {
 
 	client  *RedislockClient
 	rule    locker.Rule
+	held    context.Context // of the hold
 	endHold func(locker.Outcome)
 	ended   sync.Once // the hold was
+
+	mu    sync.Mutex
+	until time.Time // the lock lives no shorter, by the local clock
+}
+
+// lives notes that the lock lives for ttl from asked on.
+func (l *RedislockLock) lives(asked time.Time, ttl time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = asked.Add(ttl)
+}
+
+// left is how long the lock lives at least.
+func (l *RedislockLock) left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.until)
 }
 
 // Obtain is the Obtain of the client that this lock was obtained with: redislock's locks have it
@@ -137,8 +189,14 @@ func (l *RedislockLock) Obtain(ctx context.Context, key string, ttl time.Duratio
 // Refresh is redislock's Refresh, in a span.
 func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *redislock.Options) error {
 	ctx, end := l.client.begin(ctx, locker.OpExtend, l.rule)
+	asked := time.Now()
 	err := l.Lock.Refresh(ctx, ttl, opt)
-	end(l.outcome(locker.ResultExtended, redislock.ErrNotObtained, err))
+	out := l.outcome(locker.ResultExtended, redislock.ErrNotObtained, err)
+	l.client.observer.Renewed(l.held, l.rule, locker.RenewalEvent{Margin: l.left(), TTL: l.rule.TTL, Err: out.Err})
+	if err == nil {
+		l.lives(asked, ttl)
+	}
+	end(out)
 	return err
 }
 
@@ -162,6 +220,7 @@ func (l *RedislockLock) outcome(done locker.Result, notHeld, err error) locker.O
 	case err == nil:
 	case errors.Is(err, notHeld):
 		out.Result, out.Err = locker.ResultLost, lost(err)
+		out.Cause = locker.LossTaken
 		l.ended.Do(func() { l.endHold(out) })
 	case errors.Is(err, context.Canceled):
 		out.Result, out.Err = locker.ResultCanceled, err

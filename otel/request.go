@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/locker"
@@ -16,7 +15,13 @@ import (
 // can be told apart. Of several locks of a request, the last event counts.
 func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
 	t := o.targets.of(e.Name)
-	o.requests.Add(ctx, 1, t.requests(e.Result)...)
+	if o.measures(ctx) {
+		attrs := o.attributes(ctx)
+		o.requests.Add(ctx, 1, t.of(series{result: locker.Result(e.Result)}).with(attrs).add...)
+		if e.Result == replayed {
+			o.replays.Add(ctx, 1, t.of(series{}).with(attrs).add...)
+		}
+	}
 	span := surrounding(ctx)
 	if !span.IsRecording() {
 		return
@@ -27,22 +32,8 @@ func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
 	}
 }
 
-// requests returns the attributes of one count.
-func (t *target) requests(result string) []metric.AddOption {
-	t.mu.RLock()
-	opts, ok := t.counts[result]
-	t.mu.RUnlock()
-	if ok {
-		return opts
-	}
-	attrs := append([]attribute.KeyValue(nil), t.extra...)
-	attrs = append(attrs, attribute.String(nameKey, t.name), attribute.String(resultKey, result))
-	opts = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.counts[result] = opts
-	return opts
-}
+// replayed is the result of a request that was answered with a stored answer.
+const replayed = "replayed"
 
 type surroundingKey struct{}
 

@@ -70,21 +70,53 @@ type target struct {
 	span  [len(verbs)]string
 	start [2][]trace.SpanStartOption // by mode
 
-	mu     sync.RWMutex
-	series map[series][]metric.RecordOption
-	counts map[string][]metric.AddOption // of requests, by result
+	lock [2]*measurement // with nothing but the mode
+	mu   sync.RWMutex
+	more map[series]*measurement
 }
 
-// series has what distinguishes one time series of a name from another.
+// series has what distinguishes one time series of a name from another. What is zero in it is no
+// attribute.
 type series struct {
-	mode   locker.Mode
-	result locker.Result
-	kind   string
+	mode      modeText
+	contended answer
+	result    locker.Result
+	kind      string // of an error
+	cause     locker.LossCause
+	scope     locker.Handoff
+}
+
+// modeText is the attribute of a mode.
+type modeText string
+
+var modeTexts = [2]modeText{modeText(locker.Exclusive.String()), modeText(locker.Shared.String())}
+
+// answer is the attribute of something that is or is not.
+type answer uint8
+
+const (
+	unasked answer = iota
+	no
+	yes
+)
+
+func answerTo(question bool) answer {
+	if question {
+		return yes
+	}
+	return no
+}
+
+// measurement has the options of one series, for each kind of instrument. Made once, they cost
+// nothing.
+type measurement struct {
+	record []metric.RecordOption
+	add    []metric.AddOption
 }
 
 func newTarget(cfg config, name string) *target {
 	name = printable(name)
-	t := &target{name: name, extra: cfg.metricAttributes, series: make(map[series][]metric.RecordOption), counts: make(map[string][]metric.AddOption)}
+	t := &target{name: name, extra: cfg.metricAttributes, more: make(map[series]*measurement)}
 	for op, verb := range verbs {
 		t.span[op] = verb + " " + name
 	}
@@ -92,30 +124,51 @@ func newTarget(cfg config, name string) *target {
 		attrs := append([]attribute.KeyValue(nil), cfg.spanAttributes...)
 		attrs = append(attrs, attribute.String(nameKey, name), attribute.String(modeKey, locker.Mode(mode).String()))
 		t.start[mode] = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(attrs...)}
+		t.lock[mode] = t.make(series{mode: modeTexts[mode]})
 	}
 	return t
 }
 
-// measured returns the attributes of one measurement.
-func (t *target) measured(mode locker.Mode, result locker.Result, kind string) []metric.RecordOption {
-	s := series{mode, result, kind}
+// of returns the options of a series.
+func (t *target) of(s series) *measurement {
 	t.mu.RLock()
-	opts, ok := t.series[s]
+	m := t.more[s]
 	t.mu.RUnlock()
-	if ok {
-		return opts
+	if m != nil {
+		return m
 	}
-	attrs := append([]attribute.KeyValue(nil), t.extra...)
-	attrs = append(attrs, attribute.String(nameKey, t.name), attribute.String(modeKey, mode.String()),
-		attribute.String(resultKey, string(result)))
-	if kind != "" {
-		attrs = append(attrs, errorTypeKey.String(kind))
-	}
-	opts = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}
+	m = t.make(s)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.series[s] = opts
-	return opts
+	t.more[s] = m
+	return m
+}
+
+func (t *target) make(s series) *measurement {
+	attrs := append([]attribute.KeyValue(nil), t.extra...)
+	attrs = append(attrs, attribute.String(nameKey, t.name))
+	for _, a := range [...]struct{ key, value string }{
+		{modeKey, string(s.mode)}, {resultKey, string(s.result)}, {causeKey, string(s.cause)}, {scopeKey, string(s.scope)},
+		{string(errorTypeKey), s.kind},
+	} {
+		if a.value != "" {
+			attrs = append(attrs, attribute.String(a.key, a.value))
+		}
+	}
+	if s.contended != unasked {
+		attrs = append(attrs, attribute.Bool(contendedKey, s.contended == yes))
+	}
+	set := metric.WithAttributeSet(attribute.NewSet(attrs...))
+	return &measurement{record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
+}
+
+// with returns the options together with attributes that come from a context.
+func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
+	if len(attrs) == 0 {
+		return m
+	}
+	more := metric.WithAttributes(attrs...)
+	return &measurement{record: []metric.RecordOption{m.record[0], more}, add: []metric.AddOption{m.add[0], more}}
 }
 
 // printable makes a name or key valid UTF-8, because exporters drop a whole batch for one string

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/locker/store"
@@ -8,14 +9,15 @@ import (
 
 // ParseEvent reads a message. The key comes last, because it may contain spaces:
 //
-//	granted server-µs fence block hand-ms token L
-//	admitted server-µs fence writers hand-ms token L
+//	granted server-µs fence block hand-ms token[|traceparent] L
+//	admitted server-µs fence writers hand-ms token[|traceparent] L
 //	writer token L
 //	head hand-ms token L
 //	done token L
 //	free L
 //
-// What does not look so was sent by somebody else.
+// The traceparent is that of the lease whose release freed the key. What does not look so was sent
+// by somebody else.
 func ParseEvent(text string) (e store.Event, ok bool) {
 	r := Reply{Rest: text}
 	switch r.Word() {
@@ -37,6 +39,7 @@ func ParseEvent(text string) (e store.Event, ok bool) {
 	case "free":
 		return store.Event{Kind: store.EventFree, Key: r.Rest}, r.Rest != ""
 	}
-	e.Owner, e.Key = r.Word(), r.Rest
+	e.Owner, e.ReleasedBy, _ = strings.Cut(r.Word(), "|")
+	e.Key = r.Rest
 	return e, ok && e.Owner != "" && e.Key != ""
 }

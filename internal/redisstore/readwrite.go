@@ -242,8 +242,17 @@ func (s readWrite) release(c store.Claim) *question {
 	}
 	words := rwReleaseScript.Words(
 		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key), r.tombstone, DoneKey(c.Key), r.nextTombstone, phase},
-		c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.entry, r.next, r.nextTTL, ReaderEntry(c))
+		c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.entry, r.next, r.nextTTL, ReaderEntry(c), releaser(c))
 	return releasing(rwReleaseScript, words)
+}
+
+// releaser is what the waiter that gets the key learns about the releasing claim: "|" and its
+// traceparent, or "".
+func releaser(c store.Claim) string {
+	if trace, _ := store.Signature(c.Metadata); trace != "" {
+		return "|" + trace
+	}
+	return ""
 }
 
 // BeginRelease is Release for a caller that may leave.

@@ -27,6 +27,7 @@ type Memory struct {
 	joins     map[string]joins     // of leases that were delegated
 	counter   uint64               // the last fence
 	ahead     time.Duration        // of the server's clock, before time.Now
+	releaser  string               // the traceparent of the lease that is being released
 	faults    map[locker.Op]fault
 	calls     map[locker.Op]int
 	processes []*Process

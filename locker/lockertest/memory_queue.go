@@ -168,10 +168,18 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 		l := m.put(key, head.owner, head.metadata, head.block, head.hand)
 		m.publish(head.inbox, store.Event{
 			Kind: store.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, FenceCount: l.block, HandoffTTL: head.hand, At: m.at(),
+			ReleasedBy: m.releaser,
 		})
 		m.notifyNext(key, head.inbox, head.hand)
 		return
 	}
+}
+
+// by makes the waiters that are granted a key learn of the traceparent of c, which releases it,
+// until the function that by returns is called.
+func (m *Memory) by(c store.Claim) func() {
+	m.releaser, _ = store.Signature(c.Metadata)
+	return func() { m.releaser = "" }
 }
 
 // notifyNext notifies the first waiter that has waited long that another one was granted the key,

@@ -120,7 +120,7 @@ func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time
 		if w.owner != asker {
 			m.publish(w.inbox, store.Event{
 				Kind: store.EventGranted, Key: key, Owner: w.owner, Fence: l.fence, FenceCount: 1, HandoffTTL: w.hand, At: m.at(),
-				Writer: m.waiters(key) > 0,
+				Writer: m.waiters(key) > 0, ReleasedBy: m.releaser,
 			})
 		}
 	}
@@ -177,6 +177,7 @@ func (m *Memory) announce(key string, l lease) {
 // leavePhase is a reader's release. The last reader frees the key; with KeepFor its part stays
 // without an owner.
 func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
+	defer m.by(c)()
 	if c.Complete && c.Once > 0 {
 		m.done[c.Key] = m.now().Add(c.Once)
 		m.dismiss(c.Key)

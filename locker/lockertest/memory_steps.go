@@ -199,6 +199,7 @@ func (m *Memory) release(c store.Claim) store.Grant {
 
 // giveUp frees l, or keeps it without an owner, and serves the queue.
 func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
+	defer m.by(c)()
 	if c.Complete && c.Once > 0 {
 		m.done[c.Key] = m.now().Add(c.Once)
 		m.dismiss(c.Key)

@@ -16,18 +16,21 @@ type Record struct {
 	Outcome locker.Outcome
 }
 
-// Recorder is an Observer, and a Warner, that records operations and warnings. Its zero value is
+// Recorder is an Observer that records operations, waits, renewals and warnings. Its zero value is
 // ready.
 type Recorder struct {
 	mu       sync.Mutex
 	begun    map[locker.Op]int
 	records  []Record
+	waits    []locker.WaitEvent
+	renewals []locker.RenewalEvent
 	warnings []locker.Warning
 	changed  chan struct{} // closed at the next change
 }
 
 var _ interface {
-	locker.Observer
+	locker.WaitObserver
+	locker.RenewalObserver
 	locker.Warner
 } = (*Recorder)(nil)
 
@@ -46,6 +49,31 @@ func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 
 // Warn is the Warner's method.
 func (r *Recorder) Warn(w locker.Warning) { r.change(func() { r.warnings = append(r.warnings, w) }) }
+
+// Waiting is the WaitObserver's method.
+func (r *Recorder) Waiting(_ context.Context, _ locker.Rule, e locker.WaitEvent) (over func()) {
+	r.change(func() { r.waits = append(r.waits, e) })
+	return nil
+}
+
+// Renewed is the RenewalObserver's method.
+func (r *Recorder) Renewed(_ context.Context, _ locker.Rule, e locker.RenewalEvent) {
+	r.change(func() { r.renewals = append(r.renewals, e) })
+}
+
+// Waits returns what the acquires knew that have begun to wait so far.
+func (r *Recorder) Waits() []locker.WaitEvent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]locker.WaitEvent(nil), r.waits...)
+}
+
+// Renewals returns the answers to renewals so far.
+func (r *Recorder) Renewals() []locker.RenewalEvent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]locker.RenewalEvent(nil), r.renewals...)
+}
 
 // Begun returns how many operations of this kind have begun.
 func (r *Recorder) Begun(op locker.Op) int {

@@ -20,7 +20,7 @@ type Claim struct {
 
 	TTL        time.Duration // Acquire, Renew: how long the server keeps the lease from now
 	FenceCount int           // Acquire: how many fences to reserve, at least 1
-	Metadata   string        // Acquire: stored in the lease
+	Metadata   string        // Acquire: stored in the lease, with what Sign has added to it
 	Once       time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: how long the mark lasts
 
 	// Queue. Acquire: if the key is busy, wait in the server's queue. Release: Owner may be in the

@@ -36,6 +36,7 @@ type Event struct {
 	HandoffTTL time.Duration // EventGranted: how long the server keeps the lease. EventHead: until the key is free at the latest
 	At         time.Time     // EventGranted: the server's clock at the grant
 	Writer     bool          // EventGranted to a reader: a writer waits already
+	ReleasedBy string        // EventGranted: the traceparent, see Sign, of the lease whose release freed the key; "": none is known
 }
 
 // Format prints the event without its Owner, which is a secret.

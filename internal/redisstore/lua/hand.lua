@@ -1,11 +1,13 @@
 -- hand.lua: hand a free key to the first waiter that lives.
 --
--- fragment: listeners(inbox) · publish(inbox, message) · remove(entries) · forget(page, i,
---   processes, gone) · tell(now, but, after, ms) · hand(now, stamp, counter, own, head)
+-- fragment: listeners(inbox) · publish(inbox, message) · releaser(lease) · remove(entries) ·
+--   forget(page, i, processes, gone) · tell(now, but, after, ms) · hand(now, stamp, counter, own,
+--   head, by)
 -- KEYS: lease L · queue Q
--- returns: hand: the new value of L and its ms, or nil when L stays free, because Q is empty, or
---   because own is first, which then has left Q · listeners: how many, 1 when it cannot be found
---   out · publish: how many have received the message, or an error · remove, forget, tell: nothing
+-- returns: releaser: "|" and the traceparent that lies with a lease, or "" · hand: the new value
+--   of L and its ms, or nil when L stays free, because Q is empty, or because own is first, which
+--   then has left Q · listeners: how many, 1 when it cannot be found out · publish: how many have
+--   received the message, or an error · remove, forget, tell: nothing
 -- idempotent: no. It is for scripts whose second execution does not come here. L is free, and the
 --   types of all keys were checked, because nothing here may fail half-way. A command that a full
 --   server accepts has written before.
@@ -29,6 +31,13 @@ local function publish(inbox, message)
     return redis.pcall('SPUBLISH', inbox, message)
   end
   return redis.pcall('PUBLISH', inbox, message)
+end
+
+-- releaser is what hand adds to the token in its message, so that the waiter learns who released
+-- the lease.
+local function releaser(lease)
+  local trace = string.match(lease, '^[^:]*:%d+:%d+:\1([%x-]+)\1')
+  return trace and '|' .. trace or ''
 end
 
 -- remove removes entries of Q, a thousand with each command.
@@ -77,7 +86,8 @@ end
 -- head is the first two entries of Q with their scores if the caller has read them, else nil. The
 -- whole of Q is read at most once, when the first waiter does not live: a dead fleet leaves an
 -- entry for each process.
-local function hand(now, stamp, counter, own, head)
+-- by is what releaser has returned, nil when L was not released.
+local function hand(now, stamp, counter, own, head, by)
   if exhausted(counter) then
     return nil -- grant would refuse half-way; the waiters find that out when they ask
   end
@@ -117,7 +127,7 @@ local function hand(now, stamp, counter, own, head)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
       if inbox ~= '-' then -- a message that may not be sent is lost: the waiter asks again
         publish(inbox,
-          'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. ' ' .. KEYS[1])
+          'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. (by or '') .. ' ' .. KEYS[1])
       end
       if page[i + 3] and tonumber(page[i + 3]) <= now - 500000 then
         tell(now, inbox, 500000, ms)

@@ -3,7 +3,8 @@
 -- them, so L alone shows whether a phase is on.
 --
 -- fragment: enter(now, member, ms) · remember(now) · blocked() · admit(now, stamp, lease, own) ·
---   announce() · serve(now, stamp, counter, own, turn)
+--   announce() · serve(now, stamp, counter, own, turn, by), where by is what is added to the token
+--   in a message, as releaser in hand.lua makes it, nil: nothing
 -- KEYS: lease L · queue Q · fence counter C · readers R
 -- returns: blocked: whether a writer that lives waits · serve: the new value of L and its ms, or
 --   nil when L stays free, because Q is empty, or because own is a writer whose turn it is, which
@@ -89,13 +90,13 @@ local function blocked()
 end
 
 -- let_in notifies all readers but own, which learns it from its answer.
-local function let_in(now, stamp, fence, readers, writer, own)
+local function let_in(now, stamp, fence, readers, writer, own, by)
   for _, w in ipairs(readers) do
     redis.call('ZREM', KEYS[2], w.entry)
     enter(now, w.token .. '|' .. w.inbox, w.ms)
     if w.inbox ~= '-' and w.token ~= own then
-      publish(w.inbox, string.format('admitted %s %s %s %s %s %s',
-        stamp, fence, writer and '1' or '0', w.ms, w.token, KEYS[1]))
+      publish(w.inbox, string.format('admitted %s %s %s %s %s%s %s',
+        stamp, fence, writer and '1' or '0', w.ms, w.token, by or '', KEYS[1]))
     end
   end
 end
@@ -119,7 +120,7 @@ local function announce()
   end
 end
 
-local function serve(now, stamp, counter, own, turn)
+local function serve(now, stamp, counter, own, turn, by)
   if exhausted(counter) then
     return nil -- see hand
   end
@@ -135,7 +136,7 @@ local function serve(now, stamp, counter, own, turn)
     redis.call('DEL', KEYS[4])
     ms = string.format('%.0f', ms)
     local lease, fence = grant(now, stamp, counter, 'shared', ms, '1', readers[1].metadata)
-    let_in(now, stamp, fence, readers, writer, own)
+    let_in(now, stamp, fence, readers, writer, own, by)
     tell(now, nil, 500000, ms)
     return lease, ms
   end
@@ -147,8 +148,8 @@ local function serve(now, stamp, counter, own, turn)
   redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(writer.ticket, 1)), writer.entry)
   local lease, fence, reserved = grant(now, stamp, counter, writer.token, writer.ms, writer.block, writer.metadata)
   if writer.inbox ~= '-' then
-    publish(writer.inbox, string.format('granted %s %s %s %s %s %s',
-      stamp, fence, reserved, writer.ms, writer.token, KEYS[1]))
+    publish(writer.inbox, string.format('granted %s %s %s %s %s%s %s',
+      stamp, fence, reserved, writer.ms, writer.token, by or '', KEYS[1]))
   end
   tell(now, writer.inbox, 500000, writer.ms)
   return lease, writer.ms

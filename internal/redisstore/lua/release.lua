@@ -103,9 +103,10 @@ if keep > 0 then
 end
 
 local left
+local by = first[1] and releaser(lease)
 lease = nil
 if first[1] then
-  lease, left = hand(now, stamp, counter, nil, done == 0 and first)
+  lease, left = hand(now, stamp, counter, nil, done == 0 and first, by)
 end
 if next_entry == '' then
   return 'released' .. at

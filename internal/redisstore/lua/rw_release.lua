@@ -6,7 +6,8 @@
 -- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done
 --   mark for this long, in ms, 0: none · the token's entry in Q, "" when it is not there · the
 --   entry in Q of the next token, a writer that acquires in the same step, "" when there is none ·
---   that token's ttl in ms · the token's entry in R
+--   that token's ttl in ms · the token's entry in R · "|" and the traceparent of the token's lease,
+--   or ""
 -- returns: as release.lua
 -- idempotent: a second execution finds the token neither in L nor in R, and changes only the
 --   tombstone's expiry. The next token enters only with the first execution.
@@ -114,7 +115,7 @@ if reads then
   else
     redis.call('DEL', KEYS[1])
     if waiting then
-      serve(now, stamp, counter, nil, nil)
+      serve(now, stamp, counter, nil, nil, ARGV[9])
     end
   end
   return 'released' .. at
@@ -128,7 +129,7 @@ end
 local left
 lease = nil
 if waiting then
-  lease, left = serve(now, stamp, counter, nil, 'readers')
+  lease, left = serve(now, stamp, counter, nil, 'readers', ARGV[9])
 end
 if ARGV[6] == '' then
   return 'released' .. at

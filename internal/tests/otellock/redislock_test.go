@@ -3,7 +3,9 @@ package otellock_test
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +48,9 @@ var (
 func retry(n int) *redislock.Options {
 	return &redislock.Options{RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(5*time.Millisecond), n)}
 }
+
+// durations are real, and differ.
+var durations = regexp.MustCompile(`wait\.duration=\S+`)
 
 func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 	server := redistest.Start(t) // locks that are not released stay
@@ -101,7 +106,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 					t.Error(err)
 				}
 			},
-			spans:  []string{"acquire vain: Error(busy) error.type=busy mode=exclusive name=vain result=timeout ttl=30 wait.attempts=4"},
+			spans:  []string{"acquire vain: Error(busy) error.type=busy mode=exclusive name=vain result=timeout ttl=30 wait.attempts=4 wait.duration=T"},
 			metric: "error.type=busy mode=exclusive name=vain result=timeout",
 		},
 		"waited for until the deadline": {
@@ -116,7 +121,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 					t.Error(err)
 				}
 			},
-			spans:  []string{"acquire late: Error(deadline_exceeded) error.type=deadline_exceeded mode=exclusive name=late result=timeout ttl=30 wait.attempts=1"},
+			spans:  []string{"acquire late: Error(deadline_exceeded) error.type=deadline_exceeded mode=exclusive name=late result=timeout ttl=30 wait.attempts=1 wait.duration=T"},
 			metric: "error.type=deadline_exceeded mode=exclusive name=late result=timeout",
 		},
 		"given up": {
@@ -131,7 +136,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 					t.Error(err)
 				}
 			},
-			spans:  []string{"acquire gone: Error(canceled) error.type=canceled mode=exclusive name=gone result=canceled ttl=30 wait.attempts=1"},
+			spans:  []string{"acquire gone: Error(canceled) error.type=canceled mode=exclusive name=gone result=canceled ttl=30 wait.attempts=1 wait.duration=T"},
 			metric: "error.type=canceled mode=exclusive name=gone result=canceled",
 		},
 		"lost": {
@@ -169,6 +174,9 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 			tc.do(ctx, t, c)
 			request.End()
 			got := tel.told(t)
+			for i := range got {
+				got[i] = durations.ReplaceAllString(got[i], "wait.duration=T")
+			}
 			slices.Sort(got)
 			if !slices.Equal(got, tc.spans) {
 				t.Errorf("spans\n\t%q, want\n\t%q", got, tc.spans)
@@ -251,5 +259,50 @@ func TestRedislockRefusesWhatCannotBeMeant(t *testing.T) {
 	var none *otellock.RedislockLock
 	if err := none.Release(t.Context()); err != redislock.ErrLockNotHeld {
 		t.Errorf("%v, redislock returns ErrLockNotHeld", err)
+	}
+}
+
+// A lock of redislock is measured like one of latchkit, as far as its calls show something.
+func TestRedislockIsMeasured(t *testing.T) {
+	server := redistest.Start(t)
+	tel := newTelemetry(t, sdktrace.AlwaysSample())
+	c, err := otellock.Redislock(redislock.New(server.Client(t)), tel.options()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := c.Obtain(t.Context(), "order:1", 30*time.Second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Refresh(t.Context(), 30*time.Second, nil); err != nil {
+		t.Error(err)
+	}
+	_, _ = c.Obtain(t.Context(), "order:1", 30*time.Second, retry(2))
+	if err := server.Client(t).Del(t.Context(), "order:1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Refresh(t.Context(), 30*time.Second, nil); err == nil {
+		t.Error("a lock was refreshed that is gone")
+	}
+	_ = lock.Release(t.Context())
+	got := strings.Join(tel.measured(t), "\n")
+	for _, want := range []string{
+		"acquire.duration contended=false mode=exclusive name=order result=acquired: 1 of 0",
+		"acquire.duration error.type=busy contended=true mode=exclusive name=order result=timeout: 1 of 0",
+		"held.active mode=exclusive name=order: 0",
+		"hold.duration mode=exclusive name=order result=lost: 1 of 0",
+		"losses loss.cause=taken mode=exclusive name=order: 1",
+		"renewal.margin mode=exclusive name=order: 1 of 30",
+		"renewals error.type=lost mode=exclusive name=order: 1",
+		"renewals mode=exclusive name=order: 1",
+		"wait.duration mode=exclusive name=order result=timeout: 1 of 0",
+		"waiter.active mode=exclusive name=order: 0",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("not measured: %s\n%s", want, got)
+		}
+	}
+	if lost := tel.logs.with("lost while it was in use", `"latchkit.lock.loss.cause":"taken"`); len(lost) != 1 {
+		t.Errorf("logged is %q", tel.logs.lines)
 	}
 }

@@ -2,8 +2,10 @@ package otellock_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -27,11 +29,12 @@ type telemetry struct {
 	tracer   trace.Tracer // of the service around the locks
 	spans    *tracetest.SpanRecorder
 	reader   *sdkmetric.ManualReader
+	logs     *records
 }
 
 func newTelemetry(t testing.TB, sampler sdktrace.Sampler, opts ...otellock.Option) *telemetry {
 	t.Helper()
-	tel := &telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	tel := &telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader(), logs: new(records)}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(tel.spans), sdktrace.WithSampler(sampler))
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(tel.reader))
 	tel.tracers, tel.tracer, tel.meters = tracers, tracers.Tracer("service"), meters
@@ -45,7 +48,70 @@ func newTelemetry(t testing.TB, sampler sdktrace.Sampler, opts ...otellock.Optio
 
 // options are opts, and those that lead to this SDK.
 func (tel *telemetry) options(opts ...otellock.Option) []otellock.Option {
-	return append(opts, otellock.WithTracerProvider(tel.tracers), otellock.WithMeterProvider(tel.meters))
+	return append(opts, otellock.WithTracerProvider(tel.tracers), otellock.WithMeterProvider(tel.meters),
+		otellock.WithLogger(slog.New(slog.NewJSONHandler(tel.logs, nil))))
+}
+
+// records are the lines of a log.
+type records struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *records) Write(line []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, string(line))
+	return len(line), nil
+}
+
+// with returns the lines that have all these texts.
+func (r *records) with(texts ...string) (found []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, line := range r.lines {
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// measured returns everything that was measured in a line each, sorted: "held.active mode=exclusive
+// name=order: 1". A histogram shows how many values it has, and their mean.
+func (tel *telemetry) measured(t testing.TB) (lines []string) {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := tel.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	line := func(m metricdata.Metrics, set attribute.Set, value string) {
+		name, attrs := strings.TrimPrefix(m.Name, "latchkit."), ""
+		for _, a := range set.ToSlice() {
+			attrs += " " + strings.TrimPrefix(strings.TrimPrefix(string(a.Key), "latchkit."), "lock.") + "=" + fmt.Sprint(a.Value.AsInterface())
+		}
+		lines = append(lines, strings.TrimPrefix(name, "lock.")+attrs+": "+value)
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					line(m, p.Attributes, fmt.Sprintf("%d of %.0f", p.Count, p.Sum/float64(p.Count)))
+				}
+			case metricdata.Histogram[int64]:
+				for _, p := range data.DataPoints {
+					line(m, p.Attributes, fmt.Sprintf("%d of %d", p.Count, p.Sum/int64(p.Count)))
+				}
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					line(m, p.Attributes, fmt.Sprint(p.Value))
+				}
+			}
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // span returns the only span of that name that has ended.
@@ -80,9 +146,6 @@ func (tel *telemetry) histogram(t testing.TB) metricdata.Histogram[float64] {
 					t.Errorf("scope %+v, unit %q", scope.Scope, m.Unit)
 				}
 				return m.Data.(metricdata.Histogram[float64])
-			}
-			if m.Name != "latchkit.lock.requests" {
-				t.Errorf("unexpected instrument %q", m.Name)
 			}
 		}
 	}
@@ -149,14 +212,23 @@ func (tel *telemetry) told(t testing.TB) []string {
 	return lines
 }
 
-// text puts attributes into a line, sorted, without the common prefix; any fence is N.
-func text(attrs []attribute.KeyValue) string {
+// apart are the attributes that have tests of their own.
+var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
+
+// text puts attributes into a line, sorted, without the common prefix and those that are apart; any
+// fence is N.
+func text(attrs []attribute.KeyValue) string { return textWithout(apart, attrs) }
+
+func textWithout(without []string, attrs []attribute.KeyValue) string {
 	var words []string
 	for _, a := range attrs {
 		key := strings.TrimPrefix(string(a.Key), "latchkit.lock.")
 		value := fmt.Sprint(a.Value.AsInterface())
-		if key == "fence" && a.Value.AsInt64() > 0 {
+		if (key == "fence" || key == "holder.fence") && a.Value.AsInt64() > 0 {
 			value = "N"
+		}
+		if slices.Contains(without, key) {
+			continue
 		}
 		words = append(words, key+"="+value)
 	}

@@ -1,0 +1,337 @@
+package otellock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// linked returns the links of a span by their role, as the names that ids has for the spans.
+func linked(s sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) string {
+	var links []string
+	for _, l := range s.Links() {
+		role := ""
+		for _, a := range l.Attributes {
+			if a.Key == "latchkit.link.role" {
+				role = a.Value.AsString()
+			}
+		}
+		name, known := ids[l.SpanContext.SpanID()]
+		if !known {
+			name = "a span that nobody knows"
+		}
+		links = append(links, role+"="+name)
+	}
+	slices.Sort(links)
+	return strings.Join(links, " ")
+}
+
+// service is one process with a tracer of its own.
+type service struct {
+	*telemetry
+	lock *locker.Engine
+}
+
+// asks acquires order:42 in a span of that name, and hands the lease on.
+func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
+	got := make(chan *locker.Lease, 1)
+	ctx, span := s.tracer.Start(t.Context(), name)
+	go func() {
+		defer span.End()
+		lease, err := s.lock.Acquire(ctx, locker.Rule{Key: "order:42"})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- lease
+	}()
+	return got
+}
+
+// acquires returns the spans "acquire order" of services by the names of the spans around them.
+func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) {
+	around, byName, ids := make(map[trace.SpanID]string), make(map[string]sdktrace.ReadOnlySpan), make(map[trace.SpanID]string)
+	for _, s := range services {
+		for _, span := range s.spans.Ended() {
+			around[span.SpanContext().SpanID()] = span.Name()
+		}
+	}
+	for _, s := range services {
+		for _, span := range s.spans.Ended() {
+			if span.Name() == "acquire order" {
+				name := around[span.Parent().SpanID()]
+				byName[name], ids[span.SpanContext().SpanID()] = span, name
+			}
+		}
+	}
+	return byName, ids
+}
+
+// chain makes a hold the key, and then b, c and d want it, of which c and d belong to one process.
+// Each releases it when the next ones wait.
+func chain(t *testing.T, await func(), one, two *service) {
+	first := <-one.asks(t, "a")
+	b := two.asks(t, "b")
+	await()
+	c := two.asks(t, "c")
+	await()
+	if err := first.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	second := <-b
+	d := one.asks(t, "d")
+	await()
+	for _, next := range []chan *locker.Lease{c, d} {
+		if err := second.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		second = <-next
+	}
+	if err := second.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// wantChain are the links of chain.
+var wantChain = map[string]string{
+	"a": "",
+	"b": "holder=a released_by=a",
+	"c": "released_by=b",          // its holder is checked apart: b asked when it came
+	"d": "holder=b released_by=b", // at the server the streak has the name of its first
+}
+
+func checkChain(t *testing.T, one, two *service) {
+	t.Helper()
+	spans, ids := acquires(one, two)
+	for name, want := range wantChain {
+		s := spans[name]
+		if s == nil {
+			t.Fatalf("there is no acquire of %s", name)
+		}
+		got := linked(s, ids)
+		if name == "c" {
+			_, got, _ = strings.Cut(got, " ")
+		}
+		if got != want {
+			t.Errorf("%s links to %q, want %q", name, got, want)
+		}
+		attrs := textWithout(nil, s.Attributes())
+		if streak := strings.Contains(attrs, "handoff.streak=1"); streak != (name == "c") {
+			t.Errorf("%s: %s", name, attrs)
+		}
+		if fenced := strings.Contains(attrs, "holder.fence=N"); fenced != (name != "a") {
+			t.Errorf("%s does not show the holder's fence: %s", name, attrs)
+		}
+		if strings.Contains(attrs, "same_trace") {
+			t.Errorf("%s: %s", name, attrs)
+		}
+	}
+}
+
+func TestAWaiterLinksToItsHolderAndToWhoeverReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		backend := lockertest.NewMemory()
+		one := &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
+		two := &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
+		one.lock = lockertest.NewLocker(t, backend, locker.WithObserver(one.observer))
+		two.lock = lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(two.observer))
+		chain(t, synctest.Wait, one, two)
+		synctest.Wait()
+		checkChain(t, one, two)
+	})
+}
+
+// The same on real servers, for each kind of lock.
+func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	for name, open := range map[string]func(o locker.Observer) (*locker.Engine, error){
+		"single": func(o locker.Observer) (*locker.Engine, error) {
+			return locker.NewSingle(server.Client(t), locker.WithObserver(o))
+		},
+		"read-write": func(o locker.Observer) (*locker.Engine, error) {
+			return locker.NewReadWrite([]locker.Client{server.Client(t)}, locker.WithObserver(o), locker.WithPrefix("rw:"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			services := [2]*service{}
+			for i := range services {
+				services[i] = &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
+				var err error
+				if services[i].lock, err = open(services[i].observer); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = services[i].lock.Close(context.Background()) })
+			}
+			one, two := services[0], services[1]
+			waiting := 0
+			chain(t, func() {
+				waiting++
+				awaitWaiters(t, one, two, min(waiting, 2)) // of which one is the first of its process
+			}, one, two)
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+				if spans, _ := acquires(one, two); len(spans) == 4 || time.Now().After(deadline) {
+					break
+				}
+			}
+			checkChain(t, one, two)
+		})
+	}
+}
+
+// awaitWaiters waits until n callers wait, one of them in the server's queue.
+func awaitWaiters(t *testing.T, one, two *service, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		waiting := 0
+		for _, s := range []*service{one, two} {
+			for _, line := range s.measured(t) {
+				var m int
+				if _, err := fmt.Sscanf(line, "waiter.active mode=exclusive name=order: %d", &m); err == nil {
+					waiting += m
+				}
+			}
+		}
+		info, err := one.lock.Inspect(t.Context(), "order:42")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waiting == n && info.Waiters == 1 {
+			return
+		}
+	}
+	t.Fatalf("%d callers never waited", n)
+}
+
+func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		sampler sdktrace.Sampler
+		options []otellock.Option
+	}{
+		"not sampled":   {sampler: sdktrace.NeverSample()},
+		"without links": {sampler: sdktrace.AlwaysSample(), options: []otellock.Option{otellock.WithoutLinks()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				backend := lockertest.NewMemory()
+				holder := newTelemetry(t, tc.sampler, tc.options...)
+				waiter := newTelemetry(t, sdktrace.AlwaysSample())
+				first := lockertest.NewLocker(t, backend, locker.WithObserver(holder.observer))
+				second := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(waiter.observer))
+				lease, err := first.Acquire(t.Context(), locker.Rule{Key: "order:42"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.AfterFunc(time.Second, func() { _ = lease.Release(context.Background()) })
+				if err := locker.Run(t.Context(), second, locker.Rule{Key: "order:42"}, nothing); err != nil {
+					t.Fatal(err)
+				}
+				s := waiter.span(t, "acquire order")
+				if len(s.Links()) > 0 || !strings.Contains(textWithout(nil, s.Attributes()), "holder.fence=N") {
+					t.Errorf("links %v, attributes %s", s.Links(), textWithout(nil, s.Attributes()))
+				}
+			})
+		})
+	}
+}
+
+// A holder's metadata is what its program gave, also where a traceparent lies with it.
+func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tel := newTelemetry(t, sdktrace.AlwaysSample())
+		backend := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer))
+		var recorder lockertest.Recorder
+		other := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(&recorder))
+		for _, metadata := range []string{"", "host-7", strings.Repeat("ü", 128)} {
+			rule := locker.Rule{Key: "order:42", Metadata: metadata, Wait: locker.NoWait}
+			lease, err := l.Acquire(t.Context(), rule)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := other.Inspect(t.Context(), rule.Key)
+			if err != nil || info.Metadata != metadata {
+				t.Errorf("Inspect shows %q, %v; want %q", info.Metadata, err, metadata)
+			}
+			_, err = other.Acquire(t.Context(), rule)
+			records := recorder.Records(locker.OpAcquire)
+			out := records[len(records)-1].Outcome
+			if busy, ok := err.(*locker.Error); !ok || busy.HolderMetadata != metadata || out.HolderMetadata != metadata || out.Met.Traceparent == "" {
+				t.Errorf("the one who was refused has %v and %+v", err, out)
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A request holds the key and calls a service that wants it too. Both have one trace.
+func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tel := newTelemetry(t, sdktrace.AlwaysSample())
+		backend := lockertest.NewMemory()
+		caller := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer))
+		callee := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(tel.observer))
+		ctx, span := tel.tracer.Start(t.Context(), "request")
+		defer span.End()
+		err := locker.Run(ctx, caller, locker.Rule{Key: "order:42", Name: "outer"}, func(ctx context.Context) error {
+			return locker.Run(locker.Detach(ctx), callee, locker.Rule{Key: "order:42", Name: "inner", Wait: time.Second}, nothing)
+		})
+		if err == nil {
+			t.Fatal("the inner call got the lock")
+		}
+		if s := textWithout(nil, tel.span(t, "acquire inner").Attributes()); !strings.Contains(s, "holder.same_trace=true") {
+			t.Error(s)
+		}
+		if found := tel.logs.with("its own trace", `"trace_id":"`+span.SpanContext().TraceID().String()); len(found) != 1 {
+			t.Errorf("logged is %q", tel.logs.lines)
+		}
+	})
+}
+
+// Services with the same salt export the same hash of a key.
+func TestAKeyIsToldFromOthersByItsHash(t *testing.T) {
+	salt := []byte("a secret of all services of ours")
+	hash := func(key string, opts ...otellock.Option) string {
+		tel := newTelemetry(t, sdktrace.AlwaysSample(), opts...)
+		_, end := tel.observer.Begin(t.Context(), locker.OpAcquire, locker.Rule{Key: key, Name: "order"})
+		end(locker.Outcome{Result: locker.ResultAcquired})
+		for _, a := range tel.span(t, "acquire order").Attributes() {
+			if a.Key == "latchkit.lock.key.hash" {
+				return a.Value.AsString()
+			}
+		}
+		t.Fatal("there is no hash")
+		return ""
+	}
+	one := hash("order:1", otellock.WithKeySalt(salt))
+	if len(one) != 16 || one != hash("order:1", otellock.WithKeySalt(salt)) {
+		t.Errorf("hash %q and %q", one, hash("order:1", otellock.WithKeySalt(salt)))
+	}
+	if one == hash("order:2", otellock.WithKeySalt(salt)) || one == hash("order:1") || hash("order:1") == hash("order:1") {
+		t.Error("another key, or another salt, has the same hash")
+	}
+}
+
+func TestOptionsRefuseWhatCannotBeMeant(t *testing.T) {
+	for name, o := range map[string]otellock.Option{
+		"WithKeySalt": otellock.WithKeySalt([]byte("short")), "WithSpanAttributesFn": otellock.WithSpanAttributesFn(nil),
+		"WithMetricAttributesFn": otellock.WithMetricAttributesFn(nil),
+	} {
+		if _, err := otellock.New(o); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package locker
+
+import (
+	"context"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// renewed is the answer to one renewal, for the Observer.
+type renewed struct {
+	ctx   context.Context
+	rule  Rule
+	event RenewalEvent
+}
+
+// watch returns what the Observer is to be told of answers that are about to change their holds,
+// nil when nobody wants to know. A hold that no Lease uses at the moment is left out.
+func (k *keeper) watch(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (seen []renewed) {
+	if _, ok := k.engine.cfg.observer.(RenewalObserver); !ok {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := instantOf(time.Now())
+	for _, i := range places {
+		if h := holds[i]; h.index > 0 && h.lease != nil {
+			seen = append(seen, renewed{h.lease.base, h.lease.rule, RenewalEvent{
+				Margin: h.deadline.until(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
+			}})
+		}
+	}
+	return seen
+}
+
+// notify tells the Observer of renewals, not on the goroutine of the answers: a slow Observer must
+// not delay the answers to others.
+func (k *keeper) notify(seen []renewed) {
+	if len(seen) == 0 {
+		return
+	}
+	o := k.engine.cfg.observer.(RenewalObserver)
+	k.engine.calls.Do(func() {
+		for _, r := range seen {
+			o.Renewed(r.ctx, r.rule, r.event)
+		}
+	})
+}

@@ -1,0 +1,28 @@
+package locker
+
+import (
+	"testing"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// What is done for an Observer costs nothing when there is none.
+func TestWithoutAnObserverNothingIsAllocatedForIt(t *testing.T) {
+	e := newEngine(struct{ Store }{}, config{})
+	a := &acquisition{engine: e, caller: t.Context(), ctx: t.Context()}
+	claim, grant := store.Claim{}, store.Grant{State: store.Granted}
+	h := &hold{engine: e}
+	holds, claims, grants := []*hold{h}, []store.Claim{claim}, []store.Grant{grant}
+	allocated := testing.AllocsPerRun(100, func() {
+		a.observe()
+		a.meta = e.cfg.sign(a.ctx, "metadata")
+		a.meets(h.user())
+		a.waits(1)
+		a.handedBy(Peer{}, HandoffLocal, 1)
+		a.waited()
+		e.keeper.notify(e.keeper.watch([]int{0}, holds, claims, grants))
+	})
+	if allocated != 0 || a.sighting != nil || a.meta != "metadata" {
+		t.Errorf("%v allocations, sighting %v, metadata %q", allocated, a.sighting, a.meta)
+	}
+}

@@ -1,0 +1,167 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// A WaitObserver is an Observer that is also notified when an acquire begins to wait.
+type WaitObserver interface {
+	Observer
+	// Waiting is called at most once for each acquire, when it begins to wait for another holder.
+	// ctx is what Begin returned for the acquire. The function that Waiting returns is called once,
+	// before the acquire ends; it may be nil.
+	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
+}
+
+// WaitEvent says what an acquire knows when it begins to wait.
+type WaitEvent struct {
+	// Place is the place in the server's queue: 1 is the head. It is 0 without a queue, and for an
+	// acquire that waits behind others of this process.
+	Place int
+	// Met is the holder. It is zero while it is not known.
+	Met Peer
+}
+
+// A RenewalObserver is an Observer that is also notified of renewals.
+type RenewalObserver interface {
+	Observer
+	// Renewed is called with the answer to each renewal, on a goroutine of its own. ctx is that of
+	// the lease's first user, with what Begin added to it for the hold. It may have ended.
+	Renewed(ctx context.Context, rule Rule, e RenewalEvent)
+}
+
+// RenewalEvent is the answer to one renewal.
+type RenewalEvent struct {
+	// Margin is how much of the lease was left when the answer came. It is small when the lease was
+	// nearly lost.
+	Margin time.Duration
+	// TTL is what the renewal asked for.
+	TTL time.Duration
+	// Err is nil when the server confirmed the renewal. A renewal that failed is repeated, and the
+	// lease is not lost yet.
+	Err error
+}
+
+// A HolderTracer is an Observer by whose help a waiter finds the span of the holder. What
+// Traceparent returns lies with the lease on the server, for everybody who may read the server's
+// keys, and comes to waiters as Outcome.Met.
+type HolderTracer interface {
+	Observer
+	// Traceparent returns the span in ctx as in the header traceparent of W3C's Trace Context, or
+	// "" when waiters should not see it. ctx is what Begin returned for the acquire.
+	Traceparent(ctx context.Context) string
+}
+
+// sign adds to metadata the traceparent of ctx, if the Observer has one.
+func (c *config) sign(ctx context.Context, metadata string) string {
+	if t, ok := c.observer.(HolderTracer); ok {
+		return store.Sign(t.Traceparent(ctx), metadata)
+	}
+	return metadata
+}
+
+// unsigned returns metadata without a traceparent.
+func unsigned(signed string) string {
+	_, metadata := store.Signature(signed)
+	return metadata
+}
+
+// peer makes a Peer of what is known about a holder.
+func peer(fence uint64, signed string) Peer {
+	trace, _ := store.Signature(signed)
+	return Peer{Fence: fence, Traceparent: trace}
+}
+
+// sighting is what an acquire has seen of other holders, for the Observer.
+type sighting struct {
+	met, freed Peer
+	handoff    Handoff
+	streak     int
+	over       func() // ends the wait
+	waits      bool
+}
+
+// look returns what the acquire has seen, nil when nobody wants to know.
+func (a *acquisition) look() *sighting {
+	if a.engine.cfg.observer == nil {
+		return nil
+	}
+	if a.sighting == nil {
+		a.sighting = new(sighting)
+	}
+	return a.sighting
+}
+
+// meets notes the holder that is in the way, the first that is known.
+func (a *acquisition) meets(p Peer) {
+	if s := a.look(); s != nil && s.met == (Peer{}) {
+		s.met = p
+	}
+}
+
+// waits notifies the Observer that the acquire begins to wait.
+func (a *acquisition) waits(place int) {
+	s := a.look()
+	if s == nil || s.waits {
+		return
+	}
+	s.waits = true
+	if o, ok := a.engine.cfg.observer.(WaitObserver); ok {
+		s.over = o.Waiting(a.ctx, a.rule, WaitEvent{Place: place, Met: s.met})
+	}
+}
+
+// handedBy notes a hand-off.
+func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
+	if s := a.look(); s != nil {
+		s.freed, s.handoff, s.streak = p, how, streak
+		a.meets(p)
+	}
+}
+
+// waited ends the wait, if there was one.
+func (a *acquisition) waited() {
+	if s := a.sighting; s != nil && s.over != nil {
+		over := s.over
+		s.over = nil
+		over()
+	}
+}
+
+// add puts what was seen into the Outcome.
+func (s *sighting) add(o *Outcome) {
+	if s != nil {
+		o.Met, o.ReleasedBy, o.Handoff, o.Streak = s.met, s.freed, s.handoff, s.streak
+	}
+}
+
+// How a lease was lost.
+var (
+	errTaken     = fmt.Errorf("%w: the server names another holder, or none", ErrLost)
+	errUnrenewed = fmt.Errorf("%w: no renewal succeeded before the lease ran out", ErrLost)
+	errPaused    = fmt.Errorf("%w: it was not renewed in time, because this process was paused or the server did not answer", ErrLost)
+)
+
+// causeOf is the LossCause of an error.
+func causeOf(err error) LossCause {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, ErrRevoked):
+		return LossRevoked
+	case errors.Is(err, errUnrenewed):
+		return LossUnrenewed
+	case errors.Is(err, errPaused):
+		return LossPaused
+	case errors.Is(err, ErrLost):
+		return LossTaken
+	case errors.Is(err, ErrExpired):
+		return LossExpired
+	}
+	return ""
+}

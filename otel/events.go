@@ -1,0 +1,58 @@
+package otellock
+
+import (
+	"context"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Waiting counts a waiter until its wait is over.
+func (o *observer) Waiting(ctx context.Context, rule locker.Rule, e locker.WaitEvent) (over func()) {
+	if !o.measures(ctx) {
+		return nil
+	}
+	attrs := o.attributes(ctx)
+	m := o.targets.of(rule.Name).lock[rule.Mode&1].with(attrs)
+	o.waiting.Add(ctx, 1, m.add...)
+	if e.Place > 0 {
+		o.queue.Record(ctx, int64(e.Place), m.record...)
+	}
+	return func() { o.waiting.Add(ctx, -1, m.add...) }
+}
+
+// nearlyLost is how much of a lease must be left when it is renewed. A renewal is due when two
+// thirds are left. So with less than a quarter, the lease was nearly lost.
+const nearlyLost = 4
+
+// Renewed counts a renewal, and logs one that failed or nearly came too late.
+func (o *observer) Renewed(ctx context.Context, rule locker.Rule, e locker.RenewalEvent) {
+	kind := errorType(locker.Outcome{Err: e.Err})
+	if o.measures(ctx) {
+		attrs, t, mode := o.attributes(ctx), o.targets.of(rule.Name), rule.Mode&1
+		o.renewals.Add(ctx, 1, t.of(series{mode: modeTexts[mode], kind: kind}).with(attrs).add...)
+		if e.Err == nil {
+			o.margin.Record(ctx, e.Margin.Seconds(), t.lock[mode].with(attrs).record...)
+		}
+	}
+	if e.Err != nil || e.Margin < e.TTL/nearlyLost {
+		o.logRenewal(ctx, rule, e, kind)
+	}
+}
+
+// The codes of a quorum's warnings.
+const (
+	codeOut      = "node-out"
+	codeReturned = "node-returned"
+)
+
+// Warn logs a warning, and counts the nodes that are out.
+func (o *observer) Warn(w locker.Warning) {
+	ctx := context.Background()
+	switch w.Code {
+	case codeOut:
+		o.out.Add(ctx, 1, o.everywhere...)
+	case codeReturned:
+		o.out.Add(ctx, -1, o.everywhere...)
+	}
+	o.logWarning(ctx, w)
+}

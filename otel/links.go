@@ -1,0 +1,77 @@
+package otellock
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Traceparent returns the span in ctx, for the waiters' links, if it is sampled.
+func (o *observer) Traceparent(ctx context.Context) string {
+	span := trace.SpanContextFromContext(ctx)
+	if !o.links || !span.IsSampled() || !span.IsValid() {
+		return ""
+	}
+	text := [...]byte{2: '-', 35: '-', 52: '-', 54: '1'}
+	text[0], text[1], text[53] = '0', '0', '0'
+	traceID, spanID := span.TraceID(), span.SpanID()
+	hex.Encode(text[3:], traceID[:])
+	hex.Encode(text[36:], spanID[:])
+	return string(text[:])
+}
+
+// parse reads what Traceparent has returned, in this process or in another one. What does not look
+// so is ignored: the server's keys are no place to trust.
+func parse(traceparent string) (trace.SpanContext, bool) {
+	parts := strings.Split(traceparent, "-")
+	if len(parts) != 4 || parts[0] != "00" {
+		return trace.SpanContext{}, false
+	}
+	traceID, err1 := trace.TraceIDFromHex(parts[1])
+	spanID, err2 := trace.SpanIDFromHex(parts[2])
+	if err1 != nil || err2 != nil {
+		return trace.SpanContext{}, false
+	}
+	return trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true,
+	}), true
+}
+
+// link links span to the span of another holder, if that is known.
+func link(span trace.Span, role string, to locker.Peer) {
+	if to.Traceparent == "" {
+		return
+	}
+	other, ok := parse(to.Traceparent)
+	if !ok {
+		return
+	}
+	attrs := []attribute.KeyValue{attribute.String(roleKey, role)}
+	if to.Fence != 0 {
+		attrs = append(attrs, attribute.Int64(fenceKey, int64(to.Fence)))
+	}
+	span.AddLink(trace.Link{SpanContext: other, Attributes: attrs})
+}
+
+// sameTrace reports whether the holder's span belongs to the trace of ctx. Then a caller may wait
+// for itself.
+func sameTrace(ctx context.Context, holder locker.Peer) bool {
+	if holder.Traceparent == "" {
+		return false
+	}
+	other, ok := parse(holder.Traceparent)
+	return ok && other.TraceID() == trace.SpanContextFromContext(ctx).TraceID()
+}
+
+// hash is a key in a form that does not show it: equal keys can be told from others, and without
+// the salt nobody can find out by trying which key it is.
+func (o *observer) hash(key string) string {
+	sum := sha256.Sum256(append(o.salt[:len(o.salt):len(o.salt)], key...))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,142 @@
+package otellock
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// limits bound what is logged about losses, renewals and deadlocks. A server that fails concerns
+// all locks at once.
+type limits struct{ loss, trouble, hint limiter }
+
+const (
+	// mostRecords is how many records of one sort are written within perWhile.
+	mostRecords = 10
+	perWhile    = 10 * time.Second
+)
+
+// limiter bounds the records of one sort.
+type limiter struct {
+	mu      sync.Mutex
+	since   time.Time
+	written int
+	dropped int
+}
+
+// allows reports whether a record may be written, and how many were dropped before it.
+func (l *limiter) allows(now time.Time) (dropped int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.since) >= perWhile {
+		l.since, l.written = now, 0
+	}
+	if l.written >= mostRecords {
+		l.dropped++
+		return 0, false
+	}
+	l.written++
+	dropped, l.dropped = l.dropped, 0
+	return dropped, true
+}
+
+// logLoss logs a lease that ended without a release.
+func (o *observer) logLoss(p *operation, out locker.Outcome, kind string) {
+	level, text := slog.LevelError, "latchkit: a lock was lost while it was in use"
+	switch out.Cause {
+	case locker.LossRevoked:
+		level, text = slog.LevelWarn, "latchkit: an operator has revoked a lock that was in use"
+	case locker.LossExpired:
+		level, text = slog.LevelWarn, "latchkit: the longest time for which a lock may be held is over, and it was still in use"
+	}
+	o.log(p.ctx, &o.limits.loss, level, text, p.rule, out.Err,
+		slog.String(causeKey, string(out.Cause)), slog.String(string(errorTypeKey), kind),
+		slog.Uint64(fenceKey, out.Fence), slog.Duration("held", time.Since(p.began)))
+}
+
+// logRenewal logs a renewal that failed, or that nearly came too late.
+func (o *observer) logRenewal(ctx context.Context, rule locker.Rule, e locker.RenewalEvent, kind string) {
+	text := "latchkit: a lease was renewed so late that it was nearly lost"
+	attrs := []slog.Attr{slog.Duration("margin", e.Margin), slog.Duration("ttl", e.TTL)}
+	if e.Err != nil {
+		text = "latchkit: a lease could not be renewed, and the renewal is tried again"
+		attrs = append(attrs, slog.String(string(errorTypeKey), kind))
+	}
+	o.log(ctx, &o.limits.trouble, slog.LevelWarn, text, rule, e.Err, attrs...)
+}
+
+// logSameTrace logs a wait in vain for a holder of the same trace.
+func (o *observer) logSameTrace(p *operation, out locker.Outcome) {
+	o.log(p.ctx, &o.limits.hint, slog.LevelWarn,
+		"latchkit: a caller has waited in vain for a lock that is held under its own trace; a call that waits for its caller deadlocks: pass the lease on with Lease.Delegate, or do not take the lock twice",
+		p.rule, nil, slog.Uint64(holderFenceKey, out.Met.Fence), slog.Duration("waited", out.Waited))
+}
+
+// logWarning logs what the server's settings or a quorum's nodes gave reason for.
+func (o *observer) logWarning(ctx context.Context, w locker.Warning) {
+	level := slog.LevelWarn
+	if w.Code == codeReturned {
+		level = slog.LevelInfo
+	}
+	o.slog().Log(ctx, level, "latchkit: "+w.Text, "code", w.Code)
+}
+
+// log writes a record about a lock, with the identity of the span in ctx.
+func (o *observer) log(ctx context.Context, l *limiter, level slog.Level, text string, rule locker.Rule, err error, attrs ...slog.Attr) {
+	logger := o.slog()
+	if !logger.Enabled(ctx, level) {
+		return
+	}
+	dropped, ok := l.allows(time.Now())
+	if !ok {
+		return
+	}
+	all := append(make([]slog.Attr, 0, len(attrs)+6), slog.String(nameKey, printable(rule.Name)), slog.String(modeKey, rule.Mode.String()))
+	all = append(all, attrs...)
+	if o.key {
+		all = append(all, slog.String(keyKey, printable(rule.Key)))
+	}
+	if err != nil {
+		all = append(all, slog.String("error", o.textOf(err, rule.Key)))
+	}
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		all = append(all, slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+	}
+	if dropped > 0 {
+		all = append(all, slog.Int("dropped", dropped))
+	}
+	logger.LogAttrs(ctx, level, text, all...)
+}
+
+// textOf is an error's text, without the key unless keys may be shown. The key does not stand in
+// most texts, so a short one, which may be a part of any word, is not looked for.
+func (o *observer) textOf(err error, key string) string {
+	if e, ok := errtype.As[*locker.Error](err); ok {
+		err = e.Err // without the key
+	}
+	text := printable(err.Error())
+	if o.key || len(key) < 4 {
+		return text
+	}
+	quoted := strconv.Quote(key)
+	for _, shown := range []string{quoted[1 : len(quoted)-1], printable(key)} {
+		text = strings.ReplaceAll(text, shown, "[key]")
+	}
+	return text
+}
+
+// slog is the logger, mostly slog's default at this time.
+func (o *observer) slog() *slog.Logger {
+	if o.logger != nil {
+		return o.logger
+	}
+	return slog.Default()
+}

@@ -1,0 +1,144 @@
+package otellock
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// operation is one observed operation. It is used again when it has ended, so that measuring an
+// operation allocates nothing.
+type operation struct {
+	observer *observer
+	end      func(locker.Outcome) // the method finish, made once
+
+	ctx      context.Context // with the span, for exemplars
+	op       locker.Op
+	rule     locker.Rule
+	target   *target
+	mode     locker.Mode
+	span     trace.Span // nil: none that records
+	measured bool
+	attrs    []attribute.KeyValue // of measurements, from ctx
+	began    time.Time
+}
+
+func newOperation(o *observer) *operation {
+	p := &operation{observer: o}
+	p.end = p.finish
+	return p
+}
+
+// finish is called once, when the operation has ended.
+func (p *operation) finish(out locker.Outcome) {
+	o, kind := p.observer, errorType(out)
+	if p.measured {
+		p.measure(out, kind)
+	}
+	if p.op == locker.OpHold && out.Cause != "" {
+		o.logLoss(p, out, kind)
+	}
+	if p.op == locker.OpAcquire && out.Result == locker.ResultTimeout && o.links && sameTrace(p.ctx, out.Met) {
+		o.logSameTrace(p, out)
+	}
+	if p.span != nil {
+		p.conclude(out, kind)
+		p.span.End()
+	}
+	*p = operation{observer: o, end: p.end}
+	o.operations.Put(p)
+}
+
+// measure records what belongs to the operation.
+func (p *operation) measure(out locker.Outcome, kind string) {
+	o, took := p.observer, time.Since(p.began).Seconds()
+	all := series{mode: modeTexts[p.mode], result: out.Result, kind: kind}
+	switch p.op {
+	case locker.OpAcquire:
+		all.contended = answerTo(out.Waited > 0 || out.Result == locker.ResultBusy || out.Result == locker.ResultTooManyWaiters)
+		o.acquire.Record(p.ctx, took, p.of(all).record...)
+		if out.Waited > 0 && p.rule.Wait != locker.NoWait {
+			o.wait.Record(p.ctx, out.Waited.Seconds(), p.of(series{mode: all.mode, result: out.Result}).record...)
+		}
+		if out.Handoff != "" {
+			o.handoffs.Add(p.ctx, 1, p.of(series{mode: all.mode, scope: out.Handoff}).add...)
+		}
+	case locker.OpHold:
+		o.held.Add(p.ctx, -1, p.target.lock[p.mode].with(p.attrs).add...)
+		o.hold.Record(p.ctx, took, p.of(series{mode: all.mode, result: out.Result}).record...)
+		if out.Cause != "" {
+			o.losses.Add(p.ctx, 1, p.of(series{mode: all.mode, cause: out.Cause}).add...)
+		}
+	case locker.OpRelease:
+		o.release.Record(p.ctx, took, p.of(all).record...)
+	case locker.OpTransact:
+		p.measureCommit(out)
+	case locker.OpTick:
+		o.ticks.Add(p.ctx, 1, p.of(series{result: out.Result}).add...)
+	default: // extends, downgrades and revokes are rare
+	}
+}
+
+// measureCommit counts a transaction.
+func (p *operation) measureCommit(out locker.Outcome) {
+	o, name := p.observer, p.of(series{})
+	o.commits.Add(p.ctx, 1, p.of(series{result: out.Result}).add...)
+	switch out.Result {
+	case locker.ResultStaleFence:
+		o.rejections.Add(p.ctx, 1, name.add...)
+	case locker.ResultFenceRegressed:
+		o.regressions.Add(p.ctx, 1, name.add...)
+	}
+}
+
+// of returns the options for a measurement of the operation.
+func (p *operation) of(s series) *measurement { return p.target.of(s).with(p.attrs) }
+
+// conclude says how the operation ended. The status' description is the error's type, because an
+// error's text may hold the key.
+func (p *operation) conclude(out locker.Outcome, kind string) {
+	attrs := make([]attribute.KeyValue, 1, 8)
+	attrs[0] = attribute.String(resultKey, string(out.Result))
+	if p.op == locker.OpAcquire {
+		attrs = append(attrs, attribute.Int(attemptsKey, out.Calls))
+		if out.Waited > 0 && p.rule.Wait != locker.NoWait {
+			attrs = append(attrs, attribute.Float64(waitedKey, out.Waited.Seconds()))
+		}
+		attrs = p.showOthers(attrs, out)
+	}
+	if p.op == locker.OpTransact {
+		attrs = append(attrs, attribute.Int(beginsKey, out.Calls))
+	}
+	if out.Fence != 0 {
+		attrs = append(attrs, attribute.Int64(fenceKey, int64(out.Fence)))
+	}
+	if kind != "" {
+		attrs = append(attrs, errorTypeKey.String(kind))
+		p.span.SetStatus(codes.Error, kind)
+	}
+	p.span.SetAttributes(attrs...)
+}
+
+// showOthers shows on the span of an acquire whom it waited for.
+func (p *operation) showOthers(attrs []attribute.KeyValue, out locker.Outcome) []attribute.KeyValue {
+	if out.Met.Fence != 0 {
+		attrs = append(attrs, attribute.Int64(holderFenceKey, int64(out.Met.Fence)))
+	}
+	if out.Streak > 0 {
+		attrs = append(attrs, attribute.Int(streakKey, out.Streak))
+	}
+	if !p.observer.links {
+		return attrs
+	}
+	link(p.span, roleHolder, out.Met)
+	link(p.span, roleReleasedBy, out.ReleasedBy)
+	if sameTrace(p.ctx, out.Met) {
+		attrs = append(attrs, attribute.Bool(sameTraceKey, true))
+	}
+	return attrs
+}
