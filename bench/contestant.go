@@ -84,6 +84,7 @@ var contestants = append(append(latchkits(), readWrites()...),
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,
 	rueidislockUsual, rueidislockZero,
+	throughRueidis,
 )
 
 func named(name string) (contestant, error) {

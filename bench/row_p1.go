@@ -28,7 +28,7 @@ func runUncontended(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, on.close()) }()
 
 	const floor = "floor"
-	runners := field(floor, latchkit, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis")
+	runners := field(floor, latchkit, latchkitOnRueidis, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis")
 	alone := shape{processes: 1, workers: 1, onOneCPU: true}
 	turns, err := interleave(runners, o.aloneRounds, func(c contestant) (turn, error) {
 		return alone.take(ctx, on, c, o.turn/2)

@@ -29,7 +29,7 @@ func runManyKeys(ctx context.Context, o order) (f finding, err error) {
 	const floor, rueidis, redislock, redsync = "floor", "rueidislock", "redislock 100ms", "redsync"
 	f.table = crowdTable()
 	for _, workers := range []int{8, 64, 256} {
-		runners := field(floor, latchkit, redislock, redsync, rueidis)
+		runners := field(floor, latchkit, latchkitOnRueidis, redislock, redsync, rueidis)
 		if workers == 64 {
 			runners = slices.Insert(runners, 1, field("floor-ap", "floor-rueidis")...)
 		}

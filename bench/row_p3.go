@@ -38,7 +38,7 @@ func runHandOff(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, on.close()) }()
 
 	const wake = "wake-pub"
-	runners := field(wake, latchkit, latchkitFair, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms")
+	runners := field(wake, latchkit, latchkitFair, latchkitOnRueidis, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms")
 	turns, err := interleave(runners, o.rounds, func(c contestant) (dialogue, error) {
 		return converse(ctx, on, c, 2*o.turn)
 	})

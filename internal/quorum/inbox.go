@@ -29,14 +29,15 @@ type subscription interface {
 func (q *quorum) withSubscriptions(cs []redisstore.Client) store.Store {
 	channel := redisstore.NewChannel() // the same name at all nodes, so that most nodes get the same call
 	for i, c := range cs {
-		switch s := c.(type) {
-		case redisstore.ClusterClient:
-			q.nodes[i].subscription = redisstore.NewShardSubscriptions(s)
-		case redisstore.Subscriber:
-			q.nodes[i].subscription = redisstore.NewSubscription(s, channel)
-		default:
+		if cluster, ok := c.(redisstore.ClusterClient); ok {
+			q.nodes[i].subscription = redisstore.NewShardSubscriptions(cluster)
+			continue
+		}
+		subscriber, ok := redisstore.SubscriberOf(c)
+		if !ok {
 			return q
 		}
+		q.nodes[i].subscription = redisstore.NewSubscription(subscriber, channel)
 	}
 	return hinted{q, channel}
 }

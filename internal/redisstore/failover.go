@@ -9,6 +9,8 @@ func FailsOver(c Client) bool {
 	switch c := c.(type) {
 	case *redis.ClusterClient:
 		return true
+	case interface{ FailsOver() bool }: // a client of another library
+		return c.FailsOver()
 	case interface{ Options() *redis.Options }:
 		return c.Options().Addr == "FailoverClient" // what go-redis puts there: Sentinel knows the address
 	}

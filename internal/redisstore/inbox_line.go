@@ -22,7 +22,7 @@ type line struct {
 	addr string
 
 	mu      sync.Mutex // also keeps the order of what is written and of pending equal
-	pubsub  *redis.PubSub
+	pubsub  PubSub
 	pending []pending // subscriptions without an answer, the oldest first
 	closed  bool
 	why     error // why it was closed
@@ -45,7 +45,7 @@ type pending struct {
 var errLineLost = errors.New("the connection that tells of turns was lost")
 
 func newLine(s *Subscriptions, addr string, node Subscriber) *line {
-	return &line{of: s, addr: addr, pubsub: node.Subscribe(s.ctx), live: make(map[string]*shard), swept: time.Now()}
+	return &line{of: s, addr: addr, pubsub: node.OpenPubSub(s.ctx), live: make(map[string]*shard), swept: time.Now()}
 }
 
 // subscribe sends the subscription; the answer comes from the goroutine that reads.

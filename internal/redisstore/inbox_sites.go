@@ -18,10 +18,49 @@ type sites interface {
 	reload(ctx context.Context)
 }
 
-// Subscriber is a Client that can subscribe: a *redis.Client is one.
+// Subscriber is a Client that can subscribe. Clients of other libraries than go-redis implement it;
+// [SubscriberOf] finds it for all clients.
 type Subscriber interface {
+	// OpenPubSub returns a connection without subscriptions. It does not block. ctx is that of the
+	// connection's whole life.
+	OpenPubSub(ctx context.Context) PubSub
+}
+
+// PubSub is a connection with subscriptions, with the methods of a *redis.PubSub. ReceiveTimeout
+// returns a *redis.Message, a *redis.Subscription, a *redis.Pong, or an error; an error that is a
+// time-out leaves the connection as it is. Subscriptions are confirmed in the order in which they
+// were asked for. One goroutine receives; another one may call the other methods meanwhile.
+type PubSub interface {
+	Subscribe(ctx context.Context, channels ...string) error
+	SSubscribe(ctx context.Context, channels ...string) error
+	Unsubscribe(ctx context.Context, channels ...string) error
+	SUnsubscribe(ctx context.Context, channels ...string) error
+	Ping(ctx context.Context, payload ...string) error
+	ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error)
+	Close() error
+}
+
+var _ PubSub = (*redis.PubSub)(nil)
+
+// SubscriberOf returns how a client subscribes. It is false for a client that cannot.
+func SubscriberOf(c Client) (s Subscriber, ok bool) {
+	switch c := c.(type) {
+	case Subscriber:
+		return c, true
+	case goRedis:
+		return goRedisSubscriber{c}, true
+	}
+	return nil, false
+}
+
+// goRedis is a client of go-redis that can subscribe.
+type goRedis interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
+
+type goRedisSubscriber struct{ client goRedis }
+
+func (s goRedisSubscriber) OpenPubSub(ctx context.Context) PubSub { return s.client.Subscribe(ctx) }
 
 // oneServer is one server: one channel, whatever the number of keys.
 type oneServer struct {
@@ -76,5 +115,5 @@ func (c clusterSites) node(ctx context.Context, channel string) (Subscriber, str
 	if err != nil {
 		return nil, "", err
 	}
-	return node, node.Options().Addr, nil
+	return goRedisSubscriber{node}, node.Options().Addr, nil
 }

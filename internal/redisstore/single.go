@@ -35,7 +35,7 @@ func New(c Client, cfg Settings) (store.Store, error) {
 	if isCluster {
 		return listeningCluster{*NewCluster(s, cluster), NewShardSubscriptions(cluster)}, nil
 	}
-	if sub, ok := c.(Subscriber); ok {
+	if sub, ok := SubscriberOf(c); ok {
 		return listening{s, NewSubscription(sub, NewChannel())}, nil
 	}
 	return s, nil

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"github.com/redis/rueidis"
+
+	"github.com/latchkit/latchkit/contrib/rueidisclient"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// latchkitOnRueidis is latchkit through a client of rueidis, whose connections all callers share.
+const latchkitOnRueidis = "latchkit on rueidis"
+
+var throughRueidis = contestant{name: latchkitOnRueidis, kind: ours, open: func(s settings) (locks, error) {
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DisableCache: true})
+	if err != nil {
+		return nil, err
+	}
+	client, err := rueidisclient.New(c)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := locker.NewSingle(client, locker.WithTTL(s.TTL))
+	if err != nil {
+		return nil, err
+	}
+	return rueidisClientLocks{&latchkitLocks{engine: engine}, c}, nil
+}}
+
+// rueidisClientLocks close their client too.
+type rueidisClientLocks struct {
+	*latchkitLocks
+	client rueidis.Client
+}
+
+func (l rueidisClientLocks) Close() {
+	l.latchkitLocks.Close()
+	l.client.Close()
+}

@@ -1,0 +1,152 @@
+// Package rueidisclient lets latchkit lock through a client of rueidis.
+//
+//	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"localhost:6379"}})
+//	…
+//	client, err := rueidisclient.New(c)
+//	…
+//	l, err := locker.NewSingle(client)
+//
+// Calls that are made at the same time share rueidis' connections, and travel together. A Locker
+// takes one more connection for its subscription, when a caller first waits.
+package rueidisclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Client is a locker.Client on top of a rueidis.Client. [New] makes a Client.
+type Client struct{ rueidis rueidis.Client }
+
+var _ interface {
+	locker.Client
+	redisstore.Subscriber
+} = (*Client)(nil)
+
+// New returns a client for the constructors of package locker: NewSingle, NewReadWrite and, one for
+// each server, NewRedlock. c must outlive the Locker, and belongs to the caller.
+//
+// c leads to one server, or to one that Sentinel picks. A client of a Redis Cluster is refused:
+// latchkit must know which node serves a key, and rueidis does not say that. Give the Locker a
+// *redis.ClusterClient of go-redis there. locker.WithReplicaAck is refused too, because a WAIT
+// counts only what its own connection has written.
+//
+// The server must speak RESP3 (Redis 6). latchkit ends each call with a context, so rueidis'
+// time-out ConnWriteTimeout does not matter. A rueidis client whose commands are hooked, as by
+// rueidisotel, is a rueidis.Client too; its hooks see latchkit's commands with their tokens, which
+// are secret.
+func New(c rueidis.Client) (*Client, error) {
+	switch {
+	case c == nil:
+		return nil, errors.New("latchkit: rueidisclient.New: the client is nil; give one of rueidis.NewClient")
+	case c.Mode() == rueidis.ClientModeCluster:
+		return nil, errors.New("latchkit: rueidisclient.New: the client is one of a Redis Cluster, and rueidis does not say which node serves a key; give the Locker a *redis.ClusterClient of go-redis")
+	}
+	return &Client{c}, nil
+}
+
+// FailsOver reports whether another server takes over when the client's own is down. Then a Locker
+// leaves the difference between the servers' clocks out of its deadlines.
+func (c *Client) FailsOver() bool { return c.rueidis.Mode() == rueidis.ClientModeSentinel }
+
+// answered is a command whose answer is a string: latchkit sends no others.
+type answered interface{ SetVal(val string) }
+
+// Process sends a command once, and sets its answer or its error. rueidis repeats no command that
+// may have been executed, because it takes all commands from here for writes.
+func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
+	text, err := c.do(ctx, cmd)
+	if err != nil {
+		cmd.SetErr(err)
+		return err
+	}
+	cmd.(answered).SetVal(text) //nolint:forcetypeassert // do has looked
+	return nil
+}
+
+func (c *Client) do(ctx context.Context, cmd redis.Cmder) (string, error) {
+	if _, ok := cmd.(answered); !ok {
+		return "", fmt.Errorf("latchkit: rueidisclient: the answer of %s is a %T and not a string; use rueidis itself for it", cmd.Name(), cmd)
+	}
+	words, err := textsOf(cmd.Args())
+	if err != nil {
+		return "", err
+	}
+	return textOf(c.rueidis.Do(ctx, c.rueidis.B().Arbitrary(words...).Build()))
+}
+
+// textsOf are the words of a command as they go over the wire.
+func textsOf(args []any) ([]string, error) {
+	words := make([]string, len(args))
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			words[i] = arg
+		case *string:
+			words[i] = *arg
+		case int:
+			words[i] = strconv.Itoa(arg)
+		case int64:
+			words[i] = strconv.FormatInt(arg, 10)
+		case *int64:
+			words[i] = strconv.FormatInt(*arg, 10)
+		default:
+			return nil, fmt.Errorf("latchkit: rueidisclient: word %d of a command is a %T; give strings and integers", i, arg)
+		}
+	}
+	return words, nil
+}
+
+// textOf reads an answer as a string, as go-redis does.
+func textOf(result rueidis.RedisResult) (string, error) {
+	message, err := result.ToMessage()
+	if err != nil {
+		return "", errorOf(err)
+	}
+	if message.IsInt64() {
+		n, err := message.AsInt64()
+		return strconv.FormatInt(n, 10), err
+	}
+	text, err := message.ToString()
+	return text, errorOf(err)
+}
+
+// errorOf is an error of rueidis as latchkit knows those of go-redis.
+func errorOf(err error) error {
+	var reply *rueidis.RedisError
+	switch {
+	case err == nil:
+		return nil
+	case rueidis.IsRedisNil(err):
+		return redis.Nil
+	case errors.As(err, &reply):
+		return refusal(reply.Error())
+	case errors.Is(err, rueidis.ErrClosing):
+		return fmt.Errorf("%w: %w", redis.ErrClosed, err)
+	}
+	return err
+}
+
+// refusal is the error that a server has replied. rueidis cuts off an "ERR " before it.
+type refusal string
+
+var _ redis.Error = refusal("")
+
+// RedisError tells replies of a server from other errors.
+func (refusal) RedisError() {}
+
+func (r refusal) Error() string {
+	if code, _, _ := strings.Cut(string(r), " "); code == strings.ToUpper(code) {
+		return string(r)
+	}
+	return "ERR " + string(r)
+}

@@ -1,0 +1,212 @@
+package rueidisclient_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+
+	"github.com/latchkit/latchkit/contrib/rueidisclient"
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// patient makes waiters depend on messages: they would ask again only after an hour.
+var patient = locker.WithBackoff(locker.Constant(time.Hour))
+
+func TestAWaiterIsNotifiedThroughRueidis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	holder, waiter := single(t, server), single(t, server)
+	rule := locker.Rule{Key: "a"}
+	for range 3 {
+		lease := locktest.Acquire(t, holder, rule)
+		w := locktest.Queues(t, waiter, rule, server.Client(t))
+		w.WaitsStill()
+		locktest.Release(t, lease)
+		locktest.Release(t, w.Granted(0))
+	}
+}
+
+func TestASubscriptionThatTheServerEndsIsReplaced(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	holder, waiter := single(t, server), single(t, server)
+	rule := locker.Rule{Key: "a"}
+	lease := locktest.Acquire(t, holder, rule)
+	w := locktest.Queues(t, waiter, rule, client)
+	channels := func() int { return len(client.PubSubChannels(t.Context(), "*").Val()) }
+	locktest.Eventually(t, "the waiter listens", func() bool { return channels() == 1 })
+	if n := client.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val(); n != 1 {
+		t.Fatalf("%d subscriptions were ended, want 1", n)
+	}
+	locktest.Eventually(t, "the waiter listens again", func() bool { return channels() == 1 })
+	w.WaitsStill()
+	locktest.Release(t, lease)
+	locktest.Release(t, w.Granted(0))
+}
+
+func TestCallsOfManyCallersShareAConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	l := single(t, server)
+	const callers, each = 50, 20
+	ended := make(chan error)
+	for i := range callers {
+		go func() {
+			var err error
+			for n := 0; n < each && err == nil; n++ {
+				err = locker.Run(t.Context(), l, locker.Rule{Key: "key:" + string(rune('A'+i))}, func(context.Context) error { return nil })
+			}
+			ended <- err
+		}()
+	}
+	for range callers {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	// rueidis takes up to four connections for commands, and one before it knows the server.
+	clients := server.Client(t).Info(t.Context(), "clients").Val()
+	_, after, _ := strings.Cut(clients, "connected_clients:")
+	if n, _, _ := strings.Cut(after, "\r"); len(n) != 1 {
+		t.Errorf("%s connections for %d callers", n, callers)
+	}
+}
+
+func TestErrorsOfTheServerKeepTheirCode(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	raw := connect(t, server.Addr())
+	c, err := rueidisclient.New(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, words := range map[string][]any{
+		"ERR unknown command": {"nonsense"},
+		"NOSCRIPT":            {"evalsha", strings.Repeat("0", 40), 0},
+	} {
+		err := c.Process(t.Context(), redis.NewStringCmd(t.Context(), words...))
+		if !redis.HasErrorPrefix(err, strings.TrimPrefix(want, "ERR ")) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", words, err, want)
+		}
+	}
+	for want, words := range map[string][]any{"": {"get", "nothing"}, "1": {"incr", "one"}, "OK": {"set", "a", "b"}} {
+		cmd := redis.NewStringCmd(t.Context(), words...)
+		if err := c.Process(t.Context(), cmd); err != nil && err != redis.Nil || cmd.Val() != want || (err == redis.Nil) != (want == "") {
+			t.Errorf("%v: %q %v", words, cmd.Val(), err)
+		}
+	}
+	if err := c.Process(t.Context(), redis.NewIntCmd(t.Context(), "incr", "one")); err == nil {
+		t.Error("a command whose answer is no string was taken")
+	}
+	if err := c.Process(t.Context(), redis.NewStringCmd(t.Context(), "set", "a", 1.5)); err == nil {
+		t.Error("a word that is no string and no integer was taken")
+	}
+	raw.Close()
+	l, err := locker.NewSingle(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a"})
+	locktest.WantErr(t, err, "a", locker.ErrUnavailable)
+}
+
+func TestClientsThatCannotLockAreRefused(t *testing.T) {
+	t.Parallel()
+	if _, err := rueidisclient.New(nil); err == nil || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("no client: %v", err)
+	}
+	cluster := redistest.StartCluster(t)
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: cluster.Addrs(), DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := rueidisclient.New(c); err == nil || !strings.Contains(err.Error(), "redis.ClusterClient") {
+		t.Errorf("a client of a Cluster: %v", err)
+	}
+	one, err := rueidisclient.New(connect(t, redistest.Shared(t).Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locker.NewSingle(one, locker.WithReplicaAck(1, time.Second)); err == nil {
+		t.Error("WithReplicaAck was taken")
+	}
+}
+
+func TestSentinelThroughRueidis(t *testing.T) {
+	t.Parallel()
+	set := redistest.StartSentinel(t)
+	raw, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: set.Addrs(), Sentinel: rueidis.SentinelOption{MasterSet: redistest.SentinelName}, DisableCache: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(raw.Close)
+	c, err := rueidisclient.New(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.FailsOver() {
+		t.Error("the Locker is not told that the server may change")
+	}
+	l := locktest.Single(t, c)
+	before := locktest.Acquire(t, l, locker.Rule{Key: "a"})
+	locktest.Release(t, before)
+	set.Servers[0].Kill()
+	set.Promoted(t)
+	locktest.Eventually(t, "the promoted server grants the key", func() bool {
+		lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Second})
+		if err != nil {
+			return false
+		}
+		if lease.Fence() <= before.Fence() {
+			t.Errorf("the fence %d comes after %d", lease.Fence(), before.Fence())
+		}
+		locktest.Release(t, lease)
+		return true
+	})
+}
+
+func TestAQuorumThroughRueidis(t *testing.T) {
+	t.Parallel()
+	var cs []locker.Client
+	for range 3 {
+		c, err := rueidisclient.New(connect(t, redistest.Start(t).Addr()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cs = append(cs, c)
+	}
+	if err := locker.EnrollRedlock(t.Context(), cs); err != nil {
+		t.Fatal(err)
+	}
+	l, err := locker.NewRedlock(cs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "a"})
+	w := locktest.Asks(t, l, locker.Rule{Key: "a"})
+	locktest.Release(t, lease)
+	locktest.Release(t, w.Granted(time.Second))
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// single is a Locker through a rueidis client of its own.
+func single(t *testing.T, server *redistest.Server) *locker.Engine {
+	t.Helper()
+	c, err := rueidisclient.New(connect(t, server.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return locktest.Single(t, c, patient)
+}

@@ -1,0 +1,34 @@
+package rueidisclient_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/rueidis"
+
+	"github.com/latchkit/latchkit/contrib/rueidisclient"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func ExampleNew() {
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"localhost:6379"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	client, err := rueidisclient.New(c)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	l, err := locker.NewSingle(client)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = locker.Run(context.Background(), l, locker.Rule{Key: "report"}, func(ctx context.Context) error {
+		return nil // … while ctx has not ended, nobody else is here …
+	})
+	fmt.Println(err)
+}

@@ -1,0 +1,150 @@
+package rueidisclient
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+)
+
+// OpenPubSub is for package locker. It returns a connection for subscriptions, which is taken from
+// the client when it is first used.
+func (c *Client) OpenPubSub(ctx context.Context) redisstore.PubSub {
+	s := &subscription{asked: make(chan request, mostAsked), said: make(chan any, mostSaid)}
+	s.ctx, s.cut = context.WithCancel(ctx)
+	go s.run(c.rueidis)
+	return s
+}
+
+const (
+	mostAsked = 16  // commands that were not sent yet
+	mostSaid  = 128 // events that were not received yet; more wait in the connection
+)
+
+// subscription is a connection of rueidis that nobody else uses, with the methods of a
+// *redis.PubSub. One goroutine sends, so the methods do not wait for the server.
+type subscription struct {
+	ctx   context.Context
+	cut   context.CancelFunc
+	asked chan request
+	said  chan any // what ReceiveTimeout returns; errors too
+}
+
+// request is a command. Subscriptions are answered by hooks, and have no answer of their own.
+type request struct {
+	build  func(b rueidis.Builder) rueidis.Completed
+	answer any
+}
+
+// run takes a connection, and sends what was asked for, until the connection is lost or Close is
+// called.
+func (s *subscription) run(c rueidis.Client) {
+	conn, putBack := c.Dedicate()
+	defer putBack()
+	defer conn.Close() // it has subscriptions, so nobody else may use it
+	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) {
+			s.say(&redis.Message{Channel: m.Channel, Payload: m.Message})
+		},
+		OnSubscription: func(n rueidis.PubSubSubscription) {
+			s.say(&redis.Subscription{Kind: n.Kind, Channel: n.Channel, Count: int(n.Count)})
+		},
+	})
+	for {
+		select {
+		case command := <-s.asked:
+			if err := conn.Do(s.ctx, command.build(conn.B())).Error(); err != nil {
+				s.say(errorOf(err))
+			} else if command.answer != nil {
+				s.say(command.answer)
+			}
+		case err := <-lost:
+			if err == nil {
+				err = redis.ErrClosed
+			}
+			s.say(errorOf(err))
+			return
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// say hands an event to ReceiveTimeout. Its caller receives all the time, until Close.
+func (s *subscription) say(what any) {
+	select {
+	case s.said <- what:
+	case <-s.ctx.Done():
+	}
+}
+
+func (s *subscription) ask(r request) error {
+	select {
+	case s.asked <- r:
+		return nil
+	case <-s.ctx.Done():
+		return redis.ErrClosed
+	}
+}
+
+// Subscribe asks for channels.
+func (s *subscription) Subscribe(_ context.Context, channels ...string) error {
+	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+		return b.Subscribe().Channel(channels...).Build()
+	}})
+}
+
+// SSubscribe asks for sharded channels.
+func (s *subscription) SSubscribe(_ context.Context, channels ...string) error {
+	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+		return b.Ssubscribe().Channel(channels...).Build()
+	}})
+}
+
+// Unsubscribe asks for the end of channels.
+func (s *subscription) Unsubscribe(_ context.Context, channels ...string) error {
+	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+		return b.Unsubscribe().Channel(channels...).Build()
+	}})
+}
+
+// SUnsubscribe asks for the end of sharded channels.
+func (s *subscription) SUnsubscribe(_ context.Context, channels ...string) error {
+	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+		return b.Sunsubscribe().Channel(channels...).Build()
+	}})
+}
+
+// Ping asks for a sign of life, a *redis.Pong.
+func (s *subscription) Ping(context.Context, ...string) error {
+	return s.ask(request{func(b rueidis.Builder) rueidis.Completed { return b.Ping().Build() }, &redis.Pong{}})
+}
+
+// ReceiveTimeout returns the next event, or an error. A time-out leaves the connection as it is.
+func (s *subscription) ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error) {
+	patience := time.NewTimer(timeout)
+	defer patience.Stop()
+	select {
+	case what := <-s.said:
+		if err, ok := what.(error); ok {
+			return nil, err
+		}
+		return what, nil
+	case <-patience.C:
+		return nil, os.ErrDeadlineExceeded
+	case <-s.ctx.Done():
+		return nil, redis.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the connection. It does not wait for that.
+func (s *subscription) Close() error {
+	s.cut()
+	return nil
+}
