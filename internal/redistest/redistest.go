@@ -18,7 +18,8 @@ type Server struct {
 	t        testing.TB // the test that owns the server; nil: shared
 	dir      string
 	args     []string
-	config   string // the first text of its configuration file; "": no file
+	environ  []string // nil: that of the test
+	config   string   // the first text of its configuration file; "": no file
 	port     int
 	password string
 

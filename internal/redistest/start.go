@@ -87,7 +87,7 @@ func (s *Server) listen() error {
 		args = slices.Insert(args, 0, file)
 	}
 	cmd := exec.Command("redis-server", append(args, s.args...)...)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, s.environ
 	process, err := proc.Launch(cmd)
 	switch {
 	case errors.Is(err, exec.ErrNotFound):

@@ -141,16 +141,27 @@ func (b *board) over(l *locker.Lease) {
 
 func soak(t *testing.T, n int, readers bool) {
 	var servers []*redistest.Server
-	var all []locker.Client
 	for range n {
-		s := redistest.Start(t)
-		servers, all = append(servers, s), append(all, s.Client(t))
+		servers = append(servers, redistest.Start(t))
+	}
+	ways, engines := processes(t, servers, readers)
+	lockFor(t, *soakFor, engines, readers, func() {
+		heal := harm(servers, ways)
+		time.Sleep(time.Duration(50+rand.IntN(700)) * time.Millisecond)
+		heal()
+		time.Sleep(soakWait + 500*time.Millisecond)
+	})
+}
+
+// processes makes five Lockers, each with ways of its own to the servers.
+func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways [][]*way, engines []*locker.Engine) {
+	var all []locker.Client
+	for _, s := range servers {
+		all = append(all, s.Client(t))
 	}
 	if err := locker.EnrollRedlock(t.Context(), all, soakOptions...); err != nil {
 		t.Fatal(err)
 	}
-	var ways [][]*way
-	var engines []*locker.Engine
 	for range 5 {
 		var mine []*way
 		var cs []locker.Client
@@ -165,8 +176,14 @@ func soak(t *testing.T, n int, readers bool) {
 		t.Cleanup(func() { _ = l.Close(context.Background()) })
 		ways, engines = append(ways, mine), append(engines, l)
 	}
+	return ways, engines
+}
+
+// lockFor locks with two callers of each process while trouble is called again and again. After it
+// all nodes vote.
+func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bool, trouble func()) {
 	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
-	end := time.Now().Add(*soakFor)
+	end := time.Now().Add(d)
 	var working sync.WaitGroup
 	for _, l := range engines {
 		for range 2 {
@@ -178,15 +195,12 @@ func soak(t *testing.T, n int, readers bool) {
 		}
 	}
 	for time.Now().Before(end) {
-		heal := harm(servers, ways)
-		time.Sleep(time.Duration(50+rand.IntN(700)) * time.Millisecond)
-		heal()
-		time.Sleep(soakWait + 500*time.Millisecond)
+		trouble()
 	}
 	working.Wait()
 	t.Logf("%d grants", b.grants)
-	if b.grants < int(*soakFor/time.Second) {
-		t.Errorf("%d grants in %v: the test shows little", b.grants, *soakFor)
+	if b.grants < int(d/time.Second) {
+		t.Errorf("%d grants in %v: the test shows little", b.grants, d)
 	}
 	for i := range engines {
 		votes := false
