@@ -69,8 +69,9 @@
 // request by then.
 //
 // The wait is always bounded, by [WithWait]. The body of a request is read before the lock is
-// taken, so a slow body holds nobody's lock, and a client that leaves while it waits is noticed.
-// [WithStallTimeout] bounds how long a handler that holds the lock may be blocked by its client.
+// taken, so a slow body does not hold the lock, and a client that leaves while its request waits is
+// noticed. [WithStallTimeout] bounds how long a handler that holds the lock may be blocked by its
+// client.
 //
 // To shut down, close the Locker first and then the server: requests that wait for a lock are
 // answered 503 at once, and those that hold one finish.

@@ -146,9 +146,9 @@ func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
 	})
 }
 
-// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done.
-// One to which the handlers have added c.Error has not, whatever it says. Default: those with a
-// status below 400.
+// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done. A
+// request to which the handlers have added c.Error has not succeeded. Default: those with a status
+// below 400.
 func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 	if succeeded == nil {
 		return httplock.WithSuccess(nil)

@@ -26,11 +26,11 @@ const (
 	CodeClientGone       = httplock.CodeClientGone
 )
 
-// StatusClientGone is the status of a request whose client gave up while it waited. Nobody receives
-// it; access logs know it from nginx.
+// StatusClientGone is the status of a request whose client gave up while it waited. No client
+// receives it; access logs know the code from nginx.
 const StatusClientGone = httplock.StatusClientGone
 
-// A Problem says why a request did not get its lock, or lost it.
+// A Problem is the reason why a request did not get its lock, or lost it.
 type Problem = httplock.Problem
 
 // outcomeKey is where a gin.Context keeps the Problem. gin before 1.11 takes only strings as keys.

@@ -79,7 +79,7 @@ func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
 }
 
-// locks returns what the call's KeyProvider or its rule says.
+// locks returns the locks that the call's KeyProvider or its rule names.
 func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 	if c.provider != nil {
 		r, err := c.provider.LockKey(ctx, c.name, c.req)

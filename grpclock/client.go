@@ -86,7 +86,7 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 		pause += rand.N(pause/10 + 1)
 		again := time.Now().Add(pause)
 		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {
-			return err // it says more than that the time is over
+			return err // the status has more information than the end of the context
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -20,8 +20,9 @@ func WithDelegated(s *delegate.Sender, targets ...string) ClientOption {
 	return func(c *client) { c.delegates, c.sender, c.targets = true, s, targets }
 }
 
-// StreamClientInterceptor returns a client's interceptor that does for streams what [WithDelegated]
-// says. Streams are not repeated by it: a service config does that, see [RetryServiceConfig].
+// StreamClientInterceptor returns a client's interceptor that delegates leases to streams: see
+// [WithDelegated]. Streams are not repeated by it: a service config does that, see
+// [RetryServiceConfig].
 func StreamClientInterceptor(opts ...ClientOption) (grpc.StreamClientInterceptor, error) {
 	c, err := newClient("StreamClientInterceptor", opts)
 	if err != nil {

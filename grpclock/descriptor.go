@@ -55,7 +55,7 @@ func optionOf(m protoreflect.MethodDescriptor) (lock protoreflect.Message, found
 	return lock, found
 }
 
-// set sets what one field of the annotation says.
+// set applies one field of the annotation to the rule.
 func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	switch kind := f.Kind(); {
 	case f.Name() == "keys" && f.IsList() && kind == protoreflect.StringKind:

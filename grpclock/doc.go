@@ -1,5 +1,4 @@
-// Package grpclock guards gRPC methods with locks. A method says in its .proto file under which
-// lock it runs:
+// Package grpclock guards gRPC methods with locks. The .proto file of a method names its lock:
 //
 //	import "latchkit/lock/v1/lock.proto";
 //
@@ -26,7 +25,7 @@
 //	protoc -I "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" -I . \
 //	  --go_out=. --go-grpc_out=. inventory.proto
 //
-// A [RuleMap] says the same in Go, for methods whose .proto file is not yours; [KeyOf] makes a
+// A [RuleMap] has the same rules in Go, for methods whose .proto file is not yours; [KeyOf] makes a
 // typed function the key; a service that is a [KeyProvider] decides call by call. Package
 // contrib/connectlock does the same for connect-go.
 //

@@ -23,7 +23,7 @@ type method struct {
 	made        KeyFunc
 	idempotency *key.Template[*call] // nil: answers are not stored
 	output      string               // the full name of the response's message
-	stall       time.Duration        // 0: as the interceptor says
+	stall       time.Duration        // 0: the interceptor's default
 	early       bool                 // the keys need no request
 	err         error                // why the rule makes no sense
 }
@@ -97,7 +97,7 @@ func describe(fullMethod string) protoreflect.MethodDescriptor {
 	return s.Methods().ByName(protoreflect.Name(name))
 }
 
-// compile makes a method of a rule. Its err says why the rule makes no sense.
+// compile makes a method of a rule. err explains why the rule makes no sense.
 func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.MethodDescriptor) *method {
 	m := &method{made: rule.Func, stall: rule.MaxStall, rule: locker.Rule{
 		Name: rule.Name, Mode: rule.Mode, Wait: rule.Wait, TTL: rule.TTL,
@@ -151,7 +151,7 @@ func (m *method) answered(k key.Key, vocabulary key.Grammar[*call], described pr
 	}
 }
 
-// zero reports whether the Rule says nothing at all.
+// zero reports whether the Rule is empty.
 func (r *Rule) zero() bool { return reflect.ValueOf(*r).IsZero() }
 
 // check finds what makes no sense with any Locker.

@@ -47,16 +47,16 @@ const (
 // them.
 const pushback = "grpc-retry-pushback-ms"
 
-// soon is when to try again where nobody knows better.
+// soon is the time after which a client should try again when no better time is known.
 const soon = time.Second
 
-// A Problem says why a call did not get its lock, or lost it. It is the error that the interceptors
-// return; gRPC sends its status. Its text is fit for logs, without the key; errors.Is and errors.As
-// find the Locker's error in it, and what the handler returned if it ran.
+// A Problem is the reason why a call did not get its lock, or lost it. It is the error that the
+// interceptors return; gRPC sends its status. Its text is fit for logs, without the key; errors.Is
+// and errors.As find the Locker's error in it, and what the handler returned if it ran.
 type Problem struct {
 	Code       codes.Code
 	Reason     string        // of the ErrorInfo
-	Message    string        // what the client is told
+	Message    string        // the message for the client
 	Rule       string        // the lock's name; "" where there is no rule
 	Method     string        // the full method; "" where it is not known
 	Field      string        // what the request lacks, with ReasonInvalidKey
@@ -103,12 +103,13 @@ func (p *Problem) GRPCStatus() *status.Status {
 	return st
 }
 
-// retryAfterMS rounds up: who comes a moment too early waits for another round.
+// retryAfterMS rounds up, because a client that comes a moment too early would be refused again.
 func (p *Problem) retryAfterMS() int64 {
 	return int64((p.RetryAfter + time.Millisecond - 1) / time.Millisecond)
 }
 
-// trailer tells gRPC's own clients whether to retry, and when. Not where they would not anyway.
+// trailer is the trailer by which gRPC's own clients decide whether to retry, and when. Not where
+// they would not anyway.
 func (p *Problem) trailer() metadata.MD {
 	switch {
 	case p.RetryAfter > 0:
@@ -204,7 +205,7 @@ func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
 	return p
 }
 
-// report counts the call as p says, and hands p to the functions of WithObserve.
+// report counts the call by the reason of p, and calls the functions of WithObserve with p.
 func (g *guard) report(ctx context.Context, p *Problem) {
 	g.refused(ctx, p)
 	g.show(ctx, p)
@@ -220,8 +221,8 @@ func (g *guard) show(ctx context.Context, p *Problem) {
 // problem finds the answer to the error of a call that was not run; busy is the code of one whose
 // lock is.
 func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem {
-	// A Locker may fail with a context error of its own: only the end of the call's context says
-	// that nobody listens.
+	// A Locker may fail with a context error of its own. Only the end of the call's context means
+	// that the client has left.
 	if over := ctx.Err(); over != nil && errors.Is(err, over) {
 		st := status.FromContextError(over)
 		return reply{code: st.Code(), reason: ReasonCallerGone, message: "the call ended while it waited for the lock; nothing was done"}.problem(c, err)
@@ -251,7 +252,7 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 // stands.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
-		// The work succeeded, and with Rule.Once nobody knows whether that will be remembered.
+		// The work succeeded, and with Rule.Once it is unknown whether the mark "done" was written.
 		g.report(ctx, problem(ctx, c, err, g.busy))
 		return nil
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // A Rule says under which locks the calls of a method run: give Key, Keys or Func, or Idempotency.
-// What a Rule leaves empty is as the interceptor says. The zero Rule lets the calls run without a
-// lock, whatever the .proto file says.
+// An empty field of a Rule has the default of the interceptor. The zero Rule lets the calls run
+// without a lock. It overrides the .proto file.
 type Rule struct {
 	_ struct{} // keyed literals only
 
@@ -36,8 +36,8 @@ type Rule struct {
 	// Wait is how long a call waits for its locks; locker.NoWait: not at all. Default: as
 	// [WithWait] says.
 	Wait time.Duration
-	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default for the TTL: as [WithTTL]
-	// says.
+	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default for the TTL: the value of
+	// [WithTTL].
 	TTL, AtLeast, AtMost, Once time.Duration
 	// MaxStall is for how long the client of a stream may keep the handler waiting. Default: as
 	// [WithMaxStall] says.
@@ -61,9 +61,9 @@ func (r *Rule) templates() []key.Key {
 // the name as Inventory_Reserve_FullMethodName.
 type RuleMap map[string]Rule
 
-// A KeyProvider is a service that says itself under which lock a call runs. Implement it on the
-// server that is registered. It comes before all other rules; a Rule without a Key leaves the call
-// to them. req is the request, of a stream the first message. Key is not encoded: make it with
+// A KeyProvider is a service that itself chooses the lock of a call. Implement it on the server
+// that is registered. It comes before all other rules; a Rule without a Key leaves the call to
+// them. req is the request, of a stream the first message. Key is not encoded: make it with
 // [key.Of] if a client can choose a part of it.
 //
 // An error with a gRPC status is the reply. Every other error is INTERNAL.

@@ -99,7 +99,7 @@ func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 }
 
 // Bind compiles the rules of all methods of a server. Call it when the services are registered,
-// before Serve. Its error names every mistake, and says what to do:
+// before Serve. Its error names every mistake and what to do about it:
 //
 //   - a rule that makes no sense: a field that the request does not have, a negative time;
 //   - a rule that the Locker can never grant: SHARED without readers, a TTL above its maximum;

@@ -228,7 +228,7 @@ func (s *guardedStream) settle(result error) error {
 	return s.outcome
 }
 
-// errReturned ends the wait for a lock that nobody needs any more.
+// errReturned ends the wait for a lock that is not needed any more.
 var errReturned = errors.New("the handler returned before its stream had the lock")
 
 // Context returns the stream's context. The lease is in it from when the lock is held, also if the

@@ -110,7 +110,7 @@ func (h *held) begin() {
 	h.copyHeader()
 	h.to.WriteHeader(h.status)
 	if h.body.Len() > 0 {
-		_, _ = h.to.Write(h.body.Bytes()) // a client that has left cannot be told
+		_, _ = h.to.Write(h.body.Bytes()) // a client that has left gets no reply
 	}
 }
 

@@ -61,9 +61,9 @@
 // # Slow clients
 //
 // The body of a request is read before the lock is taken, up to [WithMaxBody], and is handed on as
-// if it had not been read. So a slow body holds nobody's lock, and a client that leaves while it
-// waits is noticed. [WithStallTimeout] bounds how long a handler that holds the lock may be blocked
-// by its client.
+// if it had not been read. So a slow body does not hold the lock, and a client that leaves while
+// its request waits is noticed. [WithStallTimeout] bounds how long a handler that holds the lock
+// may be blocked by its client.
 //
 // # Clients
 //

@@ -14,7 +14,7 @@ import (
 // a server that does not answer.
 type breaker struct {
 	mu      sync.Mutex
-	open    time.Time     // until then nobody asks the server
+	open    time.Time     // until then no request asks the server
 	pause   time.Duration // 0: there is no outage
 	probing bool          // a request is asking the server
 }

@@ -190,7 +190,7 @@ func (m *middleware) unlocked(out response, r *http.Request, next http.Handler, 
 // errOutage is the reason to run without a lock while the breaker is open.
 var errOutage = fmt.Errorf("%w: the last request that asked had no answer", locker.ErrUnavailable)
 
-// unguarded runs a request without a lock, as WithFailOpen says.
+// unguarded runs a request without a lock, because of WithFailOpen.
 func (m *middleware) unguarded(out response, r *http.Request, next http.Handler, err error) {
 	m.show(r, unavailable.problem(err))
 	m.event(r, eventUnguarded, 0)

@@ -20,8 +20,8 @@ import (
 
 // Idempotency returns a middleware that runs a request with an Idempotency-Key once. When the
 // request comes again, in any process, it gets the response of the first run. While the first run
-// is under way the second request waits for it, as [WithWait] says. Safe methods pass. Idempotency
-// panics as [New] does.
+// is under way, the second request waits for it, at most for the time of [WithWait]. Safe methods
+// pass. Idempotency panics as [New] does.
 //
 // scope says who owns the keys: a template such as "{claim.sub}". Take a part that the client
 // cannot choose, set by authentication that runs before this middleware. With a header such as
@@ -43,8 +43,8 @@ import (
 // again: status 5xx, 408, 425 and 429; a response with Retry-After; a status of 400 or more after
 // the client has left; a refusal by another lock inside; a handler that has written nothing. The
 // last one is no success either: write a status, such as 204. Set-Cookie and the headers of a
-// connection are not stored. A response of more than 64 KiB, or of what [WithBufferedResponse]
-// says, goes out as it is written, and only the mark "done" is stored.
+// connection are not stored. A response of more than 64 KiB, or of more than the size of
+// [WithBufferedResponse], is sent as it is written, and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. A process that dies leaves it behind,
 // and the next request runs the handler again; there idempotency.FromContext reports the

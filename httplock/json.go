@@ -136,7 +136,7 @@ func memberOf(data []byte, name string) (value []byte, err error) {
 	}
 }
 
-// text returns what a string of JSON says.
+// text returns the value of a JSON string.
 func text(quoted []byte) string {
 	var s string
 	if bytes.IndexByte(quoted, '\\') < 0 {

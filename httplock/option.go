@@ -313,9 +313,9 @@ func WithKeys(keys ...Key) Option {
 }
 
 // WithStreamedBody leaves the request's body alone until the handler reads it. Default: up to
-// [WithMaxBody] of it is read before the lock is taken, so that a slow client holds nobody's lock.
-// [WithStallTimeout] bounds a read while the lock is held. Keys with {body.NAME} and [Idempotency]
-// read the body in any case.
+// [WithMaxBody] of the body is read before the lock is taken, so that a slow client does not hold
+// the lock. [WithStallTimeout] bounds a read while the lock is held. Keys with {body.NAME} and
+// [Idempotency] read the body in any case.
 func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 
 // WithStallTimeout sets for how long a handler that holds the lock may be blocked by its client: by
@@ -325,9 +325,9 @@ func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 // does not count, so a quiet stream of events is no stall. 0: no bound. Default: 30 s.
 func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
-// WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Take it
-// for handlers that read JSON whatever the type says. Default: application/json, types that end
-// with +json, and requests without a type; others are answered 415.
+// WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
+// for handlers that read JSON with any Content-Type. Default: application/json, types that end with
+// +json, and requests without a type; others are answered 415.
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
 // WithStore makes [New] store responses under its key, as [Idempotency] does. It is for requests

@@ -38,19 +38,19 @@ const (
 	CodeNotJSON          = "unsupported-media-type"
 )
 
-// StatusClientGone is the status of a request whose client gave up while it waited. Nobody receives
-// it; access logs know it from nginx.
+// StatusClientGone is the status of a request whose client gave up while it waited. No client
+// receives it; access logs know the code from nginx.
 const StatusClientGone = 499
 
 // typePrefix and a code make the type of a Problem: the page that explains it.
 const typePrefix = "https://pkg.go.dev/github.com/latchkit/latchkit/httplock#"
 
-// soon is when to try again where nobody knows better.
+// soon is the time after which a client should try again when no better time is known.
 const soon = time.Second
 
-// A Problem says why a request did not get its lock, or lost it. Its exported fields are the
-// members of application/problem+json (RFC 9457), and hold nothing of the request. As an error its
-// text is fit for logs, without the key; errors.Is and errors.As find the Locker's error in it.
+// A Problem is the reason why a request did not get its lock, or lost it. Its exported fields are
+// the members of application/problem+json (RFC 9457), and hold nothing of the request. As an error
+// its text is fit for logs, without the key; errors.Is and errors.As find the Locker's error in it.
 type Problem struct {
 	Type         string `json:"type"`
 	Title        string `json:"title"`
@@ -181,8 +181,8 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 	if attempt, ok := idempotency.FromContext(r.Context()); ok {
 		attempt.Discard() // nothing was done: a refusal is no answer to repeat
 	}
-	// A Locker may fail with a context error of its own: only the end of the request's context says
-	// that nobody listens.
+	// A Locker may fail with a context error of its own. Only the end of the request's context
+	// means that the client has left.
 	if errors.Is(err, errLeft) || errors.Is(err, context.Canceled) && errors.Is(r.Context().Err(), context.Canceled) {
 		m.report(r, gone.problem(err))
 		if !begun(out) {
@@ -205,8 +205,8 @@ func (m *middleware) spoiled(out response, r *http.Request, err error) {
 	case m.buffers() || m.store != nil:
 		m.answer(out, r, unconfirmed, err)
 	default:
-		// The work succeeded, and with Rule.Once nobody knows whether that will be remembered: the
-		// reply stands.
+		// The work succeeded, and with Rule.Once it is unknown whether the mark "done" was written:
+		// the reply stands.
 		m.report(r, unavailable.problem(err))
 	}
 }
@@ -232,7 +232,7 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 	}
 }
 
-// report counts the request as p says, and hands p to the functions of WithObserve.
+// report counts the request by the code of p, and calls the functions of WithObserve with p.
 func (m *middleware) report(r *http.Request, p *Problem) {
 	if m.events != nil {
 		m.event(r, strings.ReplaceAll(p.Code, "-", "_"), 0)
@@ -289,5 +289,5 @@ func writeProblem(w http.ResponseWriter, _ *http.Request, p *Problem) {
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // a client that is gone cannot be told
+	_, _ = w.Write(body) // a client that has left gets no reply
 }

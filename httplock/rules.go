@@ -48,12 +48,12 @@ type Rule struct {
 	StreamedBody     bool          // see WithStreamedBody
 	StallTimeout     time.Duration // see WithStallTimeout
 
-	// NoLock says that the route needs no lock: somebody has thought about it. Unguarded does not
-	// list the route.
+	// NoLock declares that the route needs no lock, so Validate does not report it. Unguarded does
+	// not list the route.
 	NoLock bool
 }
 
-// Options returns what the Rule says, as options.
+// Options returns the Rule as options.
 func (r Rule) Options() []Option {
 	opts := r.common()
 	add := func(is bool, o Option) {

@@ -23,8 +23,8 @@ import (
 // retry_after_ms, which is more exact. The pauses grow: the first one is at least 100 ms, each next
 // one at least twice as long. All other replies, such as lock-lost, are returned.
 //
-// A request with an Idempotency-Key, and one whose method is idempotent by RFC 9110, is also
-// repeated after an error of the connection, when nobody knows whether the server has served it.
+// A request with an Idempotency-Key, or with a method that is idempotent by RFC 9110, is also
+// repeated after an error of the connection, when it is unknown whether the server has served it.
 //
 // A body must be readable again: http.NewRequest sets Request.GetBody for a bytes.Reader, a
 // bytes.Buffer and a strings.Reader. A request with another body is sent once. The pauses end with
@@ -53,7 +53,8 @@ const (
 	maxRefusal = 64 << 10
 )
 
-// RoundTrip sends r, and sends it again as the Transport says. It returns the last reply or error.
+// RoundTrip sends r, and repeats it by the rules of the Transport. It returns the last reply or
+// error.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	began := time.Now()
 	attempt := t.first(r)
@@ -113,7 +114,7 @@ func (t *Transport) allows(r *http.Request, tries int, began time.Time, pause ti
 	}
 	at := time.Now().Add(pause)
 	if deadline, ok := r.Context().Deadline(); ok && at.After(deadline) {
-		return false // the reply at hand says more than that the time is over
+		return false // the last reply has more information than the end of the context
 	}
 	return tries < retries && at.Sub(began) <= within
 }

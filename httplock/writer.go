@@ -12,7 +12,7 @@ type response interface {
 	http.ResponseWriter
 	// Status returns what was, or will be, the status: 200 unless set otherwise.
 	Status() int
-	// Written says that the reply has begun and cannot be replaced.
+	// Written reports that the reply has begun and cannot be replaced.
 	Written() bool
 }
 
@@ -24,8 +24,8 @@ func watch(w http.ResponseWriter) response {
 	return &watched{ResponseWriter: w}
 }
 
-// begun reports whether the reply has begun, also of a writer such as gin-contrib/timeout's, which
-// collects it and says that it has not.
+// begun reports whether the reply has begun. It is also right for a writer that collects the reply,
+// such as gin-contrib/timeout's, whose own Written returns false.
 func begun(out response) bool {
 	if out.Written() {
 		return true

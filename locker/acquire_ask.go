@@ -133,7 +133,7 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	return answerAside
 }
 
-// busy keeps what the answer says about the holder and the queue.
+// busy records the holder and the place in the queue.
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
@@ -158,9 +158,9 @@ func (a *acquisition) busy(g store.Grant) {
 	}
 }
 
-// newLease makes the lease, counting its deadline from since: no later than the grant. handed is
-// how long the server keeps it when the grant was told by message, 0 when it was the answer. Grant
-// and the end of the caller may come together: then the lock is given back.
+// newLease makes the lease. Its deadline counts from since, which is no later than the grant.
+// handed is how long the server keeps the lease when the grant came by message, 0 when it came in a
+// reply. Grant and the end of the caller may come together: then the lock is given back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
 	e := a.engine
 	ttl := a.rule.lease()

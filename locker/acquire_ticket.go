@@ -14,7 +14,7 @@ import (
 // answered. It belongs to one acquisition, and can change hands with its place in the server's
 // queue, when a cohort's leader gives up.
 type ticket struct {
-	claim    store.Claim // never changes once it was queued, because the queue finds an entry by all that it says
+	claim    store.Claim // does not change after it was queued, because the queue finds an entry by its full text
 	token    token       // what the server may have of it
 	first    time.Time   // when it was first sent; zero when events were lost since
 	sent     time.Time   // when it was last sent
@@ -30,9 +30,9 @@ type ticket struct {
 	rushed       int // questions without a pause
 }
 
-// prepare makes the ticket ready for its first question: in the server's queue, if that is allowed
-// and this process is told of grants. A Store that tells nothing may keep the order all the same,
-// and is asked again and again.
+// prepare makes the ticket ready for its first acquire. The ticket queues at the server if that is
+// allowed and this process receives messages. A Store without messages may keep an order as well;
+// it is asked again and again.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,

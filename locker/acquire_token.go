@@ -34,7 +34,7 @@ const (
 	answerParts                     // busy, and parts of the Store may hold the key for the token
 	answerGranted                   // a lease
 	answerOver                      // undone, revoked or done: the server has nothing of the token
-	// What a message says, once the acquisition has read it.
+	// Messages, when the acquisition has read them.
 	readGrant
 	readDone
 	tokenEvents
@@ -53,7 +53,7 @@ var tokenMoves = [tokenEvents][tokenStates]tokenState{
 	answerParts:   {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerGranted: {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerOver:    {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
-	readGrant:     {tokenPossible, tokenPossible, tokenPossible, tokenUnclear}, // nobody else will read it
+	readGrant:     {tokenPossible, tokenPossible, tokenPossible, tokenUnclear}, // no other goroutine will read it
 	readDone:      {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
 }
 

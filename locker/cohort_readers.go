@@ -76,7 +76,7 @@ func (a *acquisition) nested() (within *Lease, err error) {
 				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported), 0)
 		}
 		if a.rule.Mode == Exclusive {
-			return nil, a.fail(fmt.Errorf("%w: the caller reads under this key already, and two readers who wait to write would wait for each other; "+
+			return nil, a.fail(fmt.Errorf("%w: the caller reads under this key already, and two readers that wait to write would deadlock; "+
 				"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrUnsupported), 0)
 		}
 		return l, nil
@@ -150,7 +150,7 @@ func (cs *cohorts) leavePhase(h *hold) bool {
 		return true
 	}
 	h.over = true
-	cs.newLeader(h.cohort) // nobody waits while there is a hold
+	cs.newLeader(h.cohort) // no caller waits while there is a hold
 	return false
 }
 

@@ -351,6 +351,6 @@ func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 func (c *config) undoEnded(err error) {
 	c.warn(Warning{
 		Code: "release-refused",
-		Text: "the server refuses to release a lock that nobody uses, so its key stays locked until its TTL is over: " + err.Error(),
+		Text: "the server refuses to release an unused lock, so its key stays locked until its TTL is over: " + err.Error(),
 	})
 }

@@ -10,7 +10,7 @@ type Op uint8
 
 const (
 	OpAcquire    Op = iota + 1 // from the call to the grant or the refusal, the wait included
-	OpHold                     // from the grant to the release or the loss, for each caller who shares a lease
+	OpHold                     // from the grant to the release or the loss, for each caller that shares a lease
 	OpRelease                  // Release and Complete
 	OpExtend                   // Extend
 	OpRenew                    // the keeper's renewals; not observed one by one
@@ -66,7 +66,7 @@ type RequestObserver interface {
 	Request(ctx context.Context, e RequestEvent)
 }
 
-// RequestEvent says what became of the lock of a request.
+// RequestEvent is the outcome of the lock of a request.
 type RequestEvent struct {
 	Name   string        // Rule.Name
 	Result string        // in one word of the adapter, such as "acquired" or "invalid_key"; there are few
@@ -117,7 +117,7 @@ const (
 	ResultError          Result = "error"            // any: every other error
 )
 
-// Outcome says how an operation ended.
+// Outcome is the outcome of an operation.
 type Outcome struct {
 	Result Result
 	// Err is nil when the operation succeeded.

@@ -31,10 +31,10 @@ func WithRenewClient(client Client) SingleOption {
 // Run returns when its function has returned and the lease was valid by this process's clock. The
 // release travels with the next call to the server, at the latest after 1 ms. The same process sees
 // the key as free at once, other processes a round trip later than without the option, and up to 1
-// ms more when nobody was seen to wait for the key. Close waits for all releases.
+// ms more when no other process was known to wait for the key. Close waits for all releases.
 //
 // Run then no longer reports a loss that only the release would have found: a revocation, or a
-// server that lost its data, since the last renewal. The [Observer] is told, after Run has
+// server that lost its data, since the last renewal. The [Observer] is notified after Run has
 // returned. The release is awaited as without the option when Rule.Once or Rule.AtLeast is set,
 // after [Lease.AwaitRelease], after a panic, while the server does not answer within 20 ms, while
 // 1024 such releases are open, and under [NewReentrant]. Release and Complete by hand are always

@@ -15,8 +15,8 @@ const DefaultMaxRetryAfter = 2 * time.Second
 const firstGuess = 50 * time.Millisecond
 
 // retryAfter is when another try may succeed: an estimate with jitter, so that callers that were
-// refused together do not come back together. The remaining TTL says little, because the lease is
-// renewed. Only the time of a kept key is certain.
+// refused together do not come back together. The remaining TTL is a poor estimate, because the
+// lease is renewed. Only the time of a kept key is certain.
 func (a *acquisition) retryAfter() time.Duration {
 	if a.holder.Kept && a.holder.Left > 0 {
 		return a.holder.Left

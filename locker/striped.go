@@ -20,10 +20,11 @@ const maxStripes = 1 << 20
 // where each lock costs something that is not given back, such as the fence counter of a quorum or
 // a row for each claim in a database; otherwise a lock for each key is better.
 //
-// All processes must give the same n. With another n, a key has another stripe and excludes nobody
-// who uses the old one; so change n only while no process holds a lock. The stripe of a key is its
-// FNV-1a hash of 64 bits modulo n. Its key on the server is "stripe:I/N" with the Locker's prefix.
-// A Lease and an Error name the key that the caller gave. Observers see the stripe.
+// All processes must give the same n. With another n, a key has another stripe, and processes with
+// different n do not exclude each other. So change n only while no process holds a lock. The stripe
+// of a key is its FNV-1a hash of 64 bits modulo n. Its key on the server is "stripe:I/N" with the
+// Locker's prefix. A Lease and an Error name the key that the caller gave. Observers see the
+// stripe.
 //
 // [RunAll] takes a stripe once, however many of its keys are given. A nested Acquire of another key
 // with the same stripe joins the lease that its context has, because it would wait for itself

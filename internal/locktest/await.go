@@ -13,7 +13,7 @@ import (
 // Slack is how much later than promised something may come on a busy machine.
 const Slack = 5 * time.Second
 
-// StuckAfter is how long nobody may wait, whatever happens.
+// StuckAfter is the time after which a waiting caller counts as stuck.
 const StuckAfter = 25 * time.Second
 
 // Eventually awaits a condition that another process or connection brings about.

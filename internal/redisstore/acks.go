@@ -47,8 +47,8 @@ type pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
-// short says why a lease that n replicas have acknowledged does not count. err is why they were not
-// counted, as when a failover ends a WAIT.
+// short is the error of a lease that too few replicas have acknowledged, nil when n are enough. err
+// is the reason why they were not counted, for example because a failover ended a WAIT.
 func (a Acks) short(n int, err error) error {
 	switch {
 	case err != nil:

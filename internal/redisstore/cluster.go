@@ -130,7 +130,7 @@ func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question
 	return all
 }
 
-// ReleaseBeside is a release that nobody waits for.
+// ReleaseBeside is a release without a waiting caller.
 func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }

@@ -42,7 +42,7 @@ type pending struct {
 	answer chan error
 }
 
-var errLineLost = errors.New("the connection that tells of turns was lost")
+var errLineLost = errors.New("the connection that receives the messages of the server was lost")
 
 func newLine(s *Subscriptions, addr string, node Subscriber) *line {
 	return &line{of: s, addr: addr, pubsub: node.OpenPubSub(s.ctx), live: make(map[string]*shard), swept: time.Now()}

@@ -32,7 +32,7 @@ func Refused(err error) error {
 	return err
 }
 
-// refusedBy returns what an error reply means and, where somebody must act, what to do.
+// refusedBy returns the meaning of an error reply and, where an operator must act, what to do.
 func refusedBy(code string, err error) error {
 	switch code {
 	case "TRYAGAIN": // a slot moves

@@ -413,7 +413,7 @@ func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 // noteFor is how long a note must stand for a holder that is thrown out.
 func noteFor(info store.Info) time.Duration {
 	if info.Kept {
-		return 0 // nobody is left to read it
+		return 0 // no holder is there to read the note
 	}
 	return max(info.Left, time.Minute)
 }

@@ -50,7 +50,7 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 type receivedKey struct{}
 
 // With returns ctx with the delegations of a token that came with a call. tokens are all tokens
-// that came. More than one is refused, because somebody may have added one. Without a token With
+// that came. More than one is refused, because an attacker may have added one. Without a token With
 // returns ctx unchanged. The error is [ErrMalformed].
 //
 // Whether a delegation is valid is found out when its lock is acquired.
@@ -107,7 +107,7 @@ func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locke
 	return r.locker.Join(ctx, rule, p)
 }
 
-// verify says what is wrong with a signature, "" when it is good.
+// verify returns what is wrong with a signature, "" when it is valid.
 func (r *Receiver) verify(e *entry, key string) string {
 	good := false
 	for _, k := range r.keys {

@@ -1,4 +1,4 @@
--- look.lua: read what a node says of itself and of its set.
+-- look.lua: read a node's identity, clock, marker and waits.
 --
 -- KEYS: marker N of the node · begun B
 -- ARGV: none

@@ -1,4 +1,4 @@
--- mark.lua: change a node's marker if nobody else has, or note that a wait has begun.
+-- mark.lua: change a node's marker if it is still the given one, and record that a wait has begun.
 --
 -- KEYS: marker N of the node · begun B
 -- ARGV: identity of the server that the client has seen · text of N that the client has read, ""

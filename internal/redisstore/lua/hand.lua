@@ -60,8 +60,8 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell notifies the first waiter that has waited longer than after, in µs, that the key is free in
--- ms at the latest. It skips the inbox but: if that process does not react, another one must.
+-- tell publishes to the first waiter that has waited longer than after, in µs, that the key is free
+-- in ms at the latest. It skips the inbox but: if that process does not react, another one must.
 local function tell(now, but, after, ms)
   local from = 0
   while true do
