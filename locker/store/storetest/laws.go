@@ -51,7 +51,7 @@ var stepLaws = []law{
 		}
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
 	}},
-	{name: "a lease that nobody renews runs out", check: func(b *bench) {
+	{name: "a lease without renewals expires", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 50 * time.Millisecond
 		b.gets(c, "acquire of a free key")
@@ -85,7 +85,7 @@ var stepLaws = []law{
 		}
 		wg.Wait()
 		if served.Load() == 0 {
-			b.Fatal("nobody was granted the key")
+			b.Fatal("no waiter was granted the key")
 		}
 	}},
 	{name: "keys do not concern each other", check: func(b *bench) {
@@ -209,7 +209,7 @@ var stepLaws = []law{
 		b.want(b.release(c), store.Released, "release by the holder")
 		b.granted()
 	}},
-	{name: "a second release finds nothing and frees nobody", check: func(b *bench) {
+	{name: "a second release finds no lease and has no effect", check: func(b *bench) {
 		c, _ := b.granted()
 		b.want(b.release(c), store.Released, "release by the holder")
 		next, _ := b.granted()
@@ -269,7 +269,7 @@ var stepLaws = []law{
 			b.Fatalf("%v left of 10s", left)
 		}
 	}},
-	{name: "work that is done is not granted again to who asks Once", needs: once, check: func(b *bench) {
+	{name: "work that is done is not granted again to an acquire with Once", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
 		b.gets(c, "acquire with Once")
@@ -287,7 +287,7 @@ var stepLaws = []law{
 		b.want(b.release(c), store.Released, "release without Complete")
 		b.want(b.acquire(b.claim(owner())), store.Granted, "acquire after a failure")
 	}},
-	{name: "whoever lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
+	{name: "an owner that lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once, c.Complete = time.Minute, true
 		b.want(b.release(c), store.NotOurs, "Complete by an owner that does not hold")
@@ -327,11 +327,11 @@ var stepLaws = []law{
 			b.Fatalf("%+v, want the holder with fence %d", i, g.Fence)
 		}
 	}},
-	{name: "a broken holder loses the key and is told why", needs: breaks, check: func(b *bench) {
+	{name: "a revoked holder loses the key and receives the reason", needs: breaks, check: func(b *bench) {
 		c, g := b.granted()
 		b.want(b.breakHolder(g.Fence, "maintenance"), store.Released, "break")
 		for _, answer := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
-			if b.want(answer, store.Revoked, "call of a broken holder"); answer.Reason != "maintenance" {
+			if b.want(answer, store.Revoked, "call of a revoked holder"); answer.Reason != "maintenance" {
 				b.Fatalf("the reason is %q", answer.Reason)
 			}
 		}
@@ -346,7 +346,7 @@ var stepLaws = []law{
 		b.release(c)
 		b.want(b.breakHolder(g.Fence, "too late"), store.NotOurs, "break of a free key")
 	}},
-	{name: "who is refused reads the holder's metadata", needs: metadata, check: func(b *bench) {
+	{name: "a refused acquire returns the holder's metadata", needs: metadata, check: func(b *bench) {
 		c := b.claim(owner())
 		const text = "host:7 trace=00-ab:cd-01 \n {ü}"
 		c.Metadata = text

@@ -16,27 +16,27 @@ var handLaws = []law{
 		second := b.waiter("")
 		second.HandoffTTL = blink
 		b.queue(second)
-		b.owns(first, "renewal by who was handed the key")
+		b.owns(first, "renewal by an owner that was handed the key")
 		b.free(first)
 		b.pass(blink)
 		b.granted()
-		b.want(b.renew(second), store.NotOurs, "renewal by who did not confirm in time")
+		b.want(b.renew(second), store.NotOurs, "renewal by an owner that did not confirm in time")
 	}},
 	{name: "a renewal makes a handed lease last", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		b.free(holder)
-		b.owns(first, "renewal by who was handed the key")
+		b.owns(first, "renewal by an owner that was handed the key")
 		if left := b.left(); left <= hand {
 			b.Fatalf("%v left after a renewal by %v", left, ttl)
 		}
 	}},
-	{name: "an acquire by who was handed the key finds the grant, and makes it last", needs: queues, check: func(b *bench) {
+	{name: "an acquire by an owner that was handed the key finds the grant, and extends it to the full TTL", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		b.free(holder)
 		handed := b.queue(b.claim(owner())).Holder
-		g := b.gets(first, "acquire by who was handed the key")
+		g := b.gets(first, "acquire by an owner that was handed the key")
 		if g.Fence != handed.Fence {
 			b.Fatalf("fence %d became %d", handed.Fence, g.Fence)
 		}
@@ -53,7 +53,7 @@ var handLaws = []law{
 		b.free(holder)
 		b.pass(blink)
 		b.gets(second, "acquire by the next, after the claim")
-		b.want(b.renew(first), store.NotOurs, "renewal by who did not confirm in time")
+		b.want(b.renew(first), store.NotOurs, "renewal by an owner that did not confirm in time")
 	}},
 	{name: "a process that does not confirm loses its other places too", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
@@ -73,8 +73,8 @@ var handLaws = []law{
 	{name: "a process that confirmed keeps its other places, also when that lease runs out", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		for _, confirm := range []func(store.Claim){
-			func(c store.Claim) { b.owns(c, "renewal by who was handed the key") },
-			func(c store.Claim) { b.gets(c, "acquire by who was handed the key") },
+			func(c store.Claim) { b.owns(c, "renewal by an owner that was handed the key") },
+			func(c store.Claim) { b.gets(c, "acquire by an owner that was handed the key") },
 		} {
 			holder, _ := b.granted()
 			first := b.waiter(at.inbox)
@@ -128,19 +128,19 @@ var handLaws = []law{
 		b.owns(first, "renewal by the first whose process lives")
 		b.free(first)
 		for _, c := range gone {
-			b.want(b.renew(c), store.NotOurs, "renewal by who is gone")
+			b.want(b.renew(c), store.NotOurs, "renewal by an owner that is gone")
 		}
 		b.granted()
 	}},
-	{name: "who waits where nobody listens is told so", needs: notifies, check: func(b *bench) {
+	{name: "an acquire whose inbox has no subscriber returns NotListening", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		b.granted()
 		if g := b.queue(b.waiter("nobody:" + owner())); !g.NotListening {
-			b.Fatal("nobody listens at the inbox, and the answer does not say so")
+			b.Fatal("the inbox has no subscriber, and the answer is without NotListening")
 		}
 		for _, inbox := range []string{at.inbox, ""} {
 			if g := b.queue(b.waiter(inbox)); g.NotListening {
-				b.Fatalf("deaf at inbox %q", inbox)
+				b.Fatalf("NotListening at inbox %q", inbox)
 			}
 		}
 	}},
@@ -151,7 +151,7 @@ var handLaws = []law{
 		b.free(holder)
 		fence := b.queue(b.claim(owner())).Holder.Fence
 		b.want(b.breakHolder(fence, "drill"), store.Released, "break")
-		b.want(b.renew(first), store.Revoked, "renewal by the broken holder")
+		b.want(b.renew(first), store.Revoked, "renewal by the revoked holder")
 		b.owns(second, "renewal by the next of that process")
 	}},
 	{name: "fences grow through hand-overs", needs: all(queues, fence), check: func(b *bench) {
@@ -167,7 +167,7 @@ var handLaws = []law{
 			b.free(holder)
 			holder = w
 			last := g.Fence + uint64(g.FenceCount) - 1
-			if g = b.gets(w, "acquire by who was handed the key"); g.Fence <= last {
+			if g = b.gets(w, "acquire by an owner that was handed the key"); g.Fence <= last {
 				b.Fatalf("hand-over %d has fence %d after %d", i, g.Fence, last)
 			}
 		}
@@ -181,7 +181,7 @@ var handLaws = []law{
 		b.queue(second)
 		b.pass(blink) // the counter is behind the clock, so a block fits
 		b.free(holder)
-		g := b.gets(first, "acquire by who was handed the key")
+		g := b.gets(first, "acquire by an owner that was handed the key")
 		if g.FenceCount != block {
 			b.Fatalf("%d fences reserved of %d", g.FenceCount, block)
 		}
@@ -190,7 +190,7 @@ var handLaws = []law{
 			b.Fatalf("fence %d lies in the block %d…%d", next.Fence, g.Fence, g.Fence+block-1)
 		}
 	}},
-	{name: "who is refused reads the metadata of who was handed the key", needs: all(queues, metadata), check: func(b *bench) {
+	{name: "a refused acquire returns the metadata of an owner that was handed the key", needs: all(queues, metadata), check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.waiter("")
 		first.Metadata = "host:7|trace=00-ab:cd-01 \n {ü}"
@@ -199,6 +199,6 @@ var handLaws = []law{
 		if h := b.queue(b.claim(owner())).Holder; h.Metadata != first.Metadata {
 			b.Fatalf("metadata %q became %q", first.Metadata, h.Metadata)
 		}
-		b.owns(first, "renewal by who was handed the key")
+		b.owns(first, "renewal by an owner that was handed the key")
 	}},
 }

@@ -10,7 +10,7 @@ import (
 
 // joinLaws concern leases that calls in other processes join.
 var joinLaws = []law{
-	{name: "who shows the secret joins, with the lease's fence", needs: joinable, check: func(b *bench) {
+	{name: "a call with the secret joins, and gets the lease's fence", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		p := b.delegated(c, locker.Delegation{Fence: g.Fence + 3, Depth: 1}, "open sesame")
 		j := b.joiner(p)
@@ -24,14 +24,14 @@ var joinLaws = []law{
 		b.want(b.leave(j), store.NotOurs, "leaving again")
 		b.want(b.renew(c), store.Granted, "renewal by the holder, after the other has left")
 	}},
-	{name: "who shows another secret, or none, does not join", needs: joinable, check: func(b *bench) {
+	{name: "a call with another secret, or none, does not join", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		b.delegated(c, locker.Delegation{Fence: g.Fence}, "open sesame")
 		b.want(b.join(b.joiner(locker.Delegation{Secret: sha256.Sum256([]byte("open wheat"))})), store.NotOurs, "join with a wrong secret")
 		b.want(b.join(b.joiner(locker.Delegation{})), store.NotOurs, "join without a secret and without the fence")
 		b.want(b.join(b.joiner(locker.Delegation{Hold: g.Fence + 1, Fence: g.Fence})), store.NotOurs, "join with a wrong fence")
 	}},
-	{name: "who knows the holder's fence joins without a secret", needs: joinable, check: func(b *bench) {
+	{name: "a call with the holder's fence joins without a secret", needs: joinable, check: func(b *bench) {
 		_, g := b.granted()
 		joined := b.want(b.join(b.joiner(locker.Delegation{Hold: g.Fence, Fence: g.Fence + 2})), store.Granted, "join with the fence")
 		if joined.Fence != g.Fence+2 {
@@ -54,10 +54,10 @@ var joinLaws = []law{
 		j, late := b.joiner(p), b.joiner(p)
 		b.want(b.join(j), store.Granted, "join with the secret")
 		b.free(c)
-		b.want(b.join(j), store.NotOurs, "question of who has joined, after the release")
+		b.want(b.join(j), store.NotOurs, "question of the joined owner, after the release")
 		b.want(b.join(late), store.NotOurs, "join after the release")
 		b.granted()
-		b.want(b.join(j), store.NotOurs, "question of who has joined, after the next grant")
+		b.want(b.join(j), store.NotOurs, "question of the joined owner, after the next grant")
 		b.want(b.join(late), store.NotOurs, "join after the next grant")
 		b.want(b.join(b.joiner(locker.Delegation{Hold: g.Fence, Fence: g.Fence})), store.NotOurs, "join with the old fence")
 		b.want(b.leave(j), store.NotOurs, "leaving a lease that is over")
@@ -75,21 +75,21 @@ var joinLaws = []law{
 		b.want(b.join(b.joiner(locker.Delegation{Secret: sha256.Sum256([]byte("open sesame"))})), store.NotOurs, "join with a secret")
 		b.want(b.join(b.joiner(locker.Delegation{})), store.NotOurs, "join without")
 	}},
-	{name: "a secret whose time is over lets nobody in, and who is in stays", needs: joinable, check: func(b *bench) {
+	{name: "an expired secret admits no more joins, and existing joins stay", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		j := b.joiner(b.delegatedFor(c, locker.Delegation{Fence: g.Fence}, "long", ttl))
 		b.want(b.join(j), store.Granted, "join in time")
 		p := b.delegatedFor(c, locker.Delegation{Fence: g.Fence}, "short", 20*time.Millisecond)
 		b.eventually(10*time.Second, "the secret's time is over", func() bool { return b.join(b.joiner(p)).State == store.NotOurs })
-		b.want(b.join(j), store.Granted, "question of who has joined")
+		b.want(b.join(j), store.Granted, "question of the joined owner")
 	}},
-	{name: "who does not hold the lease cannot delegate it", needs: joinable, check: func(b *bench) {
+	{name: "an owner without the lease cannot delegate it", needs: joinable, check: func(b *bench) {
 		_, g := b.granted()
 		stranger := b.claim(owner())
 		b.want(b.delegate(stranger, locker.Delegation{Fence: g.Fence, Secret: sha256.Sum256([]byte("mine"))}, ttl), store.NotOurs, "delegation by a stranger")
 		b.want(b.join(b.joiner(locker.Delegation{Secret: sha256.Sum256([]byte("mine"))})), store.NotOurs, "join by the stranger's secret")
 	}},
-	{name: "who has joined delegates as often as allowed", needs: joinable, check: func(b *bench) {
+	{name: "a joined owner delegates as often as allowed", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		first := b.joiner(b.delegated(c, locker.Delegation{Fence: g.Fence, Depth: 1}, "first"))
 		b.want(b.join(first), store.Granted, "the first join")
@@ -99,14 +99,14 @@ var joinLaws = []law{
 		}
 		b.want(b.delegate(second, locker.Delegation{Fence: g.Fence, Secret: sha256.Sum256([]byte("third"))}, ttl), store.NotOurs, "the third delegation")
 		b.want(b.leave(first), store.Released, "leaving of the first")
-		b.want(b.join(second), store.Granted, "question of the second, who does not depend on the first")
+		b.want(b.join(second), store.Granted, "question of the second, which does not depend on the first")
 	}},
-	{name: "who has joined can neither renew nor release the lease", needs: joinable, check: func(b *bench) {
+	{name: "a joined owner can neither renew nor release the lease", needs: joinable, check: func(b *bench) {
 		c, g := b.granted()
 		j := b.joiner(b.delegated(c, locker.Delegation{Fence: g.Fence}, "open sesame"))
 		b.want(b.join(j), store.Granted, "join with the secret")
-		b.want(b.renew(j), store.NotOurs, "renewal by who has joined")
-		b.want(b.release(j), store.NotOurs, "release by who has joined")
+		b.want(b.renew(j), store.NotOurs, "renewal by the joined owner")
+		b.want(b.release(j), store.NotOurs, "release by the joined owner")
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
 	}},
 	{name: "a join does not lengthen the lease", needs: joinable, check: func(b *bench) {

@@ -191,7 +191,7 @@ var lockerLaws = []law{
 		b.Kill(b.TB, backend)
 		b.end(next.served(4 * time.Second))
 	}},
-	{name: "a deaf process is served, and does not hold up the others", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
+	{name: "a process that cannot subscribe is served, and does not delay the others", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		unsubscribed, other := lockertest.NewLocker(b.TB, backend), b.another()
 		lease := b.hold(b.locker())
@@ -211,7 +211,7 @@ var lockerLaws = []law{
 			}
 		}
 	}},
-	{name: "a process that has gone deaf finds out while it waits, and listens again", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
+	{name: "a process that has lost its subscription notices it while it waits, and subscribes again", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		unsubscribed := lockertest.NewLocker(b.TB, backend)
 		lease := b.hold(b.locker())
@@ -221,7 +221,7 @@ var lockerLaws = []law{
 		b.eventually(20*time.Second, "somebody listens at the inbox", func() bool {
 			probe := b.waiter(backend.(store.Notifier).Inbox(b.key))
 			g := b.queue(probe)
-			b.want(b.release(probe), store.NotOurs, "release by who waits")
+			b.want(b.release(probe), store.NotOurs, "release by a waiter")
 			return probe.Inbox != "" && !g.NotListening
 		})
 		b.end(lease)

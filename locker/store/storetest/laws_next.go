@@ -20,7 +20,7 @@ var nextLaws = []law{
 			b.Fatalf("at %v, by the same clock after %v", g.At, before.At)
 		}
 		for _, w := range []store.Claim{first, second, next} {
-			b.owns(w, "renewal by who has waited longest")
+			b.owns(w, "renewal by an owner that has waited longest")
 			b.free(w)
 		}
 		b.granted()
@@ -57,7 +57,7 @@ var nextLaws = []law{
 		undoing.TombstoneTTL = ttl
 		b.want(b.release(undoing), store.NotOurs, "undo before the release with Next")
 		b.want(b.freeWithNext(holder, next), store.Undone, "the answer to Next")
-		b.owns(first, "renewal by who waited")
+		b.owns(first, "renewal by an owner that waited")
 		b.free(first)
 		b.want(b.renew(next), store.NotOurs, "renewal by the undone Next")
 		b.granted()
@@ -88,7 +88,7 @@ var nextLaws = []law{
 			b.Fatalf("place %d, want 1", g.Place)
 		}
 		for _, w := range []store.Claim{first, next, last} {
-			b.owns(w, "renewal by who has waited longest")
+			b.owns(w, "renewal by an owner that has waited longest")
 			b.free(w)
 		}
 		b.granted()

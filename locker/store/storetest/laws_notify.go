@@ -9,7 +9,7 @@ import (
 
 // toldLaws concern the events that a waiting process receives.
 var notifyLaws = []law{
-	{name: "a grant is told with fence, block and time, and once", needs: all(notifies, fence), check: func(b *bench) {
+	{name: "the message of a grant has fence, block and time, and comes once", needs: all(notifies, fence), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, before := b.granted()
 		first, second := b.waiter(at.inbox), b.waiter(at.inbox)
@@ -18,12 +18,12 @@ var notifyLaws = []law{
 		b.queue(second)
 		b.free(holder)
 		event := at.granted(first)
-		after := b.gets(first, "acquire by who was told")
+		after := b.gets(first, "acquire by the notified waiter")
 		if event.Fence != after.Fence || event.FenceCount != after.FenceCount {
-			b.Fatalf("told of fence %d and block %d, the lease has %d and %d", event.Fence, event.FenceCount, after.Fence, after.FenceCount)
+			b.Fatalf("the message has fence %d and block %d, the lease has %d and %d", event.Fence, event.FenceCount, after.Fence, after.FenceCount)
 		}
 		if event.HandoffTTL != first.HandoffTTL {
-			b.Fatalf("told that the lease lasts %v, asked for %v", event.HandoffTTL, first.HandoffTTL)
+			b.Fatalf("the message has a lease of %v, want %v", event.HandoffTTL, first.HandoffTTL)
 		}
 		if event.At.Before(before.At) || event.At.After(after.At) {
 			b.Fatalf("granted at %v, by the same clock after %v and before %v", event.At, before.At, after.At)
@@ -31,7 +31,7 @@ var notifyLaws = []law{
 		b.free(first)
 		at.granted(second) // and nothing else came between
 	}},
-	{name: "a grant is told at the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
+	{name: "the message of a grant comes to the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		if one.inbox == other.inbox {
 			b.Fatalf("two processes have the inbox %q", one.inbox)
@@ -41,11 +41,11 @@ var notifyLaws = []law{
 			w := b.queued(at.inbox)
 			b.free(holder)
 			at.granted(w)
-			b.owns(w, "renewal by who was told")
+			b.owns(w, "renewal by the notified waiter")
 			holder = w
 		}
 	}},
-	{name: "who comes after is told when the claim before it ends", needs: all(notifies, several), check: func(b *bench) {
+	{name: "the next waiter is notified when the claim before it ends", needs: all(notifies, several), check: func(b *bench) {
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		holder, _ := b.granted()
 		first := b.queued(one.inbox)
@@ -55,9 +55,9 @@ var notifyLaws = []law{
 		b.free(holder)
 		one.granted(first)
 		other.head(third, first.HandoffTTL)
-		b.owns(first, "renewal by who was told")
+		b.owns(first, "renewal by the notified waiter")
 	}},
-	{name: "the first who waits is told how long a key is kept", needs: all(notifies, atLeast), check: func(b *bench) {
+	{name: "the first waiter is notified how long a key is kept", needs: all(notifies, atLeast), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first := b.queued(at.inbox)
@@ -66,7 +66,7 @@ var notifyLaws = []law{
 		b.free(holder)
 		at.head(first, blink)
 	}},
-	{name: "who waits for work with Once is told that it is done, the others wait on", needs: all(notifies, once), check: func(b *bench) {
+	{name: "waiters with Once are notified that the work is done, the others wait on", needs: all(notifies, once), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
 		holder.Once = ttl
@@ -84,15 +84,15 @@ var notifyLaws = []law{
 			event[e.Owner] = e.Kind
 		}
 		if event[first.Owner] != store.EventDone || event[third.Owner] != store.EventDone {
-			b.Fatal("who waits with Once was not told that the work is done")
+			b.Fatal("a waiter with Once was not notified that the work is done")
 		}
 		if event[second.Owner] != store.EventGranted {
-			b.Fatal("who waits without Once was not told that the key is granted")
+			b.Fatal("a waiter without Once was not notified of its grant")
 		}
 		b.free(second)
 		b.granted()
 	}},
-	{name: "a failure is no news for who waits for work with Once: it does it", needs: all(notifies, once), check: func(b *bench) {
+	{name: "after a failure a waiter with Once is granted the key", needs: all(notifies, once), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
 		holder.Once = ttl
@@ -103,7 +103,7 @@ var notifyLaws = []law{
 		b.free(holder)
 		at.granted(first)
 	}},
-	{name: "an inbox that is subscribed afresh says so, and is told on", needs: notifies, check: func(b *bench) {
+	{name: "an inbox that is subscribed again sends EventReopened, and receives events again", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		b.Store.(store.Notifier).Reset(at.inbox)
@@ -112,7 +112,7 @@ var notifyLaws = []law{
 		b.free(holder)
 		at.granted(first)
 	}},
-	{name: "a process that has gone deaf is found out, and a fresh subscription heals it", needs: all(notifies, losesSubscriptions), check: func(b *bench) {
+	{name: "a lost subscription is noticed, and a new subscription works", needs: all(notifies, losesSubscriptions), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.granted()
 		first := b.waiter(at.inbox)
@@ -121,7 +121,7 @@ var notifyLaws = []law{
 		b.Store.(store.Notifier).Reset(at.inbox)
 		at.reopens()
 		if g := b.queue(first); g.NotListening {
-			b.Fatal("deaf after a fresh subscription")
+			b.Fatal("NotListening after a new subscription")
 		}
 		b.free(holder)
 		at.granted(first)
@@ -152,7 +152,7 @@ func (b *bench) listen(s locker.Store) *mail {
 		case e.Key == b.key:
 			m.events <- e
 		default:
-			b.Errorf("told about key %q", e.Key)
+			b.Errorf("an event of key %q", e.Key)
 		}
 	}))
 	var err error
@@ -172,7 +172,7 @@ func (m *mail) next(what string) store.Event {
 	case e := <-m.events:
 		return e
 	case <-time.After(10 * time.Second):
-		m.b.Fatalf("not told within 10s: %s", what)
+		m.b.Fatalf("no event within 10s: %s", what)
 		panic("unreachable")
 	}
 }
@@ -182,7 +182,7 @@ func (m *mail) granted(c store.Claim) store.Event {
 	m.b.Helper()
 	e := m.next("the grant")
 	if e.Kind != store.EventGranted || e.Owner != c.Owner {
-		m.b.Fatalf("%v, want a grant, to who has waited longest", e)
+		m.b.Fatalf("%v, want a grant for the first waiter", e)
 	}
 	return e
 }
@@ -191,7 +191,7 @@ func (m *mail) granted(c store.Claim) store.Event {
 func (m *mail) writer(c store.Claim) {
 	m.b.Helper()
 	if e := m.next("a writer"); e.Kind != store.EventWriter || e.Owner != c.Owner {
-		m.b.Fatalf("told of %v, want the word that a writer waits", e)
+		m.b.Fatalf("event %v, want EventWriter", e)
 	}
 }
 
@@ -200,10 +200,10 @@ func (m *mail) head(c store.Claim, in time.Duration) {
 	m.b.Helper()
 	e := m.next("who is the first in the queue")
 	if e.Kind != store.EventHead || e.Owner != c.Owner {
-		m.b.Fatalf("%v, want news for the first who waits", e)
+		m.b.Fatalf("%v, want an event for the first waiter", e)
 	}
 	if e.HandoffTTL != in {
-		m.b.Fatalf("told that the key is free in %v, want %v", e.HandoffTTL, in)
+		m.b.Fatalf("the message has the key free in %v, want %v", e.HandoffTTL, in)
 	}
 }
 
@@ -213,6 +213,6 @@ func (m *mail) reopens() {
 	select {
 	case <-m.reopened:
 	case <-time.After(10 * time.Second):
-		m.b.Fatal("not told within 10s that the inbox was subscribed afresh")
+		m.b.Fatal("no EventReopened within 10s")
 	}
 }

@@ -13,26 +13,26 @@ var queueLaws = []law{
 		for len(waiters) > 0 {
 			b.free(holder)
 			holder, waiters = waiters[0], waiters[1:]
-			b.owns(holder, "renewal by who has waited longest")
+			b.owns(holder, "renewal by an owner that has waited longest")
 			for _, w := range waiters {
-				b.want(b.renew(w), store.NotOurs, "renewal by who still waits")
+				b.want(b.renew(w), store.NotOurs, "renewal by an owner that still waits")
 			}
 		}
 		b.free(holder)
 		b.granted()
 	}},
-	{name: "a waiter is told its place, and who does not wait what it would be", needs: queues, check: func(b *bench) {
+	{name: "a waiter gets its place, and an acquire that does not queue gets the place that it would have", needs: queues, check: func(b *bench) {
 		b.granted()
 		for place := 1; place <= 4; place++ {
 			if g := b.queue(b.claim(owner())); g.Place != place {
-				b.Fatalf("place %d for who does not wait, want %d", g.Place, place)
+				b.Fatalf("place %d for an acquire that does not queue, want %d", g.Place, place)
 			}
 			if g := b.queue(b.waiter("")); g.Place != place {
 				b.Fatalf("place %d, want %d", g.Place, place)
 			}
 		}
 	}},
-	{name: "who was handed the key is not counted among those who wait", needs: queues, check: func(b *bench) {
+	{name: "an owner that was handed the key does not count as a waiter", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		b.queued("")
 		second := b.queued("")
@@ -41,7 +41,7 @@ var queueLaws = []law{
 			b.Fatalf("place %d, want 1", g.Place)
 		}
 		if g := b.queue(b.claim(owner())); g.Place != 2 {
-			b.Fatalf("place %d for who does not wait, want 2", g.Place)
+			b.Fatalf("place %d for an acquire that does not queue, want 2", g.Place)
 		}
 	}},
 	{name: "a waiter that asks again keeps its place", needs: queues, check: func(b *bench) {
@@ -54,20 +54,20 @@ var queueLaws = []law{
 			b.Fatalf("asking again moved the second to place %d", g.Place)
 		}
 		b.free(holder)
-		b.owns(first, "renewal by who has waited longest")
+		b.owns(first, "renewal by an owner that has waited longest")
 		b.free(first)
 		b.owns(second, "renewal by the next")
 		b.free(second)
 		b.granted() // nobody is in the queue twice
 	}},
-	{name: "a newcomer does not overtake those who wait when a lease ran out", needs: queues, check: func(b *bench) {
+	{name: "a newcomer does not overtake the waiters when a lease has expired", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
 		newcomer := b.queued("")
-		b.owns(first, "renewal by who has waited longest")
+		b.owns(first, "renewal by an owner that has waited longest")
 		b.free(first)
 		b.owns(newcomer, "renewal by the newcomer when its turn has come")
 	}},
-	{name: "who waits further back does not overtake either when it asks again", needs: queues, check: func(b *bench) {
+	{name: "a waiter further back does not overtake when it asks again", needs: queues, check: func(b *bench) {
 		holder := b.claim(owner())
 		holder.TTL = 2 * blink
 		b.gets(holder, "acquire of a free key")
@@ -76,44 +76,44 @@ var queueLaws = []law{
 		if g := b.queue(second); g.Place != 1 {
 			b.Fatalf("place %d while the first has the key, want 1", g.Place)
 		}
-		b.owns(first, "renewal by who has waited longest")
+		b.owns(first, "renewal by an owner that has waited longest")
 	}},
 	{name: "the first in the queue takes a key whose lease ran out, when it asks", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
 		b.gets(first, "acquire by the first in the queue")
 		if left := b.left(); left <= hand {
-			b.Fatalf("%v left: who asked itself has its whole TTL", left)
+			b.Fatalf("%v left: an owner that has asked has its whole TTL", left)
 		}
 		b.free(first)
 		b.granted()
 	}},
-	{name: "who does not wait neither overtakes nor queues", needs: queues, check: func(b *bench) {
+	{name: "an acquire that does not queue does not overtake", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
-		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by who does not wait")
-		b.owns(first, "renewal by who has waited longest")
-		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by who does not wait")
+		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by an owner that does not wait")
+		b.owns(first, "renewal by an owner that has waited longest")
+		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by an owner that does not wait")
 		b.free(first)
 		b.granted()
 	}},
 	{name: "a waiter that gives up leaves the queue", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
-		b.want(b.release(first), store.NotOurs, "release by who waits")
+		b.want(b.release(first), store.NotOurs, "release by a waiter")
 		if g := b.queue(second); g.Place != 1 {
 			b.Fatalf("place %d behind one that gave up", g.Place)
 		}
 		b.free(holder)
-		b.want(b.renew(first), store.NotOurs, "renewal by who gave up")
-		b.owns(second, "renewal by who still waited")
+		b.want(b.renew(first), store.NotOurs, "renewal by an owner that gave up")
+		b.owns(second, "renewal by an owner that still waited")
 	}},
 	{name: "giving up leaves the others where they are", needs: queues, check: func(b *bench) {
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
-		b.want(b.release(second), store.NotOurs, "release by who waits")
-		b.want(b.release(b.waiter("")), store.NotOurs, "release by who never waited")
+		b.want(b.release(second), store.NotOurs, "release by a waiter")
+		b.want(b.release(b.waiter("")), store.NotOurs, "release by an owner that never waited")
 		b.owns(holder, "renewal by the holder")
 		b.free(holder)
-		b.owns(first, "renewal by who still waited")
+		b.owns(first, "renewal by an owner that still waited")
 		b.free(first)
 		b.granted()
 	}},
@@ -121,7 +121,7 @@ var queueLaws = []law{
 		holder, _ := b.granted()
 		first, second := b.queued(""), b.queued("")
 		b.free(holder)
-		b.want(b.release(first), store.Released, "release by who was granted the key and does not know")
+		b.want(b.release(first), store.Released, "release by an owner that does not know of its grant")
 		b.owns(second, "renewal by the next")
 	}},
 	{name: "an undone waiter leaves the queue and does not come back", needs: all(queues, undo), check: func(b *bench) {
@@ -129,7 +129,7 @@ var queueLaws = []law{
 		first, second := b.queued(""), b.queued("")
 		undoing := first
 		undoing.TombstoneTTL = ttl
-		b.want(b.release(undoing), store.NotOurs, "undo by who waits")
+		b.want(b.release(undoing), store.NotOurs, "undo by a waiter")
 		b.want(b.acquire(first), store.Undone, "late acquire")
 		b.free(holder)
 		b.owns(second, "renewal by the next")
@@ -146,29 +146,29 @@ var queueLaws = []law{
 			b.Fatalf("place %d, want 1", g.Place)
 		}
 		b.free(holder)
-		b.owns(first, "renewal by who has waited longest")
+		b.owns(first, "renewal by an owner that has waited longest")
 		b.free(first)
 		b.owns(second, "renewal by the next")
 		b.free(second)
 		b.granted()
 	}},
-	{name: "a kept key goes to who waits when it runs out", needs: all(queues, atLeast), check: func(b *bench) {
+	{name: "a kept key goes to a waiter when it expires", needs: all(queues, atLeast), check: func(b *bench) {
 		holder, _ := b.granted()
 		first := b.queued("")
 		holder.KeepFor = blink
 		b.free(holder)
-		b.want(b.renew(first), store.NotOurs, "renewal by who still waits")
+		b.want(b.renew(first), store.NotOurs, "renewal by an owner that still waits")
 		b.pass(blink)
 		b.queue(b.claim(owner()))
-		b.owns(first, "renewal by who waited")
+		b.owns(first, "renewal by an owner that waited")
 	}},
-	{name: "a broken holder's key goes to who waits", needs: all(queues, breaks), check: func(b *bench) {
+	{name: "a revoked holder's key goes to a waiter", needs: all(queues, breaks), check: func(b *bench) {
 		_, g := b.granted()
 		first := b.queued("")
 		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
-		b.owns(first, "renewal by who waited")
+		b.owns(first, "renewal by an owner that waited")
 	}},
-	{name: "inspection counts those who wait", needs: all(queues, breaks), check: func(b *bench) {
+	{name: "inspection counts the waiters", needs: all(queues, breaks), check: func(b *bench) {
 		holder, _ := b.granted()
 		for n, then := range []func(){
 			func() {},
@@ -191,7 +191,7 @@ var queueLaws = []law{
 		done.Once = ttl
 		b.queue(done)
 		gone, confirmed, silent, gaveUp := b.queued("nobody:"+owner()), b.queued(""), b.queued(""), b.queued("")
-		b.want(b.release(gaveUp), store.NotOurs, "release by who waits")
+		b.want(b.release(gaveUp), store.NotOurs, "release by a waiter")
 		if n := b.Queued(b.TB, b.key); n != 4 {
 			b.Fatalf("%d in the queue, want 4", n)
 		}
@@ -199,13 +199,13 @@ var queueLaws = []law{
 		next := b.waiter("")
 		holder.Next = &next
 		b.free(holder) // to confirmed, because the work is done and gone has no subscriber
-		b.want(b.renew(gone), store.NotOurs, "renewal by who is gone")
-		b.owns(confirmed, "renewal by who waited")
+		b.want(b.renew(gone), store.NotOurs, "renewal by an owner that is gone")
+		b.owns(confirmed, "renewal by an owner that waited")
 		b.free(confirmed)
 		b.free(silent)
-		b.gets(next, "acquire by who was handed the key")
+		b.gets(next, "acquire by an owner that was handed the key")
 		if n := b.Queued(b.TB, b.key); n != 0 {
-			b.Fatalf("%d in the queue while nobody waits", n)
+			b.Fatalf("%d entries in the queue without waiters", n)
 		}
 		b.free(next)
 		b.granted()

@@ -17,7 +17,7 @@ var readerLaws = []law{
 			}
 		}
 		if h := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder; h.Foreign || h.Fence != first.Fence {
-			b.Fatalf("a writer is told of holder %+v, want fence %d", h, first.Fence)
+			b.Fatalf("a writer gets the holder %+v, want fence %d", h, first.Fence)
 		}
 	}},
 	{name: "readers keep writers out until the last is gone", needs: readers, check: func(b *bench) {
@@ -137,12 +137,12 @@ var readerLaws = []law{
 	}},
 
 	// fairness
-	{name: "nobody enters while a writer waits", needs: all(readers, queues), check: func(b *bench) {
+	{name: "no reader enters while a writer waits", needs: all(readers, queues), check: func(b *bench) {
 		r, _ := b.reads()
 		w := b.queued("")
 		late := b.reader()
 		b.queue(late)
-		b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader who does not wait")
+		b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader that does not wait")
 		b.free(r)
 		b.owns(w, "renewal by the writer")
 		b.want(b.acquire(late), store.Busy, "acquire by the reader behind it")
@@ -158,7 +158,7 @@ var readerLaws = []law{
 		b.free(first)
 		for _, r := range []store.Claim{one, other} {
 			if g := b.gets(r, "acquire by a reader after a writer"); !g.Writer {
-				b.Fatal("a reader is not told that a writer waits")
+				b.Fatal("a reader is not notified that a writer waits")
 			}
 		}
 		late := b.reader()
@@ -179,7 +179,7 @@ var readerLaws = []law{
 		w := b.queued("")
 		late := b.reader()
 		b.queue(late)
-		b.want(b.release(w), store.NotOurs, "release by a writer who waits")
+		b.want(b.release(w), store.NotOurs, "release by a waiting writer")
 		late.Fence = g.Fence
 		b.want(b.renew(late), store.Granted, "renewal by the reader behind it")
 		b.free(r)
@@ -192,7 +192,7 @@ var readerLaws = []law{
 		b.queued("nobody:" + owner())
 		b.reads()
 	}},
-	{name: "readers are told that a writer waits, and those whom it lets in as well", needs: all(readers, notifies), check: func(b *bench) {
+	{name: "readers are notified that a writer waits, also those that enter after it", needs: all(readers, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Queue, r.Inbox = true, at.inbox
@@ -212,10 +212,10 @@ var readerLaws = []law{
 		b.queued("") // another writer
 		b.free(w)
 		if !at.granted(late).Writer {
-			b.Fatal("a reader is let in without a word of the writer who waits")
+			b.Fatal("the reply to a reader does not show that a writer waits")
 		}
 	}},
-	{name: "a writer who asks again tells the readers again", needs: all(readers, notifies), check: func(b *bench) {
+	{name: "a writer that asks again notifies the readers again", needs: all(readers, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Inbox = at.inbox
@@ -235,7 +235,7 @@ var readerLaws = []law{
 		b.pass(blink)
 		b.gets(w, "acquire by a writer after the claim")
 		r.Fence = b.phase()
-		b.want(b.renew(r), store.NotOurs, "renewal by who did not react")
+		b.want(b.renew(r), store.NotOurs, "renewal by an owner that did not react")
 	}},
 
 	// downgrade, break, inspect, keep
@@ -247,13 +247,13 @@ var readerLaws = []law{
 		w.Fence = g.Fence
 		for range 2 {
 			if d := b.downgrade(w); d.State != store.Granted || !d.Writer {
-				b.Fatalf("downgrade: %+v, want granted with a writer who waits", d)
+				b.Fatalf("downgrade: %+v, want granted with a waiting writer", d)
 			}
 		}
-		if in := b.gets(late, "acquire by a reader who waited"); in.Fence != g.Fence {
+		if in := b.gets(late, "acquire by a reader that waited"); in.Fence != g.Fence {
 			b.Fatalf("fence %d in a phase with %d", in.Fence, g.Fence)
 		}
-		b.want(b.renew(w), store.Granted, "renewal by who was a writer")
+		b.want(b.renew(w), store.Granted, "renewal by an owner that was a writer")
 		b.want(b.acquire(other), store.Busy, "acquire by another writer")
 		b.free(w)
 		b.want(b.acquire(other), store.Busy, "acquire by another writer")
@@ -269,7 +269,7 @@ var readerLaws = []law{
 		b.key += ":free"
 		b.want(b.downgrade(b.claim(owner())), store.NotOurs, "downgrade of a free key")
 	}},
-	{name: "a broken phase throws all its readers out, and tells them why", needs: all(readers, breaks), check: func(b *bench) {
+	{name: "a revoked phase ends the parts of all its readers, which receive the reason", needs: all(readers, breaks), check: func(b *bench) {
 		one, g := b.reads()
 		other, _ := b.reads()
 		w := b.waiter("")
@@ -280,7 +280,7 @@ var readerLaws = []law{
 		for _, r := range []store.Claim{one, other} {
 			r.Fence = g.Fence
 			for _, answer := range []store.Grant{b.renew(r), b.release(r)} {
-				if b.want(answer, store.Revoked, "call of a broken reader"); answer.Reason != "maintenance" {
+				if b.want(answer, store.Revoked, "call of a revoked reader"); answer.Reason != "maintenance" {
 					b.Fatalf("the reason is %q", answer.Reason)
 				}
 			}
@@ -323,7 +323,7 @@ var readerLaws = []law{
 		b.free(r)
 		b.want(b.acquire(w), store.Done, "acquire with Once")
 		late.Fence = b.phase()
-		b.want(b.renew(late), store.Granted, "renewal by a reader who stood behind it")
+		b.want(b.renew(late), store.Granted, "renewal by a reader that stood behind it")
 		b.free(stays)
 	}},
 }

@@ -48,7 +48,7 @@ var togetherLaws = []law{
 			b.gets(c, "acquire of a key that was not granted with others")
 		}
 	}},
-	{name: "who wants several keys does not overtake who waits for one", needs: all(together, queues), check: func(b *bench) {
+	{name: "an acquire of several keys does not overtake the waiter of one key", needs: all(together, queues), check: func(b *bench) {
 		cs := b.claims(2)
 		b.key = cs[1].Key
 		holder, _ := b.granted()
