@@ -94,7 +94,7 @@ func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 			err := <-told
 			p, ok := errtype.As[*asynqlock.Problem](err)
 			if !ok || p.Code != asynqlock.CodeLost || p.Verdict != asynqlock.Failed || !errors.Is(err, locker.ErrLost) || errors.Is(err, theirs) != (returns != nil) {
-				t.Errorf("asynq's ErrorHandler was told %v", err)
+				t.Errorf("asynq's ErrorHandler received %v", err)
 			}
 			if strings.Contains(err.Error(), busyKey) {
 				t.Errorf("the key is shown: %v", err)
@@ -147,7 +147,7 @@ func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 		}
 		told = 0
 		if cfg.ErrorHandler.HandleError(t.Context(), job("1"), err); told != tc.told {
-			t.Errorf("%v: the handler was told %d times", err, told)
+			t.Errorf("%v: the handler was called %d times", err, told)
 		}
 		if got := cfg.RetryDelayFunc(7, err, job("1")); tc.of.Verdict == asynqlock.Snoozed && got != tc.of.RetryAfter {
 			t.Errorf("%v: it comes again in %v", err, got)

@@ -83,7 +83,7 @@ func TestTicksAreMadeUp(t *testing.T) {
 	q, store := newQueue(t), lockertest.NewMemory()
 	schedules(t, q, store, "0 0 1 1 *", asynqlock.CatchUp(time.Hour))() // the entry is new: nothing is made up
 	if n := len(q.ticks()); n != 0 {
-		t.Fatalf("%d ticks of an entry that nobody had seen before", n)
+		t.Fatalf("%d ticks of a new entry", n)
 	}
 	must(t, q.redis.Del(t.Context(), q.slotsKey()).Err())
 

@@ -78,7 +78,7 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	}
 	refused("is scheduled")
 	if _, err := g.Client(q.client, nil).EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name)); !errors.Is(err, asynq.ErrDuplicateTask) {
-		t.Errorf("%v; who cannot look into the archive must take it for a duplicate", err)
+		t.Errorf("%v; a client that cannot read the archive must treat the task as a duplicate", err)
 	}
 }
 

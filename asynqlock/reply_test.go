@@ -57,7 +57,7 @@ func TestEachRefusalHasItsVerdict(t *testing.T) {
 			t.Errorf("%v: %s, want %s", err, got, want)
 		}
 		if dropped, archived := errors.Is(p, asynq.RevokeTask), errors.Is(p, asynq.SkipRetry); dropped != (p.Verdict == asynqlock.Dropped) || archived != (p.Verdict == asynqlock.Archived) {
-			t.Errorf("%s: asynq is told to drop it: %t, to archive it: %t", want, dropped, archived)
+			t.Errorf("%s: asynq drops the task: %t, archives it: %t", want, dropped, archived)
 		}
 	}
 }

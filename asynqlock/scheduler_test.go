@@ -43,7 +43,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		backend.Fail(locker.OpAcquire, nil)
 		stop()
 		if !blind || !other {
-			t.Errorf("ticks that nobody has claimed, or nobody can claim now, did not pass: %t, %t", other, blind)
+			t.Errorf("ticks that no process has claimed, or can claim now, did not pass: %t, %t", other, blind)
 		}
 		if time.Now().Unix() != slot {
 			continue // too slow: the ticks had different slots
@@ -130,7 +130,7 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 	}
 	stopped(second)
 	if info, err := operator.Inspect(t.Context(), "mine"); err != nil || info.Held {
-		t.Errorf("who has stopped still leads: %+v, %v", info, err)
+		t.Errorf("a stopped process still leads: %+v, %v", info, err)
 	}
 }
 

@@ -167,7 +167,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 			}
 			p, ok := errtype.As[*asynqlock.Problem](<-told)
 			if !ok || p.Verdict != tc.says || p.Code != asynqlock.CodeBusy || p.RetryAfter != 0 || !errors.Is(p, locker.ErrBusy) {
-				t.Errorf("it was told %v, want %s", p, tc.says)
+				t.Errorf("the error is %v, want %s", p, tc.says)
 			}
 		})
 	}

@@ -52,7 +52,7 @@ func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var shown string // the delegation, as whoever overheard it
+	var shown string // the delegation, as an attacker has overheard it
 	transport, err := delegate.Transport(overheard{&shown}, sender, strings.TrimPrefix(stockServer.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func ExampleNew() {
 	})
 }
 
-// A request that is refused is told when to come back.
+// The reply to a refused request has the time after which the client should try again.
 func ExampleNew_busy() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 1500*time.Millisecond) // somebody else is at it
@@ -126,8 +126,8 @@ POST /orders/:id/pay:
 	// Output: order:{param.id} 250ms
 }
 
-// A payment that a client sends again, because it did not hear of the first, is answered and not
-// made again.
+// A payment that a client repeats, because it got no reply to the first, is answered and not made
+// again.
 func ExampleIdempotency() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

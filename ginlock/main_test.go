@@ -24,8 +24,8 @@ type seen struct {
 	outcome string // the Problem's code
 }
 
-// engine returns a Gin engine with one guarded route, POST /orders/:id, whose outermost middleware
-// looks at the end.
+// engine returns a Gin engine with one guarded route, POST /orders/:id. Its outermost middleware
+// checks the end of each request.
 func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engine {
 	e := gin.New()
 	if see != nil {

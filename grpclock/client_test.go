@@ -30,7 +30,7 @@ func (c *counting) intercept(ctx context.Context, req any, _ *grpc.UnaryServerIn
 	return handler(ctx, req)
 }
 
-// busyOnce is a Locker whose first caller is refused, and shall come back after a time.
+// busyOnce is a Locker that refuses its first caller, with a time after which to try again.
 type busyOnce struct {
 	locker.Locker
 	refused atomic.Bool
@@ -44,8 +44,8 @@ func (b *busyOnce) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, e
 	return b.Locker.Acquire(ctx, r)
 }
 
-// gRPC's own client comes back when the server says so. Its first pause would be at most 50 ms
-// otherwise, as the control shows.
+// gRPC's own client tries again at the time that the server names. Its first pause would be at most
+// 50 ms otherwise, as the control shows.
 func TestARetryingClientFollowsThePushback(t *testing.T) {
 	const after = 400 * time.Millisecond
 	for name, tc := range map[string]struct {
@@ -168,14 +168,14 @@ func TestTheClientRetriesWithinItsBounds(t *testing.T) {
 		least    time.Duration
 		most     time.Duration
 	}{
-		"four retries":            {err: busy(time.Second), calls: 5, least: 4 * time.Second, most: 4400 * time.Millisecond},
-		"as many as it was told":  {opts: []grpclock.ClientOption{grpclock.WithRetries(2, time.Hour)}, err: busy(time.Minute), calls: 3, least: 2 * time.Minute, most: 132 * time.Second},
-		"none":                    {opts: []grpclock.ClientOption{grpclock.WithRetries(0, 0)}, err: busy(time.Second), calls: 1},
-		"no longer than allowed":  {opts: []grpclock.ClientOption{grpclock.WithRetries(9, 3500*time.Millisecond)}, err: busy(time.Second), calls: 4, least: 3 * time.Second, most: 3300 * time.Millisecond},
-		"not past the deadline":   {deadline: 2500 * time.Millisecond, err: busy(time.Second), calls: 3, least: 2 * time.Second, most: 2200 * time.Millisecond},
-		"not what was lost":       {err: (&grpclock.Problem{Code: codes.Aborted, Reason: grpclock.ReasonLost}).GRPCStatus().Err(), calls: 1},
-		"not what others say":     {err: status.Error(codes.Aborted, "of the handler"), calls: 1},
-		"nothing after a success": {calls: 1},
+		"four retries":                 {err: busy(time.Second), calls: 5, least: 4 * time.Second, most: 4400 * time.Millisecond},
+		"as many as the status allows": {opts: []grpclock.ClientOption{grpclock.WithRetries(2, time.Hour)}, err: busy(time.Minute), calls: 3, least: 2 * time.Minute, most: 132 * time.Second},
+		"none":                         {opts: []grpclock.ClientOption{grpclock.WithRetries(0, 0)}, err: busy(time.Second), calls: 1},
+		"no longer than allowed":       {opts: []grpclock.ClientOption{grpclock.WithRetries(9, 3500*time.Millisecond)}, err: busy(time.Second), calls: 4, least: 3 * time.Second, most: 3300 * time.Millisecond},
+		"not past the deadline":        {deadline: 2500 * time.Millisecond, err: busy(time.Second), calls: 3, least: 2 * time.Second, most: 2200 * time.Millisecond},
+		"not what was lost":            {err: (&grpclock.Problem{Code: codes.Aborted, Reason: grpclock.ReasonLost}).GRPCStatus().Err(), calls: 1},
+		"not what others say":          {err: status.Error(codes.Aborted, "of the handler"), calls: 1},
+		"nothing after a success":      {calls: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestTheClientRetriesWithinItsBounds(t *testing.T) {
 			})
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // who gives up does so at once
+	synctest.Test(t, func(t *testing.T) { // a caller that gives up returns at once
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
 		began := time.Now()

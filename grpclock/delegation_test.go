@@ -192,7 +192,7 @@ func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	}
 }
 
-// A target has a short name and a full one, and whoever sets a client up may use either.
+// A target has a short name and a full one, and a client may use either.
 func TestATargetIsKnownByBothOfItsNames(t *testing.T) {
 	conn, err := grpc.NewClient("inventory:443", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

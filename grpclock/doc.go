@@ -104,7 +104,7 @@
 // # Order
 //
 // Chain tracing, recovery, authentication and limits before grpclock: then a panic arrives after
-// the release of the lock, and a caller who is not allowed does not wait. An interceptor that has
+// the release of the lock, and a caller that is not allowed does not wait. An interceptor that has
 // sent a header has made automatic retries impossible.
 //
 // # Shutdown

@@ -73,8 +73,8 @@ func ExampleFromMap() {
 	// without a lock: 6 methods
 }
 
-// What a client learns when somebody else is at it. With a retry policy it would come back by
-// itself.
+// The status that a client gets when another caller holds the lock. With a retry policy it would
+// come back by itself.
 func ExampleRetryServiceConfig() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 0) // somebody else is at it, for ever

@@ -220,8 +220,7 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 }
 
 // The server of the locks stands still in the middle of a call. The call ends when its lease can
-// have run out, others are told that the lock cannot be asked for, and all goes on when the server
-// does.
+// have run out, other callers get Unavailable, and calls succeed again when the server does.
 func TestAStoppedRedisEndsCallsAndLetsNobodyIn(t *testing.T) {
 	server := redistest.Start(t)
 	l, err := locker.NewSingle(server.Client(t), locker.WithTTL(time.Second))

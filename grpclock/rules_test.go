@@ -160,11 +160,12 @@ func TestBindFindsEveryMistake(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "grpclock: "+place+": ") || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v", err)
 			}
-			// Whoever serves all the same lets nobody in, and tells the client nothing of it.
+			// A server that serves in spite of the error refuses all calls, and its status shows no
+			// details.
 			_, err = asked(t, rules, place, &shop.Order{OrderId: "42"})
 			want(t, err, codes.Internal, grpclock.ReasonMisconfigured)
 			if strings.Contains(status.Convert(err).Message(), "req.") {
-				t.Errorf("the client is told %q", status.Convert(err).Message())
+				t.Errorf("the client gets %q", status.Convert(err).Message())
 			}
 		})
 	}

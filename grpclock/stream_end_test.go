@@ -284,7 +284,7 @@ func TestALostLockEndsASendThatWaits(t *testing.T) {
 	want(t, <-sending, codes.Aborted, grpclock.ReasonLost)
 }
 
-// A client that neither reads nor writes holds nobody's lock for longer than WithMaxStall says.
+// A client that neither reads nor writes holds the lock for at most the time of WithMaxStall.
 func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		open  func(ctx context.Context, client shop.ShopClient) error

@@ -143,7 +143,8 @@ func TestAStreamIsUnderItsLockFromItsFirstMessageToItsEnd(t *testing.T) {
 	}
 }
 
-// Who waits for a message that does not come must hear of the loss, and so must the client.
+// A handler that waits for a message that does not come must learn of the loss, and so must the
+// client.
 func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 	for name, kind := range streams {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 			}
 		})
 	}
-	t.Run("and the client is told", func(t *testing.T) {
+	t.Run("and the client is notified", func(t *testing.T) {
 		h := streaming{make(chan struct{}), make(chan context.Context, 1)}
 		store := lockertest.NewMemory()
 		client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: h.service(t)})
@@ -218,8 +219,8 @@ func TestARefusedStreamSaysSoWhateverItsHandlerMakesOfIt(t *testing.T) {
 	want(t, end(), codes.Aborted, grpclock.ReasonBusy)
 }
 
-// A stream that is refused before anything was sent is repeated by gRPC's own client, when it was
-// told to.
+// gRPC's own client repeats a stream that was refused before anything was sent, if its retry policy
+// allows it.
 func TestARefusedStreamIsRetried(t *testing.T) {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 200*time.Millisecond)

@@ -133,7 +133,7 @@ func TestALostLockIsNeverASuccess(t *testing.T) {
 					t.Errorf("headers of the reply that was not sent are left: %v", h)
 				}
 				if len(told) != 1 || told[0].Code != httplock.CodeLost || !told[0].Failure() || strings.Contains(told[0].Error(), "42") {
-					t.Errorf("a logger was told %v", told)
+					t.Errorf("the log has %v", told)
 				}
 			})
 		})
@@ -165,7 +165,7 @@ func TestFailOpenRunsOnlyWhatTheServerCannotBeAskedFor(t *testing.T) {
 		}))
 		w := send(t.Context(), h, "POST", "/orders/42", "")
 		if w.Code != tc.code || len(told) != 1 {
-			t.Errorf("%s: %d %s, told %v", name, w.Code, w.Body, told)
+			t.Errorf("%s: %d %s, log %v", name, w.Code, w.Body, told)
 		}
 	}
 	gone, leave := context.WithCancel(t.Context())
@@ -203,7 +203,7 @@ func TestAHeldBackResponse(t *testing.T) {
 		}, code: 502, body: "no\n"},
 		"too long": {reply: func(w http.ResponseWriter) {
 			if _, err := io.WriteString(w, strings.Repeat("x", 11)); err == nil {
-				t.Error("the handler was not told that its response is too long")
+				t.Error("the handler got no error for a response that is too long")
 			}
 			if _, err := io.WriteString(w, "x"); err == nil {
 				t.Error("the rest of a response that is too long was taken")

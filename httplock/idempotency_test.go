@@ -219,7 +219,7 @@ func TestAStoreThatFails(t *testing.T) {
 	}{
 		"before":            {load: down, code: 503},
 		"before, fail open": {load: down, opts: []httplock.Option{httplock.WithFailOpen()}, code: 201, runs: 1},
-		"after":             {save: down, code: 201, runs: 1}, // the work is done: nothing else may be said
+		"after":             {save: down, code: 201, runs: 1}, // the work is done: the reply must not be replaced
 	} {
 		var runs atomic.Int32
 		var told []*httplock.Problem
@@ -231,7 +231,7 @@ func TestAStoreThatFails(t *testing.T) {
 			t.Errorf("%s: %d %s, %d runs", name, w.Code, w.Body, runs.Load())
 		}
 		if len(told) != 1 || told[0].Code != httplock.CodeUnavailable || !told[0].Failure() || !errors.Is(told[0], down) {
-			t.Errorf("%s: a logger was told %v", name, told)
+			t.Errorf("%s: the log has %v", name, told)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func TestAPartThatTheProgramCannotReadIsNotTheClientsFault(t *testing.T) {
 		k := map[string]httplock.Key{"part": "x:{plan}", "claim": "x:{claim.plan}", "value": "x:{value.plan}"}[name]
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
 		if _, w := keyOf(t, r, k, append(opts, problems(&told))...); w.Code != 500 || strings.Contains(w.Body.String(), "secret") || len(told) != 1 || !told[0].Failure() {
-			t.Errorf("%s: %d %s, told %v", name, w.Code, w.Body, told)
+			t.Errorf("%s: %d %s, log %v", name, w.Code, w.Body, told)
 		}
 	}
 }

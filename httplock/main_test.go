@@ -42,7 +42,7 @@ func send(ctx context.Context, h http.Handler, method, target, body string, head
 	return w
 }
 
-// problems collects what a logger is told.
+// problems collects the records of a logger.
 func problems(to *[]*httplock.Problem) httplock.Option {
 	return httplock.WithObserve(func(_ *http.Request, p *httplock.Problem) { *to = append(*to, p) })
 }

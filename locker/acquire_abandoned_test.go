@@ -156,8 +156,8 @@ func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 	})
 }
 
-// endsUnseen is a context that ends in the moment between the answer and the look at it: Err says
-// so, Done did not.
+// endsUnseen is a context that ends in the moment between the answer and the look at it: Err shows
+// the end, and Done did not.
 type endsUnseen struct {
 	context.Context
 	ended *atomic.Bool

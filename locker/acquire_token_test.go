@@ -12,7 +12,7 @@ type tokenWorld struct {
 	late    uint8 // calls that the caller has abandoned, and that may still arrive
 	lost    bool  // there was such a call; the table does not try to prove that it has arrived
 	call    uint8 // the call under way: none, sent, or 2 + its answer
-	done    bool  // the work is done: the server takes nobody in
+	done    bool  // the work is done: the server queues no token
 }
 
 const (
@@ -109,7 +109,7 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		if w.message != doneUnread || w.lost { // otherwise anything is right: whoever gets the ticket reads it
+		if w.message != doneUnread || w.lost { // any other state is right, because the next owner of the ticket reads it
 			seen[w.needs()] = true
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // What ties the clocks of server and process together, and when it is void.
 
 // A subscription is lost and comes back, and the server has dropped the waiter, because nobody
-// listened, and the key is free. Only who asks finds out; by itself a waiter that is not the head
-// would do so after 10 s.
+// listened, and the key is free. A waiter notices that only when it asks; a waiter that is not the
+// head asks every 10 s.
 func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
@@ -35,8 +35,8 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 }
 
 // The server that has come back has another clock. What tied the old one to ours is void, also when
-// the question that would tie the new one fails: a grant that is told then must be asked about, or
-// its lease would end too late here.
+// the question that would tie the new one fails: a grant that comes by message then must be checked
+// by an acquire, or its lease would end too late here.
 func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)

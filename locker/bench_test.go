@@ -50,7 +50,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 // waiter.
 func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 
-// Each of them queues at the server by itself, and is told when it is its turn.
+// Each of them queues at the server by itself, and gets a message when it is granted the key.
 func BenchmarkContendedFair(b *testing.B) { contend(b, locker.WithFair()) }
 
 func contend(b *testing.B, opts ...locker.SingleOption) {
@@ -111,8 +111,7 @@ func BenchmarkManyCallers(b *testing.B) {
 	}
 }
 
-// The floor: what anybody who locks with go-redis pays, without a fence, renewal or a way to be
-// cancelled.
+// The floor: the cost of a lock with go-redis alone, without fence, renewal and cancellation.
 func BenchmarkFloor(b *testing.B) {
 	c := redistest.Shared(b).Client(b)
 	del := redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)

@@ -47,8 +47,8 @@ func TestReadersOfAllProcessesShareAKey(t *testing.T) {
 	})
 }
 
-// A reader looks for a phase and then joins its cohort. In between the phase may have begun: nobody
-// else would tell it.
+// A reader looks for a phase and then joins its cohort. In between the phase may have begun, and no
+// other message would come.
 func TestAReaderThatComesWhileThePhaseBeginsIsLetIn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

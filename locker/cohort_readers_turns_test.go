@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streams keeps a process reading: somebody always does, each for 10 ms.
+// streams keeps a process reading: there is always a reader, each for 10 ms.
 func streams(t *testing.T, l locker.Locker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +48,8 @@ func streams(t *testing.T, l locker.Locker) (stop func()) {
 	}
 }
 
-// However many readers come, and whatever message is lost, a writer waits for those who are in.
+// With any number of readers and with any lost message, a writer waits only for the readers that
+// are in.
 func TestReadersStarveNoWriter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(p *lockertest.Process) // the readers' process

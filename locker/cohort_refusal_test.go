@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The leader hears that the server cannot be asked, and so must those who wait behind it.
+// The leader hears that the server cannot be asked, and so must the waiters behind it.
 //
 // All their waits end together, so who is behind may come to lead first: a matter of scheduling, so
 // it is tried often.
@@ -37,7 +37,7 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		for _, l := range ls { // one where the holder is, one where only the leader has heard of it
+		for _, l := range ls { // one with the holder, one where only the leader knows of the holder
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
@@ -123,7 +123,7 @@ func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context
 
 // The panic is its caller's. It must not take the key from everybody else.
 func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
-	for name, holds := range map[string]int{"of who asks the server": 1, "of who was passed the hold": 2} {
+	for name, holds := range map[string]int{"of a caller that asks the server": 1, "of a caller that was passed the hold": 2} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				begun := 0
@@ -162,8 +162,8 @@ func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
 	}
 }
 
-// A hold may be over before its cohort was told of it; who hears of both must not believe in it for
-// ever. It is a matter of scheduling, so it is tried often.
+// A hold may be over before its cohort was notified of it; a waiter that learns of both must not
+// believe in it for ever. It is a matter of scheduling, so it is tried often.
 func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -180,7 +180,7 @@ func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 					defer cancel()
 					if _, err := l.Acquire(ctx, rule); ctx.Err() != nil {
-						t.Errorf("nobody holds the key, and it was not to be had for an hour: %v", err)
+						t.Errorf("no process holds the key, and it was not to be had for an hour: %v", err)
 					}
 				})
 			}

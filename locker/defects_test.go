@@ -42,8 +42,8 @@ func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
 	})
 }
 
-// "Cancelled" came back as "failed", so callers could not tell it from "busy"; also when ctx was
-// dead before the call.
+// "Cancelled" came back as "failed", so callers could not distinguish it from "busy"; also when ctx
+// had ended before the call.
 func TestDefectCancelledLooksBusy(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
@@ -111,7 +111,7 @@ func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	release(t, lease)
 }
 
-// A blocking acquire hid the server's error: it waited until ctx ended and said only "deadline
+// A blocking acquire hid the server's error: it waited until ctx ended and returned only "deadline
 // exceeded".
 func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory", "1")

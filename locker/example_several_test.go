@@ -40,13 +40,13 @@ func ExampleNewReentrant() {
 	}
 	l := locker.NewReentrant(e)
 	order := locker.Rule{Key: "order:42"}
-	pay := func(ctx context.Context) error { // locks for itself, whoever calls it
+	pay := func(ctx context.Context) error { // takes its own lock, for any caller
 		return locker.Run(ctx, l, order, func(context.Context) error {
 			fmt.Println("paid")
 			return nil
 		})
 	}
-	if err := locker.Run(context.Background(), l, order, pay); err != nil { // ctx says that pay may come in
+	if err := locker.Run(context.Background(), l, order, pay); err != nil { // ctx carries the hold that lets pay enter
 		log.Fatal(err)
 	}
 	// Output: paid

@@ -45,7 +45,7 @@ func ExampleRule() {
 	// A cron job on machines whose clocks differ by a second or two: the key stays taken for 5 s
 	// even if the job is quick.
 	_ = locker.Rule{Key: "cron:cleanup", Wait: locker.NoWait, AtLeast: 5 * time.Second}
-	// A lease of 10 s that nobody renews: tryLock(wait, lease).
+	// A lease of 10 s that no process renews: tryLock(wait, lease).
 	_ = locker.Rule{Key: "export", Wait: time.Second, TTL: 10 * time.Second, AtMost: 10 * time.Second}
 }
 

@@ -131,7 +131,7 @@ func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	release(t, lease)
 }
 
-// Whoever only polls announces itself to nobody: while somebody is in the queue, a release hands
+// The server does not know a client that only polls: while the queue has a waiter, a release hands
 // the key on, and the key is never free. It gets in when the queue is empty.
 func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	t.Parallel()
@@ -175,7 +175,7 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	p.release()
 }
 
-// For the time of a migration nobody queues: those who poll and we have the same chance.
+// During a migration no caller queues: polling clients and latchkit have the same chance.
 func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -14,9 +14,9 @@ import (
 
 // What docs/guarantees.md says and no other test shows.
 
-// A server whose clock steps forward gives keys away before their time. Their holders are told with
-// the next renewal, and the next ones have larger fences. One whose clock steps back keeps them for
-// longer, and fences grow all the same.
+// A server whose clock steps forward gives keys away before their time. Their holders notice it at
+// the next renewal, and the next holders have larger fences. A server whose clock steps back keeps
+// keys for longer, and fences still grow.
 func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 	for name, step := range map[string]time.Duration{"forward": time.Minute, "back": -time.Minute} {
 		t.Run(name, func(t *testing.T) {

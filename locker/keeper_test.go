@@ -43,13 +43,13 @@ func TestALeaseThatCannotBeRenewedEndsBeforeTheServerGivesItAway(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				l := lockertest.NewLocker(t, store)
 				spoil(store)
-				store.Fail(locker.OpRelease, errors.New("EOF")) // nobody frees the key early
+				store.Fail(locker.OpRelease, errors.New("EOF")) // no call frees the key early
 				start := time.Now()
 				lease := acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Second})
 				lost(t, lease, locker.ErrLost)
 				since(t, start, 10*time.Second-102*time.Millisecond, 0) // 1 % and 2 ms of drift
 				if i, err := store.Inspect(t.Context(), "a"); err != nil || !i.Held {
-					t.Fatal("the server gave the key away before its holder was told")
+					t.Fatal("the server gave the key away before its holder was notified")
 				}
 				if err := lease.Release(t.Context()); !errors.Is(err, locker.ErrLost) {
 					t.Fatalf("release after the loss: %v", err)
@@ -95,7 +95,7 @@ func TestATakenLeaseIsALossAtTheNextRenewal(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i, _ := store.Inspect(t.Context(), "a"); !i.Held {
-			t.Fatal("the release freed somebody else's lease")
+			t.Fatal("the release freed another holder's lease")
 		}
 	})
 }
@@ -141,7 +141,7 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 	})
 }
 
-// lagging is a Store whose renewals all succeed, when the test says so.
+// lagging is a Store whose renewals all succeed when the test wants it.
 type lagging struct {
 	locker.Store
 	renew func([]store.Claim)
@@ -190,7 +190,7 @@ func TestALostLeaseIsFreedForOthers(t *testing.T) {
 		lost(t, lease, locker.ErrLost)
 		synctest.Wait()
 		if store.Len() != 0 {
-			t.Fatal("the key is still taken, although nobody believes to hold it")
+			t.Fatal("the key is still taken, although it has no holder")
 		}
 	})
 }
@@ -233,7 +233,7 @@ func TestHungRenewalsDoNotPileUp(t *testing.T) {
 	})
 }
 
-// slow is an Observer that takes its time to hear of a loss.
+// slow is an Observer that takes its time to learn of a loss.
 type slow struct{ lockertest.Recorder }
 
 func (s *slow) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {

@@ -262,7 +262,7 @@ func TestBackgroundReleaseTakesAWholeHoldOver(t *testing.T) {
 	})
 }
 
-// Callers who cannot take the hold over wait for the release, and no question overtakes it.
+// Callers that cannot take the hold over wait for the release, and no acquire overtakes it.
 func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	rules := map[string]locker.Rule{
 		"no wait":       {Key: "a", Wait: locker.NoWait},
@@ -319,7 +319,7 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// Two callers who want the key at the same time: one takes the hold over, the other waits for it.
+// Two callers that want the key at the same time: one takes the hold over, the other waits for it.
 func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		var mu sync.Mutex
@@ -481,13 +481,13 @@ func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 		released := func(want locker.Result) {
 			t.Helper()
 			if n := len(seen.Records(locker.OpRelease)); n != 0 {
-				t.Error("positive control: the Observer was told before the answer")
+				t.Error("positive control: the Observer was notified before the answer")
 			}
 			time.Sleep(2 * slowRelease) //nolint:forbidigo // in a bubble
 			synctest.Wait()
 			all := seen.Records(locker.OpRelease)
 			if len(all) != 1 || all[0].Outcome.Result != want || all[0].Outcome.Calls != 1 {
-				t.Errorf("the Observer was told %v, not %s", all, want)
+				t.Errorf("the Observer received %v, not %s", all, want)
 			}
 			seen = lockertest.Recorder{}
 		}

@@ -43,7 +43,7 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 	})
 }
 
-// Callers of the process who want to write queue anew, behind everybody.
+// Callers of the process that want to write queue anew, behind everybody.
 func TestADowngradeEndsAStreak(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
@@ -102,7 +102,7 @@ func TestADowngradeWhoseAnswerIsLost(t *testing.T) {
 	})
 }
 
-// Nobody knows whether it has happened: the lease lives on, is renewed and released as what it is.
+// It is unknown whether the downgrade has happened: the lease is renewed and released as before.
 func TestADowngradeThatStaysUnclear(t *testing.T) {
 	for name, happens := range map[string]bool{"happened": true, "did not happen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestADowngradeThatStaysUnclear(t *testing.T) {
 				defer cancel()
 				wantErr(t, lease.Downgrade(ctx), "a", context.DeadlineExceeded)
 				if lease.Mode() != locker.Shared {
-					t.Fatal("whoever believes that it is exclusive may be wrong")
+					t.Fatal("a caller that believes in an Exclusive lease may be wrong")
 				}
 				<-time.After(5 * time.Minute)
 				if err := context.Cause(lease.Context()); err != nil {

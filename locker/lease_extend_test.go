@@ -104,7 +104,7 @@ func TestExtend(t *testing.T) {
 		store.Steal("c")
 		wantErr(t, lease.Extend(t.Context(), 10*time.Second), "c", locker.ErrLost)
 		if lease.Context().Err() == nil {
-			t.Fatal("the lease lives on after the server said that it is not ours")
+			t.Fatal("the lease lives on after the server has refused it as not ours")
 		}
 	})
 }

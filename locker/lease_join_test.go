@@ -15,11 +15,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The leases of calls in other processes, who join one.
+// Leases of calls in other processes that join a lease.
 
 var sesame = sha256.Sum256([]byte("open sesame"))
 
-// delegate delegates a lease by a secret, and returns what whoever knows it shows.
+// delegate delegates a lease by a secret, and returns the proof that a call shows.
 func delegate(t *testing.T, lease *locker.Lease) locker.Delegation {
 	t.Helper()
 	if _, err := lease.Delegate(t.Context(), sesame, time.Minute, 1); err != nil {
@@ -72,8 +72,8 @@ func TestAJoinEndsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// The holder dies with little left of its lease: who has joined must not work on when somebody else
-// holds the key.
+// The holder dies with little left of its lease: a joined call must not work on when another holder
+// has the key.
 func TestAJoinDoesNotOutliveADeadHolder(t *testing.T) {
 	for _, ttl := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 30 * time.Second} {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -93,7 +93,7 @@ func TestAJoinDoesNotOutliveADeadHolder(t *testing.T) {
 			dies.Die()
 			<-waiting.done
 			if joined.Context().Err() == nil {
-				t.Errorf("ttl %v: the next one holds the key, and who has joined works on", ttl)
+				t.Errorf("ttl %v: the next holder has the key, and the joined call works on", ttl)
 			}
 			release(t, waiting.granted(0))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -148,8 +148,8 @@ func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	})
 }
 
-// Between the look of Delegate and its mark the lease may end: whoever has the hold by then must
-// not be the one that is marked.
+// Between the look of Delegate and its mark the lease may end: the next owner of the hold must not
+// be marked.
 func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, store *lockertest.Memory, lease *locker.Lease){
 		"passed on": func(t *testing.T, _ *lockertest.Memory, lease *locker.Lease) { release(t, lease) },
@@ -355,8 +355,8 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	eventually(t, "the joins have run out", func() bool { return client.Exists(t.Context(), redisstore.JoinsKey("a")).Val() == 0 })
 }
 
-// What the server knows of delegations and joins must last as long as the lease, or who has joined
-// would be sent away while it is held.
+// What the server knows of delegations and joins must last as long as the lease, or a joined call
+// would be refused while the lease is held.
 func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -389,8 +389,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	release(t, lease)
 }
 
-// Callers that died without leaving, and secrets that nobody used, are swept away when there are
-// many; nobody else is.
+// Calls that died without leaving, and unused secrets, are removed when there are many; no others
+// are.
 func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

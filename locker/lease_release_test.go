@@ -53,7 +53,7 @@ func TestAReleaseThatWasSentTooLateIsNoProof(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		time.Sleep(500 * time.Millisecond)
 		backend.Fail(locker.OpRelease, &store.Refusal{Temporary: true, Err: errors.New("LOADING")})
-		time.AfterFunc(700*time.Millisecond, func() { // the lease has run out, and somebody else came and went
+		time.AfterFunc(700*time.Millisecond, func() { // the lease has expired, and another holder came and went
 			backend.Fail(locker.OpRelease, nil)
 			backend.LoseReplies(locker.OpRelease, 1)
 		})
@@ -214,7 +214,7 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
-// AtLeast counts from when its caller heard of the grant, not from when it asked.
+// AtLeast counts from when its caller learnt of the grant, not from when it asked.
 func TestAtLeastCountsFromTheGrant(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

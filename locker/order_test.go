@@ -70,15 +70,15 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 	t.Logf("%d waiters of %d processes within %v, the key changed processes %d times", waiters, processes, took, strangers)
 }
 
-// By default callers of one process share a lease, for a streak of so many or of 10 ms. When it is
-// over, the release puts the next leader of the same process behind everybody who queues, in the
-// same step. So whoever still waits in process P then sees each other process served for one streak
-// at most before P is served again: a process that had its streak queues behind P. That is the
-// bound, and it needs no clock: it is checked between each two streaks of a process in the order of
-// fences, wherever P had callers waiting when the first of the two ended.
+// By default callers of one process share a lease, for a streak of so many or of 10 ms. When the
+// streak is over, the release queues the next leader of the same process behind all waiters, in the
+// same step. So each other process is served for at most one streak before process P is served
+// again: a process that had its streak queues behind P. That is the bound, and it needs no clock:
+// it is checked between each two streaks of a process in the order of fences, wherever P had
+// callers waiting when the first of the two ended.
 //
-// Whoever waits is served within the first streaks of its process after it came: they are first
-// come, first served.
+// A waiter is served within the first streaks of its process after it came: they are first come,
+// first served.
 func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 	t.Parallel()
 	const (

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A full server refuses new leases, but those who wait are served: a grant that was told and could
-// not be written would be one that does not exist.
+// A full server refuses new leases, but the waiters are served: a grant that was published and
+// could not be written would be one that does not exist.
 func TestAFullServerHandsOver(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -78,9 +78,8 @@ func TestAFullServerHandsOver(t *testing.T) {
 	nothingLeftBut(t, client)
 }
 
-// A queue is gone with its server. Who waits finds that out, queues again, and is served, or its
-// time is over and it says so; the holder learns that its lease is forgotten; and the fences go on
-// growing.
+// A queue is lost with its server. A waiter notices that, queues again, and is served, or its wait
+// ends with an error; the holder learns that its lease is lost; and the fences go on growing.
 func TestARestartedServerServesAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -60,7 +60,7 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 	}
 	lease := w.Granted(0)
 	if lease.Fence() != 0 {
-		t.Errorf("fence %d, which nobody has minted", lease.Fence())
+		t.Errorf("fence %d, which was never minted", lease.Fence())
 	}
 
 	if _, err := theirs.Obtain(t.Context(), key, time.Minute, nil); !errors.Is(err, redislock.ErrNotObtained) {
@@ -301,7 +301,7 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 	eventually(t, "the key is free", func() bool { return direct.Exists(t.Context(), key).Val() == 0 })
 
-	// What is cleared is ours alone: somebody else may have come in between.
+	// Only our own value is deleted: another holder may have come in between.
 	lock, err := redislock.Obtain(t.Context(), direct, key, time.Minute, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -318,8 +318,8 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 }
 
-// redislock keeps no note of an undo. But as long as this process hears of the late execution, it
-// gives back what that took.
+// redislock keeps no note of an undo. But if this process receives the answer of the late
+// execution, it gives back what that took.
 func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

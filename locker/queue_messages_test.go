@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// In each case a message is late, early, lost or repeated, and still nobody waits for longer than a
-// re-check, and nobody holds what somebody else holds.
+// In each case a message is late, early, lost or repeated, and still no caller waits for longer
+// than a re-check, and no two processes hold the key at once.
 func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(m *lockertest.Memory, p *lockertest.Process)
@@ -43,7 +43,7 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 					t.Errorf("%d acquires after the release, want %d", n, c.asks)
 				}
 				if i, err := ls[0].Inspect(t.Context(), "a"); err != nil || i.Fence != lease.Fence() {
-					t.Fatalf("the server says %+v %v, the lease has fence %d", i, err, lease.Fence())
+					t.Fatalf("the server shows %+v %v, the lease has fence %d", i, err, lease.Fence())
 				}
 				<-time.After(10 * time.Second) // whatever is still under way arrives
 				if lease.Context().Err() != nil {
@@ -74,7 +74,7 @@ func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 				ls, _ := processes(t, store, 3)
 				first := acquire(t, ls[0], locker.Rule{Key: "a"})
 				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
-				<-time.After(1500 * time.Millisecond) // all have asked again once; who is further back does so in 10 s
+				<-time.After(1500 * time.Millisecond) // all have asked again once; waiters further back ask again in 10 s
 				synctest.Wait()
 				<-time.After(9 * time.Second)
 				second.cancel()
@@ -117,9 +117,8 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	})
 }
 
-// The cancel's release is lost as well, for longer than it is repeated. Then it is the message that
-// is answered with a release; without that the others would wait until the lease runs out that
-// nobody uses.
+// The cancel's release is lost as well, for longer than it is repeated. Then the message is
+// answered with a release. Without it the others would wait until the unused lease expires.
 func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
@@ -132,7 +131,7 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 		<-time.After(2 * time.Minute)
 		store.Fail(locker.OpRelease, nil)
 		if store.Queued() != 2 {
-			t.Fatalf("positive control: %d entries, want that of the one who gave up too", store.Queued())
+			t.Fatalf("positive control: %d entries, want also the entry of the waiter that gave up", store.Queued())
 		}
 		release(t, first)
 		release(t, third.granted(0))
@@ -140,8 +139,8 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	})
 }
 
-// The server says that nobody listens for a waiter: it subscribes again, and is told of its turn as
-// before.
+// The server reports that no process listens for a waiter: it subscribes again, and is notified of
+// its turn as before.
 func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -153,7 +152,7 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 		release(t, first)
 		lease := second.granted(0)
 		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
-			t.Errorf("it asked %d times: nobody told it", n)
+			t.Errorf("the waiter asked %d times: it got no event", n)
 		}
 		release(t, lease)
 		nothingLeft(t, store)
@@ -176,7 +175,7 @@ func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// Whose question hangs when its wait is over has not been told that the key is busy now.
+// A waiter whose acquire hangs when its wait is over does not know whether the key is busy now.
 func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
@@ -191,8 +190,8 @@ func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	})
 }
 
-// What was told about a token is no news about the next one of the same caller. In real time, and
-// several times: a timer and a message must come together.
+// An event of a token does not concern the next token of the same caller. In real time, and several
+// times: a timer and a message must come together.
 func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 	t.Parallel()
 	for range 12 {
@@ -213,7 +212,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			store.Delay(locker.OpAcquire, 40*time.Millisecond)        // the first's re-check goes out at 1000 and runs at 1040;
 			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond) // its answer comes at 1060, later than its lease lives
 			at(1033)
-			release(t, first) // the first is told of its grant while its re-check is under way
+			release(t, first) // the first is notified of its grant while its re-check is under way
 			at(1050)
 			store.Delay(locker.OpAcquire, 0)
 			store.DelayReplies(locker.OpAcquire, 0)

@@ -185,8 +185,8 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-// Who is told that it is the head now, and to watch over who holds the key, does not wait for that
-// one's time to end.
+// A waiter that is notified that it is the head, and must watch over the holder, does not wait for
+// that one's time to end.
 func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
@@ -194,7 +194,7 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 		second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, AtMost: time.Hour})
 		third := waits(t, ls[2], locker.Rule{Key: "a"})
 		<-time.After(2 * time.Second)
-		release(t, first) // the third is told: in an hour
+		release(t, first) // the third gets EventHead: the key is free in an hour at the latest
 		lease := second.granted(0)
 		synctest.Wait()
 		ps[2].LoseEvents(1)
@@ -314,7 +314,7 @@ func TestABrokenHoldersKeyGoesToTheNext(t *testing.T) {
 	})
 }
 
-// AtLeast outlives its holder, also one to whom the key was handed a moment ago.
+// AtLeast outlives its holder, also a holder that was handed the key a moment ago.
 func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)

@@ -11,8 +11,8 @@ import (
 )
 
 // After all sorts of waits nothing is left: no key but the fence counters, no channel, no
-// goroutine. Whoever gives up while a call is under way leaves a tombstone, which goes by itself;
-// nobody else does. Not parallel, because it looks at all goroutines.
+// goroutine. A caller that gives up while a call is under way leaves a tombstone, which expires; no
+// other caller leaves one. Not parallel, because it looks at all goroutines.
 func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)

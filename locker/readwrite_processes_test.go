@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// readerProcess reads a key until it is told to stop.
+// readerProcess reads a key until its parent stops it.
 var readerProcess = proc.Register("reader", func(args []string) {
 	ttl, err := time.ParseDuration(args[2])
 	if err != nil {
@@ -44,7 +44,7 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	case <-asked:
 		fmt.Println("released", lease.Release(context.Background()))
 	}
-	select {} // whoever listens ends the process
+	select {} // proc.Listen ends the process
 })
 
 // A process that reads and is gone, or stands still, costs a writer what is left of its own lease,
@@ -62,7 +62,7 @@ func TestASignalToAReader(t *testing.T) {
 		w := queues(t, newReadWrite(t, p.server.Client(t)), locker.Rule{Key: p.key}, p.client)
 		strike(child)
 		<-time.After(2200 * time.Millisecond)
-		w.WaitsStill() // there is a reader who lives
+		w.WaitsStill() // there is a reader that lives
 		if err := context.Cause(alive.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -120,8 +120,9 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// 64 readers in two processes, always somebody reading, and a writer in each: none waits for more
-// than one phase that begins after it has asked, and none of any kind beside another.
+// 64 readers in two processes, at least one always reading, and a writer in each. No caller waits
+// for more than one phase that begins after it has asked, and no writer holds the key beside
+// another holder.
 func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -151,11 +152,11 @@ func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	reads, writes, phases, overtaken := locktest.CheckVisits(t, all, false)
 	t.Logf("%d reads in %d phases, %d writes; at most %d phases began while a writer waited", reads, phases, writes, overtaken)
 	// Of two writers one waits for the other and for the phase between them, and phases may begin
-	// while the question is under way on a slow machine. Readers who starve writers would begin
+	// while the question is under way on a slow machine. Readers that starve writers would begin
 	// hundreds.
 	if reads < 100 || writes < 10 || overtaken > 8 {
 		t.Errorf("%d reads, %d writes, %d phases began while a writer waited", reads, writes, overtaken)
 	}
 	eventually(t, "nothing is left", func() bool { return server.Client(t).Exists(t.Context(), "visited").Val() == 0 })
-	nothingLeftBut(t, server.Client(t), "latchkit:x:") // of who was told before the answer came
+	nothingLeftBut(t, server.Client(t), "latchkit:x:") // of a reader whose message came before the answer
 }

@@ -34,8 +34,8 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// The lock is the key itself, so whoever else locks it, in whichever way, is kept out, and keeps
-// readers out.
+// The lock is the key itself, so any other library that locks the key excludes readers and writers,
+// and is excluded by them.
 func TestReadersAndOtherLockers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -67,7 +67,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w = queues(t, single, key, client)
-	second := queues(t, rw, shared, client) // not with other, who shares what it has alone
+	second := queues(t, rw, shared, client) // not with other, whose phase is its own
 	release(t, reader)
 	release(t, second.Granted(0)) // it had the key alone, like a writer, so it is the readers' turn
 	release(t, w.Granted(0))

@@ -139,7 +139,7 @@ func TestExtendOfANestedHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := time.Until(outer.Expires()); left > time.Second {
-			t.Errorf("%v left, and nobody else is there", left)
+			t.Errorf("%v left, and there is no other holder", left)
 		}
 		<-time.After(time.Minute)
 		release(t, outer)

@@ -133,8 +133,8 @@ func TestStrangersWait(t *testing.T) {
 	})
 }
 
-// A released hold lends no rights: who kept its context waits like everybody else, for the next
-// holder too.
+// A released hold gives no rights: a caller that has kept its context waits like all others, also
+// for the next holder.
 func TestAReleasedHoldLetsNobodyIn(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a"})

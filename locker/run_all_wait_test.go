@@ -28,7 +28,7 @@ func TestRunAllWaitsForEachKeyInItsQueue(t *testing.T) {
 				release(t, b)
 				synctest.Wait()
 				if ended(later.done) {
-					t.Fatal("who came later overtook it")
+					t.Fatal("a later caller overtook it")
 				}
 				if !isHeld(t, other, "c") {
 					t.Fatal("it did not go on")

@@ -150,7 +150,7 @@ func TestOnceRunsOnce(t *testing.T) {
 		if err := locker.Run(t.Context(), l, rule, work); err != nil {
 			t.Fatal("the mark does not run out: ", err)
 		}
-		// nobody can know that the work is done: this one is reported
+		// it is unknown whether the work is done, so the error is reported
 		store.Fail(locker.OpRelease, errors.New("EOF"))
 		err := locker.Run(t.Context(), l, locker.Rule{Key: "b", Once: time.Hour}, work)
 		wantErr(t, err, "b", locker.ErrUnavailable)

@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// peer is another process that waits for a key, holds it until it is told to give it back, and says
-// all that happens:
+// peer is another process that waits for a key, holds it until its parent asks for the release, and
+// prints all that happens:
 //
 //	granted fence
 //	lost true     its lease ended with ErrLost
@@ -59,7 +59,7 @@ var peer = proc.Register("peer", func(args []string) {
 	case <-asked:
 		fmt.Println("released", lease.Release(context.Background()))
 	}
-	select {} // whoever listens ends the process
+	select {} // proc.Listen ends the process
 })
 
 // peers are processes around one key.
@@ -114,18 +114,18 @@ func (p *peers) left() time.Duration {
 func (p *peers) wantHolder(fence uint64) {
 	p.Helper()
 	if i, err := p.here.Inspect(p.Context(), p.key); err != nil || i.Fence != fence {
-		p.Fatalf("the server says %+v %v, want fence %d", i, err, fence)
+		p.Fatalf("the server shows %+v %v, want fence %d", i, err, fence)
 	}
 }
 
-// wantLost is what a process must say that has run on after somebody else got its key.
+// wantLost is the output of a process that has run on after another process got its key.
 func (p *peers) wantLost(child *proc.Child) {
 	p.Helper()
 	if got := child.Expect(p, "lost"); got != "true" {
 		p.Fatalf("its lease ended with ErrLost: %s", got)
 	}
 	if got := child.Expect(p, "released"); got != "true" {
-		p.Fatalf("its release said ErrLost: %s", got)
+		p.Fatalf("its release returned ErrLost: %s", got)
 	}
 }
 
@@ -134,7 +134,7 @@ func (p *peers) gives(child *proc.Child) {
 	p.Helper()
 	child.Send("give")
 	if got := child.Expect(p, "released"); got != "<nil>" {
-		p.Fatalf("the release said %s", got)
+		p.Fatalf("the release returned %s", got)
 	}
 }
 
@@ -162,7 +162,7 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 	}
 }
 
-// The server sees that nobody listens for a waiter that was killed. For one that is stopped it
+// The server sees that no process listens for a waiter that was killed. For one that is stopped it
 // keeps the key for two seconds, and tells the next waiter, if that has waited for long, or it asks
 // by itself within a second and a quarter.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
@@ -229,8 +229,8 @@ func TestASignalToTheHolder(t *testing.T) {
 	})
 }
 
-// Who was handed the key and does not live to confirm it costs the others two seconds, not its TTL
-// of a minute.
+// A process that was handed the key and dies before it confirms costs the others two seconds, not
+// its TTL of a minute.
 func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		var first *locker.Lease

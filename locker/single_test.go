@@ -248,7 +248,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	client := server.Client(t)
 	l := newSingle(t, client)
 	lease := acquire(t, l, locker.Rule{Key: "a"})
-	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil { // nobody there: its data stay
+	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil { // no holder there: its data stay
 		t.Fatal(err)
 	}
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
@@ -400,7 +400,7 @@ func TestInspectBreakAndRaiseFence(t *testing.T) {
 		t.Fatalf("fence %d after raising to %d", lease.Fence(), least)
 	}
 	if i, _ := l.Inspect(t.Context(), key); !i.Since.IsZero() {
-		t.Fatal("Since is told although the counter is ahead of the clock")
+		t.Fatal("Since is set although the counter is ahead of the clock")
 	}
 	release(t, lease)
 	wantErr(t, l.RaiseFence(t.Context(), key, 1<<60), key, locker.ErrUnsupported)

@@ -58,7 +58,7 @@ func TestRetryAfterIsWhatLeasesOfThatNameTake(t *testing.T) {
 		synctest.Wait()
 		ended := rec.Records(locker.OpAcquire)
 		if o := ended[len(ended)-1].Outcome; o.Expected < 390*time.Millisecond || o.Expected > 410*time.Millisecond {
-			t.Errorf("the Observer is told of an expected wait of %v, want about 400 ms", o.Expected)
+			t.Errorf("the Observer is notified of an expected wait of %v, want about 400 ms", o.Expected)
 		}
 
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "other:1"})
@@ -125,7 +125,7 @@ func TestAdaptiveTTLRisesBeforeALease(t *testing.T) {
 		}
 		release(t, lease)
 		if o := rec.Records(locker.OpHold)[0].Outcome; o.TTL < 20*time.Second {
-			t.Errorf("the Observer is told of a TTL of %v", o.TTL)
+			t.Errorf("the Observer is notified of a TTL of %v", o.TTL)
 		}
 		store.Delay(locker.OpRenew, 0)
 

@@ -43,9 +43,9 @@ var storms = map[string]storm{
 	}, 20},
 }
 
-// Whatever is lost, nobody is stuck, nobody hears an error, and nobody holds what somebody else
-// holds. All storms rage at once, each on a server of its own: they take their time, and little
-// else.
+// With any lost message, no caller is stuck, no caller gets an error, and no two processes hold a
+// key at once. All storms rage at once, each on a server of its own: they take their time, and
+// little else.
 func TestNobodyIsStuckInAStorm(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
@@ -120,7 +120,7 @@ func TestNobodyIsStuckInAStorm(t *testing.T) {
 		case done.struck < storms[name].least*int(stormFor.Seconds()):
 			t.Errorf("positive control: %s: %d faults struck in %v", name, done.struck, *stormFor)
 		case longest > stuckAfter/2:
-			t.Errorf("%s: somebody waited for %v", name, longest)
+			t.Errorf("%s: a caller waited for %v", name, longest)
 		}
 	}
 }

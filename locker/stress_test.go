@@ -20,8 +20,7 @@ import (
 
 var stressFor = flag.Duration("stress", 3*time.Second, "how long Engines are stressed")
 
-// stress is work whose leases are so short that many of them are lost, on a few keys that everybody
-// wants.
+// stress is work on a few contended keys, with leases so short that many of them are lost.
 type stress struct {
 	t    *testing.T
 	keys int
@@ -105,8 +104,8 @@ func (s *stress) visit(name string, l *locker.Engine) {
 }
 
 // Several Engines of different kinds, short leases, callers that go away at any moment, and Engines
-// that are closed in the middle of it: no two hold a key at once, fences grow, nobody waits long,
-// and nothing is left.
+// that are closed in the middle of it: no two hold a key at once, fences grow, no caller waits
+// long, and nothing is left.
 func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -184,7 +183,7 @@ func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	t.Logf("%d granted, %d cancelled, %d busy, %d lost, %d closed; the longest wait was %v",
 		s.granted.Load(), s.cancelled.Load(), s.busy.Load(), s.lost.Load(), closed, longest)
 	if longest > 8*time.Second {
-		t.Errorf("somebody waited for %v", longest)
+		t.Errorf("a caller waited for %v", longest)
 	}
 	for what, n := range map[string]int64{
 		"grants": s.granted.Load() / 100, "cancels": s.cancelled.Load(), "busy": s.busy.Load(), "lost": s.lost.Load(), "closes": int64(closed),

@@ -124,8 +124,8 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	return s
 }
 
-// workers is a process with a workload. It works when it is told to, and then says all that
-// happened.
+// workers is a process with a workload. It works when its parent asks for it, and then prints all
+// that happened.
 var workers = proc.Register("workload", func(args []string) {
 	var w workload
 	if err := json.Unmarshal([]byte(args[0]), &w); err != nil {
@@ -167,8 +167,7 @@ func (w workload) start(t *testing.T) *proc.Child {
 // history is what several processes did.
 type history []section
 
-// add takes what a process has to tell, and waits until it has; it ends the test when the process
-// is stuck.
+// add takes the output of a process, and waits for it. It ends the test when the process is stuck.
 func (h *history) add(t *testing.T, child *proc.Child) {
 	t.Helper()
 	var more []section

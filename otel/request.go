@@ -12,7 +12,7 @@ import (
 
 // Request counts a request that an adapter guards, and describes the lock on the span that
 // surrounds the request, mostly the server's: there the refusal of a lock and one of the handler
-// can be told apart. Of several locks of a request, the last event counts.
+// can be distinguished. Of several locks of a request, the last event counts.
 func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
 	t := o.targets.of(e.Name)
 	if o.measures(ctx) {

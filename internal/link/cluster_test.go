@@ -26,7 +26,7 @@ func at(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master
 	return "", 0
 }
 
-// A node that hangs costs nobody who calls another one.
+// A node that hangs does not delay calls to another node.
 func TestANodeOfAClusterThatHangsDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
@@ -99,7 +99,7 @@ func TestCallsFollowTheirSlot(t *testing.T) {
 	}
 }
 
-// After a failover calls go to the new master, though the old one never says so.
+// After a failover calls go to the new master, although the old master sends no redirection.
 func TestCallsFollowAFailover(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -119,7 +119,7 @@ func TestCallsFollowAFailover(t *testing.T) {
 	})
 }
 
-// A cluster that cannot be reached refuses calls, and keeps nobody.
+// Calls to a cluster that cannot be reached are refused, and no caller has to wait.
 func TestACallIsRefusedWhileTheStateOfTheClusterIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--cluster-enabled", "yes")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// later is a call that nobody waits for; its answer goes into the channel.
+// later is a call that no caller waits for; its answer goes into the channel.
 func later(name string) (*Call, chan error) {
 	c, answer := named(name, Release), make(chan error, 1)
 	c.OnAnswer = func(c *Call) {

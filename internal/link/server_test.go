@@ -19,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// counts increments a counter and returns its name: whoever runs it twice is found out.
+// counts increments a counter and returns its name, so a second execution is noticed.
 var counts = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
 
 // counting is a call that counts in a key.
@@ -151,8 +151,8 @@ func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientBoundsIt(t *testing.T) 
 	}
 }
 
-// While the server stands still, whoever leaves is back at once, or 250 ms later if its own call is
-// made on its own goroutine.
+// While the server stands still, a caller that leaves returns at once, or within 250 ms if it makes
+// its call on its own goroutine.
 func TestWhoeverLeavesIsBackInTimeWhateverHangs(t *testing.T) {
 	t.Parallel()
 	for _, timeout := range []time.Duration{0, -1, -2, 100 * time.Millisecond} {
@@ -188,7 +188,7 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 	}
 	server.Pause()
 	var others sync.WaitGroup
-	if state != "a connection is there" { // somebody else takes what is there
+	if state != "a connection is there" { // another caller takes the answers
 		for range 3 {
 			others.Go(func() { client.Ping(context.Background()) })
 		}
@@ -425,7 +425,7 @@ func TestCallsGoRoundABlackHole(t *testing.T) {
 	proxy.Cut() // its goroutine ends
 }
 
-// What was never sent is told apart from what is unclear.
+// What was never sent is distinguished from what is unclear.
 func TestADeadServerProvesThatNothingWasSent(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -13,7 +13,7 @@ import (
 // seen is the state of a key at one node.
 type seen struct {
 	store.Info
-	id     string // tells holders apart; "" when the node's vote is free
+	id     string // distinguishes holders; "" when the node's vote is free
 	block  int
 	minted uint64 // the fence that this node has minted for that holder
 }

@@ -25,7 +25,7 @@ func (b *ballot) asks(t *testing.T, q *quorum, want nodes) {
 	}
 }
 
-// records takes what node i says to an acquire, and says what must become of it.
+// records records the answer of node i to an acquire, and checks what happens to the vote.
 func (b *ballot) records(t *testing.T, i int, p poll, err error, want afterwards) {
 	t.Helper()
 	if fate := b.record(i, p, err); fate != want {
@@ -89,12 +89,12 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	b.given(0)
 	b.asks(t, q, 0b001)
 	if atOnce, _, later := b.leave(false); atOnce&0b100 != 0 || later != 0b011 {
-		t.Errorf("a release is told to %03b, and later to %03b", atOnce, later)
+		t.Errorf("a release goes to %03b at once, and to %03b later", atOnce, later)
 	}
 }
 
-// With a node whose answer is unclear the votes may be a quorum: nothing is given back, nor what
-// comes late.
+// With a node whose answer is unclear the votes may be a quorum: neither the votes nor a late vote
+// are given back.
 func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -104,8 +104,8 @@ func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 	b.records(t, 2, yes, nil, leaveIt)
 }
 
-// A release may not overtake an acquire, so the node is told when it has answered; where the answer
-// was unclear, the acquire may run later still, and must find a tombstone.
+// A release must not overtake an acquire, so the node gets the release when it has answered; where
+// the answer was unclear, the acquire may run later still, and must find a tombstone.
 func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -115,13 +115,13 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	b.asks(t, q, 0b011)
 	b.records(t, 0, yes, nil, leaveIt)
 	no := &store.Refusal{Temporary: true, Err: errCutOff}
-	b.records(t, 1, poll{}, no, leaveIt) // says nothing about the first
+	b.records(t, 1, poll{}, no, leaveIt) // a refusal does not concern the first acquire
 	b.ends(t, false, true, 0)
 	b.asks(t, q, 0b011)
 	b.records(t, 1, poll{}, no, leaveIt)
 	atOnce, tombstones, later := b.leave(false)
 	if atOnce != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and is being asked again
-		t.Errorf("told %03b, with tombstones %03b, later %03b", atOnce, tombstones, later)
+		t.Errorf("at once %03b, with tombstones %03b, later %03b", atOnce, tombstones, later)
 	}
 	b.records(t, 0, yes, nil, releaseIt)
 	b.records(t, 2, poll{}, errCutOff, releaseIt)
@@ -129,7 +129,7 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 		t.Error("its release leaves no tombstone, and the acquire may still run")
 	}
 	if atOnce, tombstones, _ := b.leave(true); atOnce != 0b111 || tombstones != 0b111 {
-		t.Errorf("an undo is told to %03b, with tombstones %03b", atOnce, tombstones)
+		t.Errorf("an undo goes to %03b, with tombstones %03b", atOnce, tombstones)
 	}
 	if _, _, _, ok := b.begin(q); ok {
 		t.Error("a round begins after the release")

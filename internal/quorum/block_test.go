@@ -51,8 +51,8 @@ func skewedNode(t testing.TB, s *redistest.Server, by time.Duration) skewed {
 }
 
 // A lease has a block of fences, out of which the process hands it on. A node whose clock is behind
-// reserves one fence only; that bounds the block, also where others have reserved more, and where
-// that node is not among those that are counted in the end.
+// reserves one fence only. That bounds the block, also when other nodes have reserved more, and
+// when the vote of that node is not needed.
 func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

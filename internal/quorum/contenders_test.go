@@ -88,7 +88,7 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	}
 }
 
-// A waiter is told by any node that it is its turn: its next question by itself would come ten
+// Any node can notify a waiter that it is its turn: its next acquire by itself would come ten
 // seconds later.
 func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	t.Parallel()
@@ -108,7 +108,7 @@ func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 			eventually(t, "it waits at every node", func() bool { return inLine(t, c, key) == 1 })
 		}
 		for j, s := range servers {
-			if j != i { // the others know of nobody who waits
+			if j != i { // the other nodes know of no waiter
 				s.Client(t).Del(t.Context(), redisstore.QueueKey(key))
 			}
 		}

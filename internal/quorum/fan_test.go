@@ -17,8 +17,8 @@ func waits(call func(n *node) (int, error)) func(n *node, answered func(int, err
 	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
 }
 
-// Whoever waits for a quorum is not woken by each answer; so every answer that may decide something
-// must wake it. In a bubble, one that does not is a wait until the nodes' time is over.
+// A caller that waits for a quorum does not wake for each answer; so every answer that may decide
+// something must wake it. In a bubble, one that does not is a wait until the nodes' time is over.
 func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	no := errors.New("no")
 	for _, c := range []struct {
@@ -74,7 +74,7 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 					}
 				}
 				if waited := time.Since(began); waited != c.within {
-					t.Errorf("%d answers were heard after %v, and are there after %v", c.want, waited, c.within)
+					t.Errorf("%d answers were taken after %v, and are there after %v", c.want, waited, c.within)
 				}
 				f.done()
 				close(hangs)

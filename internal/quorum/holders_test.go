@@ -56,7 +56,7 @@ func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	})
 	for i, s := range servers {
 		if lease := s.Client(t).Get(t.Context(), "doc").Val(); !strings.HasPrefix(lease, fmt.Sprint("shared:", two.Fence(), ":")) {
-			t.Errorf("node %d: the phase of fence %d was thrown out by a Break of fence %d: %q", i, two.Fence(), one.Fence(), lease)
+			t.Errorf("node %d: the phase of fence %d was revoked by a Break of fence %d: %q", i, two.Fence(), one.Fence(), lease)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 	}
 }
 
-// The mark of a Complete that was refused, on one node of three, says nothing.
+// The mark of a refused Complete, on one node of three, does not count.
 func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

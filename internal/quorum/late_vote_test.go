@@ -106,7 +106,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 }
 
 // An acquire that was abandoned may not have asked anybody when it is undone. Here all nodes have
-// refused it before, so that an undo has nobody to tell.
+// refused it before, so that no node needs an undo.
 func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)

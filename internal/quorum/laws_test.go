@@ -27,8 +27,8 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 	})
 }
 
-// quorumCan is what a quorum can do. It keeps no order: nodes can disagree about who waits, so none
-// of them hands a key over.
+// quorumCan is what a quorum can do. It keeps no order: nodes can disagree about the waiters, so no
+// node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All
 	can.Queue, can.Notify, can.Join = false, false, false

@@ -19,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// meddler is a client whose scripts a test may hold up, or make fail before or after they have run.
+// meddler is a client whose scripts a test can delay, or make fail before or after they have run.
 type meddler struct {
 	*redis.Client
 	names map[any]string
@@ -120,7 +120,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 				return err == nil && next.State == store.Granted
 			})
 			if err == nil && (g.State == store.Released || g.State == store.Done) {
-				t.Errorf("the work is done, says the release (%v), and is given to the next", g.State)
+				t.Errorf("the release reports that the work is done (%v), and the next waiter is granted it as well", g.State)
 			}
 			if _, err := s.Release(t.Context(), again); err != nil {
 				t.Error(err)
@@ -187,9 +187,8 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	}
 }
 
-// Contenders who split the votes of the nodes that are left learn nothing of the one that is down,
-// which may have voted for the other. They must not take each other for a holder, and wait for its
-// lease.
+// Contenders that split the votes of the remaining nodes do not know the vote of the node that is
+// down. They must not take each other for a holder, and wait for its lease.
 func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -238,8 +237,8 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	}
 }
 
-// Where nobody can have won, or need not have, the same call asks again: who is told "busy" waits
-// for longer.
+// When no contender can have won, or may not have won, the same call asks again, because a caller
+// that gets "busy" waits for longer.
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -278,8 +277,8 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	}
 }
 
-// The others have decided a release, and its caller has gone: a node that did not hear of it is
-// told again.
+// The others have decided a release, and its caller has gone: a node that missed the release gets
+// it again.
 func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
@@ -308,8 +307,8 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	eventually(t, "it has heard", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
 }
 
-// Two nodes have voted, with different fences, so the lower vote must be raised. When it has run
-// out, or its node does not say, there is no grant; and who does not know must not say that there
+// Two nodes have voted, with different fences, so the lower vote must be raised. When it has
+// expired, there is no grant. When its node does not answer, the result must not claim that there
 // is none.
 func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 	t.Parallel()

@@ -49,8 +49,8 @@ func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	}
 }
 
-// Nodes come back although nobody locks anything when their wait is over, and although no process
-// lives for as long as it takes.
+// Nodes return although no process takes a lock when their wait is over, and although no process
+// lives for the whole wait.
 func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 	t.Parallel()
 	t.Run("a process that is idle", func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 				for i, s := range servers {
 					s.Restart()
 					if patient {
-						release(t, acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second})) // one node is out, and nobody waits for it
+						release(t, acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second})) // one node is out, and no caller waits for it
 						eventually(t, fmt.Sprintf("all vote after the restart of node %d", i), func() bool { return allVote(t, l) })
 					}
 				}
@@ -199,8 +199,8 @@ func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 	bothNamed(err)
 }
 
-// Of three nodes one has forgotten and one is down. The third alone cannot tell whether the silent
-// one is only cut off, so nobody gets a lock, whatever time has passed, until it answers.
+// Of three nodes one has forgotten and one is down. The third node alone cannot know whether the
+// silent node is only cut off, so no caller gets a lock until the silent node answers.
 func TestANodeThatForgotWaitsForTheOneThatIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)

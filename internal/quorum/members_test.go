@@ -19,8 +19,8 @@ import (
 var shortQuarantine = []locker.QuorumOption{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(time.Second)}
 
 // Of three nodes, two have voted for a holder and one has not. When one of the two forgets, it and
-// the third would be a quorum for somebody else. It must not vote, however it forgot; and must
-// again, when the lease of that time is over.
+// the third node would be a quorum for another holder. It must not vote, however it forgot; and
+// must again, when the lease of that time is over.
 func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -37,7 +37,7 @@ func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 		for _, guarded := range []bool{true, false} {
 			name := c.how
 			if !guarded {
-				name += ", and nobody is told"
+				name += ", and no process is notified"
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -218,8 +218,8 @@ func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 	}
 }
 
-// Who uses longer leases than others says so to the nodes. One that has forgotten does not know any
-// more, so the others are asked how long it must stay out.
+// A process that uses longer leases than others records that at the nodes. One that has forgotten
+// does not know any more, so the others are asked how long it must stay out.
 func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	t.Parallel()
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}

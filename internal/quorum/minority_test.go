@@ -34,7 +34,7 @@ func TestAMinorityMayBeDown(t *testing.T) {
 	wantNot(t, err, locker.ErrBusy)
 }
 
-// A server that stands still costs nothing, and when it goes on, nothing of what it was told
+// A server that stands still costs nothing, and when it goes on, nothing of what it was sent
 // meanwhile stays.
 func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 	servers := enrolled(t, 3)
@@ -114,7 +114,7 @@ func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	}
 }
 
-// What a server that is down was not told, it has forgotten, or will find run out: Close does not
+// A server that is down misses releases. Its leases are forgotten, or will expire: Close does not
 // wait for it.
 func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 	t.Parallel()

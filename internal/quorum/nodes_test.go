@@ -88,7 +88,8 @@ func redlockOn(t testing.TB, servers []*redistest.Server, opts ...locker.QuorumO
 	return newRedlock(t, clients(clientsOf(t, servers)), opts...)
 }
 
-// leftOn are the keys of a server that should not be there when nobody holds or waits for anything.
+// leftOn are the keys of a server that should not be there when no process holds or waits for
+// anything.
 func leftOn(t testing.TB, s *redistest.Server) (left []string) {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr()})

@@ -72,7 +72,7 @@ func TestReadersAndWritersOnAQuorum(t *testing.T) {
 	}
 	for _, s := range servers {
 		c := s.Client(t)
-		eventually(t, "nobody holds the key", func() bool {
+		eventually(t, "no process holds the key", func() bool {
 			return c.Exists(t.Context(), "visited", redisstore.ReadersKey("visited")).Val() == 0
 		})
 	}
@@ -186,8 +186,8 @@ func TestABreakOnAQuorumThrowsAllReadersOut(t *testing.T) {
 	release(t, acquire(t, ls[0], writing))
 }
 
-// A writer who has waited has left its intent, which keeps readers out. When it has become a reader
-// itself it must not.
+// A writer that has waited has left its intent, which keeps readers out. When it has become a
+// reader itself it must not.
 func TestADowngradedWriterDoesNotKeepReadersOut(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 3)
@@ -208,7 +208,7 @@ func TestADowngradedWriterDoesNotKeepReadersOut(t *testing.T) {
 	}
 	r, err := ls[2].Acquire(t.Context(), patient(reading, locker.NoWait))
 	if err != nil {
-		t.Fatalf("%v, although nobody writes and nobody waits to", err)
+		t.Fatalf("%v, although nobody writes and no caller waits to", err)
 	}
 	release(t, r)
 	release(t, lease)

@@ -14,7 +14,7 @@ import (
 )
 
 // standsStill is a process that waits for the key at all nodes, in front of everybody else, and
-// does nothing when it is told.
+// does nothing when it is notified.
 func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notified *atomic.Int32) {
 	t.Helper()
 	notified = new(atomic.Int32)
@@ -39,8 +39,8 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notif
 	return notified
 }
 
-// A process that stands still is told of its turn, and does not come. It must not be told first
-// again and again, because for 50 ms each time the nodes keep their votes for it.
+// A process that stands still is notified of its turn, and does not come. It must not be notified
+// first again and again, because for 50 ms each time the nodes keep their votes for it.
 func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]struct {
@@ -79,7 +79,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 			working.Wait()
 			took := time.Since(began)
 			if notified.Load() == 0 {
-				t.Error("positive control: it was never told")
+				t.Error("positive control: the stopped process was never notified")
 			}
 			if took > 400*time.Millisecond*each { // each of them would wait for a second
 				t.Errorf("%d grants took %v", 2*each, took)
@@ -88,7 +88,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	}
 }
 
-// After a writer it is the readers' turn, for 50 ms. When they do not come, the writer who waits
+// After a writer it is the readers' turn, for 50 ms. When they do not come, the writer that waits
 // need not find that out by asking a second later.
 func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
@@ -112,9 +112,9 @@ func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 		took += w.At.Sub(began)
 	}
 	if notified.Load() == 0 {
-		t.Error("positive control: it was nobody's turn")
+		t.Error("positive control: no process was notified")
 	}
 	if took > turns*time.Second*9/10 {
-		t.Errorf("%d turns that nobody used took %v", turns, took)
+		t.Errorf("%d unused turns took %v", turns, took)
 	}
 }

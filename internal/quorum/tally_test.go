@@ -48,7 +48,7 @@ func TestWhatAnswersComeTo(t *testing.T) {
 	}{
 		{answers: []string{"g5", "g5", "g5"}, result: store.Granted},
 		{answers: []string{"g5", "g6", "g5"}, result: store.Granted},
-		{answers: []string{"d", "g5", "g5"}, result: store.Granted}, // a quorum was not told that the work is done, so it is not
+		{answers: []string{"d", "g5", "g5"}, result: store.Granted}, // a quorum has no done mark, so the work is not done
 		{answers: []string{"g1", "g1", "g1", "x", "x"}, result: store.Granted},
 		{answers: []string{"x", "x", "g5"}, result: store.Busy},
 		{answers: []string{"x", "g5", "-"}, result: store.Busy}, // the third may be x's
@@ -97,9 +97,9 @@ func TestWhenAnswersDecide(t *testing.T) {
 		{true, []string{"x", "u", ""}},
 		{false, []string{"g5", "", ""}},
 		{false, []string{"g5", "x", ""}},
-		{false, []string{"x", "y", ""}}, // the third says whose it is
+		{false, []string{"x", "y", ""}}, // the third answer decides
 		{false, []string{"g5", "u", ""}},
-		{false, []string{"-", "-", ""}}, // the third tells a refusal from an unclear end
+		{false, []string{"-", "-", ""}}, // the third answer distinguishes a refusal from an unclear end
 	} {
 		if got := tallyOf(c.answers...).decided(); got != c.decided {
 			t.Errorf("%q: decided is %v", c.answers, got)
@@ -123,7 +123,7 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 		t.Errorf("left %v: one vote was had, so one more must run out", g.Holder.Left)
 	}
 	if g, _ := tallyOf("x", "g5", "-").result(); g.Place != 0 || g.Holder.Left != 10*time.Millisecond {
-		t.Errorf("%+v: x may have no more than we have, so nobody is sure to call us", g)
+		t.Errorf("%+v: x may have as few votes as this token, so no notification is certain", g)
 	}
 	if g, _ := tallyOf("x", "x", "-").result(); g.Place != 1 {
 		t.Errorf("%+v: x has it, and will call", g)
@@ -159,8 +159,8 @@ func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 	}
 }
 
-// Answers to a release or a renewal: r has done it, n says that it is not the owner's, v that it
-// was revoked, d that it has the done mark, ! has not said.
+// Answers to a release or a renewal: r done, n not the owner's, v revoked, d done mark, ! no
+// answer.
 func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 	for _, c := range []struct {
 		answers string

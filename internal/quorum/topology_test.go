@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Where a slot is served by another master than before, nobody knows what was granted in it:
-// neither after a move, nor after a failover, also a planned one. Other slots are not concerned.
+// When another master serves a slot, its leases may be lost: after a move, and after a failover,
+// also a planned one. Other slots are not concerned.
 func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 	t.Parallel()
 	const key, elsewhere = "{moved}key", "{stays}key"

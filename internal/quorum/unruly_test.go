@@ -42,7 +42,7 @@ func (u unruly) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	u.hits.Add(1)
 	again := redis.NewStringCmd(context.WithoutCancel(ctx), cmd.Args()...)
-	if fault < 7 { // runs when nobody believes in it any more
+	if fault < 7 { // runs when all callers have given it up
 		u.late.Go(func() {
 			pause(rand.N(400 * time.Millisecond))
 			_ = u.skewed.Process(context.WithoutCancel(ctx), again)
@@ -56,7 +56,7 @@ func (u unruly) Process(ctx context.Context, cmd redis.Cmder) error {
 
 func pause(d time.Duration) { <-time.After(d) }
 
-// tenants is who holds a key, and with which fences it was held.
+// tenants has the holder of a key, and the fences of its earlier holders.
 type tenants struct {
 	mu      sync.Mutex
 	inside  map[*locker.Lease]bool
@@ -133,8 +133,8 @@ func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 }
 
 // Three nodes with clocks of their own, in a network that delays, forgets and repeats, one of them
-// emptied now and then: nobody holds what somebody else holds, fences grow, and in the end nothing
-// is left.
+// emptied now and then: no two processes hold a key at once, fences grow, and in the end nothing is
+// left.
 func TestAQuorumInAnUnrulyNetwork(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){

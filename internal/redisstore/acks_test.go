@@ -90,8 +90,8 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	})
 }
 
-// A failover, among others, ends the WAITs that are under way, and then nobody knows. So it is
-// asked again.
+// For example, a failover ends the WAITs that are under way, and then the number of
+// acknowledgements is unknown. So it is asked again.
 func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
@@ -199,7 +199,8 @@ func TestAnExtensionCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	release(t, lease)
 }
 
-// What a message tells was acknowledged by nobody: the winner asks, and that counts.
+// No replica has acknowledged a grant that comes by message: the winner asks, and the reply to that
+// counts.
 func TestAGrantByMessageIsAcknowledgedBeforeItCounts(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]locker.SingleOption{

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// bustle is callers of several processes who work on a few keys without a pause.
+// bustle runs callers in several processes that work on a few keys without a pause.
 type bustle struct {
 	*testing.T
 	stop context.CancelFunc

@@ -42,7 +42,7 @@ func TestAHandOverOnAClusterIsPushed(t *testing.T) {
 			for _, r := range rec.Records(locker.OpAcquire) {
 				calls += r.Outcome.Calls
 			}
-			if calls > 3*keys { // at most two to queue, where nobody listened yet, and hardly ever a re-check
+			if calls > 3*keys { // at most two to queue, without a subscription at first, and hardly ever a re-check
 				t.Errorf("%d calls for %d hand-overs", calls, keys)
 			}
 			lines := 0
@@ -80,8 +80,9 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	release(t, waiter.Granted(5*time.Second))
 }
 
-// A line may break as soon as a node has confirmed a channel, before the one who asked for it
-// knows: two attempts at that channel are then under way, and each is ended once, by who began it.
+// A line may break as soon as a node has confirmed a channel, before the subscribing caller knows.
+// Then two attempts at that channel are under way, and the caller that has begun an attempt ends
+// it, once.
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -95,7 +96,7 @@ func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 			for i := range 40 {
 				name, err := n.Open(ctx, fmt.Sprint("key", w, i))
 				if ctx.Err() != nil {
-					t.Errorf("an attempt that nobody ends: %v", err)
+					t.Errorf("an attempt that does not end: %v", err)
 					return
 				}
 				if err == nil {
@@ -126,9 +127,9 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	once := queues(t, waits, locker.Rule{Key: left}, client)
 	release(t, gone)
 	release(t, once.Granted(5*time.Second))
-	eventually(t, "nobody listens for it", func() bool { return listenersIn(t, node, left) == 0 })
+	eventually(t, "no process listens for it", func() bool { return listenersIn(t, node, left) == 0 })
 	if listenersIn(t, node, used) != 1 {
-		t.Error("the channel of somebody who waits was left")
+		t.Error("the channel of a waiter was unsubscribed")
 	}
 	release(t, holder)
 	release(t, waiter.Granted(5*time.Second))
@@ -136,7 +137,7 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	gone = acquire(t, holds, locker.Rule{Key: left}) // positive control: it can be had again
 	once = queues(t, waits, locker.Rule{Key: left}, client)
 	if listenersIn(t, node, left) != 1 {
-		t.Error("who waits there again does not listen")
+		t.Error("a new waiter there has no subscription")
 	}
 	release(t, gone)
 	release(t, once.Granted(5*time.Second))

@@ -72,7 +72,7 @@ func (a *answers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// listenersIn counts who listens in a key's slot at the node.
+// listenersIn counts the subscribers in a key's slot at the node.
 func listenersIn(t *testing.T, node *redistest.Server, key string) (n int) {
 	t.Helper()
 	tag := strings.TrimPrefix(redisstore.CounterKey(key), "latchkit:f:")
@@ -81,7 +81,7 @@ func listenersIn(t *testing.T, node *redistest.Server, key string) (n int) {
 }
 
 // While a slot moves, no script of several keys runs there. Leases are held, renewed and given up
-// all the same, and nobody who wants one is told of it.
+// all the same, and no caller notices it.
 func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -114,8 +114,8 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			waiter.WaitsStill()
 			move.Finish()
 
-			// In any order: who asks first may find the others' subscriptions still on their way to
-			// the other node.
+			// In any order: the first to ask may find that the others are still subscribing at the
+			// other node.
 			served := make(chan error)
 			for _, p := range []*pending{head, waiter, newcomer} {
 				go func() {
@@ -179,7 +179,7 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	live()
 	live()
 	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
-		t.Fatal("positive control: no batch was refused, or nobody was sent to the target")
+		t.Fatal("positive control: no batch was refused, or no call was sent to the target")
 	}
 	move.Finish()
 	live()
@@ -191,7 +191,7 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 }
 
-// Readers and writers, too: those who hold go on holding, and nobody else comes in.
+// Readers and writers, too: holders keep the key, and no other caller gets it.
 func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -229,7 +229,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	live()
 	live()
 	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
-		t.Fatal("positive control: no step was refused, or nobody was sent to the target")
+		t.Fatal("positive control: no step was refused, or no call was sent to the target")
 	}
 	// Of another phase, or without a part, nothing is renewed.
 	backend := locktest.ReadWriteStore(client)
@@ -388,7 +388,7 @@ func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 			c.unharmed()
 			for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
 				if seen.of(word)+other.of(word) == 0 {
-					t.Errorf("positive control: nobody was answered %s", word)
+					t.Errorf("positive control: no call was answered %s", word)
 				}
 			}
 			if n := seen.of("CROSSSLOT") + other.of("CROSSSLOT"); n > 0 {

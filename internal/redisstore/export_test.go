@@ -21,8 +21,8 @@ var ScriptTexts = map[string]string{
 	"delegate": delegateScript.Text, "join": joinScript.Text, "leave": leaveScript.Text,
 }
 
-// Silence makes a Store of New or NewReadWrite deaf, as if its process had ended, and returns where
-// it listened.
+// Silence takes the subscription of a Store of New or NewReadWrite away, as if its process had
+// ended, and returns its inbox.
 func Silence(s store.Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
@@ -51,6 +51,6 @@ func (s *Subscriptions) end() (channels []string) {
 	return channels
 }
 
-// DelayLeaving makes a Store on a cluster leave channels that nobody has used for that long. Call
-// it before the first wait.
+// DelayLeaving makes a Store on a cluster unsubscribe from channels that were unused for that long.
+// Call it before the first wait.
 func DelayLeaving(s store.Store, d time.Duration) { s.(listeningCluster).leaves = d }

@@ -86,7 +86,7 @@ func TestAPartitionIsALossInTime(t *testing.T) {
 	lost(t, lease, locker.ErrLost)
 	late := time.Since(lease.Expires()) // on a busy machine this goroutine may be
 	if direct.Exists(t.Context(), "a").Val() == 0 && late < 5*time.Millisecond {
-		t.Error("the server gave the key away before its holder was told")
+		t.Error("the server gave the key away before its holder was notified")
 	}
 	hole.Lift()
 }

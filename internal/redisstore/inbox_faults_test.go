@@ -91,8 +91,8 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	eventually(t, "no connection is left of what failed", func() bool {
 		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
 	})
-	// Such a user can still lock, wait without an inbox, and hand on to who has one; so can who may
-	// not even count them.
+	// Such a user can still lock, wait without an inbox, and hand the key to a waiter with an
+	// inbox. So can a user that may not even count subscribers.
 	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -200,11 +200,11 @@ func takeAway(conn net.Conn, taken chan<- struct{}) {
 	}
 }
 
-// A connection that says nothing must not keep Close, nor a subscription that is made meanwhile.
+// A silent connection must delay neither Close nor a new subscription.
 func TestCloseKeepsToItsContextWhileSubscribing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	hole, err := net.Listen("tcp", "127.0.0.1:0") // the system takes connections, and nobody answers
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts connections, and no server answers
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// post is a Notifier, and what it told.
+// post is a Notifier and its events.
 type post struct {
 	*testing.T
 	store.Notifier
@@ -49,11 +49,11 @@ func (p *post) next() store.Event {
 func (p *post) wantReopened() {
 	p.Helper()
 	if e := p.next(); e.Kind != store.EventReopened || e.Key != "" {
-		p.Fatalf("told %+v, want EventReopened", e)
+		p.Fatalf("event %+v, want EventReopened", e)
 	}
 }
 
-// wantHears publishes, and wants it told: nothing else was before.
+// wantReceives publishes a message, and wants its event as the next one.
 func (p *post) wantReceives(c *redis.Client, name string) {
 	p.Helper()
 	if n := c.Publish(p.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {
@@ -61,7 +61,7 @@ func (p *post) wantReceives(c *redis.Client, name string) {
 	}
 	want := store.Event{Kind: store.EventHead, Key: "the key", Owner: "TOKEN", HandoffTTL: 1500 * time.Millisecond}
 	if e := p.next(); e != want {
-		p.Fatalf("told %#v, want %#v", e, want)
+		p.Fatalf("event %#v, want %#v", e, want)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestAnInboxHearsOfItsTurns(t *testing.T) {
 	l := sharedLine(t)
 	p := newPost(t, l.server)
 	if p.Inbox(l.key) != "" {
-		t.Fatal("it names an inbox where nobody listens yet")
+		t.Fatal("it names an inbox where no process listens yet")
 	}
 	name := p.open()
 	holder := l.held()
@@ -151,7 +151,7 @@ func TestResetSubscribesOnAnotherConnection(t *testing.T) {
 	p.wantReceives(client, name)
 	before := subscribers(t, client)
 	p.Reset(name)
-	p.Reset(name) // who hears the same at the same time
+	p.Reset(name) // another goroutine that notices the same
 	p.wantReopened()
 	p.wantReceives(client, name)
 	eventually(t, "the old connection is gone", func() bool { return len(subscribers(t, client)) == 1 })
@@ -223,7 +223,7 @@ func TestAClientThatCannotSubscribeMakesNoNotifier(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(struct{ locker.Client }{client})
 	if _, ok := backend.(store.Notifier); ok {
-		t.Fatal("it says that it notifies")
+		t.Fatal("it has an inbox")
 	}
 	l := sharedLine(t)
 	l.store = backend

@@ -55,7 +55,7 @@ func (l *line) renew(c store.Claim, want store.State) {
 	}
 }
 
-// held makes somebody hold the key who does not queue.
+// held makes an owner that does not queue hold the key.
 func (l *line) held() store.Claim {
 	l.Helper()
 	c := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
@@ -71,7 +71,7 @@ func (l *line) waits(inbox string) store.Claim {
 	return c
 }
 
-// holder is the token that holds the key, "" when nobody does.
+// holder is the token that holds the key, "" when the key is free.
 func (l *line) holder() string {
 	l.Helper()
 	text, err := l.server.Get(l.Context(), l.key).Result()
@@ -157,8 +157,8 @@ type listener struct {
 // next is the next message, "" when there is none.
 func (e *listener) next() string {
 	e.Helper()
-	// What was published before the ping comes before its answer: no sleep is needed to hear that
-	// nothing came.
+	// Messages from before the ping come before its answer: no sleep is needed to know that none
+	// came.
 	if err := e.sub.Ping(e.Context()); err != nil {
 		e.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func (e *listener) next() string {
 func (e *listener) wantSilence() {
 	e.Helper()
 	if got := e.next(); got != "" {
-		e.Fatalf("%s was told %q", e.name, got)
+		e.Fatalf("%s received %q", e.name, got)
 	}
 }
 
@@ -198,7 +198,7 @@ func (e *listener) wantGranted(c store.Claim) store.Event {
 		event, ok = redisstore.ParseEvent(got)
 	}
 	if !ok || event.Kind != store.EventGranted || event.Owner != c.Owner || event.Key != c.Key {
-		e.Fatalf("told %q, want the grant of %s", got, c.Owner)
+		e.Fatalf("message %q, want the grant of %s", got, c.Owner)
 	}
 	return event
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A full server lets everybody wait and serves whoever waits; only those who come to a free key are
-// refused.
+// A full server lets callers wait and serves all waiters. It refuses only callers that find the key
+// free.
 func TestAFullServerServesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
@@ -59,7 +59,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	e := listener.wantGranted(first)
 	text := l.server.Get(t.Context(), l.key).Val()
 	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message is no promise of what was refused then
-		t.Fatalf("told %+v, and the lease is %q", e, text)
+		t.Fatalf("event %+v, and the lease is %q", e, text)
 	}
 	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	}
 
 	l.key = "another"
-	l.server.Del(t.Context(), l.key) // it has run out, and somebody asks
+	l.server.Del(t.Context(), l.key) // it has expired, and a waiter asks
 	l.acquire(l.claim(""), store.Busy)
 	listener.wantGranted(waits)
 	l.wantHolder(waits)
@@ -97,7 +97,7 @@ func refused(err error, text string) bool {
 	return ok && !no.Temporary && strings.Contains(err.Error(), text)
 }
 
-// Not one call of somebody who waits may be answered by a replica from what it knows.
+// A replica must not answer any call of a waiter from its own data.
 func TestAReplicaServesNobody(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
@@ -232,7 +232,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 			if c.mine {
 				holder.Owner = me
 			}
-			if !c.free { // not by a script: somebody may wait
+			if !c.free { // not by a script: there may be waiters
 				l.server.Set(t.Context(), l.key, holder.Owner+":7:1", time.Minute)
 			}
 			l.server.Del(t.Context(), at)
@@ -255,8 +255,8 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	}
 }
 
-// dump is all that lies on the server about a key. A counter that counts may have gone on: a fence
-// that nobody got is no harm.
+// dump is all that lies on the server about a key. The counter may have increased: an unused fence
+// is no harm.
 func dump(l *line) map[string]string {
 	all := make(map[string]string)
 	for _, key := range l.server.Keys(l.Context(), "*").Val() {
@@ -292,8 +292,8 @@ func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
 	}
 }
 
-// Whoever frees a key or gives up is answered once, and has done it once, also when the answer is
-// lost.
+// A release, and a waiter that gives up, takes effect once and is answered once, also when the
+// answer is lost.
 func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -309,7 +309,7 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	for range 3 {
 		l.release(holder, store.NotOurs)
 		if g := l.acquire(first, store.Granted); g.Fence != e.Fence || g.FenceCount != e.FenceCount {
-			t.Fatalf("told %+v, answered %+v", e, g)
+			t.Fatalf("event %+v, answer %+v", e, g)
 		}
 		if g := l.acquire(second, store.Busy); g.Place != 1 || g.Holder.Fence != e.Fence {
 			t.Fatalf("%+v", g)
@@ -319,6 +319,6 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	listener.wantSilence()
 	l.wantQueued(second.Owner)
 	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
-		t.Fatalf("the lease lives for %v: who asks gets the full TTL", left)
+		t.Fatalf("the lease lasts %v: an owner that asks gets the full TTL", left)
 	}
 }

@@ -39,7 +39,7 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	listener.wantSilence() // it is not handed the key again
 }
 
-// The same with Engines: who is put first is served once, and those behind it after that.
+// The same with Engines: the waiter at the head is served once, and after it the waiters behind it.
 func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -63,7 +63,7 @@ func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	nothingLeftBut(t, client)
 }
 
-// Whatever stands in a queue and is no entry leaves it, and harms nobody.
+// A member of a queue that is no entry is removed, and no waiter is affected.
 func TestWhatIsNoEntryIsDropped(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

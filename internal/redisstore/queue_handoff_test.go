@@ -97,7 +97,7 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 				l.held()
 				l.acquire(other, store.Busy)
 			}
-			l.server.Del(t.Context(), l.key) // the lease runs out, but was confirmed: nobody is punished
+			l.server.Del(t.Context(), l.key) // the lease expires, but was confirmed: no waiter is removed
 			l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 			l.wantHolder(other)
 		})
@@ -126,7 +126,7 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 		c.TTL = time.Hour
 		claims = append(claims, c)
 	}
-	l.server.Del(t.Context(), redisstore.QueueKey(claims[3].Key)) // a queue that is none must end nobody's renewal
+	l.server.Del(t.Context(), redisstore.QueueKey(claims[3].Key)) // data of another type in the queue's key must not stop a renewal
 	l.server.Set(t.Context(), redisstore.QueueKey(claims[3].Key), "data", 0)
 	defer l.server.Del(t.Context(), redisstore.QueueKey(claims[3].Key))
 	gs, err := l.store.Renew(t.Context(), claims)
@@ -151,8 +151,8 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 	}
 }
 
-// Whoever was handed the key may be stopped. The next process that has waited for long looks after
-// it.
+// An owner that was handed the key may be stopped. The next process that has waited for long looks
+// after it.
 func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -198,7 +198,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 				if name == c.notified {
 					want := fmt.Sprintf("head %d %s %s", handed.Milliseconds(), claims[name].Owner, l.key)
 					if got := listener.next(); got != want {
-						t.Errorf("%s was told %q, want %q", name, got, want)
+						t.Errorf("%s received %q, want %q", name, got, want)
 					}
 				}
 				listener.wantSilence()

@@ -37,7 +37,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.wantQueued()
 }
 
-// The key is free, and who was to find that out goes away.
+// The key is free, and the waiter that should notice it leaves.
 func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -74,7 +74,7 @@ func TestReleaseWithNext(t *testing.T) {
 	t.Parallel()
 	with := func(c, next store.Claim) store.Claim { c.Next = &next; return c }
 
-	t.Run("when nobody waits it is granted", func(t *testing.T) {
+	t.Run("when no caller waits it is granted", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
 		listener := l.listen()
@@ -154,7 +154,7 @@ func TestReleaseWithNext(t *testing.T) {
 		other := l.waits(listener.name)
 		again := l.claim("latchkit:i:nobody")
 		if g := l.release(with(next, again), store.Released).Next; g == nil || g.State != store.Busy || !g.NotListening || g.Place != 1 {
-			t.Fatalf("%+v, want to hear that nobody listens", g)
+			t.Fatalf("%+v, want NotListening", g)
 		}
 		l.wantQueued("-"+other.Owner, again.Owner)
 	})
@@ -227,7 +227,7 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	l.release(holder, store.Released)
 	for _, c := range once[:3] {
 		if e, ok := redisstore.ParseEvent(listener.next()); !ok || e != (store.Event{Kind: store.EventDone, Key: l.key, Owner: c.Owner}) {
-			t.Fatalf("told %#v, want that the work of %s is done", e, c.Owner)
+			t.Fatalf("event %#v, want that the work of %s is done", e, c.Owner)
 		}
 	}
 	listener.wantGranted(other)
@@ -260,7 +260,7 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	}
 	want := fmt.Sprintf("head 5000 %s %s", head.Owner, l.key)
 	if got := listener.next(); got != want {
-		t.Fatalf("told %q, want %q", got, want)
+		t.Fatalf("message %q, want %q", got, want)
 	}
 	listener.wantSilence()
 	if l.holder() != "kept" || len(l.queued()) != 3 {
@@ -291,7 +291,7 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	if err != nil || i.Waiters != 2 {
 		t.Fatalf("%+v %v", i, err)
 	}
-	for n, want := range []store.State{store.Released, store.NotOurs} { // a repetition hits nobody else
+	for n, want := range []store.State{store.Released, store.NotOurs} { // a repetition affects no other owner
 		if g, err := breaker.Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != want {
 			t.Fatal(n, g, err)
 		}
@@ -302,7 +302,7 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and
 	// loses no place.
 	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
-		t.Fatalf("%+v %v, want one waiter: who was handed the key waits no more", i, err)
+		t.Fatalf("%+v %v, want one waiter: the owner that was handed the key does not wait any more", i, err)
 	}
 	if g, err := breaker.Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
@@ -314,8 +314,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	}
 }
 
-// Who was thrown out hears so however often it asks, also after it has undone what it did not hear
-// of.
+// A revoked owner gets "revoked" each time that it asks, also after it has undone an acquire that
+// it did not hear of.
 func TestAnUndoDoesNotHideARevocation(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

@@ -36,7 +36,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 		e := ears[i].wantGranted(c)
 		text := l.server.Get(t.Context(), l.key).Val()
 		if text != fmt.Sprintf("%s:%d:%d", c.Owner, e.Fence, e.FenceCount) || e.Fence <= last || e.FenceCount != 1 || e.HandoffTTL != handed {
-			t.Fatalf("told %+v, and the lease is %q", e, text)
+			t.Fatalf("event %+v, and the lease is %q", e, text)
 		}
 		if e.At.Before(before.Add(-time.Second)) || e.At.After(time.Now().Add(time.Second)) {
 			t.Fatalf("granted at %v, now it is %v", e.At, before)
@@ -76,7 +76,7 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 	listener := l.listen()
 	first := l.waits(listener.name)
 	if g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy); g.Place != 2 {
-		t.Fatalf("who does not queue would have place %d, want 2", g.Place)
+		t.Fatalf("an acquire that does not queue would have place %d, want 2", g.Place)
 	}
 	l.server.Del(t.Context(), l.key) // run out
 	g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
@@ -135,7 +135,7 @@ func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
 	poller := l.waits("")
 	l.waits(dead.name)
 
-	// Whoever listens to everything listens for nobody.
+	// A subscriber to all channels does not count as the subscriber of an inbox.
 	monitor := l.server.PSubscribe(t.Context(), "*")
 	defer monitor.Close()
 	if _, err := monitor.Receive(t.Context()); err != nil {
@@ -223,7 +223,7 @@ func TestTheServerSaysThatNobodyListens(t *testing.T) {
 		}
 		c.Owner, c.Queue = rand.Text(), false
 		if g := l.acquire(c, store.Busy); g.NotListening {
-			t.Errorf("who does not queue is not asked: %+v", g)
+			t.Errorf("NotListening for an acquire that does not queue: %+v", g)
 		}
 	}
 }

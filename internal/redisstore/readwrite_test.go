@@ -45,7 +45,7 @@ func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 			key := rand.Text()
 			stateOf(t, store.Granted)(s.Acquire(t.Context(), reader(claimOf(key))))
 			if n := client.Del(t.Context(), redisstore.ReadersKey(key)).Val(); n != 1 {
-				t.Fatal("positive control: nobody was forgotten")
+				t.Fatal("positive control: no reader was forgotten")
 			}
 			last := comes(s, key)
 			stateOf(t, store.Released)(s.Release(t.Context(), last))
@@ -163,7 +163,7 @@ func TestADowngradeWhoseAnswerIsLostOnTheWire(t *testing.T) {
 	nothingLeftBut(t, server.Client(t))
 }
 
-// While a Downgrade is on its way, nobody comes in who counts on the lease being Exclusive.
+// While a Downgrade is under way, no nested hold that relies on an Exclusive lease is admitted.
 func TestQuorumQ5NobodyEntersExclusiveBesideADowngrade(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

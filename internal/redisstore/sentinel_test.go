@@ -107,7 +107,7 @@ func TestAPlannedSentinelFailoverLosesNoWaiter(t *testing.T) {
 	if err := holder.Context().Err(); err != nil {
 		t.Fatalf("the lease was lost, although it was replicated: %v", context.Cause(holder.Context()))
 	}
-	// What is written to the old master until it is told otherwise is lost, and a release would be.
+	// Writes to the old master, among them a release, are lost when it becomes a replica.
 	eventually(t, "the holder's client has changed over", func() bool {
 		return runID(t, client) == runID(t, promoted)
 	})
@@ -121,7 +121,7 @@ func runID(t *testing.T, c *redis.Client) string {
 }
 
 // A subscription that stays on the old master, which lives on as a replica, is well as far as the
-// client can see. Only the new master knows that nobody listens.
+// client can see. Only the new master knows that no process listens.
 func TestASubscriptionThatStaysOnTheOldMasterIsNoticed(t *testing.T) {
 	t.Parallel()
 	before := redistest.Start(t, "--repl-diskless-sync-delay", "0")

@@ -410,7 +410,7 @@ func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is one holder
 }
 
-// noteFor is how long a note must stand for a holder that is thrown out.
+// noteFor is how long a note must stand for a holder that is revoked.
 func noteFor(info store.Info) time.Duration {
 	if info.Kept {
 		return 0 // no holder is there to read the note

@@ -61,8 +61,8 @@ func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	}
 }
 
-// A grant that is told at once is a lease without a call; one that is told late is asked about
-// first.
+// A grant whose message comes at once is a lease without a call. A grant whose message comes late
+// is asked about first.
 func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
@@ -86,24 +86,24 @@ func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 		lease := w.Granted(time.Second)
 		switch again := f.asked.Load() > asked; {
 		case late && !again:
-			t.Error("it was told late, and nobody was asked")
+			t.Error("the message came late, and the server was not asked")
 		case !late && !again:
 			inTime++
 		}
 		if i, err := f.near.Inspect(t.Context(), key); err != nil || i.Fence != lease.Fence() {
-			t.Errorf("the server says %+v %v, the lease has fence %d", i, err, lease.Fence())
+			t.Errorf("the server shows %+v %v, the lease has fence %d", i, err, lease.Fence())
 		}
 		withinTheServers(t, f.direct, lease)
 		release(t, lease)
 	}
 	if inTime == 0 { // of nine; on a slow machine some are late by themselves
-		t.Error("positive control: whoever was told in time has asked all the same")
+		t.Error("positive control: a waiter with a message in time has asked the server")
 	}
 	nothingLeftBut(t, f.direct)
 }
 
-// So late that the server has given the key to somebody else meanwhile: the message is old, and
-// nobody acts on it.
+// So late that the server has granted the key to another token: the message is old and has no
+// effect.
 func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
@@ -136,8 +136,8 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	nothingLeftBut(t, f.direct, "latchkit:x:")
 }
 
-// The answer to the acquire that queued was slow. Whoever counted from its arrival would believe in
-// a lease that the server has given away.
+// The answer to the acquire that queued was slow. A waiter that counted from the arrival of the
+// message would believe in a lease that is over.
 func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -148,7 +148,7 @@ func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 		key := fmt.Sprint("slow:answer:", n)
 		holder := acquire(t, near, locker.Rule{Key: key})
 		w := queues(t, slow, locker.Rule{Key: key, TTL: time.Minute}, client)
-		if n > 0 { // otherwise the grant is told before the answer comes
+		if n > 0 { // otherwise the message of the grant comes before the answer
 			<-time.After(2 * spy.lag)
 		}
 		release(t, holder)

@@ -164,7 +164,7 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 	nest(t.Context(), 0)
 }
 
-// Who holds a lock again, inside, delegates it once: the places in a token are for different locks.
+// A nested hold of a lock is delegated once: the places in a token are for different locks.
 func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)
@@ -196,8 +196,7 @@ func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	})
 }
 
-// Whatever somebody does to a delegation, it opens nothing; the control before it shows that it
-// did.
+// Any change of a delegation makes it invalid; the control before it shows that it was valid.
 func TestForgedDelegationsOpenNothing(t *testing.T) {
 	for kind, opts := range kinds {
 		for name, forge := range map[string]struct {
@@ -329,7 +328,7 @@ func TestADelegationHasATimeOfItsOwn(t *testing.T) {
 					}
 					<-time.After(time.Minute)
 					if err := early.Context().Err(); err != nil {
-						t.Errorf("who had begun in time: %v", context.Cause(early.Context()))
+						t.Errorf("a call that had begun in time: %v", context.Cause(early.Context()))
 					}
 					if kind == "by signature" {
 						if lease, err := inventory.join(t, delegate.Longer(token, time.Hour), "order:42"); !errors.Is(err, delegate.ErrRefused) {
@@ -443,7 +442,7 @@ func TestALostLeaseIsNotDelegated(t *testing.T) {
 		}
 		return nil
 	})
-	_ = err // whether the lease hears of its loss before its release is not what is asked here
+	_ = err // the test does not ask whether the lease learns of its loss before its release
 	store.Free("order:42")
 	lease, err := shop.Acquire(t.Context(), locker.Rule{Key: "order:42"})
 	if err != nil {

@@ -17,8 +17,7 @@ func Reread(token []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ForKey makes the entries of a token say that they are for another key, as somebody could who sees
-// it.
+// ForKey changes the key in the entries of a token, as an attacker could who sees the token.
 func ForKey(token []byte, key string) []byte {
 	entries, _ := parse(token)
 	b := []byte{version}
@@ -41,7 +40,7 @@ func Longer(token []byte, d time.Duration) []byte {
 	return b
 }
 
-// Claims changes one thing that the entries of a token say, each as somebody could who sees it.
+// Claims changes one claim of a token's entries, as an attacker could who sees the token.
 var Claims = map[string]func(token []byte) []byte{
 	"the fence":        changed(func(e *entry) { e.fence++ }),
 	"the holder":       changed(func(e *entry) { e.hold++ }),

@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// inventoryServer answers with the error of its lock on order:42, "" for none, and tells what
-// header its handler saw.
+// inventoryServer answers with the error of its lock on order:42, "" for none, and returns the
+// header that its handler has received.
 func inventoryServer(t *testing.T, s service, saw *[]string) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

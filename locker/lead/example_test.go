@@ -31,7 +31,7 @@ func ExampleRun() {
 	// <nil>
 }
 
-// A Leader tells the rest of the program whether this process leads, and gives the lead away.
+// A Leader shows the rest of the program whether this process leads, and can give the lead away.
 func ExampleLeader() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

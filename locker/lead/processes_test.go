@@ -141,8 +141,8 @@ func TestAKilledLeaderIsReplacedAfterItsTTL(t *testing.T) {
 	}
 }
 
-// A leader that stands still leads nothing: when it runs again it says so, before its context has
-// ended.
+// A stopped leader does not lead: when it runs again, Leading is false at once, before its context
+// has ended.
 func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 	t.Parallel()
 	all, fence := group(t, 2, "2s")

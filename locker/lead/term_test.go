@@ -84,7 +84,7 @@ func TestAnOverrunIsReported(t *testing.T) {
 		reports = nil
 		mu.Unlock()
 		if n := len(recorder.Records(locker.OpOverrun)); n != 3 {
-			t.Errorf("the Observer heard of %d overruns", n)
+			t.Errorf("the Observer received %d overruns", n)
 		}
 		c.slow.Store(int64(5 * time.Second))
 		if err := c.stop(); err != nil {
@@ -205,7 +205,7 @@ func TestWatchYieldsEachLeader(t *testing.T) {
 	})
 }
 
-// A process that watches its own Leader hears of its own terms at once.
+// A process that watches its own Leader learns of its own terms at once.
 func TestAProcessWatchesItsOwnTermsWithoutDelay(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -14,9 +14,9 @@ type Inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// Watch yields who leads: at once, and then at each change, until ctx ends. Info.Held says whether
-// a process leads, Info.Metadata which one, Info.Fence and Info.Since its term. Watch asks the
-// server every second, or every third of what is left of the leader's lease, if that is longer.
+// Watch yields who leads: at once, and then at each change, until ctx ends. Info.Held reports
+// whether a process leads, Info.Metadata which one, Info.Fence and Info.Since its term. Watch asks
+// the server every second, or every third of what is left of the leader's lease, if that is longer.
 //
 // What Watch yields may be out of date when it arrives, so do not let a decision depend on it that
 // must be right; only the fence proves who leads. While the server cannot be asked, Watch yields

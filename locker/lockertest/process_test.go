@@ -25,7 +25,7 @@ type world struct {
 	began  time.Time
 
 	mu     sync.Mutex
-	events []store.Event // what the other process was told
+	events []store.Event // what the other process was notified
 }
 
 func (w *world) receive(e store.Event) {
@@ -84,7 +84,7 @@ func (w *world) free() {
 	w.want(g, store.Released)
 }
 
-// wantEvents checks what the other process was told by now.
+// wantEvents checks events that the other process received by now.
 func (w *world) wantEvents(kinds ...store.EventKind) {
 	w.Helper()
 	synctest.Wait()
@@ -95,7 +95,7 @@ func (w *world) wantEvents(kinds ...store.EventKind) {
 		events = append(events, e.Kind)
 	}
 	if !slices.Equal(events, kinds) {
-		w.Fatalf("told %v after %v, want %v", events, time.Since(w.began), kinds)
+		w.Fatalf("events %v after %v, want %v", events, time.Since(w.began), kinds)
 	}
 }
 
@@ -255,7 +255,7 @@ func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
 		w.other.Deafen(false)
 		w.wantEvents(store.EventReopened)
 		if n := w.memory.Queued(); n != 0 {
-			t.Errorf("%d in the queue whose only waiter was deaf", n)
+			t.Errorf("%d entries in a queue whose only waiter had lost its subscription", n)
 		}
 	})
 }
@@ -267,7 +267,7 @@ func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 		w.wantEvents()
 		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantEvents(store.EventFree) // who is in no queue may ask again
+		w.wantEvents(store.EventFree) // a caller in no queue may ask again
 	})
 }
 
@@ -275,7 +275,7 @@ func TestAServerThatRefusesSubscriptions(t *testing.T) {
 	inWorld(t, func(w *world) {
 		p := w.memory.NewProcess()
 		if _, err := p.Open(t.Context(), "a"); err == nil {
-			t.Error("an inbox was opened that nobody listens at")
+			t.Error("an inbox was opened that no process listens at")
 		}
 		stop := p.Listen(func(store.Event) {})
 		defer stop()
@@ -301,12 +301,12 @@ func TestTwoEnginesOnOneProcessHaveNoInbox(t *testing.T) {
 			t.Errorf("inbox %q", inbox)
 		}
 		if g := w.acquire(w.other, waiter); !g.NotListening {
-			t.Error("one would be told what is the other's")
+			t.Error("one process would receive the events of the other")
 		}
 		stop()
 		stop()
 		if g := w.acquire(w.other, waiter); g.NotListening {
-			t.Error("deaf after the other has stopped")
+			t.Error("no subscription after the other has stopped")
 		}
 	})
 }
@@ -339,7 +339,7 @@ func TestAQueueThatNobodyAsksForIsForgotten(t *testing.T) {
 		}
 		pass(2 * time.Second)
 		if n := w.memory.Queued(); n != 0 {
-			t.Errorf("%d in a queue that nobody has asked for", n)
+			t.Errorf("%d entries in the queue of an unused key", n)
 		}
 	})
 }

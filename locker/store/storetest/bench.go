@@ -68,8 +68,8 @@ func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
 	return g
 }
 
-// gets acquires a free key. Where the nodes of a Store have no queue, one of them may still have to
-// give back what somebody else was refused for, and the key is free a moment later.
+// gets acquires a free key. A node of a Store without queues may still have to give back a vote for
+// which another owner was refused. Then the key is free a moment later.
 func (b *bench) gets(c store.Claim, when string) store.Grant {
 	b.Helper()
 	g := b.acquire(c)

@@ -10,31 +10,31 @@ import (
 )
 
 // Harness offers a Store to the laws. A law whose function is nil is left out, and the test's log
-// says so.
+// shows that.
 type Harness struct {
 	// Store is the Store under test. Each law uses keys and owners of its own.
 	Store locker.Store
-	// Can says which laws apply. All others are mandatory.
+	// Can selects the optional laws. All other laws are mandatory.
 	Can Capabilities
-	// LoseReply makes the next call of op about key run and then fail without an answer. nil: the
-	// law is left out, and the test's log says so.
+	// LoseReply makes the next call of op for key run and then fail without an answer. nil: its
+	// laws are left out.
 	LoseReply func(t testing.TB, op locker.Op, key string)
 	// Occupy makes another library or program hold key, for ttl or, when ttl is 0, without end.
 	// nil: left out as well.
 	Occupy func(t testing.TB, key string, ttl time.Duration)
-	// Spoil puts data at key that is no lock, and returns a function that says whether it is still
-	// there. nil: left out.
+	// Spoil puts data at key that is no lock, and returns a function that reports whether it is
+	// still there. nil: left out.
 	Spoil func(t testing.TB, key string) (intact func() bool)
 	// Another returns the Store of another process on the same data. nil: left out.
 	Another func(t testing.TB) locker.Store
-	// Kill ends the process whose Store Another returned: nobody listens at its inbox when Kill
+	// Kill ends the process whose Store Another returned: no process listens at its inbox when Kill
 	// returns, and its calls fail. nil: left out.
 	Kill func(t testing.TB, s locker.Store)
-	// Deafen takes the subscription of Store's process, or of one that Another returned, away
-	// without its knowing. nil: left out.
+	// Deafen removes the subscription of the process of Store, or of a Store that Another returned.
+	// The process does not notice it. nil: left out.
 	Deafen func(t testing.TB, s locker.Store)
-	// Left says how long whoever holds key has, negative when that has no end: for a Store that
-	// cannot say it. nil: it can.
+	// Left returns how long the holder of key has left, negative for a lease without end. It is for
+	// a Store whose answers do not show that. nil: the answers show it.
 	Left func(t testing.TB, key string) time.Duration
 	// Queued counts the entries in key's queue, also those that were handed the key and have not
 	// confirmed. nil: left out.

@@ -311,7 +311,7 @@ var stepLaws = []law{
 		next := b.claim(owner())
 		next.Once = time.Minute
 		b.eventually(time.Minute, "the mark ran out", func() bool {
-			g, err := b.Store.Acquire(b.Context(), next) // nodes whose marks differ may not agree at first
+			g, err := b.Store.Acquire(b.Context(), next) // nodes with different marks may disagree at first
 			return err == nil && g.State == store.Granted
 		})
 	}},

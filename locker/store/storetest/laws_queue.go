@@ -58,7 +58,7 @@ var queueLaws = []law{
 		b.free(first)
 		b.owns(second, "renewal by the next")
 		b.free(second)
-		b.granted() // nobody is in the queue twice
+		b.granted() // no owner is in the queue twice
 	}},
 	{name: "a newcomer does not overtake the waiters when a lease has expired", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
