@@ -70,8 +70,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 func WithHoldSpans() Option { return func(c *config) { c.holdSpans = true } }
 
 // WithKey adds the key to the spans and logs, as latchkit.lock.key. Keys often name customers, and
-// whoever reads the traces can read them then. Metrics never have the key. Default: only a salted
-// hash of the key is exported, see [WithKeySalt].
+// then all readers of the traces see them. Metrics never have the key. Default: only a salted hash
+// of the key is exported, see [WithKeySalt].
 func WithKey() Option { return func(c *config) { c.key = true } }
 
 // WithSpanAttributes adds these attributes to every span, from its start. Default: none.

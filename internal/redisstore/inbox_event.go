@@ -16,8 +16,8 @@ import (
 //	done token L
 //	free L
 //
-// The traceparent is that of the lease whose release freed the key. What does not look so was sent
-// by somebody else.
+// The traceparent is that of the lease whose release freed the key. Any other text was sent by
+// another program.
 func ParseEvent(text string) (e store.Event, ok bool) {
 	r := Reply{Rest: text}
 	switch r.Word() {
