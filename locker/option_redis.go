@@ -38,8 +38,8 @@ func WithRenewClient(client Client) SingleOption {
 // returned. The release is awaited as without the option when Rule.Once or Rule.AtLeast is set,
 // after [Lease.AwaitRelease], after a panic, while the server does not answer within 20 ms, while
 // 1024 such releases are open, and under [NewReentrant]. Release and Complete by hand are always
-// awaited, and so are the releases of package sqllock, of idempotent requests and of buffered
-// responses. Default: every release is awaited.
+// awaited, and so are the releases of idempotent requests, of buffered responses, and of
+// transactions of package sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() SingleOption {
 	return singleOption(func(c *config) { c.background = true })
 }

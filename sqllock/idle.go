@@ -98,34 +98,42 @@ const pingsPerLimit = 5
 
 // keepAlive pings the server whenever the lease was renewed, until stop is called. Without renewals
 // there are no pings. So the limit of a holder that is paused, or cut off from the lock server,
-// ends with its lease.
+// ends with its lease. stop waits for a ping under way.
+//
+// A timer looks after the lease, because a goroutine would cost a short transaction more than its
+// statements do.
 func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	p, ok := a.tx.(pinger)
 	if !ok || a.idle.given || !a.idle.server {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	work.Go(func() {
-		tick := time.NewTicker(max(a.idle.limit/pingsPerLimit, time.Millisecond))
-		defer tick.Stop()
-		for last := deadline(a.leases); ; {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-			if now := deadline(a.leases); now.After(last) {
-				last = now
-				if ping(ctx, p) == nil {
-					a.idle.touch()
-				}
+	every := max(a.idle.limit/pingsPerLimit, time.Millisecond)
+	last := deadline(a.leases)
+	var mu sync.Mutex
+	var timer *time.Timer
+	stopped := false
+	look := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if stopped || ctx.Err() != nil {
+			return
+		}
+		if now := deadline(a.leases); now.After(last) {
+			last = now
+			if ping(ctx, p) == nil {
+				a.idle.touch()
 			}
 		}
-	})
+		timer.Reset(every)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(every, look)
 	return func() {
-		cancel()
-		work.Wait()
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		stopped = true
 	}
 }
 

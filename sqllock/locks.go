@@ -38,11 +38,12 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	transact := func(ctx context.Context) error {
 		leases := locker.LeasesFromContext(ctx)
 		leases = leases[:len(leases)-len(outer)]
-		for _, l := range leases {
-			l.AwaitRelease() // Do returns the outcome of the release
-		}
 		err := c.transact(ctx, sorted(leases))
-		committed = err == nil
+		if committed = err == nil; !committed {
+			for _, l := range leases {
+				l.AwaitRelease() // Do returns the outcome of the release beside err
+			}
+		}
 		return err
 	}
 	began := false

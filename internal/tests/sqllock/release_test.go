@@ -1,0 +1,90 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// gate holds back what a client sends after it was shut, until it is opened.
+type gate struct {
+	shut   atomic.Bool
+	opened chan struct{}
+	gaveUp atomic.Bool // a call has ended at the gate
+}
+
+func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		g.pass(ctx)
+		return next(ctx, cmd)
+	}
+}
+
+func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		g.pass(ctx)
+		return next(ctx, cmds)
+	}
+}
+
+func (g *gate) pass(ctx context.Context) {
+	if !g.shut.Load() {
+		return
+	}
+	select {
+	case <-g.opened:
+	case <-ctx.Done():
+		g.gaveUp.Store(true)
+	}
+}
+
+// With WithBackgroundRelease, a committed transaction needs no answer to its release: the claim has
+// proven more. A transaction that failed reports the outcome of its release.
+func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
+	errOnPurpose := errors.New("on purpose")
+	for name, failure := range map[string]error{"committed": nil, "failed": errOnPurpose} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t, sqlite)
+			client := redistest.Start(t).Client(t)
+			l, err := locker.NewSingle(client, locker.WithBackgroundRelease())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
+				t.Fatal(err) // the server is prompt now, and its scripts are loaded
+			}
+			g := &gate{opened: make(chan struct{})}
+			client.AddHook(g)
+			err = sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
+				g.shut.Store(true)
+				return failure
+			})
+			waited := g.gaveUp.Load()
+			close(g.opened)
+			if !errors.Is(err, failure) {
+				t.Errorf("err = %v", err)
+			}
+			if want := failure != nil; waited != want {
+				t.Errorf("Do has waited for the answer to its release: %v, want %v", waited, want)
+			}
+			if err := l.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if client.Exists(t.Context(), account.Key).Val() != 0 {
+				t.Error("the key is held after Close")
+			}
+		})
+	}
+}
