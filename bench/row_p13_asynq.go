@@ -21,7 +21,8 @@ var guardedTasksRow = row{
 	title: "asynq: tasks that do nothing, guarded ÷ bare",
 	about: `One server with 10 workers, in the process of the bench. The tasks of a turn are enqueued before it
 begins, each with a key of its own. "× bare" is the time of a task, beside that of a task without a
-guard in the same round.`,
+guard in the same round. "By hand" is the least lock that a middleware can take: SET NX PX, and a
+script that deletes the key. It has no waiting, no renewal, no fence and no policy.`,
 	run: runGuardedTasks,
 }
 
@@ -30,6 +31,7 @@ const tasksOfATurn = 5000
 
 const (
 	bareTasks     = "bare"
+	handTasks     = "by hand"
 	onceDropTasks = "Once + Drop"
 	templateTasks = "Template, WithWaking"
 )
@@ -40,6 +42,7 @@ var taskKinds = []struct {
 	opts func(c redis.UniversalClient) []asynqlock.Option
 }{
 	{bareTasks, nil},
+	{handTasks, nil},
 	{"ByTaskID", func(redis.UniversalClient) []asynqlock.Option {
 		return []asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID())}
 	}},
@@ -65,7 +68,7 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, on.close()) }()
-	c := redis.NewClient(&redis.Options{Addr: on.Addr(), PoolSize: 30})
+	c := redis.NewClient(&redis.Options{Addr: on.Addr(), PoolSize: 30, ContextTimeoutEnabled: true})
 	defer c.Close()
 	took := make(map[string][]float64) // µs for each task
 	for round := range o.rounds {
@@ -75,7 +78,11 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 			if kind.opts != nil {
 				opts = kind.opts(c)
 			}
-			micros, err := workOff(ctx, c, opts)
+			var by asynq.MiddlewareFunc
+			if kind.name == handTasks {
+				by = lockByHand(c)
+			}
+			micros, err := workOff(ctx, c, by, opts)
 			if err != nil {
 				return f, fmt.Errorf("%s: %w", kind.name, err)
 			}
@@ -93,8 +100,22 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
+// lockByHand runs each task under the least lock, on its payload.
+func lockByHand(c *redis.Client) asynq.MiddlewareFunc {
+	locks := floorLocks{client: c, ttl: 30 * time.Second}
+	return func(next asynq.Handler) asynq.Handler {
+		return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+			held, err := locks.Lock(ctx, "job:"+string(t.Payload()))
+			if err != nil {
+				return err
+			}
+			return errors.Join(next.ProcessTask(ctx, t), held.Release(ctx))
+		})
+	}
+}
+
 // workOff runs all tasks, and returns the time for each task in µs.
-func workOff(ctx context.Context, c *redis.Client, opts []asynqlock.Option) (micros float64, err error) {
+func workOff(ctx context.Context, c *redis.Client, by asynq.MiddlewareFunc, opts []asynqlock.Option) (micros float64, err error) {
 	if err := c.FlushDB(ctx).Err(); err != nil {
 		return 0, err
 	}
@@ -110,6 +131,9 @@ func workOff(ctx context.Context, c *redis.Client, opts []asynqlock.Option) (mic
 	done := make(chan struct{})
 	mux := asynq.NewServeMux()
 	cfg := asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel}
+	if by != nil {
+		mux.Use(by)
+	}
 	if opts != nil {
 		l, err := locker.NewSingle(c)
 		if err != nil {

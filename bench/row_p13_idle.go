@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// P13, asynq: what it costs an idle server to look for tasks often.
+var idleTasksRow = row{
+	name:  "P13-idle",
+	title: "An idle server of asynq, by its TaskCheckInterval",
+	about: `One server with 10 workers and no task, in the process of the bench, for ten turns. 1 s is asynq's
+default; Guard.Configure sets 50 ms. Commands are those that the server of Redis executes, with those
+of scripts. CPU is a percentage of one processor. Other parts of asynq (heartbeat, forwarder,
+recoverer, janitor) run in both.`,
+	run: runIdleTasks,
+}
+
+func runIdleTasks(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+	f.table = newTable("TaskCheckInterval", "queues", "commands per second", "Redis CPU %", "client CPU %")
+	for _, queues := range []int{1, 5} {
+		for _, every := range []time.Duration{time.Second, 50 * time.Millisecond} {
+			var commands, server, client []float64
+			for round := range o.rounds {
+				progress("round %d of %d: %v, %d queues", round+1, o.rounds, every, queues)
+				i, err := idleFor(ctx, on, 10*o.turn, every, queues)
+				if err != nil {
+					return f, err
+				}
+				commands, server, client = append(commands, i.commands), append(server, i.server), append(client, i.client)
+			}
+			f.table.add(every.String(), strconv.Itoa(queues), spread("%.0f", commands), spread("%.2f", server), spread("%.2f", client))
+		}
+	}
+	return f, nil
+}
+
+// idling is the load of an idle server: commands per second, and percentages of a processor.
+type idling struct{ commands, server, client float64 }
+
+func idleFor(ctx context.Context, on server, d, every time.Duration, queues int) (idling, error) {
+	c := redis.NewClient(&redis.Options{Addr: on.Addr()})
+	defer c.Close()
+	names := make(map[string]int)
+	for i := range queues {
+		names[fmt.Sprint("queue", i)] = 1
+	}
+	server := asynq.NewServerFromRedisClient(c, asynq.Config{
+		Concurrency: 10, LogLevel: asynq.FatalLevel, TaskCheckInterval: every, DelayedTaskCheckInterval: time.Second, Queues: names,
+	})
+	if err := server.Start(asynq.NewServeMux()); err != nil {
+		return idling{}, err
+	}
+	defer server.Shutdown()
+	time.Sleep(time.Second) // the start is no idleness
+	before, err := on.load(ctx)
+	if err != nil {
+		return idling{}, err
+	}
+	cpu, err := ownCPU()
+	if err != nil {
+		return idling{}, err
+	}
+	time.Sleep(d)
+	after, err := on.load(ctx)
+	if err != nil {
+		return idling{}, err
+	}
+	used, err := ownCPU()
+	if err != nil {
+		return idling{}, err
+	}
+	spent := after.since(before)
+	var n int
+	for command, calls := range spent.calls {
+		if !housekeeping(command) {
+			n += calls
+		}
+	}
+	percent := func(cpu time.Duration) float64 { return 100 * cpu.Seconds() / d.Seconds() }
+	return idling{float64(n) / d.Seconds(), percent(spent.cpu), percent(used - cpu)}, nil
+}
