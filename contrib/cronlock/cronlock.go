@@ -1,0 +1,157 @@
+// Package cronlock runs each tick of a robfig/cron schedule in one of several processes.
+//
+//	c := cron.New()
+//	_, err := cronlock.Once(c, l, "0 3 * * *", "report", func(ctx context.Context) error {
+//		return makeReport(ctx) // ctx ends if the lock is lost
+//	})
+//	c.Start()
+//
+// All processes add the same job, with the same name. A tick is a key of its own, such as
+// report@2026-11-22T03:00:00Z, with the time that the schedule names and not the time at which the
+// process comes to it. So the clocks of the processes may differ: by [MaxSkew], 5 s unless given. A
+// process that was stopped for long finds the key of its tick free again. Therefore it looks at the
+// age of the tick after it has got the key, and leaves an old one out.
+//
+// A tick runs at most once: one that has begun in a process that dies is lost. With [MakeUp]
+// another process makes up for it.
+package cronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Once adds a job to c that runs in one of several processes at each tick of spec. spec is parsed
+// by the parser of c. name names the job, and must be the same in all processes and different from
+// that of every other job.
+//
+// The context of job ends if its lock is lost, or with [Base]. An error of job is logged. The error
+// of Once says what is wrong with the arguments.
+//
+// "@every 5m" counts from the start of each process, so its ticks have no common time. Such a job
+// runs at most once in nine tenths of the interval, whichever process comes first.
+func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
+	e := &entry{locker: l, name: name, job: job, cfg: config{
+		base: context.Background(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.Default(),
+	}}
+	if err := e.configure(c, opts); err != nil {
+		return 0, fmt.Errorf("cronlock: Once %q: %w", name, err)
+	}
+	schedule, err := parse(c, spec)
+	if err != nil {
+		return 0, fmt.Errorf("cronlock: Once %q: %w", name, err)
+	}
+	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
+		if e.cfg.makesUp {
+			return 0, fmt.Errorf("cronlock: Once %q: MakeUp with %q: its ticks have no common time, so none can be made up; give a spec such as */5 * * * *", name, spec)
+		}
+		e.interval = every.Delay
+	}
+	e.ticks.Schedule = schedule
+	if err := e.check(); err != nil {
+		return 0, fmt.Errorf("cronlock: Once %q: %w", name, err)
+	}
+	return c.Schedule(&e.ticks, e), nil
+}
+
+// parse parses spec as c does. cron's parser is not exported, so an entry without work is added and
+// removed.
+func parse(c *cron.Cron, spec string) (cron.Schedule, error) {
+	id, err := c.AddFunc(spec, func() {})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Remove(id)
+	return c.Entry(id).Schedule, nil
+}
+
+// entry is a job of a schedule.
+type entry struct {
+	locker   locker.Locker
+	name     string
+	job      func(context.Context) error
+	cfg      config
+	interval time.Duration // of "@every"; 0: ticks have a nominal time
+	ticks    ticks
+}
+
+var errLate = errors.New("the tick is so old that another process may have run it")
+
+// Run runs the job for a tick, unless another process does. cron calls it.
+func (e *entry) Run() {
+	tick := e.ticks.take(time.Now())
+	err := e.run(tick)
+	switch {
+	case err == nil, errors.Is(err, locker.ErrBusy), errors.Is(err, locker.ErrDone), e.cfg.base.Err() != nil:
+	case errors.Is(err, errLate):
+		e.cfg.logger.Warn("latchkit: cronlock: a tick is left out", "job", e.name, "tick", tick, "reason", err)
+	default:
+		e.cfg.logger.Error("latchkit: cronlock: a job failed", "job", e.name, "tick", tick, "error", err)
+	}
+}
+
+// run takes the locks of a tick, and calls the job if the tick is young enough.
+func (e *entry) run(tick time.Time) error {
+	return locker.RunAll(e.cfg.base, e.locker, e.rules(tick), func(ctx context.Context) error {
+		// After the grant: this process may have been stopped while it asked.
+		if e.interval == 0 && time.Since(tick) >= e.oldest() {
+			return errLate
+		}
+		return e.job(ctx)
+	})
+}
+
+// rules returns what must be locked for a tick.
+func (e *entry) rules(tick time.Time) []locker.Rule {
+	r := locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait, TTL: e.cfg.ttl}
+	switch {
+	case e.interval > 0:
+		r.AtLeast = e.interval * 9 / 10
+		return []locker.Rule{r} // which also means that no run overlaps with another one
+	case e.cfg.makesUp:
+		r.Key, r.Wait, r.Once = e.keyOf(tick), e.cfg.window, e.remembered()
+	default:
+		r.Key, r.AtLeast = e.keyOf(tick), e.remembered()
+	}
+	if !e.cfg.alone {
+		return []locker.Rule{r}
+	}
+	return []locker.Rule{r, {Key: e.name, Name: e.name, Wait: r.Wait, TTL: e.cfg.ttl}}
+}
+
+func (e *entry) keyOf(tick time.Time) string {
+	return e.name + "@" + tick.UTC().Format(time.RFC3339)
+}
+
+// remembered is how long the server remembers a tick: from its start, or with MakeUp from its end.
+func (e *entry) remembered() time.Duration {
+	if e.cfg.makesUp {
+		return e.cfg.window + 2*e.cfg.skew
+	}
+	return e.cfg.window
+}
+
+// oldest is the age, by the clock of this process, from which a tick is not started. A tick that
+// another process has run is remembered until it is that old by any process' clock. A hundredth is
+// for clocks that run at different rates.
+func (e *entry) oldest() time.Duration {
+	r := e.remembered()
+	return r - e.cfg.skew - r/100
+}
+
+// check asks the Locker whether it can ever grant the rules.
+func (e *entry) check() error {
+	for _, r := range e.rules(time.Now()) {
+		if err := locker.Check(e.locker, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}

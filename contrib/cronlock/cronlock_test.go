@@ -1,0 +1,289 @@
+package cronlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/robfig/cron/v3"
+
+	"github.com/latchkit/latchkit/contrib/cronlock"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
+
+var silent = cronlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+
+// virtual runs a test in a bubble, with three processes.
+func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
+}
+
+// process is a Cron with one job.
+type process struct {
+	*cron.Cron
+	stop context.CancelFunc
+}
+
+// start starts a process.
+func start(t *testing.T, l locker.Locker, spec string, job func(context.Context) error, opts ...cronlock.Option) *process {
+	t.Helper()
+	c := cron.New(cron.WithLogger(cron.DiscardLogger), cron.WithParser(cron.NewParser(
+		cron.SecondOptional|cron.Minute|cron.Hour|cron.Dom|cron.Month|cron.Dow|cron.Descriptor)))
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := cronlock.Once(c, l, spec, "job", job, append([]cronlock.Option{silent, cronlock.Base(ctx)}, opts...)...); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(c.Entries()); n != 1 {
+		t.Fatalf("%d entries, want one", n)
+	}
+	c.Start()
+	p := &process{c, cancel}
+	t.Cleanup(func() { cancel(); <-c.Stop().Done() })
+	return p
+}
+
+// Three processes run each tick once, however long the job takes, and each finds the lease in its
+// context.
+func TestEachTickRunsOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var mu sync.Mutex
+		runs := make(map[string]int)
+		for i := range 3 {
+			start(t, lockertest.NewLocker(t, store), "* * * * *", func(ctx context.Context) error {
+				lease, ok := locker.FromContext(ctx)
+				if !ok || lease.Fence() == 0 {
+					t.Error("the job has no lease")
+				}
+				mu.Lock()
+				runs[lease.Key()]++
+				mu.Unlock()
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				return nil
+			})
+		}
+		time.Sleep(time.Hour + time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(runs) != 60 {
+			t.Errorf("%d ticks ran in an hour", len(runs))
+		}
+		for tick, n := range runs {
+			if n != 1 || !strings.HasPrefix(tick, "job@2000-01-01T0") || !strings.HasSuffix(tick, ":00Z") {
+				t.Errorf("the tick %s ran %d times", tick, n)
+			}
+		}
+	})
+}
+
+// A tick is not started when its process gets the key late: it may have run elsewhere.
+func TestAnOldTickIsNotStarted(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		for _, c := range []struct {
+			late time.Duration
+			runs bool
+		}{{24 * time.Second, true}, {25 * time.Second, false}} {
+			var runs atomic.Int32
+			p := start(t, lockertest.NewLocker(t, store), "0 * * * *", func(context.Context) error { runs.Add(1); return nil })
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)) - time.Second)
+			store.DelayReplies(locker.OpAcquire, c.late)
+			time.Sleep(time.Minute)
+			store.DelayReplies(locker.OpAcquire, 0)
+			if got := runs.Load() == 1; got != c.runs {
+				t.Errorf("a tick whose grant came %v late ran: %t", c.late, got)
+			}
+			p.stop()
+			p.Stop()
+			time.Sleep(2 * time.Minute) // until the key is free
+		}
+	})
+}
+
+// A tick whose job failed, or whose process died, is made up for by another process; one that
+// succeeded is not.
+func TestATickIsMadeUp(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var runs, died atomic.Int32
+		killed := store.NewProcess()
+		start(t, lockertest.NewLocker(t, killed), "0 * * * *", func(ctx context.Context) error {
+			died.Add(1)
+			killed.Die()
+			<-ctx.Done() // the lease cannot be renewed
+			return context.Cause(ctx)
+		}, cronlock.MakeUp(), cronlock.TTL(5*time.Second))
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)) - time.Minute)
+		for range 2 {
+			start(t, lockertest.NewLocker(t, store), "0 * * * *", func(ctx context.Context) error {
+				if died.Load() == 0 { // the process that dies was not the first
+					return errors.New("not yet")
+				}
+				runs.Add(1)
+				return nil
+			}, cronlock.MakeUp(), cronlock.TTL(5*time.Second))
+		}
+		time.Sleep(2 * time.Minute)
+		if died.Load() != 1 || runs.Load() != 1 {
+			t.Errorf("the first process ran %d times, the others %d times after it died", died.Load(), runs.Load())
+		}
+	})
+}
+
+// A tick is left out while the job of an earlier tick still runs in another process.
+func TestTicksDoNotOverlap(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var inside, runs atomic.Int32
+		for range 2 {
+			start(t, lockertest.NewLocker(t, store), "* * * * *", func(context.Context) error {
+				if inside.Add(1) > 1 {
+					t.Error("two jobs run at the same time")
+				}
+				runs.Add(1)
+				time.Sleep(90 * time.Second)
+				inside.Add(-1)
+				return nil
+			}, cronlock.NoOverlap())
+		}
+		time.Sleep(time.Hour)
+		if n := runs.Load(); n != 30 && n != 29 {
+			t.Errorf("%d runs of 90 s in an hour, want every second tick", n)
+		}
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// Ticks of "@every" come at other times in each process. Together the processes run about as many
+// as one would.
+func TestEveryRunsOncePerInterval(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var runs atomic.Int32
+		for range 3 {
+			start(t, lockertest.NewLocker(t, store), "@every 10m", func(context.Context) error { runs.Add(1); return nil })
+			time.Sleep(3 * time.Minute)
+		}
+		time.Sleep(24 * time.Hour)
+		if n := runs.Load(); n < 143 || n > 160 {
+			t.Errorf("%d runs in a day, want one every 10 minutes", n)
+		}
+	})
+}
+
+// The parser of the Cron is used, also while it runs.
+func TestTheSpecIsParsedByTheCron(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		c := cron.New(cron.WithSeconds(), cron.WithLogger(cron.DiscardLogger))
+		c.Start()
+		defer func() { <-c.Stop().Done() }()
+		var runs atomic.Int32
+		id, err := cronlock.Once(c, lockertest.NewLocker(t, store), "*/10 * * * * *", "job", func(context.Context) error { runs.Add(1); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute + time.Second)
+		if c.Entry(id).Next.IsZero() || runs.Load() != 6 {
+			t.Errorf("%d runs in a minute, and next at %v", runs.Load(), c.Entry(id).Next)
+		}
+	})
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	t.Parallel()
+	l, c := lockertest.NewLocker(t, lockertest.NewMemory()), cron.New()
+	job := func(context.Context) error { return nil }
+	for says, once := range map[string]func() error{
+		"the Cron is nil":   func() error { _, err := cronlock.Once(nil, l, "@daily", "job", job); return err },
+		"the Locker is nil": func() error { _, err := cronlock.Once(c, nil, "@daily", "job", job); return err },
+		"the name is empty": func() error { _, err := cronlock.Once(c, l, "@daily", "", job); return err },
+		"the job is nil":    func() error { _, err := cronlock.Once(c, l, "@daily", "job", nil); return err },
+		"option 1 is nil":   func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, nil); return err },
+		"expected exactly":  func() error { _, err := cronlock.Once(c, l, "daily", "job", job); return err },
+		"longer than the clocks can differ": func() error {
+			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.Window(5*time.Second))
+			return err
+		},
+		"no common time": func() error { _, err := cronlock.Once(c, l, "@every 1m", "job", job, cronlock.MakeUp()); return err },
+		"TTL is 1ns":     func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.TTL(1)); return err },
+	} {
+		if err := once(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	if n := len(c.Entries()); n != 0 {
+		t.Errorf("%d entries were left", n)
+	}
+}
+
+// cronProcess runs a job each second, and writes its ticks into a list.
+var cronProcess = proc.Register("cron", func(args []string) {
+	client := redis.NewClient(&redis.Options{Addr: args[0]})
+	l, err := locker.NewSingle(client)
+	if err != nil {
+		panic(err)
+	}
+	c := cron.New(cron.WithSeconds(), cron.WithLogger(cron.DiscardLogger))
+	if _, err := cronlock.Once(c, l, "* * * * * *", args[1], func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		_, tick, _ := strings.Cut(lease.Key(), "@")
+		return client.RPush(ctx, args[1]+":ran", tick).Err()
+	}, silent, cronlock.Window(4*time.Second), cronlock.MaxSkew(time.Second)); err != nil {
+		panic(err)
+	}
+	c.Start()
+	fmt.Println("started")
+	select {}
+})
+
+// Three processes on a real server, two of which are stopped and continued, for longer than a tick
+// is remembered: no tick runs twice, and none is lost while the third process runs.
+func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	var all []*proc.Child
+	for range 3 {
+		p := cronProcess.Start(t, server.Addr(), t.Name())
+		p.Expect(t, "started")
+		all = append(all, p)
+	}
+	first := time.Now().Add(time.Second)
+	for round := range 3 {
+		p := all[round%2]
+		p.Pause()
+		time.Sleep(time.Duration(1+3*round) * time.Second)
+		p.Resume()
+		time.Sleep(time.Second)
+	}
+	last := time.Now().Add(-2 * time.Second)
+	runs := make(map[string]int)
+	for _, tick := range server.Client(t).LRange(t.Context(), t.Name()+":ran", 0, -1).Val() {
+		runs[tick]++
+	}
+	for tick, n := range runs {
+		if n != 1 {
+			t.Errorf("the tick of %s ran %d times", tick, n)
+		}
+	}
+	lost := 0
+	for tick := first; tick.Before(last); tick = tick.Add(time.Second) {
+		if runs[tick.UTC().Format(time.RFC3339)] == 0 {
+			lost++
+		}
+	}
+	// A process that asks and is stopped before it works costs its tick.
+	if t.Logf("%d ticks ran", len(runs)); lost > 3 {
+		t.Errorf("%d ticks did not run", lost)
+	}
+}

@@ -1,0 +1,30 @@
+package cronlock_test
+
+import (
+	"context"
+	"log"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/robfig/cron/v3"
+
+	"github.com/latchkit/latchkit/contrib/cronlock"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func makeReport(context.Context) error { return nil }
+
+func ExampleOnce() {
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	c := cron.New()
+	_, err = cronlock.Once(c, l, "0 3 * * *", "report", func(ctx context.Context) error {
+		return makeReport(ctx) // ctx ends if the lock is lost
+	}, cronlock.MakeUp(), cronlock.Window(10*time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	c.Start()
+}

@@ -1,0 +1,79 @@
+package cronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// An Option sets up [Once].
+type Option func(*config)
+
+// config holds what the options set.
+type config struct {
+	base    context.Context
+	makesUp bool
+	alone   bool
+	window  time.Duration
+	skew    time.Duration
+	ttl     time.Duration
+	logger  *slog.Logger
+}
+
+// MakeUp runs a tick again, in another process, when its process died or its job returned an error.
+// The other processes wait for the first one, for as long as [Window]. A tick that succeeded does
+// not run again. So a tick runs at least once, while some process lives, and its job must bear a
+// second run.
+func MakeUp() Option { return func(c *config) { c.makesUp = true } }
+
+// NoOverlap leaves a tick out while the job of an earlier tick still runs, in any process. With
+// [MakeUp] the tick waits for the end of that job, for as long as [Window].
+func NoOverlap() Option { return func(c *config) { c.alone = true } }
+
+// Window sets how long a tick is remembered: for that long after its start no other process starts
+// it. With [MakeUp] it is how long the other processes wait for the first one. Default: 30 s.
+func Window(d time.Duration) Option { return func(c *config) { c.window = d } }
+
+// MaxSkew sets by how much the clocks of two processes can differ. It must be less than [Window].
+// Default: 5 s.
+func MaxSkew(d time.Duration) Option { return func(c *config) { c.skew = d } }
+
+// TTL sets after which time the lock of a process that died is free. Default: the Locker's.
+func TTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
+
+// Base sets the context on which those of jobs are based. Its end ends them. Default:
+// context.Background.
+func Base(ctx context.Context) Option { return func(c *config) { c.base = ctx } }
+
+// WithLogger sets where errors of jobs, and ticks that are left out, are logged. Default:
+// slog.Default.
+func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
+
+// configure applies the options, and refuses arguments that cannot be used.
+func (e *entry) configure(c *cron.Cron, opts []Option) error {
+	for i, o := range opts {
+		if o == nil {
+			return fmt.Errorf("option %d is nil; leave it out instead", i+1)
+		}
+		o(&e.cfg)
+	}
+	switch {
+	case c == nil:
+		return errors.New("the Cron is nil; make one with cron.New")
+	case e.locker == nil:
+		return errors.New("the Locker is nil; make one with locker.NewSingle, and check its error")
+	case e.name == "":
+		return errors.New("the name is empty; give one that all processes use for this job")
+	case e.job == nil:
+		return errors.New("the job is nil")
+	case e.cfg.base == nil || e.cfg.logger == nil:
+		return errors.New("Base(nil) or WithLogger(nil); leave it out for the default")
+	case e.cfg.skew < 0 || e.cfg.window <= e.cfg.skew+e.cfg.window/100:
+		return fmt.Errorf("Window(%v) with MaxSkew(%v); the window must be longer than the clocks can differ", e.cfg.window, e.cfg.skew)
+	}
+	return nil
+}

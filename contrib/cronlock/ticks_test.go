@@ -1,0 +1,76 @@
+package cronlock
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// named makes ticks of each minute, of which Next has named some.
+func named(t *testing.T, asked ...time.Time) *ticks {
+	t.Helper()
+	schedule, err := cron.ParseStandard("* * * * *")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := &ticks{Schedule: schedule}
+	for _, now := range asked {
+		all.Next(now)
+	}
+	return all
+}
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+func TestAJobTakesTheTickThatIsDue(t *testing.T) {
+	t.Parallel()
+	before := noon.Add(-30 * time.Second)
+	for name, c := range map[string]struct {
+		asked []time.Time
+		at    []time.Time
+		want  []time.Time
+	}{
+		"in time":                       {[]time.Time{before}, []time.Time{noon}, []time.Time{noon}},
+		"cron has asked for the next":   {[]time.Time{before, noon}, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
+		"a program looks ahead":         {[]time.Time{before, noon, noon.Add(time.Minute), before}, []time.Time{noon}, []time.Time{noon}},
+		"stopped before, started again": {[]time.Time{noon.Add(-90 * time.Second), before}, []time.Time{noon}, []time.Time{noon}},
+		"two jobs that are late":        {[]time.Time{before, noon}, []time.Time{noon.Add(61 * time.Second), noon.Add(61 * time.Second)}, []time.Time{noon.Add(time.Minute), noon}},
+		"the clock was set back":        {[]time.Time{before}, []time.Time{noon.Add(-time.Second)}, []time.Time{noon}},
+		"cron did not ask":              {nil, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
+	} {
+		all := named(t, c.asked...)
+		var got []time.Time
+		for _, now := range c.at {
+			got = append(got, all.take(now))
+		}
+		if !slices.EqualFunc(got, c.want, time.Time.Equal) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A program that shows the next runs of its jobs all day makes nothing grow, and displaces no tick.
+func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all := named(t)
+		for range 1000 {
+			all.Next(time.Now())
+			for ahead := range 100 {
+				all.Next(time.Now().Add(time.Duration(ahead) * time.Hour))
+			}
+			time.Sleep(6 * time.Second)
+		}
+		if n := len(all.named); n > 40 {
+			t.Errorf("%d ticks are remembered", n)
+		}
+		next := all.Next(time.Now())
+		time.Sleep(time.Until(next))
+		if got := all.take(time.Now()); !got.Equal(next) {
+			t.Errorf("the tick is %v, want %v", got, next)
+		}
+	})
+}

@@ -1,0 +1,190 @@
+// Package gocronlock is a Locker and an Elector for gocron (version 2), on the locks of latchkit.
+//
+// gocron tells its Locker the name of a job, but not the time for which the run is due. Choose what
+// shall run once:
+//
+//	PerTick      each tick, where all processes know the times of ticks: cron jobs, daily jobs
+//	PerInterval  the job in each interval, which each process counts from its start: DurationJob
+//	NoOverlap    nothing: the job runs in each process, but not in two at the same time
+//
+//	each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute))
+//	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(each))
+//
+// Name each job (gocron.WithName): the name is the key. A job whose lock is lost goes on, because
+// gocron's jobs have no context of their own run: see [OnLost].
+//
+// With [NewElector] only the leader runs jobs. When the leader changes, a tick can run twice or not
+// at all, because clocks differ. gocron uses no Locker beside an Elector; [WhileLeading] is both.
+package gocronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
+)
+
+// ErrLate refuses a run whose lock was granted so late that another process may have run the tick.
+var ErrLate = errors.New("gocronlock: the tick is so old that another process may have run it")
+
+// PerTick returns a Locker with which a job runs once for each tick, in one of the processes. tick
+// is called when a job is due, with its name, and returns the time of the tick, which must be the
+// same in all processes: see [Round]. The key is NAME@TICK, and is kept for the time of [Window].
+func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) (gocron.Locker, error) {
+	if tick == nil {
+		return nil, errors.New("gocronlock: PerTick: tick is nil; give for example Round(time.Minute)")
+	}
+	return newJobs("PerTick", l, opts, func(j *jobs) {
+		j.rule.AtLeast = j.window
+		j.tick = tick
+	})
+}
+
+// Round returns a function for [PerTick] that rounds the clock of the process to a multiple of d.
+// Give the longest time that divides the distance of all ticks: time.Minute for cron specs.
+func Round(d time.Duration) func(name string) time.Time {
+	return func(string) time.Time { return time.Now().Round(d) }
+}
+
+// PerInterval returns a Locker with which a job runs at most once in nine tenths of every, in one
+// of the processes. The key is the name of the job.
+func PerInterval(l locker.Locker, every time.Duration, opts ...Option) (gocron.Locker, error) {
+	if every < 10*time.Millisecond {
+		return nil, fmt.Errorf("gocronlock: PerInterval: every is %v; give the interval of the jobs, at least 10ms", every)
+	}
+	return newJobs("PerInterval", l, opts, func(j *jobs) { j.rule.AtLeast = every * 9 / 10 })
+}
+
+// NoOverlap returns a Locker with which a job does not run in two processes at the same time. The
+// key is the name of the job, and is free when the job ends. So another process whose clock is
+// behind may run the same tick.
+func NoOverlap(l locker.Locker, opts ...Option) (gocron.Locker, error) {
+	return newJobs("NoOverlap", l, opts, func(*jobs) {})
+}
+
+// jobs is a gocron.Locker.
+type jobs struct {
+	locker locker.Locker
+	rule   locker.Rule
+	tick   func(name string) time.Time // nil: the key is the name
+	window time.Duration
+	skew   time.Duration
+	onLost func(name string, cause error)
+}
+
+func newJobs(who string, l locker.Locker, opts []Option, set func(*jobs)) (gocron.Locker, error) {
+	if l == nil {
+		return nil, fmt.Errorf("gocronlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", who)
+	}
+	j := &jobs{locker: l, window: 30 * time.Second, skew: 5 * time.Second}
+	j.rule.Wait = locker.NoWait
+	for i, o := range opts {
+		if o == nil {
+			return nil, fmt.Errorf("gocronlock: %s: option %d is nil; leave it out instead", who, i+1)
+		}
+		o(j)
+	}
+	if j.skew < 0 || j.window <= j.skew+j.window/100 {
+		return nil, fmt.Errorf("gocronlock: %s: Window(%v) with MaxSkew(%v); the window must be longer than the clocks can differ", who, j.window, j.skew)
+	}
+	set(j)
+	if err := locker.Check(l, j.rule); err != nil {
+		return nil, fmt.Errorf("gocronlock: %s: %w", who, err)
+	}
+	return j, nil
+}
+
+// Lock takes the lock of a job. gocron calls it when the job is due, and leaves the run out if it
+// fails: with locker.ErrBusy another process runs the job.
+func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
+	rule, tick := j.rule, time.Time{}
+	rule.Key, rule.Name = name, name
+	if j.tick != nil {
+		tick = j.tick(name)
+		rule.Key = name + "@" + tick.UTC().Format(time.RFC3339Nano)
+	}
+	lease, err := j.locker.Acquire(ctx, rule)
+	if err != nil {
+		return nil, err
+	}
+	// After the grant: this process may have been stopped while it asked.
+	if j.tick != nil && time.Since(tick.Round(0)) >= j.window-j.skew-j.window/100 {
+		_ = lease.Release(ctx)
+		return nil, fmt.Errorf("%w: %s", ErrLate, rule.Key)
+	}
+	if j.onLost != nil {
+		context.AfterFunc(lease.Context(), func() {
+			if cause := context.Cause(lease.Context()); !errors.Is(cause, locker.ErrReleased) {
+				j.onLost(name, cause)
+			}
+		})
+	}
+	return lock{lease}, nil
+}
+
+// lock is the lease of a job that runs.
+type lock struct{ lease *locker.Lease }
+
+// Unlock releases the lease. The key stays taken for the rest of its time.
+func (l lock) Unlock(ctx context.Context) error { return l.lease.Release(ctx) }
+
+// ErrNotLeading refuses a run in a process that does not lead.
+var ErrNotLeading = errors.New("gocronlock: this process does not lead")
+
+// NewElector returns an Elector: jobs run while leader leads. It never asks the server. The program
+// runs the leader:
+//
+//	go leader.Run(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
+func NewElector(leader *lead.Leader) gocron.Elector { return elector{leader} }
+
+type elector struct{ leader *lead.Leader }
+
+// IsLeader returns nil if this process leads now.
+func (e elector) IsLeader(context.Context) error {
+	if _, leading := e.leader.Leading(); !leading {
+		return ErrNotLeading
+	}
+	return nil
+}
+
+// WhileLeading returns a Locker that locks with l while leader leads, and otherwise refuses. Use it
+// with [PerTick] instead of an Elector: a tick then runs once also when the leader changes.
+func WhileLeading(leader *lead.Leader, l gocron.Locker) gocron.Locker {
+	return whileLeading{elector{leader}, l}
+}
+
+type whileLeading struct {
+	elector
+	gocron.Locker
+}
+
+// Lock locks if this process leads.
+func (w whileLeading) Lock(ctx context.Context, name string) (gocron.Lock, error) {
+	if err := w.IsLeader(ctx); err != nil {
+		return nil, err
+	}
+	return w.Locker.Lock(ctx, name)
+}
+
+// An Option sets up a Locker of this package.
+type Option func(*jobs)
+
+// Window sets how long a tick of [PerTick] is remembered: for that long after its start no other
+// process starts it. Default: 30 s.
+func Window(d time.Duration) Option { return func(j *jobs) { j.window = d } }
+
+// MaxSkew sets by how much the clocks of two processes can differ. It must be less than [Window].
+// Default: 5 s.
+func MaxSkew(d time.Duration) Option { return func(j *jobs) { j.skew = d } }
+
+// TTL sets after which time the lock of a process that died is free. Default: the Locker's.
+func TTL(d time.Duration) Option { return func(j *jobs) { j.rule.TTL = d } }
+
+// OnLost calls f when the lock of a job is lost while the job runs. The job may then run in another
+// process, too.
+func OnLost(f func(name string, cause error)) Option { return func(j *jobs) { j.onLost = f } }

@@ -1,0 +1,267 @@
+package gocronlock_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/latchkit/latchkit/contrib/gocronlock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// single is a process' Locker on a real server.
+func single(t *testing.T) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewSingle(redistest.Shared(t).Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// schedule runs a job of a real scheduler until the test ends.
+func schedule(t *testing.T, spec gocron.JobDefinition, job func(), opts ...gocron.SchedulerOption) {
+	t.Helper()
+	s, err := gocron.NewScheduler(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Shutdown(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := s.NewJob(spec, gocron.NewTask(job), gocron.WithName(t.Name())); err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+}
+
+// Three schedulers whose jobs are quick: each tick runs once.
+func TestEachTickRunsOnce(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	runs := make(map[int64]int)
+	for range 3 {
+		each, err := gocronlock.PerTick(single(t), gocronlock.Round(time.Second), gocronlock.Window(4*time.Second), gocronlock.MaxSkew(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		schedule(t, gocron.CronJob("* * * * * *", true), func() {
+			mu.Lock()
+			defer mu.Unlock()
+			runs[time.Now().Round(time.Second).Unix()]++
+		}, gocron.WithDistributedLocker(each))
+	}
+	time.Sleep(6 * time.Second)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(runs) < 4 {
+		t.Errorf("%d ticks ran in 6 s", len(runs))
+	}
+	total := 0
+	for _, n := range runs {
+		total += n
+	}
+	if total > 7 { // a tick that ran late may count for the next second
+		t.Errorf("%d runs in 6 s: %v", total, runs)
+	}
+}
+
+// Schedulers that started at different moments run a job once in each interval.
+func TestEachIntervalRunsOnce(t *testing.T) {
+	t.Parallel()
+	var runs atomic.Int32
+	began := time.Now()
+	for range 3 {
+		once, err := gocronlock.PerInterval(single(t), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		schedule(t, gocron.DurationJob(time.Second), func() { runs.Add(1) }, gocron.WithDistributedLocker(once))
+		time.Sleep(300 * time.Millisecond)
+	}
+	time.Sleep(6 * time.Second)
+	most := int32(time.Since(began)/(900*time.Millisecond)) + 1
+	if n := runs.Load(); n < 3 || n > most {
+		t.Errorf("%d runs, want 3 to %d", n, most)
+	}
+}
+
+// take locks and expects success.
+func take(t *testing.T, l gocron.Locker, name string) gocron.Lock {
+	t.Helper()
+	lock, err := l.Lock(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lock
+}
+
+// A tick has a key of its own, which stays taken when the job has ended.
+func TestATickIsRemembered(t *testing.T) {
+	t.Parallel()
+	store := lockertest.NewMemory()
+	noon := time.Now().Truncate(time.Second)
+	tick := atomic.Pointer[time.Time]{}
+	tick.Store(&noon)
+	var all []gocron.Locker
+	for range 2 {
+		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), func(string) time.Time { return *tick.Load() })
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, l)
+	}
+	if err := take(t, all[0], "job").Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
+		t.Errorf("the same tick: %v", err)
+	}
+	_ = take(t, all[1], "another job").Unlock(t.Context())
+	next := noon.Add(time.Second)
+	tick.Store(&next)
+	_ = take(t, all[1], "job").Unlock(t.Context())
+	old := noon.Add(-25 * time.Second)
+	tick.Store(&old)
+	if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, gocronlock.ErrLate) {
+		t.Errorf("an old tick: %v", err)
+	}
+}
+
+func TestNoOverlapFreesTheKey(t *testing.T) {
+	t.Parallel()
+	store := lockertest.NewMemory()
+	lost := make(chan error, 1)
+	l, err := gocronlock.NoOverlap(lockertest.NewLocker(t, store), gocronlock.TTL(time.Second), gocronlock.OnLost(func(name string, cause error) {
+		if name != "job" {
+			t.Errorf("the lock of %s was lost", name)
+		}
+		lost <- cause
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := take(t, l, "job")
+	if _, err := l.Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
+		t.Errorf("while the job runs: %v", err)
+	}
+	if err := lock.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_ = take(t, l, "job")
+	if len(lost) != 0 {
+		t.Errorf("OnLost was called for a release: %v", <-lost)
+	}
+	store.Steal("job")
+	if cause := <-lost; !errors.Is(cause, locker.ErrLost) {
+		t.Errorf("OnLost was called with %v", cause)
+	}
+}
+
+// Only the leader runs jobs, and the next one goes on.
+func TestOnlyTheLeaderRunsJobs(t *testing.T) {
+	t.Parallel()
+	type process struct {
+		leader *lead.Leader
+		runs   atomic.Int32
+		stop   context.CancelFunc
+		ended  chan error
+	}
+	var all []*process
+	for range 2 {
+		l := single(t)
+		leader, err := lead.New(l, locker.Rule{Key: t.Name()}, lead.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		p := &process{leader: leader, stop: stop, ended: make(chan error, 1)}
+		go func() {
+			p.ended <- leader.Run(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		}()
+		each, err := gocronlock.PerTick(l, gocronlock.Round(100*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := func() {
+			if _, leading := leader.Leading(); leading {
+				p.runs.Add(1)
+			}
+		}
+		schedule(t, gocron.DurationJob(100*time.Millisecond), count, gocron.WithDistributedElector(gocronlock.NewElector(leader)))
+		schedule(t, gocron.DurationJob(100*time.Millisecond), count, gocron.WithDistributedLocker(gocronlock.WhileLeading(leader, each)))
+		all = append(all, p)
+	}
+	await := func(what string, holds func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within a minute: %s", what)
+			}
+		}
+	}
+	first, second := all[0], all[1]
+	await("one leads and runs", func() bool { return first.runs.Load()+second.runs.Load() > 3 })
+	if second.runs.Load() > 0 {
+		first, second = second, first
+	}
+	if second.runs.Load() > 0 {
+		t.Error("both run jobs")
+	}
+	if err := gocronlock.NewElector(second.leader).IsLeader(t.Context()); !errors.Is(err, gocronlock.ErrNotLeading) {
+		t.Errorf("the process that does not lead: %v", err)
+	}
+	first.stop()
+	if err := <-first.ended; err != nil {
+		t.Error(err)
+	}
+	before := first.runs.Load()
+	await("the other one runs", func() bool { return second.runs.Load() > 3 })
+	if first.runs.Load() != before {
+		t.Error("the first one runs jobs although it leads no longer")
+	}
+	second.stop()
+	if err := <-second.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	t.Parallel()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	tick := gocronlock.Round(time.Second)
+	for says, make := range map[string]func() (gocron.Locker, error){
+		"tick is nil":       func() (gocron.Locker, error) { return gocronlock.PerTick(l, nil) },
+		"the Locker is nil": func() (gocron.Locker, error) { return gocronlock.PerTick(nil, tick) },
+		"every is 0s":       func() (gocron.Locker, error) { return gocronlock.PerInterval(l, 0) },
+		"option 1 is nil":   func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, nil) },
+		"longer than the clocks can differ": func() (gocron.Locker, error) {
+			return gocronlock.PerTick(l, tick, gocronlock.MaxSkew(time.Minute))
+		},
+		"TTL is 1ns": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, gocronlock.TTL(1)) },
+	} {
+		if _, err := make(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}
