@@ -72,6 +72,14 @@ func ExampleNewStriped() {
 	// Output: visitor:7f3a
 }
 
+func ExampleNewScriptless() {
+	l, err := locker.NewScriptless(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // its user must not run scripts
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = locker.Run(context.Background(), l, locker.Rule{Key: "order:42", Wait: time.Second}, ship)
+}
+
 func ExampleNewPolling() {
 	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // as the service has it
 	l, err := locker.NewPolling(client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {

@@ -80,3 +80,39 @@ func TestAFullServerRefusesPollingAndLetsLeasesGo(t *testing.T) {
 		t.Error("the lease did not go")
 	}
 }
+
+func TestScriptlessHearsThatItsServerHasForgotten(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l, other := newScriptless(t, client), newScriptless(t, server.Client(t))
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second})
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	next := acquire(t, other, locker.Rule{Key: "a", Wait: locker.NoWait})
+	lost(t, lease, locker.ErrLost)
+	release(t, next)
+}
+
+// A full server refuses every command between MULTI and EXEC. So a lease can be neither renewed nor
+// released there, and its holder learns of that before the key is free.
+func TestAFullServerEndsLeasesWithoutScriptsInTime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := newScriptless(t, client)
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second})
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b"})
+	wantErr(t, err, "b", locker.ErrUnavailable)
+	wantNot(t, err, locker.ErrBusy)
+	lost(t, lease, locker.ErrLost)
+	must(client.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	release(t, acquire(t, l, locker.Rule{Key: "a"}))
+}

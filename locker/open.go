@@ -12,6 +12,7 @@ import (
 	"github.com/latchkit/latchkit/internal/polling"
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/scriptless"
 	"github.com/latchkit/latchkit/internal/typednil"
 )
 
@@ -281,6 +282,33 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 		return nil, err
 	}
 	return newEngine(polling.New(c), cfg), nil
+}
+
+// NewScriptless returns a Locker for servers on which scripts are forbidden (EVAL), such as some
+// hosted ones and proxies. It takes a lease with SET NX PX, and renews and releases it with WATCH,
+// MULTI and EXEC on one connection, so that it never touches the lease of another holder. c is a
+// client of one server, one of redis.NewFailoverClient, or a *redis.ClusterClient.
+//
+// Where scripts are allowed, NewSingle is better in all respects. Without them there is no queue on
+// the server: waiting processes ask again after the pauses of their Backoff, in no order; of the
+// callers in one process only the first asks. The fence is 0, which databases cannot check. An
+// acquire takes one round trip, a renewal or a release three. Mode Shared is refused with
+// ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and Inspect work. A
+// server whose memory is full refuses transactions, so leases are lost there (ErrLost).
+//
+// The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
+// the keys and on latchkit:*. Lockers of another kind see its leases as those of another library,
+// and the reverse: they exclude each other.
+func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
+	if err := checkClient("NewScriptless", c); err != nil {
+		return nil, err
+	}
+	cfg, err := configure(opts, Option.set)
+	if err != nil {
+		return nil, err
+	}
+	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
+	return newEngine(scriptless.New(c), cfg), nil
 }
 
 // Retries makes a Backoff of a RetryStrategy of redislock. A RetryStrategy counts its attempts, so

@@ -23,6 +23,7 @@ var mayImport = map[string]map[string]string{
 		"./internal/redisstore":        "NewSingle and NewReadWrite make Lockers on its Stores",
 		"./internal/quorum":            "NewRedlock and NewReadWrite make Lockers on its Stores",
 		"./internal/polling":           "NewPolling makes Lockers on its Store",
+		"./internal/scriptless":        "NewScriptless makes Lockers on its Store",
 		"./locker/store":               "the contract of the engine with its Stores",
 		"github.com/redis/go-redis/v9": "a Client is one of go-redis",
 		"github.com/bsm/redislock":     "NewPolling is given a client of it, for services that use it already",
@@ -51,6 +52,11 @@ var mayImport = map[string]map[string]string{
 		"./internal/redisstore":    "errors of Redis mean the same here",
 		"./locker/store":           "it is a Store",
 		"github.com/bsm/redislock": "it locks through it",
+	},
+	"internal/scriptless": {
+		"./internal/redisstore":        "names of keys, and what errors of Redis mean",
+		"./locker/store":               "it holds a Store",
+		"github.com/redis/go-redis/v9": "it sends transactions through the client that users have",
 	},
 	"locker/key": {
 		"golang.org/x/text/unicode/norm": "the filter |nfc: Unicode's tables are not in the standard library",
@@ -222,6 +228,7 @@ var onlyOpen = map[string]string{
 	"./internal/redisstore":         "constructors make Stores",
 	"./internal/quorum":             "constructors make Stores",
 	"./internal/polling":            "constructors make Stores",
+	"./internal/scriptless":         "constructors make Stores",
 }
 
 func TestImports(t *testing.T) {

@@ -1,0 +1,99 @@
+package scriptless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// tries bounds how often a change is repeated because another client wrote the key meanwhile. One
+// repetition is enough when that client took the key: then the lease is not ours.
+const tries = 16
+
+// change writes to a lease if the claim's owner holds it, and reports whether that was so:
+//
+//	WATCH   the server remembers the key for this connection
+//	GET     and PTTL: is the owner still the holder?
+//	EXEC    the server executes the commands of write, unless the key was written, deleted or has
+//	        run out since WATCH; then it does nothing, and change begins anew
+//
+// write may add no command: then nothing is sent.
+func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.Duration, p redis.Pipeliner)) (ours bool, err error) {
+	for range tries {
+		sent := false
+		var failure error
+		watching := s.client.Watch(ctx, func(tx *redis.Tx) error {
+			if sent { // a client of a Cluster calls this again after some errors
+				return nil
+			}
+			var left time.Duration
+			ours, left, failure = holds(ctx, tx, c)
+			if failure != nil || !ours {
+				return failure
+			}
+			cmds, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+				write(left, p)
+				sent = p.Len() > 0
+				return nil
+			})
+			if failure = err; sent && failure == nil {
+				ours = found(cmds[0])
+			}
+			return nil // only failure says how EXEC ended
+		}, c.Key)
+		if !sent && watching != nil {
+			failure = watching
+		}
+		switch no := (*store.Refusal)(nil); {
+		case errors.Is(failure, redis.TxFailedErr):
+			continue
+		case errors.Is(failure, redis.Nil): // SET XX has found no key
+			return false, nil
+		case failure == nil:
+			return ours, nil
+		case errors.As(refused(failure), &no) && errors.Is(no, store.ErrInvalidKey): // it is no lock, so it is not ours
+			return false, nil
+		}
+		return false, refused(failure)
+	}
+	return false, &store.Refusal{Temporary: true, Err: fmt.Errorf("another client wrote the key %d times while it was changed", tries)}
+}
+
+// holds reports whether the claim's owner holds the key, and how long the lease lasts.
+func holds(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left time.Duration, err error) {
+	var value *redis.StringCmd
+	var ttl *redis.DurationCmd
+	_, err = tx.Pipelined(ctx, func(p redis.Pipeliner) error {
+		value, ttl = p.Get(ctx, c.Key), p.PTTL(ctx, c.Key)
+		return nil
+	})
+	if errors.Is(err, redis.Nil) {
+		return false, 0, nil
+	}
+	return err == nil && parse(value.Val(), 0).owner == c.Owner && c.Owner != "", ttl.Val(), err
+}
+
+// found reports whether PEXPIRE or DEL has found its key. A server before 6.0.9 executes a
+// transaction although a watched key has run out.
+func found(first redis.Cmder) bool {
+	cmd, ok := first.(once)
+	if !ok {
+		return true
+	}
+	n, isNumber := cmd.Val().(int64)
+	return !isNumber || n > 0
+}
+
+// once is a command of a transaction that go-redis must not repeat: only the Engine knows which
+// calls may be repeated.
+type once struct{ *redis.Cmd }
+
+func newOnce(ctx context.Context, words ...any) once { return once{redis.NewCmd(ctx, words...)} }
+
+// NoRetry keeps go-redis from sending the command again, and with it the whole transaction.
+func (once) NoRetry() bool { return true }

@@ -1,0 +1,209 @@
+// Package scriptless holds the Store for servers that forbid scripts. It uses SET NX PX to take a
+// lease, and WATCH, MULTI and EXEC on one connection to renew and to release it.
+package scriptless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Store is the Store without scripts. It keeps nothing in this process.
+type Store struct{ client redis.UniversalClient }
+
+// New makes the Store.
+func New(c redis.UniversalClient) *Store { return &Store{client: c} }
+
+var (
+	_ store.Store     = (*Store)(nil)
+	_ store.Inspector = (*Store)(nil)
+	_ store.Validator = (*Store)(nil)
+)
+
+// Validate refuses readers, which need scripts.
+func (s *Store) Validate(c store.Claim) error {
+	if c.Mode == store.Shared {
+		return fmt.Errorf("%w: a Locker without scripts has no Shared locks; use NewReadWrite", store.ErrUnsupported)
+	}
+	return nil
+}
+
+// Acquire sets the key if it is free. The same transaction reads the key, so that an owner that
+// asks again finds its lease.
+func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if err := s.Validate(c); err != nil {
+		return store.Grant{}, &store.Refusal{Err: err}
+	}
+	set := newOnce(ctx, "set", c.Key, valueOf(c.Owner, c.Metadata), "px", redisstore.Millis(c.TTL), "nx")
+	var value *redis.StringCmd
+	var left *redis.DurationCmd
+	var undone, done *redis.IntCmd
+	cmds, err := s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		_ = p.Process(ctx, set)
+		value, left = p.Get(ctx, c.Key), p.PTTL(ctx, c.Key)
+		undone, done = p.Exists(ctx, redisstore.TombstoneKey(c.Key, c.Owner)), p.Exists(ctx, redisstore.DoneKey(c.Key))
+		return nil
+	})
+	if err := failure(cmds, err); err != nil {
+		return store.Grant{}, refused(err)
+	}
+	taken := set.Err() == nil
+	h := parse(value.Val(), left.Val())
+	switch ours := h.owner == c.Owner; {
+	case undone.Val() > 0:
+		return s.giveBack(ctx, c, ours, store.Undone)
+	case c.Once > 0 && done.Val() > 0 && (taken || !ours):
+		return s.giveBack(ctx, c, ours, store.Done)
+	case taken:
+		return granted, nil
+	case ours: // a repeated call; the lease must last for the whole TTL again
+		return s.renew(ctx, c, store.Grant{State: store.Busy, Holder: store.Holder{Left: time.Millisecond}})
+	}
+	return store.Grant{State: store.Busy, Holder: h.Holder}, nil
+}
+
+// granted is the answer to a holder. There is no fence, because a counter could not be raised in
+// the transaction that takes the lease without being raised for all others who try.
+var granted = store.Grant{State: store.Granted, FenceCount: 1}
+
+// giveBack releases what an acquire should not have taken, and answers with state.
+func (s *Store) giveBack(ctx context.Context, c store.Claim, ours bool, state store.State) (store.Grant, error) {
+	if ours {
+		c.KeepFor, c.Complete, c.TombstoneTTL = 0, false, 0
+		if _, err := s.Release(context.WithoutCancel(ctx), c); err != nil {
+			return store.Grant{}, err
+		}
+	}
+	return store.Grant{State: state}, nil
+}
+
+// Renew lengthens the leases, some at a time. For a lease without an answer, it returns the error.
+func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	const atOnce = 8
+	grants, errs := make([]store.Grant, len(cs)), make([]error, len(cs))
+	var wg sync.WaitGroup
+	for first := range min(atOnce, len(cs)) {
+		wg.Go(func() {
+			for i := first; i < len(cs); i += atOnce {
+				grants[i], errs[i] = s.renew(ctx, cs[i], store.Grant{State: store.NotOurs})
+			}
+		})
+	}
+	wg.Wait()
+	answered := false
+	for i, err := range errs {
+		grants[i].Err = err
+		answered = answered || err == nil
+	}
+	if !answered {
+		return nil, errors.Join(errs...)
+	}
+	return grants, nil
+}
+
+// renew lengthens one lease, if it is shorter. It returns otherwise if the lease is not ours.
+func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant) (store.Grant, error) {
+	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
+		if left < c.TTL {
+			_ = p.Process(ctx, newOnce(ctx, "pexpire", c.Key, redisstore.Millis(c.TTL)))
+		}
+	})
+	switch {
+	case err != nil:
+		return store.Grant{}, err
+	case ours:
+		return granted, nil
+	}
+	return otherwise, nil
+}
+
+// Release deletes the key, or keeps it without an owner for KeepFor. With a TombstoneTTL it first
+// makes sure that a late Acquire of the owner takes nothing.
+func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if c.TombstoneTTL > 0 {
+		if err := s.client.Set(ctx, redisstore.TombstoneKey(c.Key, c.Owner), "undone", whole(c.TombstoneTTL)).Err(); err != nil {
+			return store.Grant{}, refused(err)
+		}
+	}
+	completes := c.Complete && c.Once > 0
+	ours, err := s.change(ctx, c, func(_ time.Duration, p redis.Pipeliner) {
+		if c.KeepFor > 0 {
+			_ = p.Process(ctx, newOnce(ctx, "set", c.Key, valueOf("", ""), "px", redisstore.Millis(c.KeepFor), "xx"))
+		} else {
+			_ = p.Process(ctx, newOnce(ctx, "del", c.Key))
+		}
+		if completes {
+			p.Set(ctx, redisstore.DoneKey(c.Key), "1", whole(c.Once))
+		}
+	})
+	switch {
+	case err != nil:
+		return store.Grant{}, err
+	case ours:
+		return store.Grant{State: store.Released}, nil
+	case !completes:
+		return store.Grant{State: store.NotOurs}, nil
+	}
+	n, err := s.client.Exists(ctx, redisstore.DoneKey(c.Key)).Result()
+	switch {
+	case err != nil:
+		return store.Grant{}, refused(err)
+	case n > 0:
+		return store.Grant{State: store.Done}, nil
+	}
+	return store.Grant{State: store.NotOurs}, nil
+}
+
+// Inspect shows the holder of a key.
+func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
+	var value *redis.StringCmd
+	var left *redis.DurationCmd
+	_, err := s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		value, left = p.Get(ctx, key), p.PTTL(ctx, key)
+		return nil
+	})
+	switch {
+	case errors.Is(err, redis.Nil):
+		return store.Info{}, nil
+	case err != nil:
+		return store.Info{}, refused(err)
+	}
+	h := parse(value.Val(), left.Val())
+	return store.Info{Held: true, Kept: h.Kept, Foreign: h.Foreign, Left: h.Left, Metadata: h.Metadata}, nil
+}
+
+// failure returns the first error of a transaction but redis.Nil, which says that SET NX has found
+// the key taken, or GET no key.
+func failure(cmds []redis.Cmder, err error) error {
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole rounds d up to whole milliseconds.
+func whole(d time.Duration) time.Duration {
+	return time.Duration(redisstore.Millis(d)) * time.Millisecond
+}
+
+// refused is redisstore.Refused for transactions. A server that refuses a command of a transaction
+// says only that, and does nothing.
+func refused(err error) error {
+	if redis.HasErrorPrefix(err, "EXECABORT") {
+		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server refuses a command of a transaction, because it is out of memory, "+
+			"does not take writes now, or forbids the command to this user (%w)", err)}
+	}
+	return redisstore.Refused(err)
+}

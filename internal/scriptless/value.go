@@ -1,0 +1,38 @@
+package scriptless
+
+import (
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// first begins the values of leases: scriptless|OWNER|METADATA. Metadata is escaped, so that no
+// value contains a colon, and no Locker with scripts takes it for a lease of its own. A lease
+// without an owner is kept.
+const first = "scriptless|"
+
+func valueOf(owner, metadata string) string { return first + owner + "|" + url.QueryEscape(metadata) }
+
+// holder is who holds a key.
+type holder struct {
+	store.Holder
+	owner string // "" if it is foreign or kept
+}
+
+// parse takes the value of a key apart. A key without an end has a negative left.
+func parse(value string, left time.Duration) holder {
+	h := holder{Holder: store.Holder{Left: left, Foreign: true}}
+	rest, ok := strings.CutPrefix(value, first)
+	if !ok {
+		return h
+	}
+	owner, metadata, ok := strings.Cut(rest, "|")
+	if !ok {
+		return h
+	}
+	h.owner, h.Foreign, h.Kept = owner, false, owner == ""
+	h.Metadata, _ = url.QueryUnescape(metadata)
+	return h
+}

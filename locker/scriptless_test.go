@@ -1,0 +1,202 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func newScriptless(t testing.TB, c redis.UniversalClient, opts ...locker.Option) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewScriptless(c, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// Locks with scripts and without exclude each other, as two libraries do.
+func TestScriptlessAndSingleExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	without, with := newScriptless(t, c), newSingle(t, c)
+	for i, pair := range [][2]*locker.Engine{{without, with}, {with, without}} {
+		key := fmt.Sprint(t.Name(), i)
+		held := acquire(t, pair[0], locker.Rule{Key: key, Metadata: "host:7:8:9"})
+		_, err := pair[1].Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
+		wantErr(t, err, key, locker.ErrBusy)
+		if info, err := pair[1].Inspect(t.Context(), key); err != nil || !info.Held || !info.Foreign {
+			t.Errorf("to the other kind it is %+v, %v", info, err)
+		}
+		if info, err := pair[0].Inspect(t.Context(), key); err != nil || !info.Held || info.Foreign || info.Metadata != "host:7:8:9" || info.Left <= 0 {
+			t.Errorf("to its own kind it is %+v, %v", info, err)
+		}
+		waiter := asks(t, pair[1], locker.Rule{Key: key})
+		release(t, held)
+		release(t, waiter.Granted(0))
+	}
+}
+
+// Rules that need the server to remember work without scripts, too.
+func TestScriptlessRemembersWork(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	one, other := newScriptless(t, c), newScriptless(t, c)
+	rule := locker.Rule{Key: t.Name(), Wait: locker.NoWait, Once: time.Minute}
+	if err := locker.Run(t.Context(), one, rule, nothing); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, locker.Run(t.Context(), other, rule, never(t)), rule.Key, locker.ErrDone)
+	rule = locker.Rule{Key: t.Name() + ":kept", Wait: locker.NoWait, AtLeast: time.Minute}
+	if err := locker.Run(t.Context(), one, rule, nothing); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, locker.Run(t.Context(), other, rule, never(t)), rule.Key, locker.ErrBusy)
+	if info, err := other.Inspect(t.Context(), rule.Key); err != nil || !info.Kept {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+func TestScriptlessRefusesWhatNeedsScripts(t *testing.T) {
+	t.Parallel()
+	l := newScriptless(t, redistest.Shared(t).Client(t))
+	rule := locker.Rule{Key: t.Name(), Mode: locker.Shared}
+	if err := locker.Check(l, rule); !errors.Is(err, locker.ErrUnsupported) {
+		t.Error(err)
+	}
+	_, err := l.Acquire(t.Context(), rule)
+	wantErr(t, err, rule.Key, locker.ErrUnsupported)
+	wantErr(t, l.Revoke(t.Context(), rule.Key, 1, "no"), rule.Key, locker.ErrUnsupported)
+	wantErr(t, l.RaiseFence(t.Context(), rule.Key, 1), rule.Key, locker.ErrUnsupported)
+	lease := acquire(t, l, locker.Rule{Key: t.Name()})
+	if lease.Fence() != 0 {
+		t.Errorf("fence %d", lease.Fence())
+	}
+	release(t, lease)
+	for _, c := range []redis.UniversalClient{nil, redis.NewRing(&redis.RingOptions{})} {
+		if _, err := locker.NewScriptless(c); err == nil {
+			t.Errorf("%T is no client for it", c)
+		}
+	}
+}
+
+// scriptlessProcess holds a key until it is told to release it.
+var scriptlessProcess = proc.Register("scriptless", func(args []string) {
+	l, err := locker.NewScriptless(redis.NewClient(&redis.Options{Addr: args[0]}))
+	if err != nil {
+		panic(err)
+	}
+	lease, err := l.Acquire(context.Background(), locker.Rule{Key: args[1], TTL: 2 * time.Second})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("granted")
+	<-lease.Context().Done()
+	fmt.Println("lost", errors.Is(context.Cause(lease.Context()), locker.ErrLost))
+	_ = lease.Release(context.Background())
+	fmt.Println("released")
+	proc.Listen()
+})
+
+// A holder that is killed or stopped costs its TTL. The one that runs again learns of it, and harms
+// nobody.
+func TestScriptlessHoldersThatDieOrStandStill(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	for _, signal := range []string{"killed", "stopped"} {
+		t.Run(signal, func(t *testing.T) {
+			t.Parallel()
+			child := scriptlessProcess.Start(t, server.Addr(), t.Name())
+			child.Expect(t, "granted")
+			waiter := asks(t, newScriptless(t, server.Client(t)), locker.Rule{Key: t.Name()})
+			if signal == "killed" {
+				child.Kill()
+			} else {
+				child.Pause()
+			}
+			lease := waiter.Granted(2 * time.Second)
+			if signal == "stopped" {
+				child.Resume()
+				if got := child.Expect(t, "lost"); got != "true" {
+					t.Errorf("its lease ended with ErrLost: %s", got)
+				}
+				child.Expect(t, "released")
+			}
+			if err := lease.Extend(t.Context(), time.Minute); err != nil {
+				t.Errorf("the next holder: %v", err)
+			}
+			release(t, lease)
+		})
+	}
+}
+
+// Callers of two processes whose connections break all the time are never in at the same time, and
+// none hangs.
+func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	var inside, runs atomic.Int32
+	stop := make(chan struct{})
+	broken := make(chan struct{})
+	go func() {
+		defer close(broken)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				proxy.Cut()
+			}
+		}
+	}()
+	ended := make(chan error, 8)
+	for i := range 8 {
+		l := newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Constant(2*time.Millisecond)))
+		go func() {
+			for range 10 {
+				err := locker.Run(t.Context(), l, locker.Rule{Key: t.Name(), TTL: 3 * time.Second, Wait: stuckAfter}, func(ctx context.Context) error {
+					if inside.Add(1) != 1 {
+						t.Error("two callers hold the key")
+					}
+					time.Sleep(time.Millisecond)
+					inside.Add(-1)
+					runs.Add(1)
+					return nil
+				})
+				if err != nil && !errors.Is(err, locker.ErrUnavailable) {
+					ended <- fmt.Errorf("caller %d: %w", i, err)
+					return
+				}
+			}
+			ended <- nil
+		}()
+	}
+	for range 8 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-broken
+	if runs.Load() < 40 {
+		t.Errorf("%d runs of 80", runs.Load())
+	}
+}
