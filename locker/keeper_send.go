@@ -109,8 +109,9 @@ func failureOf(g store.Grant) error {
 		return revokedBecause(g.Reason)
 	case store.NotOurs:
 		return errTaken
+	default:
+		return unavailable(g.Err)
 	}
-	return unavailable(g.Err)
 }
 
 // renewalFailed keeps the error, for the message of a loss. A failed renewal is not a loss.

@@ -104,7 +104,7 @@ func TestSemaphoreAdmitsAtMostNOfAllProcesses(t *testing.T) {
 						}
 						inside.enter(int64(weight))
 						defer inside.leave(int64(weight))
-						time.Sleep(time.Millisecond) // the work
+						time.Sleep(time.Millisecond) //nolint:forbidigo // the work
 						return nil
 					})
 					if err != nil {

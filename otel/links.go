@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -72,6 +73,6 @@ func sameTrace(ctx context.Context, holder locker.Peer) bool {
 // hash is a key in a form that does not show it: equal keys can be told from others, and without
 // the salt nobody can find out by trying which key it is.
 func (o *observer) hash(key string) string {
-	sum := sha256.Sum256(append(o.salt[:len(o.salt):len(o.salt)], key...))
+	sum := sha256.Sum256(append(slices.Clip(o.salt), key...))
 	return hex.EncodeToString(sum[:8])
 }

@@ -56,6 +56,7 @@ func (o *observer) logLoss(p *operation, out locker.Outcome, kind string) {
 		level, text = slog.LevelWarn, "latchkit: an operator has revoked a lock that was in use"
 	case locker.LossExpired:
 		level, text = slog.LevelWarn, "latchkit: the longest time for which a lock may be held is over, and it was still in use"
+	default:
 	}
 	o.log(p.ctx, &o.limits.loss, level, text, p.rule, out.Err,
 		slog.String(causeKey, string(out.Cause)), slog.String(string(errorTypeKey), kind),

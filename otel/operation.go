@@ -93,6 +93,7 @@ func (p *operation) measureCommit(out locker.Outcome) {
 		o.rejections.Add(p.ctx, 1, name.add...)
 	case locker.ResultFenceRegressed:
 		o.regressions.Add(p.ctx, 1, name.add...)
+	default:
 	}
 }
 

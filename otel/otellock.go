@@ -2,6 +2,7 @@ package otellock
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,7 +91,7 @@ func hasSpan(op locker.Op) bool { return int(op) < len(verbs) && verbs[op] != ""
 func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule locker.Rule) (context.Context, trace.Span) {
 	around, options := ctx, t.start[rule.Mode&1]
 	if o.spanAttributesFn != nil {
-		options = append(options[:len(options):len(options)], trace.WithAttributes(o.spanAttributesFn(ctx)...))
+		options = append(slices.Clip(options), trace.WithAttributes(o.spanAttributesFn(ctx)...))
 	}
 	ctx, span := o.tracer.Start(ctx, t.span[op], options...)
 	if !span.IsRecording() {

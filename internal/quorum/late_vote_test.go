@@ -179,8 +179,8 @@ func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- s.(store.Closer).Close(t.Context()) }()
 	select {
-	case <-closed:
-		t.Error("Close returned while a vote was on its way")
+	case err := <-closed:
+		t.Fatalf("Close returned %v while a vote was on its way", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(slow.late)

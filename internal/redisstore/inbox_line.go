@@ -242,7 +242,7 @@ func (l *line) hangUp(err error) {
 	}
 	l.closed, l.why = true, err
 	l.over.Store(true)
-	l.pubsub.Close()
+	_ = l.pubsub.Close()
 	for _, p := range l.pending {
 		p.answer <- err
 	}

@@ -185,7 +185,7 @@ func TestTheFunctionsReturnEndsRun(t *testing.T) {
 		l := lockertest.NewLocker(t, store)
 		torn := errors.New("the table is torn")
 		for _, want := range []error{nil, torn} {
-			if err := lead.Run(t.Context(), l, locker.Rule{Key: "job"}, func(context.Context) error { return want }); err != want { //nolint:errorlint // it must be the same
+			if err := lead.Run(t.Context(), l, locker.Rule{Key: "job"}, func(context.Context) error { return want }); err != want {
 				t.Errorf("%v, want %v", err, want)
 			}
 			if info, err := l.Inspect(t.Context(), "job"); err != nil || info.Held {
@@ -194,7 +194,7 @@ func TestTheFunctionsReturnEndsRun(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		err := lead.Run(ctx, l, locker.Rule{Key: "job"}, func(context.Context) error { cancel(); return torn })
-		if err != torn { //nolint:errorlint // it must be the same
+		if err != torn {
 			t.Errorf("an error beside the end of ctx: %v, want %v", err, torn)
 		}
 		ctx, cancel = context.WithCancel(t.Context())
