@@ -210,11 +210,17 @@ func administer[T any](ctx context.Context, e *Engine, op Op, key string, call f
 	if err := store.CheckKey(l); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}
+	return inquire(ctx, e, op, key, func() (T, error) { return call(l) })
+}
+
+// inquire makes one call, and stops waiting for it when ctx ends.
+func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func() (T, error)) (T, error) {
+	var none T
 	if err := ctx.Err(); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}
 	select {
-	case a := <-calls.Ask(&e.calls, func() (T, error) { return call(l) }):
+	case a := <-calls.Ask(&e.calls, call):
 		if a.Err != nil {
 			return none, &Error{Op: op, Key: key, Err: unavailable(a.Err)}
 		}

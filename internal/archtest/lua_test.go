@@ -21,6 +21,7 @@ var luaCommands = map[string]string{
 	"DEL":              "frees a lease",
 	"EXISTS":           "looks whether a caller waits",
 	"GET":              "reads a counter, a tombstone, a mark, and data that is no lock, which the script refuses",
+	"GETRANGE":         "reads the beginning of a value that may belong to a stranger, and be large",
 	"GETEX":            "reads, and is refused by a replica: see docs/adr/0001-first-write.md",
 	"HDEL":             "removes joins that have left or expired",
 	"HGET":             "reads who may join a lease, and who has joined",

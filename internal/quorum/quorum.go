@@ -44,6 +44,8 @@ var _ interface {
 	store.Inspector
 	store.Revoker
 	store.Fencer
+	store.Lister
+	store.Queuer
 	store.ServerChecker
 	store.Closer
 	store.Membership

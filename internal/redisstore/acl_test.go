@@ -73,3 +73,35 @@ func TestAUserForLocks(t *testing.T) {
 		t.Errorf("the server refused: %+v", refused[0])
 	}
 }
+
+// An operator with the documented rights can list the keys that the pattern matches, and see the
+// queue. A user for locks cannot list.
+func TestAnOperatorForLocks(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	words, _ := documentedUser(t)
+	if err := admin.Do(t.Context(), words...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	as := func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }
+	l := newSingle(t, server.Client(t, as))
+	holder := acquire(t, l, locker.Rule{Key: "order:1"})
+	waiter := queues(t, newSingle(t, server.Client(t, as)), locker.Rule{Key: "order:1"}, admin)
+	_, err := l.Keys(t.Context(), "order:*")
+	if err == nil || !strings.Contains(err.Error(), "NOPERM") {
+		t.Fatalf("a user without SCAN lists keys: %v", err)
+	}
+	if err := admin.Do(t.Context(), "acl", "setuser", "locks", "+scan", "+getrange").Err(); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := l.Keys(t.Context(), "order:*")
+	if err != nil || len(keys) != 1 || keys[0] != "order:1" {
+		t.Fatalf("the operator lists %q, %v", keys, err)
+	}
+	if queue, err := l.Queue(t.Context(), "order:1"); err != nil || len(queue) != 1 || queue[0].Gone {
+		t.Fatalf("the operator sees the queue %+v, %v", queue, err)
+	}
+	release(t, holder)
+	release(t, waiter.Granted(5*time.Second))
+}

@@ -28,6 +28,8 @@ var _ interface {
 	store.Inspector
 	store.Revoker
 	store.Fencer
+	store.Lister
+	store.Queuer
 	store.ServerChecker
 	store.Downgrader
 } = readWrite{}

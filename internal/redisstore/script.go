@@ -144,6 +144,10 @@ var (
 	breakLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
+	//go:embed lua/leases.lua
+	leasesLua string
+	//go:embed lua/waiters.lua
+	waitersLua string
 	//go:embed lua/raise_fence.lua
 	raiseFenceLua string
 
@@ -195,6 +199,8 @@ var (
 	undoneScript     = NewScript(undoneLua).as(link.Release)
 	breakScript      = NewScript(breakLua, grantLua, handLua)
 	inspectScript    = NewScript(inspectLua)
+	leasesScript     = NewScript(leasesLua)
+	waitersScript    = NewScript(waitersLua, grantLua, handLua)
 	raiseFenceScript = NewScript(raiseFenceLua)
 	delegateScript   = NewScript(delegateLua)
 	joinScript       = NewScript(joinLua).as(link.Renewal)

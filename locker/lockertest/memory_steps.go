@@ -14,6 +14,8 @@ var _ interface {
 	locker.Store
 	store.BatchAcquirer
 	store.Inspector
+	store.Lister
+	store.Queuer
 	store.Revoker
 	store.Fencer
 	store.Notifier
@@ -49,6 +51,16 @@ func (p *Process) Release(_ context.Context, c store.Claim) (store.Grant, error)
 // Inspect is the Store's step.
 func (p *Process) Inspect(_ context.Context, key string) (locker.Info, error) {
 	return step(p, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
+}
+
+// Keys is the Store's step. Its faults are those of OpInspect.
+func (p *Process) Keys(_ context.Context, pattern string) ([]string, error) {
+	return step(p, locker.OpInspect, func(m *Memory) ([]string, error) { return m.keys(pattern) })
+}
+
+// Queue is the Store's step. Its faults are those of OpInspect.
+func (p *Process) Queue(_ context.Context, key string) ([]locker.Waiter, error) {
+	return step(p, locker.OpInspect, func(m *Memory) ([]locker.Waiter, error) { return m.line(key), nil })
 }
 
 // Revoke is the Store's step.

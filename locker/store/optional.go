@@ -21,6 +21,32 @@ type Inspector interface {
 	Inspect(ctx context.Context, key string) (Info, error)
 }
 
+// A Lister is a Store that can list its keys.
+type Lister interface {
+	// Keys returns the keys that are held, kept or waited for and that match the glob-style pattern
+	// of Redis, each once, sorted. It looks at all keys of the server, in steps that do not block it.
+	// A key that is locked or freed meanwhile may be missing. A key that only another library holds
+	// is listed while a waiter of latchkit waits for it.
+	Keys(ctx context.Context, pattern string) ([]string, error)
+}
+
+// A Queuer is a Store that can show the queue of a key.
+type Queuer interface {
+	// Queue returns the entries of the queue, the next one first. No entry contains a secret.
+	Queue(ctx context.Context, key string) ([]Waiter, error)
+}
+
+// A Waiter is an entry in the queue of a key. Callers of one process that wait for a key on equal
+// terms mostly share one entry.
+type Waiter struct {
+	Mode     Mode
+	Since    time.Time // when it came, by the server's clock; zero when unknown
+	Handed   bool      // the key was handed to it, and it has not confirmed yet
+	Gone     bool      // its process does not listen any more, so its turn passes to the next one
+	Process  int       // distinguishes the processes of one answer, from 1; 0: it has no inbox, and polls
+	Metadata string    // "" where the Store keeps none for waiters
+}
+
 // A Revoker is a Store that can revoke a holder's lease. It answers Released, or NotOurs when no
 // holder has that fence.
 type Revoker interface {

@@ -49,6 +49,15 @@ func together(h Harness) bool {
 	_, ok := h.Store.(store.BatchAcquirer)
 	return ok
 }
+func lists(h Harness) bool {
+	_, ok := h.Store.(store.Lister)
+	return ok
+}
+func shows(h Harness) bool {
+	_, ok := h.Store.(store.Queuer)
+	return ok
+}
+func spoils(h Harness) bool             { return h.Spoil != nil }
 func kills(h Harness) bool              { return h.Another != nil && h.Kill != nil }
 func losesSubscriptions(h Harness) bool { return h.Deafen != nil }
 func counts(h Harness) bool             { return h.Queued != nil }

@@ -13,7 +13,7 @@ import (
 
 // laws are what Run checks. A Store obeys them by itself, but for the last group: that is what a
 // Locker over the Store promises to its users.
-var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lockerLaws)
+var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lookLaws, lockerLaws)
 
 // stepLaws concern leases alone. They are grouped by step.
 var stepLaws = []law{
@@ -375,7 +375,7 @@ var stepLaws = []law{
 			b.Fatalf("%v left", left)
 		}
 	}},
-	{name: "data that is no lock is refused, and stays", needs: func(h Harness) bool { return h.Spoil != nil }, check: func(b *bench) {
+	{name: "data that is no lock is refused, and stays", needs: spoils, check: func(b *bench) {
 		intact := b.Spoil(b.TB, b.key)
 		_, err := b.Store.Acquire(b.Context(), b.claim(owner()))
 		var no *store.Refusal

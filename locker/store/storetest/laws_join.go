@@ -117,7 +117,7 @@ var joinLaws = []law{
 		b.want(b.join(j), store.Granted, "join with the fence")
 		b.eventually(10*time.Second, "the lease ran out under questions", func() bool { return b.join(j).State == store.NotOurs })
 	}},
-	{name: "data that is no lock is left alone by a join", needs: all(joinable, func(h Harness) bool { return h.Spoil != nil }), check: func(b *bench) {
+	{name: "data that is no lock is left alone by a join", needs: all(joinable, spoils), check: func(b *bench) {
 		intact := b.Spoil(b, b.key)
 		if g, err := b.Store.(store.Joiner).Join(b.Context(), b.joiner(locker.Delegation{})); err == nil && g.State != store.NotOurs {
 			b.Fatalf("joined: %v", g.State)

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+func newBreak(to *servers) *cobra.Command {
+	var fence uint64
+	var reason string
+	var yes bool
+	c := &cobra.Command{
+		Use:   "break KEY --fence F --reason TEXT",
+		Short: "Take a lease away from its holder",
+		Long: `break takes the lease away from the holder with that fence, and the next waiter gets
+the key at once. It asks before it does so, unless --yes is given.
+
+The holder learns of it at its next renewal, within a third of its TTL, and its
+context ends with the reason (locker.ErrRevoked). Until then it may go on working,
+beside the next holder: only data that checks the fence refuses it. So break a lock
+when its holder is gone, or does harm, and not because it is slow.
+
+With a fence that another holder has, nothing happens: ls and show tell the fence.
+Readers share a fence, and lose their leases together. A key that another library
+holds has no fence; look at it with redis-cli, and DEL it if you must.`,
+		Example: `  latchctl show order:42
+  latchctl break order:42 --fence 1790000000000001 --reason 'node lost, see the incident'`,
+		Args: exactly(1, "one key"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if reason == "" {
+				return usage("break: give --reason; the holder's error and its log show it")
+			}
+			return to.withLooker(c, func(l *looker) error {
+				seen, err := l.inspect(c.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				if err := breakable(seen, fence, c.Flags().Changed("fence")); err != nil {
+					return err
+				}
+				if !yes {
+					if err := confirm(c, seen); err != nil {
+						return err
+					}
+				}
+				// The question may have taken longer than --timeout.
+				ctx, cancel := to.bound(c.Root().Context())
+				defer cancel()
+				if err := l.engine.Revoke(ctx, args[0], fence, reason); err != nil {
+					return overdue(ctx, err)
+				}
+				fmt.Fprintf(c.OutOrStdout(), "broken: fence %d does not hold %s any more\n", fence, printable(args[0]))
+				return nil
+			})
+		},
+	}
+	c.Flags().Uint64Var(&fence, "fence", 0, "the fence of the holder, as ls and show tell it")
+	c.Flags().StringVar(&reason, "reason", "", "why; the holder is told, so give no secrets")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+// breakable explains why there is nothing to break.
+func breakable(l lock, fence uint64, given bool) error {
+	switch {
+	case !l.Held:
+		return fmt.Errorf("nobody holds %s", l.key)
+	case l.Foreign:
+		return fmt.Errorf("%s is held by another library or program, which has no fence: look at it with redis-cli, and DEL it if you must", l.key)
+	case !given:
+		return usage("break: give the fence of the holder that you mean; now it is --fence %d (%s, %s left)", l.Fence, orDash(l.Metadata), l.left())
+	case fence < l.Fence:
+		return fmt.Errorf("%w: fence %d does not hold %s; fence %d does", locker.ErrGone, fence, l.key, l.Fence)
+	}
+	return nil
+}
+
+// confirm asks the operator. Only a terminal can be asked.
+func confirm(c *cobra.Command, l lock) error {
+	in, ok := c.InOrStdin().(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor
+		return usage("break: it asks before it breaks a lock, and there is no terminal to ask; give --yes")
+	}
+	out := c.OutOrStdout()
+	if err := showText(out, l, nil); err != nil {
+		return err
+	}
+	fmt.Fprint(out, "\nThe holder may go on working until it notices. Take its lease away? [y/N] ")
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was broken")
+	}
+	return nil
+}

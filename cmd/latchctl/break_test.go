@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// break takes a lease away on every kind of server, and the waiter gets the key. A fence of another
+// holder breaks nothing.
+func TestBreak(t *testing.T) {
+	t.Parallel()
+	for name, s := range sites(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := "order:" + strings.ReplaceAll(name, " ", "-")
+			lease := s.lockedAndWaitedFor(t, key)
+			fence := fmt.Sprint(lease.Fence())
+			has(t, exits(t, 64, s.nodes, "break", key, "--reason", "gone").err, "--fence "+fence)
+			has(t, exits(t, 64, s.nodes, "break", key, "--fence", fence).err, "--reason")
+			has(t, exits(t, 64, s.nodes, "break", key, "--fence", fence, "--reason", "gone").err, "--yes")
+			has(t, exits(t, 1, s.nodes, "break", key, "--fence", "17", "--reason", "gone", "--yes").err, "does not hold")
+			later := fmt.Sprint(lease.Fence() + 1<<40)
+			has(t, exits(t, 1, s.nodes, "break", key, "--fence", later, "--reason", "gone", "--yes").err, "does not hold")
+			if err := lease.Context().Err(); err != nil {
+				t.Fatalf("the lease ended before it was broken: %v", err)
+			}
+			has(t, exits(t, 0, s.nodes, "break", key, "--fence", fence, "--reason", "pod is gone", "--yes").out, "broken")
+			if err := lease.Extend(t.Context(), 30*time.Second); !errors.Is(err, locker.ErrRevoked) || !strings.Contains(err.Error(), "pod is gone") {
+				t.Errorf("the holder is told: %v", err)
+			}
+			locktest.Eventually(t, "the waiter has the key", func() bool {
+				out := call(t, s.nodes, "show", key).out
+				return strings.Contains(out, "free") || strings.Contains(out, "waiter 8")
+			})
+		})
+	}
+}
+
+// At a terminal, break shows the holder and asks. Only yes breaks.
+func TestBreakAsks(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	nodes := []string{"redis://" + server.Addr()}
+	l := locktest.Single(t, server.Client(t))
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "order:1", Metadata: "checkout-7"})
+	ask := func(answer string) (screen string, exit int) {
+		cmd := latchctl(t, nodes, "break", "order:1", "--fence", fmt.Sprint(lease.Fence()), "--reason", "gone")
+		term := atTerminal(t, cmd)
+		term.await("[y/N]")
+		term.typed(answer)
+		return term.ends()
+	}
+	for _, answer := range []string{"\n", "n\n", "yo\n", "\x04"} {
+		screen, exit := ask(answer)
+		if has(t, screen, "checkout-7", "Take its lease away?", "nothing was broken"); exit != exitFailed {
+			t.Errorf("exit code %d after the answer %q", exit, answer)
+		}
+	}
+	if info, err := l.Inspect(t.Context(), "order:1"); err != nil || !info.Held {
+		t.Fatalf("the lease is gone after a no: %+v, %v", info, err)
+	}
+	screen, exit := ask("yes\n")
+	if has(t, screen, "broken"); exit != 0 {
+		t.Errorf("exit code %d after yes", exit)
+	}
+	if info, err := l.Inspect(t.Context(), "order:1"); err != nil || info.Held {
+		t.Fatalf("the lease is there after a yes: %+v, %v", info, err)
+	}
+}
+
+// terminal is a pseudo-terminal with a program at it.
+type terminal struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	tty *os.File
+
+	mu     sync.Mutex
+	screen bytes.Buffer
+	closed chan struct{}
+}
+
+// atTerminal starts a program at a pseudo-terminal of 120 columns.
+func atTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
+	t.Helper()
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
+	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 120})
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{t: t, cmd: cmd, tty: tty, closed: make(chan struct{})}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); tty.Close(); <-term.closed })
+	go func() {
+		defer close(term.closed)
+		_, _ = io.Copy(term, tty) // until the program has closed it
+	}()
+	return term
+}
+
+// Write is what the program shows.
+func (term *terminal) Write(text []byte) (int, error) {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	return term.screen.Write(text)
+}
+
+func (term *terminal) shown() string {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	return term.screen.String()
+}
+
+// await waits until the program has shown a text since the last await.
+func (term *terminal) await(text string) {
+	term.t.Helper()
+	for until := time.Now().Add(20 * time.Second); !strings.Contains(term.shown(), text); {
+		if time.Now().After(until) {
+			term.t.Fatalf("%q is not on the screen:\n%q", text, term.shown())
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// typed is what the user types.
+func (term *terminal) typed(text string) {
+	term.t.Helper()
+	if _, err := term.tty.WriteString(text); err != nil {
+		term.t.Fatal(err)
+	}
+}
+
+// ends waits for the end of the program.
+func (term *terminal) ends() (screen string, exit int) {
+	term.t.Helper()
+	ctx, cancel := context.WithTimeout(term.t.Context(), 20*time.Second)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() { _ = term.cmd.Wait(); close(ended) }() // the exit code is looked at below
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		term.t.Fatalf("the program does not end; its screen:\n%q", term.shown())
+	}
+	<-term.closed
+	return term.shown(), term.cmd.ProcessState.ExitCode()
+}

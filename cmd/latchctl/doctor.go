@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+)
+
+func newDoctor(to *servers) *cobra.Command {
+	var d doctor
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check whether the servers are fit for locks, and what to do where they are not",
+		Long: `doctor examines every server: all masters of a Cluster, all nodes of a quorum.
+
+  ok    nothing to do
+  hint  nothing is broken; know this, or change it
+  bad   locks can be lost, or cannot be taken: do what the line says
+
+It checks version, role, eviction, memory, persistence, replicas, the rights of the
+user (ACL), the clock, the votes of a quorum, keys without a TTL, and what dead
+processes left behind. It reads only; on a quorum it also lets nodes vote again
+whose time has come, as every service does.
+
+Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
+		Example: `  latchctl doctor
+  latchctl doctor --user locks --key order:42    may this user lock that key?
+  latchctl doctor --json | jq 'select(.level == "bad")'`,
+		Args: exactly(0, "no argument"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := to.bound(c.Context())
+			defer cancel()
+			cs, err := to.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer cs.Close()
+			if err := d.examine(ctx, cs); err != nil {
+				return overdue(ctx, err)
+			}
+			if err := d.print(c.OutOrStdout(), asJSON); err != nil {
+				return err
+			}
+			if d.unfit() {
+				return &exitError{code: exitFailed}
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&asJSON, "json", false, "print a JSON object for each finding, one on a line")
+	f.StringVar(&d.user, "user", "", "check the rights of this user (default: the one of the URL)")
+	f.StringVar(&d.key, "key", "latchctl:doctor", "a key that the user must be allowed to lock")
+	f.DurationVar(&d.skew, "max-skew", 500*time.Millisecond, "how far the clocks of the servers may differ, as WithMaxSkew")
+	f.DurationVar(&d.longest, "max-ttl", time.Minute, "on a quorum: the longest TTL that any process uses, as WithMaxTTL")
+	return c
+}
+
+// level says how bad a finding is.
+type level string
+
+const (
+	okay level = "ok"
+	hint level = "hint"
+	bad  level = "bad"
+)
+
+// finding is one line of doctor.
+type finding struct {
+	Server string `json:"server"`
+	Level  level  `json:"level"`
+	Check  string `json:"check"`
+	Text   string `json:"text"`
+	Advice string `json:"advice,omitempty"`
+}
+
+// doctor examines servers.
+type doctor struct {
+	user, key     string
+	skew, longest time.Duration
+	findings      []finding
+	clocks        []time.Duration // how far each server is ahead of ours
+}
+
+// patient is one server.
+type patient struct {
+	*doctor
+	name   string
+	client redis.UniversalClient // of this server alone
+	says   map[string]string     // INFO
+}
+
+// tell adds a finding.
+func (p *patient) tell(l level, check, text, advice string) {
+	p.findings = append(p.findings, finding{p.name, l, check, text, advice})
+}
+
+// tellAll adds a finding about all servers together.
+func (d *doctor) tellAll(l level, check, text, advice string) {
+	d.findings = append(d.findings, finding{"all", l, check, text, advice})
+}
+
+// examine looks at all servers. It fails when none answers.
+func (d *doctor) examine(ctx context.Context, cs clients) error {
+	answered := 0
+	var last error
+	visit := func(ctx context.Context, name string, c redis.UniversalClient) {
+		p := &patient{doctor: d, name: name, client: c}
+		if err := p.greet(ctx); err != nil {
+			last = err
+			p.tell(bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
+			return
+		}
+		answered++
+		for _, check := range []func(context.Context){
+			p.version, p.role, p.eviction, p.persistence, p.replicas, p.rights, p.leftovers,
+		} {
+			check(ctx)
+		}
+	}
+	for _, c := range cs {
+		if cluster, ok := c.(*redis.ClusterClient); ok {
+			d.cluster(ctx, cluster, visit)
+			continue
+		}
+		visit(ctx, address(c), c)
+	}
+	if answered == 0 {
+		if last == nil {
+			last = errors.New("no server was found")
+		}
+		return &exitError{exitUnavailable, fmt.Errorf("no server answers: %w", last)}
+	}
+	d.compareClocks(len(cs) > 1)
+	if len(cs) > 1 {
+		d.votes(ctx, cs)
+	}
+	d.waiters(ctx, cs)
+	return nil
+}
+
+// address names a server.
+func address(c redis.UniversalClient) string {
+	if one, ok := c.(*redis.Client); ok {
+		return one.Options().Addr
+	}
+	return "server"
+}
+
+// unfit says whether something is bad.
+func (d *doctor) unfit() bool {
+	for _, f := range d.findings {
+		if f.Level == bad {
+			return true
+		}
+	}
+	return false
+}
+
+// print shows the findings, with the advice below each.
+func (d *doctor) print(w io.Writer, asJSON bool) error {
+	out := json.NewEncoder(w)
+	server := ""
+	for _, f := range d.findings {
+		if asJSON {
+			if err := out.Encode(f); err != nil {
+				return err
+			}
+			continue
+		}
+		if f.Server != server {
+			server = f.Server
+			fmt.Fprintf(w, "%s\n", printable(server))
+		}
+		fmt.Fprintf(w, "  %-4s  %-11s  %s\n", f.Level, f.Check, printable(f.Text))
+		if f.Advice != "" {
+			fmt.Fprintf(w, "  %-4s  %-11s  → %s\n", "", "", printable(f.Advice))
+		}
+	}
+	return nil
+}

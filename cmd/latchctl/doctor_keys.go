@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// endless are the keys beside the leases that have no TTL by design.
+var endless = []string{
+	store.ReservedPrefix + "f:",    // fence counters
+	store.ReservedPrefix + "node",  // the marker of a quorum's node
+	store.ReservedPrefix + "begun", // when such nodes began to wait
+}
+
+// mostCounterLead is how far a fence counter may be ahead of the clock: streaks reserve fences for
+// 100 ms, and the rest is for clocks that are set.
+const mostCounterLead = 2 * time.Second
+
+// leftovers looks at the keys that latchkit keeps beside the leases.
+func (p *patient) leftovers(ctx context.Context) {
+	var eternal, ahead []string
+	for cursor := uint64(0); ; {
+		keys, next, err := p.client.Scan(ctx, cursor, store.ReservedPrefix+"*", 500).Result()
+		if err != nil {
+			p.tell(hint, "keys", "not checked: "+err.Error(), "ACL SETUSER … +scan")
+			return
+		}
+		e, a, err := p.suspicious(ctx, keys)
+		if err != nil {
+			p.tell(hint, "keys", "not checked: "+err.Error(), "let the user read "+store.ReservedPrefix+"*")
+			return
+		}
+		eternal, ahead = append(eternal, e...), append(ahead, a...)
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	if len(eternal) > 0 {
+		p.tell(bad, "keys", fmt.Sprintf("%d keys of latchkit have no TTL: %s", len(eternal), some(eternal)), "somebody has run PERSIST or RESTORE: PEXPIRE them in a minute's time, 60000")
+	}
+	if len(ahead) > 0 {
+		p.tell(hint, "fences", fmt.Sprintf("%d fence counters are ahead of the server's clock: %s", len(ahead), some(ahead)), "harmless, fences go on from there; the clock was set back, or RaiseFence was used")
+	}
+	if len(eternal)+len(ahead) == 0 {
+		p.tell(okay, "keys", "what latchkit keeps beside the leases is in order", "")
+	}
+}
+
+// suspicious picks the keys without a TTL that should have one, and the fence counters that are
+// ahead of the clock.
+func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead []string, err error) {
+	lives, values := make([]*redis.DurationCmd, len(keys)), make([]*redis.StringCmd, len(keys))
+	pipe := p.client.Pipeline()
+	for i, key := range keys {
+		if strings.HasPrefix(key, endless[0]) {
+			values[i] = pipe.Get(ctx, key)
+		} else {
+			lives[i] = pipe.PTTL(ctx, key)
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil { //nolint:errorlint // go-redis returns it bare
+		return nil, nil, err
+	}
+	limit := time.Now().Add(p.clocks[len(p.clocks)-1] + mostCounterLead).UnixMicro()
+	for i, key := range keys {
+		switch {
+		case values[i] != nil:
+			if n, err := strconv.ParseInt(values[i].Val(), 10, 64); err != nil || n > limit {
+				ahead = append(ahead, key)
+			}
+		case key == endless[1] || key == endless[2]:
+		case lives[i].Val() == -1: // as go-redis returns it
+			eternal = append(eternal, key)
+		}
+	}
+	return eternal, ahead, nil
+}
+
+// waiters looks at the locks: those that never end, and queues of the dead.
+func (d *doctor) waiters(ctx context.Context, cs clients) {
+	l, err := cs.look(ctx)
+	if err != nil {
+		d.tellAll(bad, "quorum", err.Error(), "correct the list of --node")
+		return
+	}
+	defer l.close()
+	locks, err := l.all(ctx, "*")
+	if err != nil {
+		d.tellAll(hint, "locks", "not checked: "+err.Error(), "give a user who may read all keys")
+		return
+	}
+	var eternal, stuck, dead []string
+	for _, lock := range locks {
+		switch {
+		case lock.Held && lock.Left < 0 && lock.Foreign:
+			stuck = append(stuck, lock.key)
+		case lock.Held && lock.Left < 0:
+			eternal = append(eternal, lock.key)
+		case !lock.Held && d.abandoned(ctx, l.engine, lock.key):
+			dead = append(dead, lock.key)
+		}
+	}
+	if len(eternal) > 0 {
+		d.tellAll(bad, "locks", fmt.Sprintf("%d leases have no TTL, so a crash of their holder locks them for ever: %s", len(eternal), some(eternal)), "somebody has run PERSIST: a live holder sets the TTL at its next renewal; otherwise latchctl break")
+	}
+	if len(stuck) > 0 {
+		d.tellAll(bad, "locks", fmt.Sprintf("%d keys that latchkit waits for are held by other programs, without a TTL: %s", len(stuck), some(stuck)), "find the program; if it is gone, DEL the key")
+	}
+	if len(dead) > 0 {
+		d.tellAll(hint, "locks", fmt.Sprintf("%d queues have only waiters whose processes are gone: %s", len(dead), some(dead)), "nothing: the next caller, or a minute, removes them")
+	}
+	if len(eternal)+len(stuck)+len(dead) == 0 {
+		d.tellAll(okay, "locks", fmt.Sprintf("%d are held or waited for, and all of them end by themselves", len(locks)), "")
+	}
+}
+
+// abandoned says whether all waiters of a key are gone.
+func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key string) bool {
+	queue, err := engine.Queue(ctx, key)
+	if err != nil {
+		return false
+	}
+	for _, w := range queue {
+		if !w.Gone {
+			return false
+		}
+	}
+	return len(queue) > 0
+}
+
+// votes shows which nodes of a quorum vote. A set that no service has used is left alone: asking
+// would begin to form it.
+func (d *doctor) votes(ctx context.Context, cs clients) {
+	marked := 0
+	for _, c := range cs {
+		if _, ok := c.(*redis.ClusterClient); ok {
+			marked++ // its markers lie in slots
+		} else if n, err := c.Exists(ctx, endless[1]).Result(); err == nil && n > 0 {
+			marked++
+		}
+	}
+	if marked == 0 {
+		d.tellAll(bad, "quorum", "these servers are no quorum yet", "locker.EnrollRedlock, once, when they are new")
+		return
+	}
+	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxTTL(d.longest), locker.WithMaxSkew(d.skew), locker.WithTTL(min(locker.DefaultTTL, d.longest)))
+	if err != nil {
+		d.tellAll(bad, "quorum", err.Error(), "correct the list of --node")
+		return
+	}
+	defer closeWithin(l, time.Second)
+	nodes, err := l.Nodes(ctx)
+	if err != nil {
+		d.tellAll(bad, "quorum", err.Error(), "")
+		return
+	}
+	out := 0
+	for _, n := range nodes {
+		if n.State != locker.NodeVotes {
+			out++
+			d.tellAll(bad, "quorum", fmt.Sprintf("node %d, %s, does not vote (%s): %s", n.Index, n.Addr, n.State, n.Reason), "bring it back before another node fails; docs/runbook.md, node out")
+		}
+	}
+	if out == 0 {
+		d.tellAll(okay, "quorum", fmt.Sprintf("all %d nodes vote", len(nodes)), "")
+	}
+}
+
+// some names a few of many keys.
+func some(keys []string) string {
+	const most = 5
+	if len(keys) > most {
+		return strings.Join(keys[:most], ", ") + ", …"
+	}
+	return strings.Join(keys, ", ")
+}

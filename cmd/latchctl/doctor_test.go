@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// diagnosis runs doctor, and returns the level of each check with its text.
+func diagnosis(t *testing.T, exit int, nodes []string, args ...string) map[string]finding {
+	t.Helper()
+	s := exits(t, exit, nodes, append([]string{"doctor", "--json"}, args...)...)
+	all := make(map[string]finding)
+	for line := range strings.Lines(s.out) {
+		var f finding
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		if known, ok := all[f.Check]; !ok || known.Level == okay || f.Level == bad {
+			all[f.Check] = f
+		}
+	}
+	return all
+}
+
+// finds fails the test unless doctor has found that.
+func finds(t *testing.T, all map[string]finding, check string, want level, text string) {
+	t.Helper()
+	f, there := all[check]
+	if !there || f.Level != want || !strings.Contains(f.Text, text) {
+		t.Errorf("doctor says of %s: %+v; want %s, %q", check, f, want, text)
+	}
+	if want == bad && f.Advice == "" {
+		t.Errorf("doctor says of %s what is bad, and not what to do: %+v", check, f)
+	}
+}
+
+// On every kind of server that is in order, nothing is bad.
+func TestDoctorOfHealthyServers(t *testing.T) {
+	t.Parallel()
+	for name, s := range sites(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.lockedAndWaitedFor(t, "order:1")
+			all := diagnosis(t, 0, s.nodes)
+			for _, check := range []string{"reachable", "version", "role", "eviction", "rights", "keys", "clock", "locks"} {
+				finds(t, all, check, okay, "")
+			}
+			finds(t, all, "locks", okay, "1 are held")
+			if name == "quorum" {
+				finds(t, all, "quorum", okay, "all 3 nodes vote")
+			}
+			if strings.HasPrefix(name, "Cluster") {
+				finds(t, all, "cluster", okay, "all slots")
+			}
+			if name == "Sentinel" {
+				finds(t, all, "replicas", hint, "2; a failover")
+			}
+			has(t, exits(t, 0, s.nodes, "doctor").out, "ok    reachable", "hint  persistence")
+		})
+	}
+}
+
+// doctor finds each defect on a real server that has it.
+func TestDoctorFinds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	nodes, c := []string{"redis://" + server.Addr()}, server.Client(t)
+	do := func(words ...any) {
+		t.Helper()
+		if err := c.Do(t.Context(), words...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("config", "set", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
+	finds(t, diagnosis(t, 1, nodes), "eviction", bad, "allkeys-lru")
+	do("config", "set", "maxmemory", "1200000", "maxmemory-policy", "noeviction")
+	finds(t, diagnosis(t, 1, nodes), "memory", bad, "maxmemory is used")
+	do("config", "set", "maxmemory", "0")
+
+	lease := locktest.Acquire(t, locktest.Single(t, c), locker.Rule{Key: "order:1", TTL: time.Hour})
+	do("persist", "order:1")
+	finds(t, diagnosis(t, 1, nodes), "locks", bad, "order:1")
+	locktest.Release(t, lease)
+	do("zadd", "latchkit:q:{order:2}:order:2", "1", "no|entry")
+	finds(t, diagnosis(t, 1, nodes), "keys", bad, "latchkit:q:{order:2}:order:2")
+	do("pexpire", "latchkit:q:{order:2}:order:2", "60000")
+	do("set", "theirs", "a value of redsync")
+	waiter := locktest.Queues(t, locktest.Single(t, server.Client(t)), locker.Rule{Key: "theirs"}, c)
+	finds(t, diagnosis(t, 1, nodes), "locks", bad, "theirs")
+	do("del", "theirs")
+	locktest.Release(t, waiter.Granted(10*time.Second))
+	do("set", "latchkit:f:{7}", time.Now().Add(time.Hour).UnixMicro())
+	finds(t, diagnosis(t, 0, nodes), "fences", hint, "latchkit:f:{7}")
+
+	do("zadd", "latchkit:q:{order:2}:order:2", "5", "T|latchkit:i:nobody|9|0|1|0|m")
+	do("zrem", "latchkit:q:{order:2}:order:2", "no|entry")
+	finds(t, diagnosis(t, 0, nodes), "locks", hint, "order:2")
+
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strings.TrimPrefix(server.Addr(), "127.0.0.1:"))
+	finds(t, diagnosis(t, 1, []string{"redis://" + replica.Addr()}), "role", bad, "replica of")
+}
+
+// doctor finds a user without the rights that latchkit needs, and an administrator can ask for
+// another user.
+func TestDoctorFindsMissingRights(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := server.Client(t)
+	words := []any{"acl", "setuser", "locks"}
+	for word := range strings.FieldsSeq(documented(t, "ACL SETUSER locks ", "```")) {
+		words = append(words, word)
+	}
+	if err := c.Do(t.Context(), words...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	admin := []string{"redis://" + server.Addr()}
+	all := diagnosis(t, 0, admin, "--user", "locks", "--key", "order:1")
+	finds(t, all, "rights", hint, "scan, getrange")
+	finds(t, diagnosis(t, 1, admin, "--user", "locks", "--key", "basket:1"), "rights", bad, "getex")
+	if err := c.Do(t.Context(), "acl", "setuser", "locks", "-zadd", "-publish").Err(); err != nil {
+		t.Fatal(err)
+	}
+	all = diagnosis(t, 1, admin, "--user", "locks", "--key", "order:1")
+	finds(t, all, "rights", bad, "publish, zadd")
+	finds(t, diagnosis(t, 1, admin, "--user", "nobody"), "rights", bad, "no user nobody")
+	as := []string{"redis://locks:secret@" + server.Addr()}
+	finds(t, diagnosis(t, 0, as), "rights", hint, "not checked")
+}
+
+// The commands that doctor tries are those that docs/operations.md lists.
+func TestDoctorsRightsAreThoseOfTheDocuments(t *testing.T) {
+	t.Parallel()
+	compare := func(what string, tried []string, listed string) {
+		names := make(map[string]bool)
+		for _, line := range tried {
+			words := strings.Fields(line)
+			if words[0] == "pubsub" || words[0] == "cluster" {
+				words[0] += "|" + words[1]
+			}
+			names[words[0]] = true
+		}
+		for word := range strings.FieldsSeq(listed) {
+			if name, isCommand := strings.CutPrefix(word, "+"); isCommand && !names[name] {
+				t.Errorf("%s: the document lists %s, and doctor does not try it", what, name)
+			} else {
+				delete(names, name)
+			}
+		}
+		for name := range names {
+			t.Errorf("%s: doctor tries %s, and the document does not list it", what, name)
+		}
+	}
+	compare("a server", rights, documented(t, "ACL SETUSER locks ", "```"))
+	compare("a Cluster", clusterRights, documented(t, "On a Cluster add `", "`"))
+	compare("an operator", operatorRights, documented(t, "needs `+scan", "`")+" +scan")
+}
+
+// documented is a part of docs/operations.md.
+func documented(t *testing.T, from, to string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), from)
+	part, _, ends := strings.Cut(rest, to)
+	if !found || !ends {
+		t.Fatalf("docs/operations.md has no part from %q to %q", from, to)
+	}
+	return part
+}
+
+// doctor finds a node of a quorum that is down. It does not make a quorum of servers that are none.
+func TestDoctorOfAQuorum(t *testing.T) {
+	t.Parallel()
+	var nodes []string
+	var clients []locker.Client
+	var servers []*redistest.Server
+	for range 3 {
+		s := redistest.Start(t)
+		servers, nodes, clients = append(servers, s), append(nodes, "redis://"+s.Addr()), append(clients, s.Client(t))
+	}
+	finds(t, diagnosis(t, 1, nodes), "quorum", bad, "no quorum yet")
+	for _, s := range servers {
+		if keys := s.Client(t).Keys(t.Context(), "*").Val(); len(keys) > 0 {
+			t.Errorf("doctor wrote %q", keys)
+		}
+	}
+	if err := locker.EnrollRedlock(t.Context(), clients); err != nil {
+		t.Fatal(err)
+	}
+	finds(t, diagnosis(t, 0, nodes), "quorum", okay, "all 3 nodes vote")
+	servers[1].Kill()
+	all := diagnosis(t, 1, nodes)
+	finds(t, all, "reachable", bad, "does not answer")
+	finds(t, all, "quorum", bad, "node 1")
+	if err := servers[0].Client(t).FlushAll(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	finds(t, diagnosis(t, 1, nodes), "quorum", bad, "does not vote")
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// lock is what an operator sees of a key.
+type lock struct {
+	key string
+	locker.Info
+	age time.Duration // since it was granted; 0: unknown
+}
+
+// state says in one word who has the key.
+func (l lock) state() string {
+	switch {
+	case !l.Held:
+		return "free"
+	case l.Kept:
+		return "kept"
+	case l.Foreign:
+		return "foreign"
+	case l.Mode == locker.Shared:
+		return "shared"
+	}
+	return "exclusive"
+}
+
+// looker asks the servers about locks.
+type looker struct {
+	engine *locker.Engine
+	ahead  time.Duration // of the server's clock, which Info.Since is by
+}
+
+// look makes a looker.
+func (cs clients) look(ctx context.Context) (*looker, error) {
+	engine, err := cs.engine()
+	if err != nil {
+		return nil, err
+	}
+	l := &looker{engine: engine}
+	for _, c := range cs { // the first that answers; that of a quorum are close together
+		asked := time.Now()
+		if at, err := c.Time(ctx).Result(); err == nil {
+			l.ahead = at.Sub(asked.Add(time.Since(asked) / 2))
+			break
+		}
+	}
+	return l, nil
+}
+
+func (l *looker) close() {
+	closeWithin(l.engine, time.Second)
+}
+
+// inspect looks at one key.
+func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
+	info, err := l.engine.Inspect(ctx, key)
+	if err != nil {
+		return lock{}, err
+	}
+	return lock{key, info, l.since(info.Since)}, nil
+}
+
+// since is how long ago something happened at the server.
+func (l *looker) since(at time.Time) time.Duration {
+	if at.IsZero() {
+		return 0
+	}
+	return max(time.Since(at)+l.ahead, 0)
+}
+
+// atOnce is how many keys are looked at at the same time.
+const atOnce = 64
+
+// all looks at all keys that match. A key that was freed meanwhile is left out.
+func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
+	keys, err := l.engine.Keys(ctx, pattern)
+	if err != nil {
+		return nil, err
+	}
+	locks, errs := make([]lock, len(keys)), make([]error, len(keys))
+	places := make(chan int)
+	var work sync.WaitGroup
+	for range min(atOnce, len(keys)) {
+		work.Go(func() {
+			for i := range places {
+				locks[i], errs[i] = l.inspect(ctx, keys[i])
+			}
+		})
+	}
+	for i := range keys {
+		places <- i
+	}
+	close(places)
+	work.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(locks, func(l lock) bool { return !l.Held && l.Waiters == 0 }), nil
+}
+
+// orders are the ways to sort locks.
+var orders = map[string]func(a, b lock) int{
+	"key":     func(a, b lock) int { return strings.Compare(a.key, b.key) },
+	"waiters": func(a, b lock) int { return b.Waiters - a.Waiters },
+	"age":     func(a, b lock) int { return int(b.age - a.age) },
+	"left":    func(a, b lock) int { return int(a.Left - b.Left) },
+}

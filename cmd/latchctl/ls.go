@@ -1,0 +1,174 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+func newLs(to *servers) *cobra.Command {
+	var asJSON bool
+	var order string
+	c := &cobra.Command{
+		Use:   "ls [PATTERN]",
+		Short: "List what is locked: since when, by whom, and how many wait",
+		Long: `ls lists the keys that are held, kept or waited for.
+
+  STATE    exclusive  one caller holds the key
+           shared     readers hold it; the number says how many leases they have
+           kept       released, but kept locked for a time by its rule
+           foreign    held by another library or program; listed while somebody waits
+           free       nobody holds it, and the next waiter is about to
+  SINCE    how long ago the key was granted
+  LEFT     until the lease ends, unless its holder renews it; ∞ for a key without a TTL
+  WAITERS  entries in the queue on the server: mostly one for each process that waits
+  FENCE    the number that show, break and the databases know the holder by
+  HOLDER   what the holder says about itself (locker.WithMetadata)
+
+PATTERN is a glob-style pattern of Redis, such as 'order:*'. ls reads all keys of
+the server, in small steps that do not block it (SCAN).`,
+		Example: `  latchctl ls
+  latchctl ls 'order:*' --sort waiters
+  latchctl ls --json | jq -r 'select(.waiters > 10) | .key'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			less, ok := orders[order]
+			if !ok {
+				return usage("--sort %s: give one of %s", order, strings.Join(slices.Sorted(maps.Keys(orders)), ", "))
+			}
+			pattern := "*"
+			if len(args) > 0 {
+				pattern = args[0]
+			}
+			return to.withLooker(c, func(l *looker) error {
+				locks, err := l.all(c.Context(), pattern)
+				if err != nil {
+					return err
+				}
+				slices.SortStableFunc(locks, less)
+				if asJSON {
+					return listJSON(c.OutOrStdout(), locks)
+				}
+				return listTable(c.OutOrStdout(), locks)
+			})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each lock, one on a line")
+	c.Flags().StringVar(&order, "sort", "key", "key, waiters, age (the oldest lease first) or left (the next to end first)")
+	return c
+}
+
+// withLooker connects, and runs a command that only looks, or that revokes. The bound of --timeout
+// is in the command's context.
+func (s *servers) withLooker(c *cobra.Command, do func(*looker) error) error {
+	ctx, cancel := s.bound(c.Context())
+	defer cancel()
+	c.SetContext(ctx)
+	cs, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cs.Close()
+	l, err := cs.look(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	return overdue(ctx, do(l))
+}
+
+// lockJSON is a lock as --json prints it. Times are in seconds; a key without a TTL has no left.
+type lockJSON struct {
+	Key      string    `json:"key"`
+	State    string    `json:"state"`
+	Fence    uint64    `json:"fence,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Age      float64   `json:"age_seconds,omitempty"`
+	Left     *float64  `json:"left_seconds,omitempty"`
+	Readers  int       `json:"readers,omitempty"`
+	Waiters  int       `json:"waiters"`
+	Metadata string    `json:"metadata,omitempty"`
+}
+
+func (l lock) json() lockJSON {
+	j := lockJSON{
+		Key: l.key, State: l.state(), Fence: l.Fence, Since: l.Since.UTC(), Age: l.age.Seconds(), Readers: l.Readers, Waiters: l.Waiters, Metadata: l.Metadata,
+	}
+	if l.Since.IsZero() {
+		j.Since = time.Time{}
+	}
+	if l.Held && l.Left >= 0 {
+		left := l.Left.Seconds()
+		j.Left = &left
+	}
+	return j
+}
+
+func listJSON(w io.Writer, locks []lock) error {
+	out := json.NewEncoder(w)
+	for _, l := range locks {
+		if err := out.Encode(l.json()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listTable(w io.Writer, locks []lock) error {
+	if len(locks) == 0 {
+		_, err := fmt.Fprintln(w, "nothing is locked, and nobody waits")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, strings.Join(columns, "\t"))
+	for _, l := range locks {
+		fmt.Fprintln(table, strings.Join(l.cells(), "\t"))
+	}
+	return table.Flush()
+}
+
+// columns are what ls and top show of a lock.
+var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
+
+// cells are the texts of the columns.
+func (l lock) cells() []string {
+	state := l.state()
+	if l.Mode == locker.Shared && l.Held {
+		state += " " + strconv.Itoa(l.Readers)
+	}
+	return []string{printable(l.key), state, l.ago(), l.left(), strconv.Itoa(l.Waiters), l.fence(), printable(l.Metadata)}
+}
+
+func (l lock) ago() string {
+	if l.Since.IsZero() {
+		return "-"
+	}
+	return span(l.age)
+}
+
+func (l lock) left() string {
+	switch {
+	case !l.Held:
+		return "-"
+	case l.Left < 0:
+		return "∞"
+	}
+	return span(l.Left)
+}
+
+func (l lock) fence() string {
+	if l.Fence == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(l.Fence, 10)
+}

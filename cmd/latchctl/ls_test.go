@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// ls and show tell who holds a key and who waits, on every kind of server, and no secret.
+func TestLsAndShow(t *testing.T) {
+	t.Parallel()
+	for name, s := range sites(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := "order:" + strings.ReplaceAll(name, " ", "-")
+			lease := s.lockedAndWaitedFor(t, key)
+			fence := fmt.Sprint(lease.Fence())
+			table := exits(t, 0, s.nodes, "ls", "order:*")
+			has(t, table.out, "KEY", "WAITERS", key, "exclusive", fence, `holder \x1b[31m7`)
+			if none := exits(t, 0, s.nodes, "ls", "basket:*"); none.out != "nothing is locked, and nobody waits\n" {
+				t.Errorf("no key matches, and ls says %q", none.out)
+			}
+			shown := exits(t, 0, s.nodes, "show", key)
+			has(t, shown.out, fence, "one caller holds it", "waiters  1", `holder \x1b[31m7`)
+
+			lines := exits(t, 0, s.nodes, "ls", key, "--json").out
+			var l lockJSON
+			if err := json.Unmarshal([]byte(lines), &l); err != nil {
+				t.Fatalf("%v in %s", err, lines)
+			}
+			if l.Key != key || l.State != "exclusive" || l.Fence != lease.Fence() || l.Waiters != 1 || l.Metadata != "holder \x1b[31m7" ||
+				l.Left == nil || *l.Left <= 0 || *l.Left > 30 || time.Since(l.Since).Abs() > time.Minute || l.Age <= 0 || l.Age > 60 {
+				t.Errorf("ls --json: %s", lines)
+			}
+			one := exits(t, 0, s.nodes, "show", key, "--json").out
+			var full struct{ Queue []waiterJSON }
+			if err := json.Unmarshal([]byte(one), &full); err != nil {
+				t.Fatalf("%v in %s", err, one)
+			}
+			if len(full.Queue) != 1 || full.Queue[0].State != "waits" || full.Queue[0].Process != 1 {
+				t.Fatalf("the queue: %s", one)
+			}
+			if name != "quorum" {
+				has(t, shown.out, "waiter 8")
+				if full.Queue[0].Metadata != "waiter 8" || full.Queue[0].Age <= 0 {
+					t.Errorf("the waiter: %s", one)
+				}
+			}
+			for _, token := range s.tokens(t, key) {
+				for _, text := range []string{table.out, shown.out, lines, one} {
+					if strings.Contains(text, token) {
+						t.Errorf("%q is a secret, and was printed:\n%s", token, text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// ls names each kind of holder, and sorts.
+func TestLsOfEveryKind(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	nodes, c := []string{"redis://" + server.Addr()}, server.Client(t)
+	s := site{nodes: nodes, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
+	s.lockedAndWaitedFor(t, "busy")
+	readers := locktest.ReadWrite(t, server.Client(t))
+	read := locktest.Acquire(t, readers, locker.Rule{Key: "shared", Mode: locker.Shared})
+	defer locktest.Release(t, read)
+	kept := locktest.Acquire(t, readers, locker.Rule{Key: "kept", AtLeast: time.Minute, TTL: time.Minute})
+	locktest.Release(t, kept)
+	if err := c.Set(t.Context(), "theirs", "redsync-value", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Set(t.Context(), "a cache", strings.Repeat("x", 1<<20), 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	waiter := locktest.Queues(t, s.locker(t), locker.Rule{Key: "theirs"}, c)
+	out := exits(t, 0, nodes, "ls", "--sort", "waiters").out
+	has(t, out, "shared 1", "kept", "foreign")
+	if strings.Contains(out, "a cache") {
+		t.Errorf("data that is no lock is listed:\n%s", out)
+	}
+	if lines := strings.Split(out, "\n"); len(lines) != 6 || !strings.HasPrefix(lines[3], "kept") && !strings.HasPrefix(lines[4], "kept") {
+		t.Errorf("the keys with waiters do not come first:\n%s", out)
+	}
+	has(t, exits(t, 0, nodes, "show", "shared").out, "shared by readers, with 1 leases")
+	has(t, exits(t, 0, nodes, "show", "theirs").out, "another library or program")
+	has(t, exits(t, 0, nodes, "show", "nothing").out, "free")
+	if err := c.Del(t.Context(), "theirs").Err(); err != nil {
+		t.Fatal(err)
+	}
+	locktest.Release(t, waiter.Granted(10*time.Second))
+}
+
+// A wrong command line ends with 64 and a word of advice, a server that is down with 69, and the
+// password of a URL is not repeated.
+func TestWrongCommandLines(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	good := []string{"redis://" + server.Addr()}
+	for _, c := range []struct {
+		nodes []string
+		args  string
+		exit  int
+		says  string
+	}{
+		{good, "list", 64, "there is no command"},
+		{good, "ls --bad", 64, "--help explains"},
+		{good, "ls --sort size", 64, "age, key, left, waiters"},
+		{good, "show", 64, "one key"},
+		{good, "run job true", 64, "behind --"},
+		{good, "run job -n -w 1s -- true", 64, "exclude each other"},
+		{good, "run job --ttl -1s -- true", 64, "TTL"},
+		{good, "show latchkit:node", 1, "reserved"},
+		{[]string{"redis://:secret@host:x"}, "ls", 64, "--node"},
+		{[]string{"mysql://:secret@localhost"}, "ls", 64, "--node"},
+		{[]string{"redis://:secret@127.0.0.1:1"}, "ls", 69, "refused"},
+		{[]string{"redis://:secret@127.0.0.1:1"}, "doctor", 69, "no server answers"},
+		{[]string{good[0], good[0], good[0]}, "ls", 64, "each node has one vote"},
+	} {
+		s := exits(t, c.exit, c.nodes, strings.Fields(c.args)...)
+		has(t, s.err, c.says)
+		if strings.Contains(s.out+s.err, "secret") {
+			t.Errorf("latchctl %s repeats the password: %s", c.args, s.err)
+		}
+	}
+}
+
+// --help teaches: each command has an example that begins with its name.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, c := range newRoot().Commands() {
+		help := exits(t, 0, nil, c.Name(), "--help").out
+		has(t, help, "Examples:\n", "latchctl "+c.Name(), c.Long)
+	}
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// asLatchctl makes the test binary be latchctl.
+const asLatchctl = "LATCHCTL_TEST_BE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asLatchctl) != "" {
+		os.Unsetenv(asLatchctl)
+		main()
+	}
+	redistest.Main(m)
+}
+
+// latchctl prepares a run of the program.
+func latchctl(t *testing.T, nodes []string, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), asLatchctl+"=1", variable+"="+strings.Join(nodes, " "))
+	return cmd
+}
+
+// said is what a run has printed, and its exit code.
+type said struct {
+	out, err string
+	exit     int
+}
+
+// call runs the program to its end.
+func call(t *testing.T, nodes []string, args ...string) said {
+	t.Helper()
+	cmd := latchctl(t, nodes, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var failed *exec.ExitError
+	if err != nil && !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	return said{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// exits fails the test unless a run ends with that code, and returns what it has printed.
+func exits(t *testing.T, want int, nodes []string, args ...string) said {
+	t.Helper()
+	s := call(t, nodes, args...)
+	if s.exit != want {
+		t.Fatalf("latchctl %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), s.exit, want, s.out, s.err)
+	}
+	return s
+}
+
+// has fails the test unless a text contains all the others.
+func has(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in:\n%s", part, text)
+		}
+	}
+}
+
+// site is a place where locks can be.
+type site struct {
+	nodes  []string // URLs
+	direct []*redis.Client
+	locker func(t *testing.T) *locker.Engine // a new one of another process
+}
+
+// sites are all kinds of places.
+func sites(t *testing.T) map[string]site {
+	t.Helper()
+	one, cluster, sentinel := redistest.Start(t), redistest.StartCluster(t), redistest.StartSentinel(t)
+	three := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
+	var nodes []string
+	var clients []locker.Client
+	all := site{}
+	for _, s := range three {
+		nodes = append(nodes, "redis://"+s.Addr())
+		clients = append(clients, s.Client(t))
+		all.direct = append(all.direct, s.Client(t))
+	}
+	if err := locker.EnrollRedlock(t.Context(), clients); err != nil {
+		t.Fatal(err)
+	}
+	all.nodes = nodes
+	all.locker = func(t *testing.T) *locker.Engine {
+		var own []locker.Client
+		for _, s := range three {
+			own = append(own, s.Client(t))
+		}
+		l, err := locker.NewRedlock(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close(context.Background()) })
+		return l
+	}
+	var masters []*redis.Client
+	for _, s := range cluster.Masters {
+		masters = append(masters, s.Client(t))
+	}
+	return map[string]site{
+		"one server": {[]string{"redis://" + one.Addr()}, []*redis.Client{one.Client(t)},
+			func(t *testing.T) *locker.Engine { return locktest.Single(t, one.Client(t)) }},
+		"Cluster, found by one node": {[]string{"redis://" + cluster.Addrs()[0]}, masters,
+			func(t *testing.T) *locker.Engine { return locktest.Single(t, cluster.Client(t)) }},
+		"Cluster, named": {[]string{"redis://" + cluster.Addrs()[0] + "?addr=" + cluster.Addrs()[1]}, masters,
+			func(t *testing.T) *locker.Engine { return locktest.Single(t, cluster.Client(t)) }},
+		"Sentinel": {[]string{"redis://" + sentinel.Addrs()[0] + "?master_name=" + redistest.SentinelName}, []*redis.Client{sentinel.Client(t)},
+			func(t *testing.T) *locker.Engine { return locktest.Single(t, sentinel.Client(t)) }},
+		"quorum": all,
+	}
+}
+
+// tokens are the secrets that lie on the servers.
+func (s site) tokens(t *testing.T, key string) (all []string) {
+	t.Helper()
+	for _, c := range s.direct {
+		if lease, err := c.Get(t.Context(), key).Result(); err == nil {
+			token, _, _ := strings.Cut(lease, ":")
+			all = append(all, token)
+		}
+		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result() // of another master: MOVED
+		for _, entry := range queue {
+			token, inbox, _ := strings.Cut(entry, "|")
+			inbox, _, _ = strings.Cut(inbox, "|")
+			all = append(all, token, inbox)
+		}
+	}
+	if len(all) < 3 {
+		t.Fatalf("tokens of %s: %q; want that of the holder, and that and the inbox of the waiter", key, all)
+	}
+	return all
+}
+
+// lockedAndWaitedFor holds a key, and makes another process wait for it.
+func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
+	t.Helper()
+	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: key, Metadata: "holder \x1b[31m7"})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	l := s.locker(t)
+	go func() {
+		defer close(ended)
+		if waiter, err := l.Acquire(ctx, locker.Rule{Key: key, Metadata: "waiter 8"}); err == nil {
+			_ = waiter.Release(context.Background())
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = lease.Release(ctx) // a test may have broken it
+	})
+	locktest.Eventually(t, "the waiter is in the queue", func() bool {
+		info, err := s.locker(t).Inspect(t.Context(), key)
+		return err == nil && info.Waiters == 1
+	})
+	return lease
+}

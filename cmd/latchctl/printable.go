@@ -1,0 +1,29 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// printable is a text of somebody else, such as a key or the metadata of a holder, as a terminal
+// may see it: what controls a terminal is escaped.
+func printable(text string) string {
+	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
+
+// span is a duration as a person reads it: three digits are enough.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

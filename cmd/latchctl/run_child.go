@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// forwarded are the signals that the command gets in place of latchctl.
+var forwarded = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+}
+
+// startError says why the command could not be started.
+type startError struct{ err error }
+
+func (e *startError) Error() string { return "the command cannot be started: " + e.err.Error() }
+func (e *startError) Unwrap() error { return e.err }
+
+// guard runs the command until it ends, or until ctx, which is that of the lease, ends it. It
+// returns the command's exit code.
+func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
+	lease, _ := locker.FromContext(ctx)
+	cmd := exec.Command(r.command[0], r.command[1:]...) //nolint:gosec,noctx // it is the user's; the group is ended below
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), "LATCHKIT_KEY="+r.rule.Key, "LATCHKIT_FENCE="+strconv.FormatUint(lease.Fence(), 10))
+	atTerminal := term.IsTerminal(int(os.Stdin.Fd())) //nolint:gosec // a file descriptor
+	cmd.SysProcAttr = attributes(!atTerminal)
+	ended := make(chan error, 1)
+	started := make(chan error)
+	go func() {
+		// On Linux the command dies with the thread that started it, not with the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return 0, &startError{err}
+	}
+	group := family{pid: cmd.Process.Pid, shared: atTerminal}
+	lost := ctx.Done()
+	var late <-chan time.Time
+	var deadline time.Time // when late is
+	for {
+		select {
+		case err := <-ended:
+			if lost == nil {
+				group.outlive(deadline)
+			}
+			return exitCode(cmd, err)
+		case s := <-signals:
+			if lost != nil { // otherwise it is our own
+				group.forward(s.(syscall.Signal)) //nolint:forcetypeassert // of os/signal
+			}
+		case <-lost:
+			lost = nil
+			fmt.Fprintf(r.messages, "latchctl: %v: the command gets SIGTERM, and SIGKILL in %v\n", printable(context.Cause(ctx).Error()), r.grace)
+			group.terminate()
+			late, deadline = time.After(r.grace), time.Now().Add(r.grace)
+		case <-late:
+			group.kill()
+		}
+	}
+}
+
+// family is the command with its descendants. In the background they are a process group of their
+// own. At a terminal they stay in the group of latchctl, as the shell has made it, so that Ctrl-C
+// and Ctrl-Z reach all of them, and the shell can continue all of them.
+//
+// What is sent to processes that have ended is lost, and no error.
+type family struct {
+	pid    int
+	shared bool // with latchctl
+}
+
+// forward passes a signal on. What is typed at a terminal reaches the command by itself.
+func (f family) forward(s syscall.Signal) {
+	if !f.shared {
+		_ = syscall.Kill(-f.pid, s)
+	} else if s != syscall.SIGINT && s != syscall.SIGQUIT {
+		_ = syscall.Kill(f.pid, s)
+	}
+}
+
+// terminate asks all of them to end, also those that are stopped. latchctl itself takes no notice.
+func (f family) terminate() {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
+		if f.shared {
+			_ = syscall.Kill(0, s)
+		} else {
+			_ = syscall.Kill(-f.pid, s)
+		}
+	}
+}
+
+// kill ends them: at a terminal the command alone, because the group is also that of latchctl.
+func (f family) kill() {
+	if f.shared {
+		_ = syscall.Kill(f.pid, syscall.SIGKILL)
+	} else {
+		_ = syscall.Kill(-f.pid, syscall.SIGKILL)
+	}
+}
+
+// outlive waits until the descendants have ended, too, and kills those that are there still when it
+// is late. At a terminal they cannot be told from others.
+func (f family) outlive(late time.Time) {
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for !f.shared && syscall.Kill(-f.pid, 0) == nil {
+		if time.Now().After(late) {
+			f.kill()
+			return
+		}
+		<-poll.C
+	}
+}
+
+// exitCode is the command's, as a shell has it.
+func exitCode(cmd *exec.Cmd, err error) (int, error) {
+	var failed *exec.ExitError
+	if err != nil && !errors.As(err, &failed) {
+		return 0, err
+	}
+	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/pflag"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// servers are where the locks are.
+type servers struct {
+	nodes   []string
+	timeout time.Duration
+}
+
+// variable is where the nodes may stand instead of on the command line.
+const variable = "LATCHCTL_NODES"
+
+func (s *servers) flags(f *pflag.FlagSet) {
+	f.StringArrayVar(&s.nodes, "node", nil, "URL of a Redis server, in the syntax of go-redis; repeat it for the nodes of a quorum (default $"+variable+", or redis://localhost:6379)")
+	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for the servers, 0 for ever")
+}
+
+// bound bounds the questions of one command.
+func (s *servers) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("%w: no answer within %v (--timeout)", locker.ErrUnavailable, s.timeout))
+}
+
+// urls are the nodes, from the command line or the environment.
+func (s *servers) urls() []string {
+	if len(s.nodes) > 0 {
+		return s.nodes
+	}
+	if nodes := strings.Fields(os.Getenv(variable)); len(nodes) > 0 {
+		return nodes
+	}
+	return []string{"redis://localhost:6379"}
+}
+
+// connect makes a client of each node.
+func (s *servers) connect(ctx context.Context) (clients, error) {
+	var all clients
+	for _, text := range s.urls() {
+		c, err := dial(ctx, text)
+		if err != nil {
+			all.Close()
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// clients has a client for each node: one, or those of a quorum.
+type clients []redis.UniversalClient
+
+// Close closes the connections.
+func (cs clients) Close() {
+	for _, c := range cs {
+		_ = c.Close() // the process ends
+	}
+}
+
+func (cs clients) forLocker() []locker.Client {
+	all := make([]locker.Client, len(cs))
+	for i, c := range cs {
+		all[i] = c
+	}
+	return all
+}
+
+// engine is a Locker that shows and revokes leases of every kind: with readers or without.
+func (cs clients) engine() (*locker.Engine, error) {
+	l, err := locker.NewReadWrite(cs.forLocker())
+	if err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	return l, nil
+}
+
+// dial makes the client for a URL. What kind of client it must be, the URL says, or the server.
+func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
+	wrong := func(err error) error { return usage("--node %s: %w", withoutPassword(text), hideURL(err)) }
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	query := u.Query()
+	switch {
+	case query.Has("master_name"):
+		o, err := redis.ParseFailoverURL(text)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		o.ContextTimeoutEnabled = true
+		return redis.NewFailoverClient(o), nil
+	case query.Has("addr"):
+		return dialCluster(text, wrong)
+	}
+	o, err := redis.ParseURL(text)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	o.ContextTimeoutEnabled = true
+	c := redis.NewClient(o)
+	// A server that does not answer, or may not say, is taken for one that stands alone: the
+	// command that follows reports it.
+	if says, err := c.Info(ctx, "cluster").Result(); err == nil && strings.Contains(says, "cluster_enabled:1") {
+		_ = c.Close()
+		return dialCluster(text, wrong)
+	}
+	return c, nil
+}
+
+func dialCluster(text string, wrong func(error) error) (redis.UniversalClient, error) {
+	o, err := redis.ParseClusterURL(text)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	o.ContextTimeoutEnabled = true
+	return redis.NewClusterClient(o), nil
+}
+
+// withoutPassword is a URL as it may be shown.
+func withoutPassword(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "(a URL that cannot be read)"
+	}
+	return u.Redacted()
+}
+
+// hideURL leaves out the URL that errors of net/url repeat, with its password.
+func hideURL(err error) error {
+	if e, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse returns it bare
+		return e.Err
+	}
+	return err
+}
+
+// overdue explains the end of --timeout.
+func overdue(ctx context.Context, err error) error {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return context.Cause(ctx)
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+func newShow(to *servers) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "show KEY",
+		Short: "Show one lock: its holder or readers, and its queue in order",
+		Long: `show shows who has a key, and who waits for it, the next one first.
+
+  WAITS    how long ago the waiter came
+  MODE     exclusive, or shared for a reader
+  PROCESS  waiters with the same number are in one process; - polls, without a queue of its own
+  STATE    waits
+           next    the key was handed to it, and it has not confirmed yet
+           gone    its process does not listen any more: its turn passes to the next one
+  WAITER   what the waiter says about itself
+
+Callers of one process that wait for a key on equal terms mostly share one entry.
+On a quorum no order is promised, and waiters say nothing about themselves.`,
+		Example: `  latchctl show order:42
+  latchctl show order:42 --json | jq .queue`,
+		Args: exactly(1, "one key"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return to.withLooker(c, func(l *looker) error {
+				seen, err := l.inspect(c.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				queue, err := l.engine.Queue(c.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				waiters := make([]waiter, len(queue))
+				for i, w := range queue {
+					waiters[i] = waiter{w, l.since(w.Since)}
+				}
+				if asJSON {
+					return showJSON(c.OutOrStdout(), seen, waiters)
+				}
+				return showText(c.OutOrStdout(), seen, waiters)
+			})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return c
+}
+
+// waiter is an entry of a queue, with how long ago it came.
+type waiter struct {
+	locker.Waiter
+	age time.Duration
+}
+
+func (w waiter) state() string {
+	switch {
+	case w.Handed:
+		return "next"
+	case w.Gone:
+		return "gone"
+	}
+	return "waits"
+}
+
+// waiterJSON is a waiter as --json prints it.
+type waiterJSON struct {
+	State    string    `json:"state"`
+	Mode     string    `json:"mode"`
+	Since    time.Time `json:"since,omitzero"`
+	Age      float64   `json:"age_seconds,omitempty"`
+	Process  int       `json:"process,omitempty"`
+	Metadata string    `json:"metadata,omitempty"`
+}
+
+func showJSON(out io.Writer, l lock, waiters []waiter) error {
+	all := make([]waiterJSON, len(waiters))
+	for i, w := range waiters {
+		all[i] = waiterJSON{w.state(), w.Mode.String(), w.Since, w.age.Seconds(), w.Process, w.Metadata}
+	}
+	return json.NewEncoder(out).Encode(struct {
+		lockJSON
+		Queue []waiterJSON `json:"queue"`
+	}{l.json(), all})
+}
+
+func showText(out io.Writer, l lock, waiters []waiter) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(what, is string) { fmt.Fprintf(table, "%s\t%s\n", what, is) }
+	line("key", printable(l.key))
+	line("state", l.explain())
+	if l.Held {
+		if !l.Since.IsZero() {
+			line("since", fmt.Sprintf("%s (%s ago)", l.Since.Local().Format(time.DateTime), span(l.age)))
+		}
+		line("left", l.left()+", unless it is renewed")
+		line("fence", l.fence())
+		line("holder", orDash(printable(l.Metadata)))
+	}
+	line("waiters", strconv.Itoa(l.Waiters))
+	if err := table.Flush(); err != nil || len(waiters) == 0 {
+		return err
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintln(table, "#\tWAITS\tMODE\tPROCESS\tSTATE\tWAITER")
+	for i, w := range waiters {
+		since, process := "-", "-"
+		if !w.Since.IsZero() {
+			since = span(w.age)
+		}
+		if w.Process > 0 {
+			process = strconv.Itoa(w.Process)
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", i+1, since, w.Mode, process, w.state(), orDash(printable(w.Metadata)))
+	}
+	return table.Flush()
+}
+
+// explain is the state in a sentence.
+func (l lock) explain() string {
+	switch state := l.state(); state {
+	case "shared":
+		return fmt.Sprintf("shared by readers, with %d leases", l.Readers)
+	case "kept":
+		return "kept: it was released, and its rule keeps it locked for a time"
+	case "foreign":
+		return "foreign: another library or program holds it"
+	case "free":
+		return "free"
+	default:
+		return state + ": one caller holds it"
+	}
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

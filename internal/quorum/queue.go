@@ -1,0 +1,107 @@
+package quorum
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Keys returns the keys that a majority of the nodes show. Each lock lies on one of them: it needs
+// more than half of the nodes, too. What lies on a minority of the nodes is no lock; Inspect
+// decides that. A scan may take longer than a step may, so only ctx bounds the wait.
+func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan answer[[]string], len(q.nodes))
+	for i, n := range q.nodes {
+		n.links.Go(func() {
+			keys, err := n.keys(ctx, pattern)
+			answers <- answer[[]string]{i, keys, err}
+		})
+	}
+	found := make(map[string]struct{})
+	var errs []error
+	for answered := 0; answered < q.need; {
+		var a answer[[]string]
+		select {
+		case a = <-answers:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if a.err == nil {
+			answered++
+			for _, key := range a.value {
+				found[key] = struct{}{}
+			}
+		} else if errs = append(errs, q.nodes[a.node].error(a.err)); len(errs) > len(q.nodes)-q.need {
+			return nil, q.short("answered", answered, errs)
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// keys scans the node.
+func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
+	if c, ok := n.client.(redisstore.ClusterClient); ok {
+		return redisstore.NewCluster(n.Single, c).Keys(ctx, pattern)
+	}
+	return n.Single.Keys(ctx, pattern)
+}
+
+// Queue puts the queues of the nodes together. Who waited longest comes first, although a quorum
+// promises no order.
+func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
+	type place struct {
+		entry redisstore.Entry
+		late  bool // its ticket says when it was notified, and not when it came
+	}
+	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]place, error) {
+		at, entries, err := n.Entries(context.WithoutCancel(ctx), key)
+		places := make([]place, len(entries))
+		for i, e := range entries {
+			places[i] = place{e, time.UnixMicro(e.Ticket).After(at)}
+		}
+		return places, err
+	}))
+	defer f.done()
+	answers := 0
+	var errs []error
+	waiters := make(map[string]place)
+	for n, a := range f.rest {
+		if a.err != nil {
+			errs = append(errs, n.error(a.err))
+			continue
+		}
+		answers++
+		for _, p := range a.value {
+			known, ok := waiters[p.entry.Token]
+			listening := known.entry.Listening || p.entry.Listening
+			if !ok || p.entry.Ticket < known.entry.Ticket {
+				known = p
+			}
+			known.entry.Listening = listening
+			waiters[p.entry.Token] = known
+		}
+	}
+	if answers < q.need {
+		return nil, q.short("answered", answers, append(errs, f.silent()...))
+	}
+	var line redisstore.Line
+	for _, p := range slices.SortedFunc(maps.Values(waiters), func(a, b place) int { return cmp.Compare(a.entry.Ticket, b.entry.Ticket) }) {
+		var w store.Waiter
+		if strings.HasSuffix(p.entry.Rest, "|1") { // once|mode
+			w.Mode = store.Shared
+		}
+		if p.late {
+			p.entry.Ticket = 0
+		}
+		line.Add(p.entry, w)
+	}
+	return line.Waiters, nil
+}

@@ -1,0 +1,15 @@
+-- leases.lua: find out which keys are leases.
+--
+-- KEYS: leases L1 … Ln
+-- ARGV: none
+-- returns: "1" or "0" for each key in order: 1 its value has the form of a lease; as one string
+-- idempotent: it writes nothing.
+local answer = {}
+for i = 1, #KEYS do
+  local token = ''
+  if redis.call('TYPE', KEYS[i])['ok'] == 'string' then
+    token = string.match(redis.call('GETRANGE', KEYS[i], '0', '63'), '^(%w+):%d+') or '' -- the key of a stranger may be large
+  end
+  answer[i] = (#token == 26 or token == 'shared' or token == 'kept' or token == 'permits') and '1' or '0'
+end
+return table.concat(answer)

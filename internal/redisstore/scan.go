@@ -1,0 +1,130 @@
+package redisstore
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// pageSize is how many keys a server looks at in one step of a scan.
+const pageSize = 500
+
+// Keys scans the server.
+func (s Single) Keys(ctx context.Context, pattern string) ([]string, error) {
+	found := make(keySet)
+	if err := s.scan(ctx, s.server, pattern, pageSize, found.add); err != nil {
+		return nil, err
+	}
+	return found.sorted(), nil
+}
+
+// Keys scans every master.
+func (s Cluster) Keys(ctx context.Context, pattern string) ([]string, error) {
+	return s.keysOf(ctx, s.cluster, pattern)
+}
+
+// Keys scans the server, or every master.
+func (s readWrite) Keys(ctx context.Context, pattern string) ([]string, error) {
+	if s.cluster != nil {
+		return s.keysOf(ctx, s.cluster, pattern)
+	}
+	return s.Single.Keys(ctx, pattern)
+}
+
+// keysOf scans every master of a cluster. The masters are scanned at the same time.
+func (s Single) keysOf(ctx context.Context, cluster ClusterClient, pattern string) ([]string, error) {
+	found := make(keySet)
+	var mu sync.Mutex
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+		return s.scan(ctx, master, pattern, 1, func(key string) {
+			mu.Lock()
+			defer mu.Unlock()
+			found.add(key)
+		})
+	})
+	if err != nil {
+		return nil, Refused(err)
+	}
+	return found.sorted(), nil
+}
+
+// keySet has each key once: a scan may show a key twice.
+type keySet map[string]struct{}
+
+func (s keySet) add(key string)   { s[key] = struct{}{} }
+func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
+
+// scan finds the keys of one server that are leases, or that have a queue. It looks at all keys
+// twice: a lease may have any name, and the name of a queue contains the name of its lease. most is
+// how many keys a script may get: one on a Cluster, where any slot may be moving.
+func (s Single) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
+	err := pages(ctx, server, pattern, "string", func(keys []string) error {
+		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, store.ReservedPrefix) })
+		return s.leases(ctx, keys, most, found)
+	})
+	if err != nil {
+		return err
+	}
+	return pages(ctx, server, queuePrefix+"*}:"+pattern, "zset", func(queues []string) error {
+		for _, queue := range queues {
+			if _, l, ok := strings.Cut(queue, "}:"); ok && QueueKey(l) == queue {
+				found(l)
+			}
+		}
+		return nil
+	})
+}
+
+// pages calls page with the keys of one type whose names match.
+func pages(ctx context.Context, server Client, pattern, kind string, page func([]string) error) error {
+	for cursor := uint64(0); ; {
+		cmd := redis.NewScanCmd(ctx, nil, "scan", cursor, "match", pattern, "count", pageSize, "type", kind)
+		if err := server.Process(ctx, cmd); err != nil {
+			return Refused(err)
+		}
+		keys, next := cmd.Val()
+		if err := page(keys); err != nil {
+			return err
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// leases runs leases.lua in calls of at most so many keys, all at the same time.
+func (s Single) leases(ctx context.Context, keys []string, most int, found func(string)) error {
+	parts := slices.Collect(slices.Chunk(keys, most))
+	answers := make([]string, len(parts))
+	errs := make([]error, len(parts))
+	var calls sync.WaitGroup
+	for i, part := range parts {
+		calls.Go(func() {
+			answers[i], errs[i] = leasesScript.Run(ctx, s.Client, part)
+			if errs[i] == nil && len(answers[i]) != len(part) {
+				errs[i] = Unreadable("leases")
+			}
+		})
+	}
+	calls.Wait()
+	for i, part := range parts {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		for j, key := range part {
+			if answers[i][j] == '1' {
+				found(key)
+			}
+		}
+	}
+	return nil
+}

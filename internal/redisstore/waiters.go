@@ -1,0 +1,100 @@
+package redisstore
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Entry is one waiter as the queue has it.
+type Entry struct {
+	Token     string
+	Inbox     string // "-": none
+	Ticket    int64  // the server's clock in µs when the waiter came; negative once the key was handed to it
+	Listening bool
+	Rest      string // what follows the inbox
+}
+
+// Queue runs waiters.lua.
+func (s Single) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
+	_, entries, err := s.Entries(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	var line Line
+	for _, e := range entries {
+		line.Add(e, waiterOf(e.Rest))
+	}
+	return line.Waiters, nil
+}
+
+// waiterOf reads hand-ms|mode|block|once|metadata.
+func waiterOf(rest string) (w store.Waiter) {
+	fields := strings.SplitN(rest, "|", 5)
+	if len(fields) < 5 {
+		return w
+	}
+	if fields[1] == "1" {
+		w.Mode = store.Shared
+	}
+	w.Metadata = fields[4]
+	return w
+}
+
+// Line is a queue without what is secret: it numbers the processes in place of their inboxes.
+type Line struct {
+	Waiters   []store.Waiter
+	processes map[string]int
+}
+
+// Add puts a waiter at the end. w has what only the writer of the entry can read.
+func (l *Line) Add(e Entry, w store.Waiter) {
+	ticket := e.Ticket
+	w.Handed = ticket < 0
+	if ticket = max(ticket, -ticket); ticket > 1 { // 1: it was put back to the head
+		w.Since = time.UnixMicro(ticket)
+	}
+	if e.Inbox != "-" && e.Inbox != "" {
+		if l.processes == nil {
+			l.processes = make(map[string]int)
+		}
+		if l.processes[e.Inbox] == 0 {
+			l.processes[e.Inbox] = len(l.processes) + 1
+		}
+		w.Process, w.Gone = l.processes[e.Inbox], !e.Listening
+	}
+	l.Waiters = append(l.Waiters, w)
+}
+
+// Entries returns the server's clock, and the entries of the queue, in order.
+func (s Single) Entries(ctx context.Context, key string) (at time.Time, all []Entry, err error) {
+	text, err := waitersScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
+	if err != nil {
+		return at, nil, err
+	}
+	r := Reply{text}
+	if at = r.Time(); at.Equal(time.UnixMicro(0)) {
+		return at, nil, Unreadable("waiters")
+	}
+	for r.Rest != "" {
+		ticket, err := strconv.ParseFloat(r.Word(), 64)
+		if err != nil || math.Abs(ticket) > 1<<53 {
+			return at, nil, Unreadable("waiters")
+		}
+		listening := r.Word() != "0"
+		text, ok := r.counted()
+		if !ok || !strings.HasPrefix(r.Rest, " ") {
+			return at, nil, Unreadable("waiters")
+		}
+		r.Rest = r.Rest[1:]
+		e := Entry{Ticket: int64(ticket), Listening: listening}
+		e.Token, text, _ = strings.Cut(text, "|")
+		e.Inbox, e.Rest, _ = strings.Cut(text, "|")
+		all = append(all, e)
+	}
+	return at, all, nil
+}

@@ -1,0 +1,57 @@
+package locker_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A Locker with a prefix lists its own keys, without the prefix, also when the prefix looks like a
+// pattern.
+func TestKeysOfAPrefix(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	all := locktest.Single(t, c)
+	own := locktest.Single(t, c, locker.WithPrefix("shop[1]*:"))
+	for l, keys := range map[*locker.Engine][]string{all: {"shop1x:order:9", "cache"}, own: {"order:2", "order:1", "basket:1"}} {
+		for _, key := range keys {
+			lease := locktest.Acquire(t, l, locker.Rule{Key: key})
+			t.Cleanup(func() { locktest.Release(t, lease) })
+		}
+	}
+	if err := c.Set(t.Context(), "order:3", "a value", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := own.Keys(t.Context(), "order:*")
+	if want := []string{"order:1", "order:2"}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("keys %q, %v, want %q", keys, err, want)
+	}
+	keys, err = all.Keys(t.Context(), "*")
+	if want := []string{"cache", "shop1x:order:9", "shop[1]*:basket:1", "shop[1]*:order:1", "shop[1]*:order:2"}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("keys %q, %v, want %q", keys, err, want)
+	}
+}
+
+func TestKeysThatCannotBeListed(t *testing.T) {
+	t.Parallel()
+	l := locktest.Single(t, locktest.DeadServer(t))
+	if _, err := l.Keys(t.Context(), "*"); !errors.Is(err, locker.ErrUnavailable) {
+		t.Errorf("Keys on a dead server: %v", err)
+	}
+	if _, err := l.Queue(t.Context(), "order:1"); !errors.Is(err, locker.ErrUnavailable) {
+		t.Errorf("Queue on a dead server: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Keys(ctx, "*"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Keys after the end of its context: %v", err)
+	}
+	if _, err := l.Queue(t.Context(), ""); !errors.Is(err, locker.ErrInvalidKey) {
+		t.Errorf("Queue of no key: %v", err)
+	}
+}

@@ -1,0 +1,23 @@
+package locker
+
+import (
+	"context"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Waiter is an entry in the queue of a key.
+type Waiter = store.Waiter
+
+// Queue returns the waiters of key that the server knows of now, the next one first. Callers of one
+// process that wait for a key on equal terms mostly share one entry. On several servers no order is
+// promised, and the server keeps no metadata of waiters.
+//
+// Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
+func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
+	s, ok := e.store.(store.Queuer)
+	if !ok {
+		return nil, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
+	}
+	return administer(ctx, e, OpInspect, key, func(l string) ([]Waiter, error) { return s.Queue(ctx, l) })
+}

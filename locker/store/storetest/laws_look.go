@@ -1,0 +1,132 @@
+package storetest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// lookLaws concern what an operator sees: the keys, and the queue of a key.
+var lookLaws = []law{
+	{name: "a held key is listed, and a free key is not", needs: lists, check: func(b *bench) {
+		c, _ := b.granted()
+		b.listed(b.key, true)
+		b.listed(b.key+"*", true)
+		b.listed(b.key+"?", false)
+		b.free(c)
+		b.listed(b.key, false)
+	}},
+	{name: "a key that is kept is listed", needs: all(lists, atLeast), check: func(b *bench) {
+		c, _ := b.granted()
+		c.KeepFor = time.Minute
+		b.want(b.release(c), store.Released, "release that keeps the key")
+		b.listed(b.key, true)
+	}},
+	{name: "a key that readers share is listed", needs: all(lists, readers), check: func(b *bench) {
+		c := b.claim(owner())
+		c.Mode = locker.Shared
+		b.gets(c, "acquire by a reader")
+		b.listed(b.key, true)
+	}},
+	{name: "a key of another library is listed while a waiter waits for it", needs: all(lists, queues, foreign), check: func(b *bench) {
+		b.Occupy(b.TB, b.key, time.Minute)
+		b.listed(b.key, false)
+		w := b.queued("")
+		b.listed(b.key, true)
+		b.want(b.release(w), store.NotOurs, "release by the waiter")
+		b.listed(b.key, false)
+	}},
+	{name: "data that is no lock is not listed, and stays", needs: all(lists, spoils), check: func(b *bench) {
+		intact := b.Spoil(b.TB, b.key)
+		b.listed(b.key, false)
+		if !intact() {
+			b.Fatal("the data is gone")
+		}
+	}},
+	{name: "the queue shows the waiters in order, and no holder", needs: all(shows, queues), check: func(b *bench) {
+		holder, _ := b.granted()
+		if line := b.line(); len(line) != 0 {
+			b.Fatalf("%d waiters in an empty queue", len(line))
+		}
+		var names []string
+		for _, name := range []string{"first", "second|with|bars", ""} {
+			w := b.waiter("")
+			if b.Can.Metadata {
+				w.Metadata = name
+			}
+			b.want(b.queue(w), store.Busy, "acquire of a held key")
+			names = append(names, w.Metadata)
+		}
+		line := b.line()
+		for i, w := range line {
+			if i > 0 && w.Since.Before(line[i-1].Since) {
+				b.Errorf("waiter %d came at %v, before the one ahead of it, at %v", i, w.Since, line[i-1].Since)
+			}
+			if w.Handed || w.Gone || w.Mode != locker.Exclusive {
+				b.Errorf("waiter %d: %+v", i, w)
+			}
+		}
+		shown := slices.Collect(func(yield func(string) bool) {
+			for _, w := range line {
+				if !yield(w.Metadata) {
+					return
+				}
+			}
+		})
+		if !slices.Equal(shown, names) {
+			b.Fatalf("the queue is %q, want %q", shown, names)
+		}
+		b.free(holder)
+		if line := b.line(); len(line) != 3 || !line[0].Handed || line[1].Handed {
+			b.Fatalf("the queue after a hand-off: %+v", line)
+		}
+	}},
+	{name: "the queue shows which waiters belong to one process, and that a process is gone", needs: all(shows, notifies, kills), check: func(b *bench) {
+		holder, _ := b.granted()
+		here, other := b.listen(b.Store).inbox, b.Another(b.TB)
+		b.queued(here)
+		b.queued(b.listen(other).inbox)
+		b.queued(here)
+		line := b.line()
+		if len(line) != 3 || line[0].Process == 0 || line[0].Process != line[2].Process || line[0].Process == line[1].Process {
+			b.Fatalf("processes: %+v", line)
+		}
+		b.Kill(b.TB, other)
+		b.eventually(10*time.Second, "the process is shown as gone", func() bool { return b.line()[1].Gone })
+		if line := b.line(); line[0].Gone || line[2].Gone {
+			b.Fatalf("processes that live are shown as gone: %+v", line)
+		}
+		b.free(holder)
+	}},
+}
+
+// listed checks whether the keys that match a pattern include the law's key. Where the nodes of a
+// Store have no queue, one of them may show the key for a moment after its release.
+func (b *bench) listed(pattern string, want bool) {
+	b.Helper()
+	var keys []string
+	holds := func() bool {
+		var err error
+		if keys, err = b.Store.(store.Lister).Keys(b.Context(), pattern); err != nil { //nolint:forcetypeassert // the law needs it
+			b.Fatal(err)
+		}
+		return slices.Contains(keys, b.key) == want
+	}
+	if !b.Can.Queue {
+		b.eventually(10*time.Second, "a released key leaves the list", holds)
+	} else if !holds() {
+		b.Fatalf("keys that match %s: %q; listed: %t, want %t", pattern, keys, !want, want)
+	}
+}
+
+// line is the queue of the law's key.
+func (b *bench) line() []store.Waiter {
+	b.Helper()
+	all, err := b.Store.(store.Queuer).Queue(b.Context(), b.key) //nolint:forcetypeassert // the law needs it
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
