@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,11 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 				// The question may have taken longer than --timeout.
 				ctx, cancel := to.bound(c.Root().Context())
 				defer cancel()
-				if err := l.engine.Revoke(ctx, args[0], fence, reason); err != nil {
+				engine := l.engine
+				if len(seen.Permits) > 0 {
+					engine = l.permits
+				}
+				if err := engine.Revoke(ctx, args[0], fence, reason); err != nil {
 					return overdue(ctx, err)
 				}
 				fmt.Fprintf(c.OutOrStdout(), "broken: fence %d does not hold %s any more\n", fence, printable(args[0]))
@@ -76,12 +81,23 @@ func breakable(l lock, fence uint64, given bool) error {
 		return fmt.Errorf("nobody holds %s", l.key)
 	case l.Foreign:
 		return fmt.Errorf("%s is held by another library or program, which has no fence: look at it with redis-cli, and DEL it if you must", l.key)
+	case !given && len(l.Permits) > 0:
+		return usage("break: give the fence of the permit that you mean; latchctl show %s lists the permits", l.key)
 	case !given:
 		return usage("break: give the fence of the holder that you mean; now it is --fence %d (%s, %s left)", l.Fence, orDash(l.Metadata), l.left())
+	case len(l.Permits) > 0 && !l.permits(fence):
+		return fmt.Errorf("%w: no permit of %s has fence %d; show lists the permits", locker.ErrGone, l.key, fence)
+	case len(l.Permits) > 0:
+		return nil
 	case fence < l.Fence:
 		return fmt.Errorf("%w: fence %d does not hold %s; fence %d does", locker.ErrGone, fence, l.key, l.Fence)
 	}
 	return nil
+}
+
+// permits says whether a permit has that fence.
+func (l lock) permits(fence uint64) bool {
+	return slices.ContainsFunc(l.Permits, func(p locker.Permit) bool { return p.Fence == fence })
 }
 
 // confirm asks the operator. Only a terminal can be asked.

@@ -22,6 +22,8 @@ func (l lock) state() string {
 	switch {
 	case !l.Held:
 		return "free"
+	case len(l.Permits) > 0:
+		return "permits"
 	case l.Kept:
 		return "kept"
 	case l.Foreign:
@@ -34,8 +36,9 @@ func (l lock) state() string {
 
 // looker asks the servers about locks.
 type looker struct {
-	engine *locker.Engine
-	ahead  time.Duration // of the server's clock, which Info.Since is by
+	engine  *locker.Engine
+	permits *locker.Engine // the same for semaphores; nil on a quorum, which has none
+	ahead   time.Duration  // of the server's clock, which Info.Since is by
 }
 
 // look makes a looker.
@@ -45,6 +48,11 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 		return nil, err
 	}
 	l := &looker{engine: engine}
+	if len(cs) == 1 {
+		if l.permits, err = locker.NewSemaphore(cs[0], 1); err != nil {
+			return nil, err
+		}
+	}
 	for _, c := range cs { // the first that answers; that of a quorum are close together
 		asked := time.Now()
 		if at, err := c.Time(ctx).Result(); err == nil {
@@ -57,11 +65,21 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 
 func (l *looker) close() {
 	closeWithin(l.engine, time.Second)
+	if l.permits != nil {
+		closeWithin(l.permits, time.Second)
+	}
 }
 
 // inspect looks at one key.
 func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
-	info, err := l.engine.Inspect(ctx, key)
+	engine := l.engine
+	if l.permits != nil {
+		engine = l.permits
+	}
+	info, err := engine.Inspect(ctx, key)
+	if err == nil && info.Mode == locker.Shared && l.permits != nil {
+		info, err = l.engine.Inspect(ctx, key) // counts the readers
+	}
 	if err != nil {
 		return lock{}, err
 	}

@@ -26,6 +26,7 @@ func newLs(to *servers) *cobra.Command {
 
   STATE    exclusive  one caller holds the key
            shared     readers hold it; the number says how many leases they have
+           permits    a semaphore: how many units are held, of how many
            kept       released, but kept locked for a time by its rule
            foreign    held by another library or program; listed while somebody waits
            free       nobody holds it, and the next waiter is about to
@@ -97,12 +98,30 @@ type lockJSON struct {
 	Left     *float64  `json:"left_seconds,omitempty"`
 	Readers  int       `json:"readers,omitempty"`
 	Waiters  int       `json:"waiters"`
+	Used     int       `json:"used,omitempty"`
+	Limit    int       `json:"limit,omitempty"`
+	Metadata string    `json:"metadata,omitempty"`
+
+	Permits []permitJSON `json:"permits,omitempty"`
+}
+
+// permitJSON is a permit of a semaphore as --json prints it.
+type permitJSON struct {
+	Fence    uint64    `json:"fence"`
+	Weight   int       `json:"weight"`
+	Kept     bool      `json:"kept,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Left     float64   `json:"left_seconds"`
 	Metadata string    `json:"metadata,omitempty"`
 }
 
 func (l lock) json() lockJSON {
 	j := lockJSON{
-		Key: l.key, State: l.state(), Fence: l.Fence, Since: l.Since.UTC(), Age: l.age.Seconds(), Readers: l.Readers, Waiters: l.Waiters, Metadata: l.Metadata,
+		Key: l.key, State: l.state(), Fence: l.Fence, Since: l.Since.UTC(), Age: l.age.Seconds(), Readers: l.Readers, Waiters: l.Waiters,
+		Used: l.Used, Limit: l.Limit, Metadata: l.Metadata,
+	}
+	for _, p := range l.Permits {
+		j.Permits = append(j.Permits, permitJSON{p.Fence, p.Weight, p.Kept, p.Since, p.Left.Seconds(), p.Metadata})
 	}
 	if l.Since.IsZero() {
 		j.Since = time.Time{}
@@ -145,6 +164,8 @@ func (l lock) cells() []string {
 	state := l.state()
 	if l.Mode == locker.Shared && l.Held {
 		state += " " + strconv.Itoa(l.Readers)
+	} else if len(l.Permits) > 0 {
+		state += fmt.Sprintf(" %d/%d", l.Used, l.Limit)
 	}
 	return []string{printable(l.key), state, l.ago(), l.left(), strconv.Itoa(l.Waiters), l.fence(), printable(l.Metadata)}
 }

@@ -20,6 +20,7 @@ import (
 type running struct {
 	rule           locker.Rule
 	shared, noWait bool
+	limit          int
 	wait           time.Duration
 	grace          time.Duration
 	conflict, lost int // exit codes
@@ -63,6 +64,9 @@ Exit codes:
   # wait up to a minute for a deployment to end
   latchctl run deploy:shop --wait 1m -- ./deploy
 
+  # at most three at a time in the whole cluster
+  latchctl run transcode --limit 3 -- ffmpeg -i in.mov out.mp4
+
   # readers share the lock, a writer has it alone
   latchctl run archive --shared -- tar cf - /data`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -73,7 +77,7 @@ Exit codes:
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			r.rule.Key, r.command, r.messages = args[0], args[1:], c.ErrOrStderr()
-			if err := r.check(c); err != nil {
+			if err := r.check(c, to); err != nil {
 				return err
 			}
 			return r.run(to)
@@ -83,6 +87,7 @@ Exit codes:
 	f.BoolVarP(&r.noWait, "no-wait", "n", false, "fail at once if the lock is not free")
 	f.DurationVarP(&r.wait, "wait", "w", 0, "fail if the lock is not free within this time (default: wait for ever)")
 	f.BoolVarP(&r.shared, "shared", "s", false, "take the lock as a reader; readers share it")
+	f.IntVar(&r.limit, "limit", 0, "let this many commands run at once, as a semaphore (not on a quorum)")
 	f.DurationVar(&r.rule.TTL, "ttl", locker.DefaultTTL, "how long after a crash the lock stays locked; the lease is renewed every third of it")
 	f.DurationVar(&r.rule.Once, "once", 0, "when the command has succeeded, nobody runs it again for this long; such a call does nothing, with exit code 0")
 	f.DurationVar(&r.rule.AtLeast, "at-least", 0, "keep the lock for at least this long, so that a quick job does not run again on a machine whose clock is late")
@@ -97,12 +102,14 @@ Exit codes:
 }
 
 // check refuses flags that contradict each other, and fills in the rule.
-func (r *running) check(c *cobra.Command) error {
+func (r *running) check(c *cobra.Command, to *servers) error {
 	switch {
 	case r.noWait && c.Flags().Changed("wait"):
 		return usage("run: --no-wait and --wait exclude each other")
 	case c.Flags().Changed("wait") && r.wait <= 0:
 		return usage("run: --wait %v: give a positive time, or --no-wait", r.wait)
+	case r.limit < 0 || r.limit > 0 && (r.shared || len(to.urls()) > 1):
+		return usage("run: --limit %d: give a positive number, without --shared, and not on a quorum, which cannot count", r.limit)
 	case r.noWait:
 		r.rule.Wait = locker.NoWait
 	default:
@@ -213,6 +220,8 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 	both := locker.WithOptions(opts...)
 	var l *locker.Engine
 	switch {
+	case r.limit > 0:
+		l, err = locker.NewSemaphore(cs[0], r.limit, both)
 	case r.shared:
 		l, err = locker.NewReadWrite(cs.forLocker(), both)
 	case len(cs) > 1:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -304,4 +305,33 @@ func TestRunAtATerminal(t *testing.T) {
 	if n := c.Exists(t.Context(), "job").Val(); n != 0 {
 		t.Error("the lease was not released")
 	}
+}
+
+// With --limit so many commands run at once, ls and show show the permits, and break takes one.
+func TestRunWithALimit(t *testing.T) {
+	t.Parallel()
+	nodes, _ := server(t)
+	first := runs(t, nodes, "echo x > started; sleep 100", "--limit", "2", "--metadata", "first", "--grace", "1s", "--ttl", "3s")
+	first.file("started")
+	second := runs(t, nodes, "echo x > started; sleep 100", "--limit", "2", "--metadata", "second")
+	second.file("started")
+	exits(t, 1, nodes, "run", "job", "--limit", "2", "-n", "--", "true")
+	has(t, exits(t, 0, nodes, "ls").out, "permits 2/2")
+	has(t, exits(t, 0, nodes, "show", "job").out, "2 of 2 units", "first", "second")
+	has(t, exits(t, 64, nodes, "break", "job", "--reason", "x").err, "lists the permits")
+	var l lockJSON
+	if err := json.Unmarshal([]byte(exits(t, 0, nodes, "show", "job", "--json").out), &l); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range l.Permits {
+		if p.Metadata == "first" {
+			exits(t, 0, nodes, "break", "job", "--fence", fmt.Sprint(p.Fence), "--reason", "too long", "--yes")
+		}
+	}
+	exits(t, 0, nodes, "run", "job", "--limit", "2", "-n", "--", "true")
+	has(t, first.ends(1), "too long")
+	if err := second.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	second.ends(128 + 15)
 }

@@ -28,6 +28,9 @@ func newShow(to *servers) *cobra.Command {
            gone    its process does not listen any more: its turn passes to the next one
   WAITER   what the waiter says about itself
 
+A semaphore is shown with its permits, each with its fence, and how many units it
+holds. MODE is then the units that the waiter wants, of how many.
+
 Callers of one process that wait for a key on equal terms mostly share one entry.
 On a quorum no order is promised, and waiters say nothing about themselves.`,
 		Example: `  latchctl show order:42
@@ -74,6 +77,14 @@ func (w waiter) state() string {
 	return "waits"
 }
 
+// mode is what the waiter wants.
+func (w waiter) mode() string {
+	if w.Weight > 0 {
+		return fmt.Sprintf("%d/%d", w.Weight, w.Limit)
+	}
+	return w.Mode.String()
+}
+
 // waiterJSON is a waiter as --json prints it.
 type waiterJSON struct {
 	State    string    `json:"state"`
@@ -87,7 +98,7 @@ type waiterJSON struct {
 func showJSON(out io.Writer, l lock, waiters []waiter) error {
 	all := make([]waiterJSON, len(waiters))
 	for i, w := range waiters {
-		all[i] = waiterJSON{w.state(), w.Mode.String(), w.Since, w.age.Seconds(), w.Process, w.Metadata}
+		all[i] = waiterJSON{w.state(), w.mode(), w.Since, w.age.Seconds(), w.Process, w.Metadata}
 	}
 	return json.NewEncoder(out).Encode(struct {
 		lockJSON
@@ -100,7 +111,7 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 	line := func(what, is string) { fmt.Fprintf(table, "%s\t%s\n", what, is) }
 	line("key", printable(l.key))
 	line("state", l.explain())
-	if l.Held {
+	if l.Held && len(l.Permits) == 0 {
 		if !l.Since.IsZero() {
 			line("since", fmt.Sprintf("%s (%s ago)", l.Since.Local().Format(time.DateTime), span(l.age)))
 		}
@@ -109,8 +120,21 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 		line("holder", orDash(printable(l.Metadata)))
 	}
 	line("waiters", strconv.Itoa(l.Waiters))
-	if err := table.Flush(); err != nil || len(waiters) == 0 {
+	if err := table.Flush(); err != nil {
 		return err
+	}
+	if len(l.Permits) > 0 {
+		fmt.Fprintln(out)
+		fmt.Fprintln(table, "FENCE\tUNITS\tLEFT\tHOLDER")
+		for _, p := range l.Permits {
+			fmt.Fprintf(table, "%d\t%d\t%s\t%s\n", p.Fence, p.Weight, span(p.Left), orDash(printable(p.Metadata)))
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	if len(waiters) == 0 {
+		return nil
 	}
 	fmt.Fprintln(out)
 	fmt.Fprintln(table, "#\tWAITS\tMODE\tPROCESS\tSTATE\tWAITER")
@@ -122,7 +146,7 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 		if w.Process > 0 {
 			process = strconv.Itoa(w.Process)
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", i+1, since, w.Mode, process, w.state(), orDash(printable(w.Metadata)))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", i+1, since, w.mode(), process, w.state(), orDash(printable(w.Metadata)))
 	}
 	return table.Flush()
 }
@@ -132,6 +156,8 @@ func (l lock) explain() string {
 	switch state := l.state(); state {
 	case "shared":
 		return fmt.Sprintf("shared by readers, with %d leases", l.Readers)
+	case "permits":
+		return fmt.Sprintf("a semaphore: %d of %d units are held", l.Used, l.Limit)
 	case "kept":
 		return "kept: it was released, and its rule keeps it locked for a time"
 	case "foreign":

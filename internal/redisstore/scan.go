@@ -37,6 +37,11 @@ func (s readWrite) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return s.Single.Keys(ctx, pattern)
 }
 
+// Keys scans the server, or every master.
+func (s semaphore) Keys(ctx context.Context, pattern string) ([]string, error) {
+	return readWrite{s.single, s.cluster}.Keys(ctx, pattern)
+}
+
 // keysOf scans every master of a cluster. The masters are scanned at the same time.
 func (s Single) keysOf(ctx context.Context, cluster ClusterClient, pattern string) ([]string, error) {
 	found := make(keySet)

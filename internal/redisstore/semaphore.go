@@ -27,6 +27,8 @@ var _ interface {
 	store.Store
 	store.Permitter
 	store.Inspector
+	store.Lister
+	store.Queuer
 	store.Revoker
 	store.Fencer
 	store.ServerChecker

@@ -32,17 +32,33 @@ func (s Single) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	return line.Waiters, nil
 }
 
-// waiterOf reads hand-ms|mode|block|once|metadata.
+// Queue is that of the Store of one server: the queues look alike.
+func (s semaphore) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
+	return s.single.Queue(ctx, key)
+}
+
+// waiterOf reads hand-ms|mode|block|once|metadata. For a permit the mode is weight/limit.
 func waiterOf(rest string) (w store.Waiter) {
 	fields := strings.SplitN(rest, "|", 5)
 	if len(fields) < 5 {
 		return w
 	}
-	if fields[1] == "1" {
+	if weight, limit, ok := strings.Cut(fields[1], "/"); ok {
+		w.Weight, w.Limit = number(weight), number(limit)
+	} else if fields[1] == "1" {
 		w.Mode = store.Shared
 	}
 	w.Metadata = fields[4]
 	return w
+}
+
+// number reads a small number; what is none reads as 0.
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // Line is a queue without what is secret: it numbers the processes in place of their inboxes.

@@ -45,6 +45,9 @@ type Waiter struct {
 	Gone     bool      // its process does not listen any more, so its turn passes to the next one
 	Process  int       // distinguishes the processes of one answer, from 1; 0: it has no inbox, and polls
 	Metadata string    // "" where the Store keeps none for waiters
+
+	Weight int // how many units of a semaphore it waits for; 0: it waits for a lock
+	Limit  int // how many units may be held at once, as it says
 }
 
 // A Revoker is a Store that can revoke a holder's lease. It answers Released, or NotOurs when no

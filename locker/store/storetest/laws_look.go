@@ -30,6 +30,17 @@ var lookLaws = []law{
 		b.gets(c, "acquire by a reader")
 		b.listed(b.key, true)
 	}},
+	{name: "permits are listed, and a waiter is shown with its weight and its limit", needs: all(lists, shows, permits), check: func(b *bench) {
+		c, _ := b.permit(3, 4)
+		b.listed(b.key, true)
+		w := b.units(2, 4)
+		w.Queue, w.HandoffTTL = true, hand
+		b.queue(w)
+		if line := b.line(); len(line) != 1 || line[0].Weight != 2 || line[0].Limit != 4 {
+			b.Fatalf("the queue of a semaphore: %+v", line)
+		}
+		b.free(c)
+	}},
 	{name: "a key of another library is listed while a waiter waits for it", needs: all(lists, queues, foreign), check: func(b *bench) {
 		b.Occupy(b.TB, b.key, time.Minute)
 		b.listed(b.key, false)
@@ -79,7 +90,11 @@ var lookLaws = []law{
 			b.Fatalf("the queue is %q, want %q", shown, names)
 		}
 		b.free(holder)
-		if line := b.line(); len(line) != 3 || !line[0].Handed || line[1].Handed {
+		line = b.line()
+		if len(line) == 3 && line[0].Handed { // its entry stays until it confirms; a permit has none
+			line = line[1:]
+		}
+		if len(line) != 2 || line[0].Handed {
 			b.Fatalf("the queue after a hand-off: %+v", line)
 		}
 	}},
