@@ -154,6 +154,9 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 	}
 	info, err := administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return s.Inspect(ctx, l) })
 	info.Metadata = unsigned(info.Metadata)
+	for i := range info.Permits {
+		info.Permits[i].Metadata = unsigned(info.Permits[i].Metadata)
+	}
 	return info, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -54,4 +55,38 @@ func TestKeysThatCannotBeListed(t *testing.T) {
 	if _, err := l.Queue(t.Context(), ""); !errors.Is(err, locker.ErrInvalidKey) {
 		t.Errorf("Queue of no key: %v", err)
 	}
+}
+
+// traced gives each lease a traceparent.
+type traced struct{ locker.Observer }
+
+func (traced) Begin(ctx context.Context, _ locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	return ctx, nil
+}
+
+func (traced) Traceparent(context.Context) string {
+	return "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+}
+
+// The metadata of waiters and of permits is shown without the traceparent that lies before it.
+func TestMetadataIsShownWithoutTheTraceparent(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	l, err := locker.NewSemaphore(c, 1, locker.WithObserver(traced{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "order:1", Metadata: "holder"})
+	waiter := locktest.Queues(t, l, locker.Rule{Key: "order:1", Metadata: "waiter"}, c)
+	info, err := l.Inspect(t.Context(), "order:1")
+	if err != nil || len(info.Permits) != 1 || info.Permits[0].Metadata != "holder" || info.Metadata != "holder" {
+		t.Errorf("the permits: %+v, %v", info, err)
+	}
+	queue, err := l.Queue(t.Context(), "order:1")
+	if err != nil || len(queue) != 1 || queue[0].Metadata != "waiter" {
+		t.Errorf("the queue: %+v, %v", queue, err)
+	}
+	locktest.Release(t, lease)
+	locktest.Release(t, waiter.Granted(10*time.Second))
 }

@@ -19,5 +19,9 @@ func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
 	if !ok {
 		return nil, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
 	}
-	return administer(ctx, e, OpInspect, key, func(l string) ([]Waiter, error) { return s.Queue(ctx, l) })
+	all, err := administer(ctx, e, OpInspect, key, func(l string) ([]Waiter, error) { return s.Queue(ctx, l) })
+	for i := range all {
+		all[i].Metadata = unsigned(all[i].Metadata)
+	}
+	return all, err
 }

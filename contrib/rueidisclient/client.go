@@ -64,6 +64,9 @@ type answered interface{ SetVal(val string) }
 // Process sends a command once, and sets its answer or its error. rueidis repeats no command that
 // may have been executed, because it takes all commands from here for writes.
 func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
+	if scan, ok := cmd.(*redis.ScanCmd); ok {
+		return c.scan(ctx, scan)
+	}
 	text, err := c.do(ctx, cmd)
 	if err != nil {
 		cmd.SetErr(err)
@@ -82,6 +85,21 @@ func (c *Client) do(ctx context.Context, cmd redis.Cmder) (string, error) {
 		return "", err
 	}
 	return textOf(c.rueidis.Do(ctx, c.rueidis.B().Arbitrary(words...).Build()))
+}
+
+// scan makes a step of a SCAN, for Engine.Keys.
+func (c *Client) scan(ctx context.Context, cmd *redis.ScanCmd) error {
+	words, err := textsOf(cmd.Args())
+	if err == nil {
+		var page rueidis.ScanEntry
+		if page, err = c.rueidis.Do(ctx, c.rueidis.B().Arbitrary(words...).Build()).AsScanEntry(); err == nil {
+			cmd.SetVal(page.Elements, page.Cursor)
+			return nil
+		}
+		err = errorOf(err)
+	}
+	cmd.SetErr(err)
+	return err
 }
 
 // textsOf are the words of a command as they go over the wire.

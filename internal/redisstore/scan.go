@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -89,7 +90,7 @@ func (s Single) scan(ctx context.Context, server Client, pattern string, most in
 // pages calls page with the keys of one type whose names match.
 func pages(ctx context.Context, server Client, pattern, kind string, page func([]string) error) error {
 	for cursor := uint64(0); ; {
-		cmd := redis.NewScanCmd(ctx, nil, "scan", cursor, "match", pattern, "count", pageSize, "type", kind)
+		cmd := redis.NewScanCmd(ctx, nil, "scan", strconv.FormatUint(cursor, 10), "match", pattern, "count", pageSize, "type", kind)
 		if err := server.Process(ctx, cmd); err != nil {
 			return Refused(err)
 		}

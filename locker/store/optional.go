@@ -24,9 +24,9 @@ type Inspector interface {
 // A Lister is a Store that can list its keys.
 type Lister interface {
 	// Keys returns the keys that are held, kept or waited for and that match the glob-style pattern
-	// of Redis, each once, sorted. It looks at all keys of the server, in steps that do not block it.
-	// A key that is locked or freed meanwhile may be missing. A key that only another library holds
-	// is listed while a waiter of latchkit waits for it.
+	// of Redis, each once, sorted. It looks at all keys of the server, in steps that do not block
+	// it. A key that is locked or freed meanwhile may be missing. A key that only another library
+	// holds is listed while a waiter of latchkit waits for it.
 	Keys(ctx context.Context, pattern string) ([]string, error)
 }
 
