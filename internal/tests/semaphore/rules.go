@@ -1,0 +1,47 @@
+package semaphore
+
+// Rule is one thing that the protocol does, and that can be left out.
+type Rule int
+
+// The rules. The comment says what happens without.
+const (
+	FreshMessages  Rule = iota + 1 // a grant by message is trusted however old it is
+	IgnoreWhenHeld                 // a message for a token that is held is answered with a release
+	CountFromSend                  // a deadline counts from the answer, not from before the call
+	OnlyLengthen                   // a late renewal shortens an extended permit
+	SmallestLimit                  // a permit is granted by its own n only
+	ServerTime                     // expiries are computed by the clients' clocks
+	PermitsAreTrue                 // an epoch whose L is gone counts as free
+	SameSize                       // permits of which P or U has forgotten some are counted as they are
+	NoOvertaking                   // a newcomer takes free units while others wait
+	Tombstone                      // an acquire that was given back takes units when it runs late
+	LapsedLoses                    // a process that let a permit lapse keeps its places in the queue
+	OutliveL                       // P and U end with L
+	LivingHead                     // a head that does not fit is not tested for life
+	SeenHead                       // a head that stands still keeps its place while units are free
+	ServeAll                       // a release serves one waiter
+	LeaverServes                   // a waiter that leaves serves nobody
+	TellAfterMost                  // who serves as many as it may does not tell the next
+	AskAgain                       // a waiter asks only when it is told to
+	NextLeads                      // a process asks for the next permit when the one before is released
+	GiveUpPlace                    // a caller that gets a permit of its process stays in the queue
+	PassCrossing                   // a permit that comes when its caller has just left is forgotten
+	rulesEnd
+)
+
+var ruleNames = [...]string{
+	FreshMessages: "fresh messages", IgnoreWhenHeld: "ignore messages for held tokens", CountFromSend: "count from the send",
+	OnlyLengthen: "only lengthen", SmallestLimit: "the smallest limit", ServerTime: "the server's time",
+	PermitsAreTrue: "P and U are the truth", SameSize: "P and U have one size", NoOvertaking: "no overtaking", Tombstone: "tombstone",
+	LapsedLoses: "a lapsed claim costs the places", OutliveL: "P and U outlive L", LivingHead: "a head lives", SeenHead: "a head is seen",
+	ServeAll: "serve goes on", LeaverServes: "a leaver serves", TellAfterMost: "tell after the most", AskAgain: "ask again",
+	NextLeads: "the next leads", GiveUpPlace: "give the place up", PassCrossing: "pass a crossing permit on",
+}
+
+// String returns the rule's name.
+func (r Rule) String() string {
+	if int(r) < len(ruleNames) && r > 0 {
+		return ruleNames[r]
+	}
+	return "none"
+}

@@ -1,0 +1,331 @@
+package semaphore
+
+import (
+	"math"
+	"slices"
+)
+
+// Times are in µs.
+const (
+	milli  = int64(1000)
+	second = 1000 * milli
+)
+
+// server is one key. Its steps are those of the scripts.
+type server struct {
+	w       *world
+	ahead   int64 // of its clock
+	lease   holder
+	permits map[string]*permit
+	lostP   bool // P was evicted in this epoch
+	ends    int64
+	queue   []*entry
+	notes   map[string]int64 // tombstones, until when
+	counter int64
+	head    string
+	seen    int64
+}
+
+// holder is what L says.
+type holder struct {
+	kind kind
+	ends int64
+}
+
+type kind int
+
+const (
+	free kind = iota
+	shield
+	foreign
+)
+
+// permit is a token's units.
+type permit struct {
+	claim
+	ends   int64
+	fence  int64
+	handed bool
+}
+
+// claim is what a token asks for.
+type claim struct {
+	token    string
+	proc     *process
+	weight   int
+	limit    int
+	ttl, own int64 // own: by the client's clock, for those who use it
+}
+
+// entry is a waiter.
+type entry struct{ claim }
+
+// answer is what a step says.
+type answer struct {
+	granted, busy, undone, ours bool
+	fence, at, left             int64
+	place                       int
+}
+
+const claimFor = 2 * second
+
+func (s *server) now() int64 { return s.w.now + s.ahead }
+
+func (s *server) off(r Rule) bool { return s.w.without == r }
+
+// clock is what a step calls now.
+func (s *server) clock(c claim) int64 {
+	if s.off(ServerTime) {
+		return c.own
+	}
+	return s.now()
+}
+
+// expire lets keys run out, as the server does before each step.
+func (s *server) expire() {
+	if s.lease.kind != free && s.lease.ends <= s.now() {
+		s.lease = holder{}
+		if s.off(OutliveL) {
+			s.forget()
+		}
+	}
+	if len(s.permits) > 0 && s.ends+60*second <= s.now() {
+		s.forget()
+	}
+}
+
+func (s *server) forget() { s.permits, s.lostP = make(map[string]*permit), false }
+
+// open says whether permits may be granted.
+func (s *server) open() bool {
+	s.expire()
+	broken := s.lostP && !s.off(SameSize)
+	switch {
+	case s.lease.kind == foreign, s.lease.kind == shield && broken:
+		return false
+	case s.lease.kind == free && (broken || s.off(PermitsAreTrue)):
+		s.forget()
+	}
+	return true
+}
+
+func (s *server) used() (used, limit int) {
+	limit = math.MaxInt
+	for _, p := range s.permits {
+		used += p.weight
+		limit = min(limit, p.limit)
+	}
+	return used, limit
+}
+
+func (s *server) fits(c claim) bool {
+	used, limit := s.used()
+	if s.off(SmallestLimit) {
+		limit = c.limit
+	}
+	return used+c.weight <= min(c.limit, limit)
+}
+
+func (s *server) reap(now int64) {
+	for _, token := range s.w.sorted(s.permits) {
+		p := s.permits[token]
+		if p.ends > now {
+			continue
+		}
+		delete(s.permits, token)
+		if p.handed && !s.off(LapsedLoses) {
+			s.drop(p.proc)
+		}
+	}
+	s.settle()
+}
+
+func (s *server) drop(p *process) {
+	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.proc == p })
+}
+
+func (s *server) settle() {
+	if len(s.permits) == 0 {
+		s.forget()
+		if s.lease.kind == shield {
+			s.lease = holder{}
+		}
+		s.head = ""
+		return
+	}
+	s.ends = 0
+	for _, p := range s.permits {
+		s.ends = max(s.ends, p.ends)
+	}
+	if s.lease.kind != foreign {
+		s.lease = holder{shield, s.ends}
+	}
+}
+
+func (s *server) enter(c claim, life int64, handed bool) *permit {
+	s.counter = max(s.counter+1, s.now())
+	p := &permit{claim: c, ends: s.clock(c) + life, fence: s.counter, handed: handed}
+	s.counter += blockOf - 1
+	s.permits[c.token] = p
+	s.settle()
+	s.w.granted(p)
+	return p
+}
+
+func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
+
+// serve grants units in order. own, which asks, gets its answer instead of a message.
+func (s *server) serve(own string, c claim) {
+	served := 0
+	var last *process
+	for len(s.queue) > 0 {
+		e := s.queue[0]
+		fits := s.fits(e.claim)
+		if e.token != own && (fits || !s.off(LivingHead)) && !s.listens(e.proc) {
+			s.drop(e.proc)
+			continue
+		}
+		if !fits {
+			if used, limit := s.used(); used < limit && !s.watch(e, own) {
+				s.drop(e.proc)
+				continue
+			}
+			break
+		}
+		s.queue = s.queue[1:]
+		if e.token == own {
+			s.enter(c, c.ttl, false)
+			continue
+		}
+		p := s.enter(e.claim, claimFor, true)
+		s.w.tell(e.proc, message{kind: grantedMessage, token: e.token, fence: p.fence, at: s.now()})
+		if served, last = served+1, e.proc; served >= s.w.most {
+			if !s.off(TellAfterMost) {
+				s.tellHead(nil, milli)
+			}
+			break
+		}
+		if s.off(ServeAll) {
+			break
+		}
+	}
+	if last != nil && served < s.w.most {
+		s.tellHead(last, s.earliest())
+	}
+}
+
+// watch says whether a head that does not fit may stay.
+func (s *server) watch(e *entry, own string) bool {
+	if s.off(SeenHead) {
+		return true
+	}
+	if e.token != own && s.head == e.token {
+		return s.now()-s.seen <= 3*second
+	}
+	if e.token != own {
+		s.w.tell(e.proc, message{kind: headMessage, token: e.token, in: milli})
+		s.tellHead(e.proc, 3*second)
+	}
+	s.head, s.seen = e.token, s.now()
+	return true
+}
+
+// tellHead tells the first waiter of another process to ask.
+func (s *server) tellHead(but *process, in int64) {
+	for _, e := range s.queue {
+		if e.proc != but && s.listens(e.proc) {
+			s.w.tell(e.proc, message{kind: headMessage, token: e.token, in: in})
+			return
+		}
+	}
+}
+
+func (s *server) earliest() int64 {
+	first := int64(math.MaxInt64)
+	for _, p := range s.permits {
+		first = min(first, p.ends)
+	}
+	if len(s.permits) == 0 {
+		return milli
+	}
+	return max(first-s.now(), milli)
+}
+
+func (s *server) acquire(c claim, waits bool) answer {
+	if s.notes[c.token] > s.now() && !s.off(Tombstone) {
+		return answer{undone: true, at: s.now()}
+	}
+	open := s.open()
+	if p := s.permits[c.token]; p != nil && open {
+		p.handed, p.ends = false, max(p.ends, s.clock(c)+c.ttl)
+		s.settle()
+		return answer{granted: true, fence: p.fence, at: s.now()}
+	} else if p != nil && s.lease.kind == foreign {
+		delete(s.permits, c.token)
+	}
+	if open {
+		s.reap(s.clock(c))
+		if len(s.queue) > 0 && !s.off(NoOvertaking) {
+			s.serve(c.token, c)
+		}
+		if s.permits[c.token] == nil && s.fits(c) && (len(s.queue) == 0 || s.off(NoOvertaking)) {
+			if len(s.queue) > 0 && s.queue[0].token != c.token {
+				s.w.overtaken++
+			}
+			s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
+			s.enter(c, c.ttl, false)
+		}
+		if p := s.permits[c.token]; p != nil {
+			return answer{granted: true, fence: p.fence, at: s.now()}
+		}
+	}
+	a := answer{busy: true, at: s.now(), left: s.earliest()}
+	if s.lease.kind == foreign || !open {
+		a.left = max(s.lease.ends-s.now(), milli)
+	}
+	if waits {
+		at := slices.IndexFunc(s.queue, func(e *entry) bool { return e.token == c.token })
+		if at < 0 {
+			s.queue = append(s.queue, &entry{c})
+			at = len(s.queue) - 1
+		}
+		a.place = at + 1
+	}
+	return a
+}
+
+func (s *server) release(c claim, undo bool) answer {
+	open := s.open()
+	if undo {
+		s.notes[c.token] = s.now() + 60*second
+	}
+	a := answer{at: s.now()}
+	if p := s.permits[c.token]; p != nil && (open || s.lease.kind == foreign) {
+		delete(s.permits, c.token)
+		a.ours = open && p.ends > s.now()
+		s.settle()
+	}
+	waited := len(s.queue)
+	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
+	left := len(s.queue) < waited
+	if open && (!left || !s.off(LeaverServes)) {
+		s.reap(s.clock(c))
+		s.serve("", claim{})
+	}
+	return a
+}
+
+func (s *server) renew(c claim, ttl int64) answer {
+	s.expire()
+	p := s.permits[c.token]
+	if p == nil || s.lease.kind == foreign || s.lostP && !s.off(SameSize) {
+		return answer{at: s.now()}
+	}
+	if p.handed = false; s.off(OnlyLengthen) {
+		p.ends = s.clock(c) + ttl
+	} else {
+		p.ends = max(p.ends, s.clock(c)+ttl)
+	}
+	s.settle()
+	return answer{ours: true, at: s.now()}
+}

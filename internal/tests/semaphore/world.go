@@ -1,0 +1,340 @@
+package semaphore
+
+import (
+	"container/heap"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+)
+
+// Scenario is what happens in a run.
+type Scenario struct {
+	limits   []int // of the callers
+	heavy    float64
+	callers  int     // of each process
+	most     int     // waiters that one step serves
+	delays   float64 // share of calls and messages that take up to 4 s
+	losses   float64 // of requests, of answers, and of messages
+	stops    float64 // per second and process
+	kills    float64
+	lingers  float64 // share of kills that leave a connection for a while
+	cancels  float64 // of acquires
+	extends  float64 // of leases
+	evicts   float64 // of L, and of P, per second
+	foreign  float64 // programs that lock the key, per second
+	skews    int64   // of the clients' wall clocks
+	steps    int64   // of the server's clock
+	ttl      int64
+	longest  int64 // work
+	pause    int64
+	streaks  bool // permits are passed on inside a process
+	oneStops bool // one process at a time stops, and soon
+}
+
+// Result is what a run has shown.
+type Result struct {
+	Over, Fences, Undone, Overtaken, Left int
+	Idle                                  int64 // the longest, in µs
+	Wasted                                int64 // all of it
+	Grants                                int
+}
+
+type world struct {
+	Scenario
+	*rand.Rand
+	without Rule
+	now     int64
+	agenda  agenda
+	serial  int
+	server  *server
+	procs   []*process
+	ended   bool
+	result  Result
+
+	believed  map[*ticket]bool
+	fences    map[int64]bool
+	givenBack map[string]bool
+
+	overtaken int
+	idleSince int64
+	idleFor   string
+}
+
+// Run plays a scenario for so many virtual seconds, and then lets all callers go.
+func Run(s Scenario, without Rule, seed uint64, seconds int64) Result {
+	w := &world{
+		Scenario: s, Rand: rand.New(rand.NewPCG(seed, 1)), without: without, now: 1_000_000 * second,
+		believed: make(map[*ticket]bool), fences: make(map[int64]bool), givenBack: make(map[string]bool),
+	}
+	w.server = &server{w: w, notes: make(map[string]int64), permits: make(map[string]*permit)}
+	for range 6 {
+		w.begin()
+	}
+	until := w.now + seconds*second
+	w.faults(until)
+	w.watch()
+	w.play(until)
+	w.ended = true
+	w.play(until + 150*second)
+	w.server.expire()
+	w.result.Overtaken = w.overtaken
+	if left := len(w.server.permits) + len(w.server.queue); left > 0 {
+		w.result.Left = left
+	}
+	return w.result
+}
+
+func (w *world) begin() {
+	p := &process{
+		w: w, number: len(w.procs), rate: 1 + (w.Float64()-0.5)*0.016, cohorts: make(map[[2]int]*cohort),
+		tokens: make(map[string]*ticket),
+	}
+	if w.skews > 0 {
+		p.skew = w.Int64N(2*w.skews) - w.skews
+	}
+	w.procs = append(w.procs, p)
+	for range w.callers {
+		c := &caller{p: p, weight: 1, limit: w.limits[w.IntN(len(w.limits))]}
+		if w.chance(w.heavy) {
+			c.weight = 1 + w.IntN(c.limit)
+		}
+		p.after(w.upTo(second), c.come)
+	}
+}
+
+func (w *world) chance(p float64) bool { return p > 0 && w.Float64() < p }
+
+func (w *world) upTo(d int64) int64 { return 1 + w.Int64N(max(d, 1)) }
+
+func (w *world) work() int64 { return w.upTo(w.longest) }
+
+func (w *world) sorted(m map[string]*permit) []string { return slices.Sorted(maps.Keys(m)) }
+
+// delay is how long a call or a message travels.
+func (w *world) delay() int64 {
+	if w.chance(w.delays) {
+		return w.upTo(4 * second)
+	}
+	return 100 + w.upTo(900)
+}
+
+// call makes a step at the server. answered is called once, with ok false if no answer has come in
+// a second.
+func (w *world) call(p *process, step func(*server) answer, answered func(a answer, ok bool)) {
+	done := false
+	p.after(second, func() {
+		if !done {
+			done = true
+			answered(answer{}, false)
+		}
+	})
+	if w.chance(w.losses) {
+		return
+	}
+	w.at(w.now+w.delay(), func() {
+		w.server.expire()
+		a := step(w.server)
+		if w.chance(w.losses) {
+			return
+		}
+		w.at(w.now+w.delay(), func() {
+			p.run(func() {
+				if !done {
+					done = true
+					answered(a, true)
+				}
+			})
+		})
+	})
+}
+
+func (w *world) tell(p *process, m message) {
+	if !w.chance(w.losses) {
+		w.at(w.now+w.delay(), func() { p.run(func() { p.hear(m) }) })
+	}
+}
+
+// faults plans what happens to the processes and the server.
+func (w *world) faults(until int64) {
+	often := func(perSecond float64, do func()) {
+		if perSecond == 0 {
+			return
+		}
+		for at := w.now; at < until; {
+			at += int64(w.ExpFloat64() / perSecond * float64(second))
+			w.at(at, do)
+		}
+	}
+	living := func() *process {
+		var all []*process
+		for _, p := range w.procs {
+			if !p.dead && p.stopped <= w.now {
+				all = append(all, p)
+			}
+		}
+		if len(all) == 0 {
+			return nil
+		}
+		return all[w.IntN(len(all))]
+	}
+	often(w.stops, func() {
+		stopped := slices.ContainsFunc(w.procs, func(p *process) bool { return !p.dead && p.stopped > w.now })
+		if p := living(); p != nil && !(w.oneStops && stopped) {
+			p.stopped = w.now + w.upTo(20*second)
+		}
+	})
+	often(w.kills, func() {
+		if p := living(); p != nil {
+			p.dead = true
+			if w.chance(w.lingers) {
+				p.connected = w.now + w.upTo(15*second)
+			}
+			for t := range w.believed {
+				if t.proc == p {
+					delete(w.believed, t)
+				}
+			}
+			w.begin()
+		}
+	})
+	often(w.evicts, func() {
+		switch s := w.server; {
+		case s.lease.kind != shield || s.lostP: // both at once is a server that has forgotten
+		case w.chance(0.5):
+			s.lease = holder{}
+		default:
+			s.permits, s.lostP = make(map[string]*permit), true
+		}
+	})
+	often(w.foreign, func() {
+		if w.server.expire(); w.server.lease.kind == free && len(w.server.permits) == 0 {
+			w.server.lease = holder{foreign, w.server.now() + w.upTo(2*second)}
+		}
+	})
+	if w.steps > 0 {
+		often(0.1, func() { w.server.ahead += w.Int64N(2*w.steps) - w.steps })
+	}
+}
+
+// granted is called at each grant of the server.
+func (w *world) granted(p *permit) {
+	if w.result.Grants++; w.givenBack[p.token] {
+		w.result.Undone++
+	}
+}
+
+func (w *world) given(token string) { w.givenBack[token] = true }
+
+// holds is called when a caller begins to hold units.
+func (w *world) holds(t *ticket, fence int64) {
+	if w.fences[fence] {
+		w.result.Fences++
+	}
+	w.fences[fence] = true
+	w.believed[t] = true
+	used, limit := 0, 1<<30
+	for other := range w.believed {
+		if other.proc.local() >= other.deadline {
+			delete(w.believed, other)
+			continue
+		}
+		used += other.weight
+		limit = min(limit, other.limit)
+	}
+	if used > limit {
+		w.result.Over++
+	}
+}
+
+func (w *world) gone(t *ticket) { delete(w.believed, t) }
+
+// watch looks, 50 times a second, whether a waiter that lives waits beside units that are free for
+// it.
+func (w *world) watch() {
+	who := w.idler()
+	if who != "" {
+		w.result.Wasted += 20 * milli
+	}
+	if who == "" || who != w.idleFor {
+		w.idleFor, w.idleSince = who, w.now
+	} else {
+		w.result.Idle = max(w.result.Idle, w.now-w.idleSince)
+	}
+	w.at(w.now+20*milli, func() {
+		if !w.ended {
+			w.watch()
+		}
+	})
+}
+
+// idler says whether the first waiter that lives could hold units now.
+func (w *world) idler() string {
+	s := w.server
+	if s.lease.kind == foreign && s.lease.ends > s.now() || s.lostP {
+		return ""
+	}
+	used, limit := 0, 1<<30
+	for t := range w.believed {
+		if t.proc.local() < t.deadline {
+			used += t.weight
+			limit = min(limit, t.limit)
+		}
+	}
+	lives := func(p *process) bool { return !p.dead && p.stopped <= w.now }
+	fits := func(weight, n int) bool { return used+weight <= min(n, limit) }
+	for _, e := range s.queue {
+		if lives(e.proc) {
+			if t := e.proc.tokens[e.token]; t != nil && t.state == waits && fits(e.weight, e.limit) {
+				return e.token
+			}
+			return ""
+		}
+	}
+	for _, p := range w.procs {
+		for _, k := range p.cohorts {
+			if len(k.waiting) > 0 && lives(p) && fits(k.waiting[0].weight, k.waiting[0].limit) {
+				return fmt.Sprintf("process %d", p.number)
+			}
+		}
+	}
+	return ""
+}
+
+// event is something that happens at a time.
+type event struct {
+	at, number int64
+	do         func()
+}
+
+type agenda struct {
+	events []event
+	number int64
+}
+
+func (a *agenda) Len() int { return len(a.events) }
+func (a *agenda) Less(i, j int) bool {
+	x, y := a.events[i], a.events[j]
+	return x.at < y.at || x.at == y.at && x.number < y.number
+}
+func (a *agenda) Swap(i, j int) { a.events[i], a.events[j] = a.events[j], a.events[i] }
+func (a *agenda) Push(x any)    { a.events = append(a.events, x.(event)) } //nolint:forcetypeassert // its own
+func (a *agenda) Pop() any {
+	last := a.events[len(a.events)-1]
+	a.events = a.events[:len(a.events)-1]
+	return last
+}
+
+func (w *world) at(at int64, do func()) {
+	w.agenda.number++
+	heap.Push(&w.agenda, event{max(at, w.now), w.agenda.number, do})
+}
+
+func (w *world) play(until int64) {
+	for w.agenda.Len() > 0 && w.agenda.events[0].at <= until {
+		e := heap.Pop(&w.agenda).(event) //nolint:forcetypeassert // its own
+		w.now = e.at
+		e.do()
+	}
+	w.now = until
+}
