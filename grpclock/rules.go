@@ -35,7 +35,7 @@ type Rules struct {
 // FromDescriptors returns the rules of the .proto files of the services.
 func FromDescriptors() *Rules { return &Rules{annotated: true} }
 
-// FromMap returns rules that were written in Go. What stands in .proto files does not count.
+// FromMap returns rules that were written in Go. It ignores the annotations of .proto files.
 func FromMap(rules RuleMap) *Rules { return (&Rules{}).With(rules) }
 
 // FromProviders returns rules for a server whose services say themselves under which locks their

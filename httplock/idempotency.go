@@ -26,7 +26,7 @@ import (
 // scope says who owns the keys: a template such as "{claim.sub}". Take a part that the client
 // cannot choose, set by authentication that runs before this middleware. With a header such as
 // X-Tenant, a client could name another tenant and be shown the response to that tenant's request.
-// For a service with one client a word will do.
+// For a service with a single client the scope may be a constant text.
 //
 // The reply to a request
 //

@@ -121,7 +121,7 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 // holder that dies comes back when its TTL is over. Waiters are served strictly in their order: one
 // with a large [Rule.Weight] is not overtaken by lighter ones behind it.
 //
-// n is not stored on the server. It travels with each acquire, so there is nothing to set up or to
+// The server does not store n. It travels with each acquire, so there is nothing to set up or to
 // resize: [Rule.Limit] sets another n for a key. While processes disagree, the smallest n of the
 // leases that are held counts, and so no holder ever shares the key with more than its own n
 // allows. With n = 1 it is an exclusive lock. Locks of other Lockers and of other libraries on the

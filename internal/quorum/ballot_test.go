@@ -33,7 +33,7 @@ func (b *ballot) records(t *testing.T, i int, p poll, err error, want afterwards
 	}
 }
 
-// ends is a round's end, which must give these votes back.
+// ends ends a round, and checks which votes are given back.
 func (b *ballot) ends(t *testing.T, won, keeps bool, want nodes) {
 	t.Helper()
 	if back := b.end(won, keeps, 2); back != want {

@@ -65,7 +65,7 @@ func readWriteOn(cs []locker.Client, opts ...locker.QuorumOption) (*locker.Engin
 	return locker.NewReadWrite(cs, all...)
 }
 
-// newRedlock is closed when the test ends, and fails it if that does not go in good order.
+// newRedlock makes a Locker. It is closed when the test ends, and an error of Close fails the test.
 func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.QuorumOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewRedlock(cs, opts...)

@@ -133,7 +133,7 @@ func TestASubscriptionThatStaysOnTheOldMasterIsNoticed(t *testing.T) {
 	then, now := before.Client(t), after.Client(t)
 	eventually(t, "the replica follows", func() bool { return then.Wait(t.Context(), 1, time.Second).Val() == 1 })
 
-	var addr atomic.Value // where the service name leads
+	var addr atomic.Value // address to which the service name resolves
 	addr.Store(before.Addr())
 	client := func() *redis.Client {
 		c := redis.NewClient(&redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {

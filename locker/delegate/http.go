@@ -16,8 +16,9 @@ const Header = "Latchkit-Lock"
 const MetadataKey = "latchkit-lock-bin"
 
 // Transport returns a RoundTripper that lets requests to hosts run under the leases of their
-// contexts. It removes a delegation from requests to all other hosts. A host is that of the URL,
-// "inventory:8080" or "inventory" for the scheme's own port. A nil base is http.DefaultTransport.
+// contexts. It removes a delegation from requests to all other hosts. A host is written as in the
+// URL: "inventory:8080", or "inventory" for the default port of the scheme. A nil base is
+// http.DefaultTransport.
 //
 // A redirect carries the delegation on only if it leads to one of hosts.
 func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTripper, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// worker visits one key, again and again, until it is told to stop. Its arguments are the library,
+// worker visits one key, again and again, until the test stops it. Its arguments are the library,
 // the key, its name, and the ports. It begins anew after each visit without a pause, so the key is
 // wanted all the time.
 var worker = proc.Register("worker", func(args []string) {

@@ -53,7 +53,7 @@ const (
 	executesLate
 )
 
-// way is a client whose calls meet trouble.
+// way is a client whose calls may be delayed, lost or repeated.
 type way struct {
 	*redis.Client
 	trouble atomic.Int32

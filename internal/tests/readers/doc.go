@@ -6,7 +6,7 @@
 // step answers and tells. Histories are played on it at random: processes that come and are killed,
 // tokens whose acquires are repeated or run late, parts that run out, writers without readers and
 // other libraries on the same key, operators who break a phase, servers that evict keys. A watch
-// looks at the answers alone, as the callers see them, and says what must never be:
+// checks only the answers that callers see, and reports what must never happen:
 //
 //	alone        a writer holds beside anybody else
 //	fences       a phase has two, or a later holder a smaller one, or its own changes

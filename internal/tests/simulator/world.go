@@ -94,7 +94,7 @@ func (w *world) settle() time.Duration {
 // over reports whether no wait begins any more.
 func (w *world) over() bool { return w.now >= w.Length }
 
-// after plans an event of a process, or of nobody.
+// after plans an event, of a process or of none.
 func (w *world) after(d time.Duration, owner *process, do func()) {
 	w.orders++
 	w.agenda.push(event{at: w.now + max(d, 0), order: w.orders, owner: owner, do: do})

@@ -264,7 +264,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 	})
 }
 
-// Whoever asks about one operation does not wait for others of the same resource.
+// Resolve of one operation does not wait for other operations of the same resource.
 func TestResolveWaitsForNobodyElse(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
