@@ -1,0 +1,37 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Cache loads a value once, however many callers on however many pods miss it at the same time.
+type Cache struct {
+	Redis *redis.Client
+	L     locker.Locker
+	TTL   time.Duration // of a value
+}
+
+// Get returns the value of key, from load if nobody has loaded it yet.
+func (c *Cache) Get(ctx context.Context, key string, load func(context.Context) (string, error)) (value string, err error) {
+	value, err = c.Redis.Get(ctx, key).Result()
+	if !errors.Is(err, redis.Nil) {
+		return value, err
+	}
+	err = locker.Run(ctx, c.L, locker.Rule{Key: "fill:" + key, TTL: 5 * time.Second}, func(ctx context.Context) error {
+		value, err = c.Redis.Get(ctx, key).Result() // somebody may have filled it while we waited
+		if !errors.Is(err, redis.Nil) {
+			return err
+		}
+		if value, err = load(ctx); err != nil {
+			return err
+		}
+		return c.Redis.Set(ctx, key, value, c.TTL).Err()
+	})
+	return value, err
+}

@@ -1,0 +1,25 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Tick does a job at most once for each tick of a schedule, on the pod that comes first. Every pod
+// calls it at every tick. at is the time for which the tick was planned, the same on all pods,
+// whatever their clocks say.
+func Tick(ctx context.Context, l locker.Locker, job string, at time.Time, do func(context.Context) error) error {
+	err := locker.Run(ctx, l, locker.Rule{
+		Key:  "cron:" + job + ":" + at.UTC().Format(time.RFC3339),
+		Name: "cron:" + job,
+		Wait: locker.NoWait,
+		Once: 24 * time.Hour, // longer than any pod may be late
+	}, do)
+	if errors.Is(err, locker.ErrBusy) || errors.Is(err, locker.ErrDone) {
+		return nil // another pod does it, or has done it
+	}
+	return err
+}

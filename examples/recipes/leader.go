@@ -1,0 +1,23 @@
+package recipes
+
+import (
+	"context"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lead"
+)
+
+// Relay runs a loop on one pod. The other pods wait, and one of them goes on when the leader stops
+// or dies. Relay returns when ctx ends. step does one piece of work, and writes the fence with
+// what it writes, so that the data can refuse a leader that was paused.
+func Relay(ctx context.Context, l locker.Locker, step func(ctx context.Context, fence uint64) error) error {
+	return lead.Run(ctx, l, locker.Rule{Key: "outbox-relay"}, func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		for ctx.Err() == nil { // it ends when another pod leads
+			if err := step(ctx, lease.Fence()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

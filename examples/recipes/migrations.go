@@ -1,0 +1,43 @@
+package recipes
+
+import (
+	"context"
+	"database/sql"
+	"io/fs"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Migrate brings a database up to date. All pods call it when they start. One migrates, and the
+// others find it done.
+func Migrate(ctx context.Context, l locker.Locker, db *sql.DB, dialect goose.Dialect, migrations fs.FS, opts ...goose.ProviderOption) error {
+	opts = append(opts, goose.WithSessionLocker(&migrationLock{l: l}))
+	p, err := goose.NewProvider(dialect, db, migrations, opts...)
+	if err != nil {
+		return err
+	}
+	_, err = p.Up(ctx)
+	return err
+}
+
+// migrationLock is goose's lock. A provider of goose takes it once at a time.
+type migrationLock struct {
+	l     locker.Locker
+	lease *locker.Lease
+}
+
+var _ lock.SessionLocker = (*migrationLock)(nil)
+
+// SessionLock waits until no other pod migrates.
+func (m *migrationLock) SessionLock(ctx context.Context, _ *sql.Conn) (err error) {
+	m.lease, err = m.l.Acquire(ctx, locker.Rule{Key: "migrations"})
+	return err
+}
+
+// SessionUnlock fails with ErrLost if the lock was lost while goose migrated.
+func (m *migrationLock) SessionUnlock(ctx context.Context, _ *sql.Conn) error {
+	return m.lease.Release(ctx)
+}

@@ -1,0 +1,88 @@
+package recipes_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/latchkit/latchkit/examples/recipes"
+)
+
+// migrations fail if they run twice, and take long enough to meet.
+var migrations = fstest.MapFS{
+	"00001_orders.sql": {Data: []byte("-- +goose Up\nCREATE TABLE orders (id INTEGER);\nINSERT INTO orders VALUES (1);\n")},
+	"00002_items.sql":  {Data: []byte("-- +goose Up\nCREATE TABLE items (id INTEGER);\nINSERT INTO orders VALUES (2);\n")},
+}
+
+// Four starts of two pods, with goose itself and one database.
+func TestMigrationsRunOnce(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "shop.db")
+	together(newPods(t), 2, func(p pod) {
+		db := database(t, file)
+		defer db.Close()
+		if err := recipes.Migrate(t.Context(), p.l, db, goose.DialectSQLite3, migrations); err != nil {
+			t.Error(err)
+		}
+	})
+	db := database(t, file)
+	defer db.Close()
+	var orders, versions int
+	if err := db.QueryRow("SELECT (SELECT count(*) FROM orders), (SELECT max(version_id) FROM goose_db_version)").Scan(&orders, &versions); err != nil {
+		t.Fatal(err)
+	}
+	if orders != 2 || versions != 2 {
+		t.Errorf("%d orders, version %d", orders, versions)
+	}
+}
+
+// A pod that cannot have the lock migrates nothing.
+func TestNoMigrationWithoutTheLock(t *testing.T) {
+	t.Parallel()
+	pods := newPods(t)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	slow := goose.NewGoMigration(1, &goose.GoFunc{RunTx: func(context.Context, *sql.Tx) error {
+		close(entered)
+		<-leave
+		return nil
+	}}, nil)
+	file := filepath.Join(t.TempDir(), "shop.db")
+	ended := make(chan error)
+	go func() {
+		db := database(t, file)
+		defer db.Close()
+		ended <- recipes.Migrate(t.Context(), pods[0].l, db, goose.DialectSQLite3, fs.FS(nil), goose.WithGoMigrations(slow))
+	}()
+	<-entered
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	db := database(t, filepath.Join(t.TempDir(), "other.db"))
+	defer db.Close()
+	if err := recipes.Migrate(ctx, pods[1].l, db, goose.DialectSQLite3, migrations); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a pod that had to wait: %v", err)
+	}
+	if _, err := db.Exec("SELECT 1 FROM orders"); err == nil {
+		t.Error("it has migrated")
+	}
+	close(leave)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func database(t *testing.T, file string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		t.Error(err)
+	}
+	return db
+}

@@ -1,0 +1,109 @@
+package recipes
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tus/tusd/v2/pkg/handler"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// UploadLocker is tusd's lock for uploads that reach several pods. When a client resumes an upload
+// on another pod, the pod that still holds it is asked to let go.
+type UploadLocker struct {
+	l locker.Locker
+
+	mu      sync.Mutex
+	waiting map[string]int // callers of this process, by upload
+}
+
+var _ handler.Locker = (*UploadLocker)(nil)
+
+// NewUploadLocker returns a Locker for a tusd handler: NewUploadLocker(l).UseIn(composer).
+func NewUploadLocker(l locker.Locker) *UploadLocker {
+	return &UploadLocker{l: l, waiting: make(map[string]int)}
+}
+
+// UseIn makes a composer use it.
+func (u *UploadLocker) UseIn(c *handler.StoreComposer) { c.UseLocker(u) }
+
+// NewLock returns the lock of an upload.
+func (u *UploadLocker) NewLock(id string) (handler.Lock, error) {
+	return &uploadLock{of: u, id: id}, nil
+}
+
+// wait counts a caller that begins (1) or ends (-1) to wait.
+func (u *UploadLocker) wait(id string, n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.waiting[id] += n; u.waiting[id] == 0 {
+		delete(u.waiting, id)
+	}
+}
+
+type uploadLock struct {
+	of    *UploadLocker
+	id    string
+	lease *locker.Lease
+	ended chan struct{} // closed by Unlock
+}
+
+// Lock waits for the holder, which is asked to let go, until ctx ends.
+func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error) {
+	// The lease must not keep ctx: tusd changes it while it writes the upload.
+	waits, stop := context.WithCancel(context.Background())
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	k.of.wait(k.id, 1)
+	k.lease, err = k.of.l.Acquire(waits, locker.Rule{Key: "upload:" + k.id})
+	k.of.wait(k.id, -1)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return handler.ErrLockTimeout
+	case err != nil:
+		return err
+	}
+	k.ended = make(chan struct{})
+	go k.watch(requestUnlock)
+	return nil
+}
+
+// watch asks for the end of this hold when the lease is lost, or when somebody waits for it.
+func (k *uploadLock) watch(requestUnlock func()) {
+	look := time.NewTicker(200 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-k.ended:
+			return
+		case <-k.lease.Context().Done():
+			requestUnlock()
+			return
+		case <-look.C:
+		}
+		if k.wanted() {
+			requestUnlock()
+			return
+		}
+	}
+}
+
+// wanted reports whether a caller of this pod or of another one waits.
+func (k *uploadLock) wanted() bool {
+	k.of.mu.Lock()
+	here := k.of.waiting[k.id]
+	k.of.mu.Unlock()
+	if here > 0 {
+		return true
+	}
+	info, err := k.lease.Inspect(k.lease.Context())
+	return err == nil && info.Waiters > 0
+}
+
+// Unlock releases the upload. It fails with ErrLost if the lock was lost meanwhile.
+func (k *uploadLock) Unlock() error {
+	close(k.ended)
+	return k.lease.Release(context.Background())
+}

@@ -1,0 +1,140 @@
+package recipes_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tus/tusd/v2/pkg/filestore"
+	"github.com/tus/tusd/v2/pkg/handler"
+
+	"github.com/latchkit/latchkit/examples/recipes"
+)
+
+// uploads is a pod that serves tusd's uploads from a disk that all pods share.
+func uploads(t *testing.T, p pod, disk string) *httptest.Server {
+	t.Helper()
+	composer := handler.NewStoreComposer()
+	filestore.New(disk).UseIn(composer)
+	recipes.NewUploadLocker(p.l).UseIn(composer)
+	h, err := handler.NewHandler(handler.Config{BasePath: "/files/", StoreComposer: composer, NetworkTimeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.StripPrefix("/files/", h))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// A client loses its connection, as the pod sees only later, and resumes on another pod.
+func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
+	t.Parallel()
+	disk, pods := t.TempDir(), newPods(t)
+	first, second := uploads(t, pods[0], disk), uploads(t, pods[1], disk)
+	const text = "one two three four"
+	made := tus(t, http.MethodPost, first.URL+"/files/", nil, "Upload-Length", "18")
+	if made.StatusCode != http.StatusCreated {
+		t.Fatal(made.Status)
+	}
+	id := made.Header.Get("Location")[strings.LastIndex(made.Header.Get("Location"), "/"):]
+
+	body, sends := io.Pipe() // nothing ends it: the pod waits for more
+	slow := make(chan *http.Response, 1)
+	go func() { slow <- tus(t, http.MethodPatch, first.URL+"/files"+id, body, "Upload-Offset", "0") }()
+	if _, err := io.WriteString(sends, text[:7]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first pod holds the upload", func() bool {
+		info, err := pods[1].l.Inspect(t.Context(), "upload:"+id[1:])
+		return err == nil && info.Held
+	})
+
+	head := tus(t, http.MethodHead, second.URL+"/files"+id, nil)
+	if head.StatusCode != http.StatusOK {
+		t.Fatalf("the second pod: %s", head.Status)
+	}
+	offset := head.Header.Get("Upload-Offset")
+	if offset != "7" {
+		t.Fatalf("the second pod continues at %s", offset)
+	}
+	rest := tus(t, http.MethodPatch, second.URL+"/files"+id, strings.NewReader(text[7:]), "Upload-Offset", offset)
+	if rest.StatusCode != http.StatusNoContent {
+		t.Errorf("the rest: %s", rest.Status)
+	}
+	_ = sends.CloseWithError(errors.New("the connection was lost long ago"))
+	if r := <-slow; r != nil && r.StatusCode < 400 {
+		t.Errorf("the first pod says %s", r.Status)
+	}
+	got := tus(t, http.MethodGet, first.URL+"/files"+id, nil)
+	all, err := io.ReadAll(got.Body)
+	if err != nil || string(all) != text {
+		t.Errorf("%q %v", all, err)
+	}
+}
+
+// Both pods append to one upload at the same offset: one of them may.
+func TestAnUploadIsWrittenByOnePod(t *testing.T) {
+	t.Parallel()
+	disk, pods := t.TempDir(), newPods(t)
+	servers := map[pod]*httptest.Server{pods[0]: uploads(t, pods[0], disk), pods[1]: uploads(t, pods[1], disk)}
+	made := tus(t, http.MethodPost, servers[pods[0]].URL+"/files/", nil, "Upload-Length", "4")
+	id := made.Header.Get("Location")[strings.LastIndex(made.Header.Get("Location"), "/"):]
+	codes := make(chan int, 2)
+	together(pods, 1, func(p pod) {
+		r := tus(t, http.MethodPatch, servers[p].URL+"/files"+id, strings.NewReader("text"), "Upload-Offset", "0")
+		codes <- r.StatusCode
+	})
+	if a, b := <-codes, <-codes; (a == http.StatusNoContent) == (b == http.StatusNoContent) {
+		t.Errorf("the pods say %d and %d", a, b)
+	}
+}
+
+func TestALockOfAnUploadThatCannotBeHad(t *testing.T) {
+	t.Parallel()
+	pods := newPods(t)
+	asked := make(chan struct{})
+	one, _ := recipes.NewUploadLocker(pods[0].l).NewLock("a")
+	if err := one.Lock(t.Context(), func() { close(asked) }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	other, _ := recipes.NewUploadLocker(pods[1].l).NewLock("a")
+	ended := make(chan error)
+	go func() { ended <- other.Lock(ctx, func() {}) }()
+	<-asked
+	cancel()
+	if err := <-ended; !errors.Is(err, handler.ErrLockTimeout) {
+		t.Errorf("a lock that could not be had: %v", err)
+	}
+	if err := one.Unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
+// tus sends a request of the tus protocol, and returns nil if the connection fails.
+func tus(t *testing.T, method, url string, body io.Reader, headers ...string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, body)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	r.Header.Set("Tus-Resumable", "1.0.0")
+	if method == http.MethodPatch {
+		r.Header.Set("Content-Type", "application/offset+octet-stream")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil
+	}
+	t.Cleanup(func() { response.Body.Close() })
+	return response
+}

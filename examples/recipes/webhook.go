@@ -1,0 +1,36 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// Webhook handles each event once, although the sender repeats an event until it gets a 200, and
+// may reach another pod each time. event reads the event's id from the request, after it has
+// checked the signature.
+func Webhook(l locker.Locker, event func(*http.Request) (id string, err error), handle func(context.Context, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, err := event(r)
+		if err != nil {
+			http.Error(w, "not an event of the sender", http.StatusBadRequest)
+			return
+		}
+		err = locker.Run(r.Context(), l, locker.Rule{
+			Key:  "webhook:" + id,
+			Wait: locker.NoWait,
+			Once: 72 * time.Hour, // longer than the sender repeats
+		}, func(ctx context.Context) error { return handle(ctx, r) })
+		switch {
+		case err == nil, errors.Is(err, locker.ErrDone):
+			w.WriteHeader(http.StatusOK)
+		case errors.Is(err, locker.ErrBusy): // another pod has it now: if that one fails, the sender must repeat
+			http.Error(w, "the event is being handled", http.StatusConflict)
+		default: // not marked as done, so the sender's next attempt handles it
+			http.Error(w, "the event was not handled", http.StatusInternalServerError)
+		}
+	})
+}
