@@ -9,9 +9,9 @@
 //
 // It is httplock for Gin. The documentation of httplock holds here, too.
 //
-// [FromRules] guards many routes by one table, in Go or in YAML, and finds routes and parameters
-// that do not exist when the program starts. [Idempotency] remembers responses, so that a request
-// which comes again is answered and not run again.
+// [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs it. At
+// start-up they report routes and parameters that do not exist. [Idempotency] remembers responses,
+// so that a request which comes again is answered and not run again.
 //
 // # Keys
 //

@@ -26,7 +26,8 @@ type (
 	Rule = httplock.Rule
 )
 
-// A Guard is the middlewares of Rules. [FromRules] makes one. It is safe for concurrent use.
+// A Guard locks the requests of the routes in a table of Rules. [FromRules] makes a Guard, and
+// [Guard.Mount] puts it in front of an engine's routes. It is safe for concurrent use.
 type Guard struct {
 	locks map[string]map[string]func(http.Handler) http.Handler // by method and path
 
@@ -37,7 +38,7 @@ type Guard struct {
 	methods atomic.Pointer[map[string][]string] // of each path, as Validate has seen them
 }
 
-// FromRules compiles rules. opts hold for all of them. The error has a line for each Rule that is
+// FromRules compiles rules. opts apply to each of them. The error has a line for each Rule that is
 // wrong: a key that makes no sense, a parameter that the path does not have, a member of a body
 // that a GET does not have, a route that is there twice, a mode or a time that l can never grant.
 // No rules at all are an error, too. [Guard.Validate] finds Rules without a route, once the routes

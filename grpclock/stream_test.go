@@ -63,8 +63,8 @@ func lastOf(s interface{ Recv() (*shop.Receipt, error) }) error {
 	}
 }
 
-// streaming is a service whose streams say hello, and end when the client, finish or their context
-// does.
+// streaming is a service whose streams send one message. They end when the client ends, when finish
+// is closed, or when their context ends.
 type streaming struct {
 	finish  chan struct{} // closed: a watch ends
 	entered chan context.Context

@@ -28,7 +28,7 @@ func NewSender(opts ...Option) (*Sender, error) {
 // locker.Run's functions around the caller, the innermost 8. It is nil when there is no lease, or
 // none that may be delegated any further. Do not show or store it.
 //
-// The error says that a lease is lost, or that the server cannot be reached. Do not make the call
+// The error means that a lease is lost, or that the server cannot be reached. Do not make the call
 // then: without its delegation it would wait for its own caller.
 func (s *Sender) Token(ctx context.Context) ([]byte, error) {
 	leases := locker.LeasesFromContext(ctx)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// NodeState says in a word whether a node of a quorum votes, or why it does not.
+// NodeState names whether a node of a quorum votes, or the reason why it does not.
 type NodeState string
 
 const (

@@ -6,7 +6,7 @@ import (
 )
 
 // hold is the life of one token in an engine: it seeks the lease, has it, gives it back. Times
-// without further ado are by the process' clock.
+// without a comment are by the clock of the process.
 type hold struct {
 	w     *world
 	p     *process

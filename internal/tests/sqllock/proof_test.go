@@ -178,7 +178,7 @@ func db2(t testing.TB, db *database) *database {
 	return &other
 }
 
-// mysql8 is a transaction of a server that knows no blocks, as MySQL's does.
+// mysql8 is a transaction of a server without compound statements, as MySQL is.
 type mysql8 struct {
 	silent
 	blocks *int
