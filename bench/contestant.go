@@ -85,6 +85,8 @@ var contestants = append(append(latchkits(), readWrites()...),
 	redsyncDefault, redsync1ms,
 	rueidislockUsual, rueidislockZero,
 	throughRueidis,
+	updateOptimistic, updateLocked, updateIncr,
+	section(0), section(1024), section(256), section(64), section(16),
 )
 
 func named(name string) (contestant, error) {

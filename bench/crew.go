@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,6 +20,7 @@ type crew struct {
 	Workers    int
 	Key        string // the key of all workers; "": each has its own key
 	Rotate     bool   // each worker has many keys, one after the other
+	Shared     int    // all workers want this many keys, each in an order of its own; 0: see Key
 	Arena      string
 	Turn       time.Duration
 }
@@ -124,6 +127,7 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 			}
 		}
 	}
+	c.share(workers)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	begin := make(chan time.Time)
@@ -161,6 +165,23 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 		done.Violations += w.violations
 	}
 	return done, nil
+}
+
+// share gives the workers the keys that all of them want.
+func (c crew) share(workers []worker) {
+	if c.Shared == 0 {
+		return
+	}
+	all := make([]string, c.Shared)
+	for i := range all {
+		all[i] = "shared:" + strconv.Itoa(i)
+	}
+	for i := range workers {
+		workers[i].keys = slices.Clone(all)
+		rand.Shuffle(len(all), func(a, b int) {
+			workers[i].keys[a], workers[i].keys[b] = workers[i].keys[b], workers[i].keys[a]
+		})
+	}
 }
 
 // rotation is a number of keys so large that the release of a key is over long before its next use.

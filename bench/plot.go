@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"html"
 	"os"
@@ -12,32 +11,71 @@ import (
 const (
 	resultsFile = "RESULTS.md"
 	plotFile    = "../docs/one-key.svg"
+	updateFile  = "../docs/update.svg"
 )
 
-// writePlot draws row P4 of RESULTS.md: the figures of 64 callers of one key.
-func writePlot() error {
+// drawing is a plot of one row: two bars for each line of its table.
+type drawing struct {
+	file       string
+	row        string
+	name       []string // columns that name a line
+	bars       [2]string
+	says       [2]string
+	left       int  // the room for names
+	unmeasured bool // the row may be missing in the results
+}
+
+var drawings = []drawing{
+	{
+		file: plotFile, row: "P4", name: []string{"contestant"}, bars: [2]string{"locks/s", "max ms"},
+		says: [2]string{"locks per second (more is better)", "longest wait in ms (less is better)"}, left: 150,
+	},
+	{
+		file: updateFile, row: "P21", name: []string{"conflicts", "contestant"}, bars: [2]string{"updates/s", "p99 ms"},
+		says: [2]string{"updates per second (more is better)", "99 of 100 take at most, in ms"}, left: 190, unmeasured: true,
+	},
+}
+
+// writePlots draws rows of RESULTS.md.
+func writePlots() error {
 	results, err := os.ReadFile(resultsFile)
 	if err != nil {
 		return err
 	}
-	svg, err := plot(string(results))
-	if err != nil {
-		return fmt.Errorf("%s: %w", resultsFile, err)
+	for _, d := range drawings {
+		if !d.measured(string(results)) {
+			continue
+		}
+		svg, err := d.plot(string(results))
+		if err != nil {
+			return fmt.Errorf("%s: %w", resultsFile, err)
+		}
+		if err := os.WriteFile(d.file, []byte(svg), 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(plotFile, []byte(svg), 0o644)
+	return nil
 }
 
-// plot returns an SVG with two bars for each contestant: throughput, and the longest wait.
-func plot(results string) (string, error) {
-	title, columns, err := readTable(results, "P4")
+// measured reports whether the drawing has its row, or should have it.
+func (d drawing) measured(results string) bool {
+	return !d.unmeasured || strings.Contains(results, "\n## "+d.row+". ")
+}
+
+// plot returns an SVG.
+func (d drawing) plot(results string) (string, error) {
+	title, columns, err := readTable(results, d.row)
 	if err != nil {
 		return "", err
 	}
-	contestants, throughput, longest := columns["contestant"], columns["locks/s"], columns["max ms"]
-	if len(contestants) == 0 || len(throughput) == 0 || len(longest) == 0 {
-		return "", errors.New("P4 has no columns contestant, locks/s and max ms")
+	contestants := d.names(columns)
+	values := [][]string{columns[d.bars[0]], columns[d.bars[1]]}
+	if len(contestants) == 0 || len(values[0]) == 0 || len(values[1]) == 0 {
+		return "", fmt.Errorf("%s has no columns %s, %s and %s", d.row, strings.Join(d.name, ", "), d.bars[0], d.bars[1])
 	}
-	const width, left, bars, row, top = 880, 150, 250, 30, 74
+	const bars, row, top = 250, 30, 74
+	left := d.left
+	width := 730 + left
 	height := top + row*len(contestants) + 16
 	var b strings.Builder
 	text := func(x, y int, class, format string, args ...any) {
@@ -49,16 +87,16 @@ func plot(results string) (string, error) {
 		".name{text-anchor:end}.ours{fill:#0a7d5a}.peer{fill:#9aa4af}</style>\n")
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
 	text(16, 26, "title", "%s", title)
-	text(left, 56, "head", "locks per second (more is better)")
-	text(left+bars+110, 56, "head", "longest wait in ms (less is better)")
+	text(left, 56, "head", "%s", d.says[0])
+	text(left+bars+110, 56, "head", "%s", d.says[1])
 	for i, name := range contestants {
 		y := top + row*i
 		class := "peer"
-		if strings.HasPrefix(name, "latchkit") {
+		if strings.Contains(name, "latchkit") {
 			class = "ours"
 		}
 		text(left-10, y+16, "name", "%s", name)
-		for j, column := range [][]string{throughput, longest} {
+		for j, column := range values {
 			value, most := number(column[i]), 0.0
 			for _, cell := range column {
 				most = max(most, number(cell))
@@ -71,6 +109,19 @@ func plot(results string) (string, error) {
 	}
 	b.WriteString("</svg>\n")
 	return b.String(), nil
+}
+
+// names are the names of the lines.
+func (d drawing) names(columns map[string][]string) []string {
+	var names []string
+	for i := range columns[d.name[0]] {
+		var parts []string
+		for _, column := range d.name {
+			parts = append(parts, columns[column][i])
+		}
+		names = append(names, strings.Join(parts, ": "))
+	}
+	return names
 }
 
 // readTable finds the first table below the heading of a row. It returns the heading, and the

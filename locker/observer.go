@@ -25,11 +25,12 @@ const (
 	OpLead                     // a term of a leader, until its function has returned: package lead
 	OpOverrun                  // a leader's function still runs although its term is over: package lead; it ends at once
 	OpTick                     // a tick of a schedule that the lease leads: package asynqlock
+	OpUpdate                   // an optimistic update, with its repetitions: package optimistic
 )
 
 var opNames = [...]string{
 	"", "acquire", "hold", "release", "extend", "renew", "inspect", "revoke", "raise fence", "close", "downgrade", "delegate", "join",
-	"transact", "lead", "overrun", "tick",
+	"transact", "lead", "overrun", "tick", "update",
 }
 
 // String returns the operation's name, such as "acquire".
@@ -111,6 +112,8 @@ const (
 	ResultFenceRegressed Result = "fence_regressed"  // transact: it was rolled back, because the fence is older than the database's
 	ResultCommitUnknown  Result = "commit_unknown"   // transact: it is not known whether it was committed
 	ResultSteppedDown    Result = "stepped_down"     // lead: this process gave the lead away
+	ResultUpdated        Result = "updated"          // update: the new values are written, or there was nothing to write
+	ResultConflict       Result = "conflict"         // update: other clients wrote the keys during each attempt
 	ResultOverrun        Result = "overrun"          // overrun: the leader's function has not returned in time
 	ResultEnqueued       Result = "enqueued"         // tick: it was enqueued in time
 	ResultMadeUp         Result = "made_up"          // tick: it was enqueued late
@@ -126,7 +129,8 @@ type Outcome struct {
 	Fence uint64
 	// Calls is how many calls of the Store this operation made. It is 0 for OpHold, for a release
 	// that handed the lease over to another caller of this process, and for the acquire that
-	// received it. For OpTransact it is how often the transaction was begun.
+	// received it. For OpTransact it is how often the transaction was begun,
+	// and for OpUpdate how many attempts were made.
 	Calls int
 	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call in which the
 	// nodes agreed at once, more where they had to agree on a fence or where votes were split. It

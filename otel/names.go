@@ -56,6 +56,7 @@ var verbs = [...]string{
 	locker.OpTransact: "transact",
 	locker.OpLead:     "lead",
 	locker.OpOverrun:  "overrun",
+	locker.OpUpdate:   "update",
 }
 
 // What a link points to.

@@ -65,6 +65,11 @@ var mayImport = map[string]map[string]string{
 		"./locker": "it hands a lease of it to a call in another process",
 		"net/http": "it is a RoundTripper for clients, and reads the header that it has sent",
 	},
+	"locker/optimistic": {
+		"./internal/typednil":          "Update refuses a nil client",
+		"./locker":                     "pauses are a Backoff, and an Observer sees updates",
+		"github.com/redis/go-redis/v9": "it changes values in Redis",
+	},
 	"locker/lead": {
 		"./internal/typednil": "New refuses a nil Locker",
 		"./locker":            "a term is a lease",

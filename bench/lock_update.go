@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/optimistic"
+)
+
+// Three ways to count in Redis. Each reads a number, adds one and writes it.
+var (
+	updateOptimistic = contestant{name: "latchkit Update", kind: ours, open: func(s settings) (locks, error) {
+		c := s.client(true)
+		return counting{c, func(ctx context.Context, key string) error {
+			return optimistic.Update(ctx, c, key, addOne, optimistic.WithAttempts(1_000_000))
+		}, func() {}}, nil
+	}}
+	updateLocked = contestant{name: "latchkit lock", kind: ours, open: func(s settings) (locks, error) {
+		c := s.client(true)
+		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
+		return counting{c, func(ctx context.Context, key string) error {
+			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
+				old, err := c.Get(ctx, key).Bytes()
+				if err != nil && !errors.Is(err, redis.Nil) {
+					return err
+				}
+				value, err := addOne(ctx, old)
+				if err != nil {
+					return err
+				}
+				return c.Set(ctx, key, value, 0).Err()
+			})
+		}, func() { _ = l.Close(context.Background()) }}, err
+	}}
+	updateIncr = contestant{name: "INCR", kind: floor, open: func(s settings) (locks, error) {
+		c := s.client(true)
+		return counting{c, func(ctx context.Context, key string) error { return c.Incr(ctx, key).Err() }, func() {}}, nil
+	}}
+)
+
+func addOne(_ context.Context, old []byte) ([]byte, error) {
+	if old == nil {
+		return []byte("1"), nil
+	}
+	n, err := strconv.Atoi(string(old))
+	return strconv.AppendInt(nil, int64(n+1), 10), err
+}
+
+// counting are no locks: the workers count.
+type counting struct {
+	client redis.UniversalClient
+	count  func(ctx context.Context, key string) error
+	end    func()
+}
+
+// Run implements runner.
+func (c counting) Run(ctx context.Context, key string, fn func()) error {
+	err := c.count(ctx, key)
+	fn()
+	return err
+}
+
+// Lock is for the time before the turn.
+func (c counting) Lock(ctx context.Context, key string) (hold, error) {
+	return counted{}, c.count(ctx, key)
+}
+
+func (c counting) Close() {
+	c.end()
+	_ = c.client.Close()
+}
+
+type counted struct{}
+
+func (counted) Release(context.Context) error { return nil }
+
+// sectionTime is how long a worker of the row about stripes holds its lock.
+const sectionTime = time.Millisecond
+
+// section is latchkit with some stripes, or with a lock for each key, whose workers hold a lock for
+// sectionTime.
+func section(stripes int) contestant {
+	return contestant{name: stripesName(stripes), kind: ours, open: func(s settings) (locks, error) {
+		c := s.client(true)
+		e, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
+		if err != nil {
+			return nil, err
+		}
+		l := sections{latchkitRuns{&latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}}, e}
+		if stripes > 0 {
+			l.locker, err = locker.NewStriped(e, stripes)
+		}
+		return l, err
+	}}
+}
+
+func stripesName(n int) string {
+	if n == 0 {
+		return "a lock for each key"
+	}
+	return strconv.Itoa(n) + " stripes"
+}
+
+type sections struct {
+	latchkitRuns
+	locker locker.Locker
+}
+
+// Run implements runner.
+func (s sections) Run(ctx context.Context, key string, fn func()) error {
+	return locker.Run(ctx, s.locker, locker.Rule{Key: key}, func(context.Context) error {
+		fn()
+		time.Sleep(sectionTime)
+		return nil
+	})
+}

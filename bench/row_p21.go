@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// P21: when an optimistic update is better than a lock.
+var updateRow = row{
+	name:  "P21",
+	title: "Read, add one, write: 4 processes × 16 goroutines that want few or many keys",
+	about: `The fewer keys, the more conflicts: with 4096 keys nearly none, with 64 keys about one caller for each,
+with 1 key always. "latchkit Update" is optimistic.Update (WATCH, GET, EXEC, and a pause after a conflict),
+"latchkit lock" is Run around GET and SET, and INCR is what the server does by itself. Times are those of
+a whole update.`,
+	run: runUpdate,
+}
+
+// conflicts are the levels of the row.
+var conflicts = []struct {
+	name string
+	keys int
+}{{"low", 4096}, {"middle", 64}, {"high", 1}}
+
+func runUpdate(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+	runners := field(updateOptimistic.name, updateLocked.name, updateIncr.name)
+	f.table = newTable("contestant", "conflicts", "keys", "updates/s", "× lock", "p50 ms", "p99 ms", "max ms", "Jain", "client CPU µs", "server CPU µs")
+	for _, level := range conflicts {
+		turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
+			return shape{processes: 4, workers: 16, shared: level.keys}.take(ctx, on, c, o.turn)
+		})
+		if err != nil {
+			return f, err
+		}
+		for _, c := range runners {
+			t := turns[c.name]
+			f.table.add(c.name, level.name, fmt.Sprint(level.keys),
+				spread("%.0f", each(t, turn.perSecond)), spread("%.2f", times(turns, c.name, updateLocked.name, turn.perSecond)),
+				middle("%.2f", each(t, turn.waitP50)), spread("%.1f", each(t, turn.waitP99)), spread("%.0f", each(t, turn.longestWait)),
+				spread("%.2f", each(t, turn.fairness)),
+				middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)))
+		}
+		ratio := times(turns, updateOptimistic.name, updateLocked.name, turn.perSecond)
+		switch level.name {
+		case "low":
+			f.verdicts = append(f.verdicts, atLeast("P21 low conflict: Update × lock", 1, "%.2f", ratio))
+		case "high":
+			f.verdicts = append(f.verdicts, atMost("P21 high conflict: Update × lock", 1, "%.2f", ratio))
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,108 @@
+package optimistic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// attempt is the part of one attempt that talks to the server, on a goroutine of its own: go-redis
+// does not end a call with its context, and the caller must not wait for a call that hangs. fn runs
+// on the caller's goroutine.
+type attempt struct {
+	*update
+	read  chan map[string][]byte // the values that fn gets
+	write chan map[string][]byte // those that it returns
+	over  chan struct{}          // closed when the caller has gone on
+	ended chan error
+}
+
+// call makes the steps WATCH, MGET and EXEC. The server executes EXEC only if no key was written
+// since WATCH.
+func (a *attempt) call(ctx context.Context) error {
+	sent := false // EXEC was: a client of a Cluster calls the function again after some errors
+	var written error
+	err := a.client.Watch(ctx, func(tx *redis.Tx) error {
+		if sent {
+			return nil
+		}
+		old, err := a.values(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var values map[string][]byte
+		select {
+		case a.read <- old:
+		case <-a.over:
+			return context.Canceled
+		}
+		select {
+		case values = <-a.write:
+		case <-a.over: // fn failed
+			return context.Canceled
+		}
+		if sent = true; len(values) == 0 {
+			return nil
+		}
+		_, written = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			for key, value := range values {
+				_ = p.Process(ctx, change(ctx, key, value))
+			}
+			return nil
+		})
+		return nil // only written says how EXEC ended
+	}, a.keys...)
+	var reply redis.Error
+	switch {
+	case !sent:
+		return err
+	case written == nil, errors.Is(written, redis.TxFailedErr), errors.As(written, &reply):
+		return written
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, written)
+}
+
+// values reads the keys.
+func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
+	cmds := make([]*redis.StringCmd, len(a.keys))
+	_, err := tx.Pipelined(ctx, func(p redis.Pipeliner) error { // GET tells data of another type from no data
+		for i, key := range a.keys {
+			cmds[i] = p.Get(ctx, key)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	old := make(map[string][]byte)
+	for i, key := range a.keys {
+		value, err := cmds[i].Bytes()
+		switch {
+		case errors.Is(err, redis.Nil):
+		case err != nil:
+			return nil, err
+		case value == nil:
+			old[key] = []byte{}
+		default:
+			old[key] = value
+		}
+	}
+	return old, nil
+}
+
+// once is a command of a transaction that go-redis must not send again: an answer that was lost is
+// no conflict.
+type once struct{ *redis.Cmd }
+
+// NoRetry keeps go-redis from sending the transaction again.
+func (once) NoRetry() bool { return true }
+
+// change is the command that gives a key its new value.
+func change(ctx context.Context, key string, value []byte) redis.Cmder {
+	if value == nil {
+		return once{redis.NewCmd(ctx, "del", key)}
+	}
+	return once{redis.NewCmd(ctx, "set", key, value, "keepttl")}
+}

@@ -1,0 +1,17 @@
+// Package optimistic changes values in Redis without a lock: it reads a value, computes the new
+// one, and writes it if no other client has written meanwhile. Otherwise it begins anew.
+//
+//	err := optimistic.Update(ctx, client, "cart:7", func(ctx context.Context, old []byte) ([]byte, error) {
+//		cart, err := parse(old) // old is nil if there is no cart
+//		if err != nil {
+//			return nil, err
+//		}
+//		cart.Add("apple")
+//		return cart.Bytes(), nil
+//	})
+//
+// It suits data that lies in Redis alone, work that takes no longer than a round trip or two, and
+// keys for which conflicts are rare. Where callers often meet, each success costs the work of all
+// who failed; a lock is then faster, and serves its callers in order. Work that has effects outside
+// the key needs a lock, because the function may run several times.
+package optimistic

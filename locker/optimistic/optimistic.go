@@ -1,0 +1,183 @@
+package optimistic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/typednil"
+	"github.com/latchkit/latchkit/locker"
+)
+
+var (
+	// ErrConflict: other clients wrote the keys during each attempt. Nothing was written.
+	ErrConflict = errors.New("optimistic: other clients wrote the keys during each attempt")
+	// ErrUnknown: the server did not answer the last step, so the new values may have been written,
+	// or may still be. Read the keys again.
+	ErrUnknown = errors.New("optimistic: it is not known whether the new values were written")
+)
+
+// Update sets a key to what fn makes of its value, if no other client has written the key
+// meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if there is no such key. It
+// returns nil to delete the key, and old itself to leave it as it is. A key that expires keeps its
+// time.
+//
+// fn runs on the caller's goroutine, perhaps many times, so it must have no other effect. Its error
+// ends Update, which returns it unchanged; nothing is written then. The end of ctx ends Update at
+// once, even while a call to the server hangs; with ErrUnknown if the new value was under way.
+//
+// Errors besides that of fn: ErrConflict after [WithAttempts]; ErrUnknown; ctx.Err(); and those of
+// the client, with which nothing was written. With a *redis.Client or a *redis.ClusterClient.
+func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ctx context.Context, old []byte) ([]byte, error), opts ...Option) error {
+	if fn == nil {
+		return errors.New("optimistic: Update: the function is nil")
+	}
+	return UpdateAll(ctx, c, []string{key}, func(ctx context.Context, old map[string][]byte) (map[string][]byte, error) {
+		value, err := fn(ctx, old[key])
+		return map[string][]byte{key: value}, err
+	}, opts...)
+}
+
+// UpdateAll is [Update] for several keys, which are written together or not at all. fn gets the
+// values of the keys that exist. It returns those that it changes: nil deletes a key, and a key
+// that is missing in the result stays as it is. On a Redis Cluster the keys must have one hash tag.
+func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn func(ctx context.Context, old map[string][]byte) (map[string][]byte, error), opts ...Option) error {
+	u := &update{client: c, keys: keys, fn: fn, attempts: 100, backoff: locker.Jitter(locker.Exponential(time.Millisecond, 50*time.Millisecond))}
+	switch {
+	case typednil.Is(c):
+		return errors.New("optimistic: the client is nil; give a *redis.Client or a *redis.ClusterClient")
+	case fn == nil:
+		return errors.New("optimistic: UpdateAll: the function is nil")
+	case len(keys) == 0 || slices.Contains(keys, ""):
+		return errors.New("optimistic: a key is empty, or there is none")
+	}
+	for i, o := range opts {
+		if o == nil {
+			return fmt.Errorf("optimistic: option %d is nil; leave it out instead", i+1)
+		}
+		o(u)
+	}
+	if u.attempts < 1 || u.backoff == nil {
+		return errors.New("optimistic: WithAttempts needs at least 1, and WithBackoff a Backoff; leave them out for the defaults")
+	}
+	return u.observed(ctx)
+}
+
+// An Option sets up [Update] and [UpdateAll].
+type Option func(*update)
+
+// WithAttempts bounds the attempts. Default: 100.
+func WithAttempts(n int) Option { return func(u *update) { u.attempts = n } }
+
+// WithBackoff sets the pauses after attempts that met another client. When it ends, Update gives up
+// with [ErrConflict]. Default: 1 ms, doubling up to 50 ms, jittered.
+func WithBackoff(b locker.Backoff) Option { return func(u *update) { u.backoff = b } }
+
+// WithObserver notifies o of the update as locker.OpUpdate, under name: package otellock makes a
+// span "update NAME" of it. name must have few values.
+func WithObserver(o locker.Observer, name string) Option {
+	return func(u *update) { u.observer, u.name = o, name }
+}
+
+// update is one call of UpdateAll.
+type update struct {
+	client   redis.UniversalClient
+	keys     []string
+	fn       func(context.Context, map[string][]byte) (map[string][]byte, error)
+	attempts int
+	backoff  locker.Backoff
+	observer locker.Observer
+	name     string
+
+	made int // attempts
+}
+
+// observed runs the update, and notifies the Observer.
+func (u *update) observed(ctx context.Context) error {
+	if u.observer == nil {
+		return u.run(ctx)
+	}
+	ctx, end := u.observer.Begin(ctx, locker.OpUpdate, locker.Rule{Key: u.keys[0], Name: u.name})
+	err := u.run(ctx)
+	if end != nil {
+		result := locker.ResultUpdated
+		switch {
+		case errors.Is(err, ErrConflict):
+			result = locker.ResultConflict
+		case errors.Is(err, context.Canceled):
+			result = locker.ResultCanceled
+		case err != nil:
+			result = locker.ResultError
+		}
+		end(locker.Outcome{Result: result, Err: err, Calls: u.made})
+	}
+	return err
+}
+
+// run makes attempts until one succeeds.
+func (u *update) run(ctx context.Context) error {
+	for pause := range u.backoff {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		u.made++
+		if err := u.attempt(ctx); !errors.Is(err, redis.TxFailedErr) {
+			return err
+		}
+		if u.made == u.attempts {
+			break
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("%w: %w", ctx.Err(), ErrConflict)
+		}
+	}
+	return fmt.Errorf("%w: %d attempts at %s", ErrConflict, u.made, u.keys[0])
+}
+
+// attempt reads the values, calls fn, and writes what it returns. The error is redis.TxFailedErr if
+// another client wrote a key meanwhile.
+func (u *update) attempt(ctx context.Context) error {
+	a := &attempt{update: u, read: make(chan map[string][]byte), write: make(chan map[string][]byte), over: make(chan struct{}), ended: make(chan error, 1)}
+	defer close(a.over)
+	go func() { a.ended <- a.call(context.WithoutCancel(ctx)) }()
+	var old map[string][]byte
+	select {
+	case old = <-a.read:
+	case err := <-a.ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	values, err := u.fn(ctx, maps.Clone(old))
+	if err != nil {
+		return err
+	}
+	for key, value := range values {
+		if !slices.Contains(u.keys, key) {
+			return fmt.Errorf("optimistic: the function returned a value for %s, which is none of the keys of UpdateAll", key)
+		}
+		if before, exists := old[key]; (value != nil) == exists && string(value) == string(before) {
+			delete(values, key)
+		}
+	}
+	select {
+	case a.write <- values:
+	case err := <-a.ended:
+		return err
+	}
+	select {
+	case err := <-a.ended:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ctx.Err(), ErrUnknown)
+	}
+}

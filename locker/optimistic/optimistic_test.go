@@ -1,0 +1,271 @@
+package optimistic_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/optimistic"
+)
+
+func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
+
+// increment counts.
+func increment(_ context.Context, old []byte) ([]byte, error) {
+	n, err := strconv.Atoi(string(old))
+	if err != nil && old != nil {
+		return nil, err
+	}
+	return []byte(strconv.Itoa(n + 1)), nil
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A key is made, changed, left alone and deleted. Its time to live stays.
+func TestAValueIsChanged(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	key := t.Name()
+	must(t, optimistic.Update(t.Context(), c, key, increment))
+	must(t, c.Expire(t.Context(), key, time.Hour).Err())
+	must(t, optimistic.Update(t.Context(), c, key, increment))
+	if value, left := c.Get(t.Context(), key).Val(), c.TTL(t.Context(), key).Val(); value != "2" || left < time.Minute {
+		t.Errorf("%q for %v, want 2 for an hour", value, left)
+	}
+	must(t, optimistic.Update(t.Context(), c, key, func(_ context.Context, old []byte) ([]byte, error) { return old, nil }))
+	torn := errors.New("torn")
+	if err := optimistic.Update(t.Context(), c, key, func(context.Context, []byte) ([]byte, error) { return nil, torn }); err != torn { //nolint:errorlint // it must be the same
+		t.Errorf("%v, want %v", err, torn)
+	}
+	if value := c.Get(t.Context(), key).Val(); value != "2" {
+		t.Errorf("%q", value)
+	}
+	must(t, optimistic.Update(t.Context(), c, key, func(context.Context, []byte) ([]byte, error) { return []byte{}, nil }))
+	must(t, optimistic.Update(t.Context(), c, key, func(_ context.Context, old []byte) ([]byte, error) {
+		if old == nil || len(old) != 0 {
+			t.Errorf("an empty value is %q", old)
+		}
+		return nil, nil
+	}))
+	if c.Exists(t.Context(), key).Val() != 0 {
+		t.Error("it is not deleted")
+	}
+}
+
+// A writer between the read and the write makes fn run again, with the new value.
+func TestAConflictIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	key, calls := t.Name(), 0
+	must(t, optimistic.Update(t.Context(), c, key, func(ctx context.Context, old []byte) ([]byte, error) {
+		if calls++; calls <= 3 {
+			must(t, c.Set(ctx, key, fmt.Sprint(calls*10), 0).Err())
+		}
+		return increment(ctx, old)
+	}))
+	if value := c.Get(t.Context(), key).Val(); value != "31" || calls != 4 {
+		t.Errorf("%q after %d calls, want 31 after 4", value, calls)
+	}
+}
+
+func TestAttemptsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	key, calls := t.Name(), 0
+	always := func(ctx context.Context, old []byte) ([]byte, error) {
+		calls++
+		must(t, c.Incr(ctx, key).Err())
+		return []byte("mine"), nil
+	}
+	err := optimistic.Update(t.Context(), c, key, always, optimistic.WithAttempts(5))
+	if !errors.Is(err, optimistic.ErrConflict) || calls != 5 || !strings.Contains(err.Error(), "5 attempts at "+key) {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err = optimistic.Update(ctx, c, key, always, optimistic.WithBackoff(locker.Constant(time.Hour)))
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, optimistic.ErrConflict) {
+		t.Error(err)
+	}
+	if value := c.Get(t.Context(), key).Val(); value != "6" {
+		t.Errorf("%q, want that nothing of it was written", value)
+	}
+}
+
+// Callers of many connections lose no increment, and two keys stay equal.
+func TestNoUpdateIsLost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]redis.UniversalClient{
+		"server": redistest.Shared(t).Client(t), "Cluster": redistest.StartCluster(t).Client(t), "Sentinel": redistest.StartSentinel(t).Client(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			left, right := "{"+t.Name()+"}:left", "{"+t.Name()+"}:right"
+			var callers sync.WaitGroup
+			for range 8 {
+				callers.Go(func() {
+					for range 20 {
+						err := optimistic.UpdateAll(t.Context(), c, []string{left, right}, func(ctx context.Context, old map[string][]byte) (map[string][]byte, error) {
+							if string(old[left]) != string(old[right]) {
+								t.Errorf("left is %s, right is %s", old[left], old[right])
+							}
+							value, err := increment(ctx, old[left])
+							return map[string][]byte{left: value, right: value}, err
+						}, optimistic.WithAttempts(10_000))
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			callers.Wait()
+			if value := c.Get(t.Context(), left).Val(); value != "160" {
+				t.Errorf("%s increments, want 160", value)
+			}
+		})
+	}
+}
+
+// An answer that was lost is reported as unknown, and the write is not repeated.
+func TestALostAnswerIsUnknown(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	c := server.Client(t, func(o *redis.Options) { o.Addr, o.MaxRetries = proxy.Addr(), 3 })
+	proxy.ResetCommands()
+	lost := proxy.LoseReplies(1, chaos.Command("exec"))
+	err := optimistic.Update(t.Context(), c, t.Name(), increment)
+	lost.Await(t, 1)
+	if !errors.Is(err, optimistic.ErrUnknown) || proxy.Commands()["EXEC"] != 1 {
+		t.Errorf("%v after %d EXEC", err, proxy.Commands()["EXEC"])
+	}
+	if value := server.Client(t).Get(t.Context(), t.Name()).Val(); value != "1" {
+		t.Errorf("%q", value)
+	}
+}
+
+// The end of ctx ends the call at once, also while the server hangs.
+func TestTheEndOfTheContextEndsAHangingCall(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	for _, command := range []string{"watch", "exec"} {
+		proxy := chaos.NewProxy(t, server.Addr())
+		c := server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })
+		late := proxy.HoldRequests(1, chaos.Command(command))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- optimistic.Update(ctx, c, t.Name()+command, increment) }()
+		late.Await(t, 1)
+		cancel()
+		began := time.Now()
+		err := <-ended
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("%s: it took %v", command, took)
+		}
+		if !errors.Is(err, context.Canceled) || errors.Is(err, optimistic.ErrUnknown) != (command == "exec") {
+			t.Errorf("%s: %v", command, err)
+		}
+		late.Lift()
+	}
+}
+
+func TestWhatCannotBeUpdatedIsRefused(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	must(t, c.HSet(t.Context(), t.Name(), "field", "value").Err())
+	var none *redis.Client
+	all := func(_ context.Context, old map[string][]byte) (map[string][]byte, error) {
+		return map[string][]byte{"other": []byte("x")}, nil
+	}
+	for says, f := range map[string]func() error{
+		"WRONGTYPE":           func() error { return optimistic.Update(t.Context(), c, t.Name(), increment) },
+		"the client is nil":   func() error { return optimistic.Update(t.Context(), none, "a", increment) },
+		"the function is nil": func() error { return optimistic.Update(t.Context(), c, "a", nil) },
+		"a key is empty":      func() error { return optimistic.Update(t.Context(), c, "", increment) },
+		"option 1 is nil":     func() error { return optimistic.Update(t.Context(), c, "a", increment, nil) },
+		"at least 1":          func() error { return optimistic.Update(t.Context(), c, "a", increment, optimistic.WithAttempts(0)) },
+		"none of the keys":    func() error { return optimistic.UpdateAll(t.Context(), c, []string{"a"}, all) },
+		"or there is none":    func() error { return optimistic.UpdateAll(t.Context(), c, nil, all) },
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}
+
+func TestTheObserverSeesAttempts(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	var recorder lockertest.Recorder
+	key, calls := t.Name(), 0
+	must(t, optimistic.Update(t.Context(), c, key, func(ctx context.Context, old []byte) ([]byte, error) {
+		if calls++; calls == 1 {
+			must(t, c.Incr(ctx, key).Err())
+		}
+		return increment(ctx, old)
+	}, optimistic.WithObserver(&recorder, "cart")))
+	records := recorder.Records(locker.OpUpdate)
+	if len(records) != 1 || records[0].Rule.Name != "cart" || records[0].Outcome.Calls != 2 || records[0].Outcome.Result != locker.ResultUpdated {
+		t.Errorf("%+v", records)
+	}
+}
+
+// counter is a process that counts until it is killed or told to stop.
+var counter = proc.Register("counter", func(args []string) {
+	c := redis.NewClient(&redis.Options{Addr: args[0]})
+	fmt.Println("ready")
+	for n := 0; ; n++ {
+		if err := optimistic.Update(context.Background(), c, args[1], increment, optimistic.WithAttempts(1_000_000)); err != nil {
+			panic(err)
+		}
+		fmt.Println("counted", n+1)
+	}
+})
+
+// A process that is killed or stopped in the middle of an update delays nobody, and loses at most
+// the update that it was about to make.
+func TestProcessesThatDieOrStandStillDelayNobody(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	c := server.Client(t)
+	all := []*proc.Child{counter.Start(t, server.Addr(), t.Name()), counter.Start(t, server.Addr(), t.Name())}
+	for _, p := range all {
+		p.Expect(t, "ready")
+		p.Expect(t, "counted")
+	}
+	all[0].Pause()
+	all[1].Kill()
+	before, err := c.Get(t.Context(), t.Name()).Int()
+	must(t, err)
+	began := time.Now()
+	for range 10 {
+		must(t, optimistic.Update(t.Context(), c, t.Name(), increment))
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("ten updates took %v", took)
+	}
+	after, err := c.Get(t.Context(), t.Name()).Int()
+	must(t, err)
+	if after < before+10 || after > before+12 { // the last ones of the two may have been under way
+		t.Errorf("%d became %d by ten updates", before, after)
+	}
+	all[0].Resume()
+	all[0].Expect(t, "counted")
+}
