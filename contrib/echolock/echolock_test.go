@@ -89,6 +89,26 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	}
 }
 
+// The reply is sent already, so Echo cannot turn it into a 500. Rule.Once must not take the work for
+// done.
+func TestAHandlerThatReturnsAnErrorAfterItsReplyHasFailed(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
+	runs := 0
+	server := serve(t, echolock.New(l, "d:{param.id}", once), func(c echo.Context) error {
+		runs++
+		return errors.Join(c.String(http.StatusCreated, "paid"), errBank)
+	})
+	for range 2 {
+		if code, body, _ := send(t, server, "/orders/1", "{}"); code != 201 || body != "paid" {
+			t.Errorf("%d %q", code, body)
+		}
+	}
+	if runs != 2 {
+		t.Errorf("%d runs, want 2: the first one has failed", runs)
+	}
+}
+
 func TestAHandlerThatReturnsNilHasSucceeded(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	for name, tc := range map[string]struct {
