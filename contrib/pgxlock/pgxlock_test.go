@@ -2,6 +2,7 @@ package pgxlock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -355,5 +356,43 @@ func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {
 	}
 	if err := pgxlock.Do(t.Context(), l, pool, account, deposit(1)); err != nil {
 		t.Errorf("the next transaction: %v", err)
+	}
+}
+
+// A pooler such as pgbouncer may need a mode other than pgx' default.
+func TestEveryWayToSendAQueryWorks(t *testing.T) {
+	config := bank(t, nil).Config()
+	config.MaxConns = 1
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			config.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			l := lockertest.NewLocker(t, lockertest.NewMemory())
+			before := balance(t, pool, 1)
+			several := []locker.Rule{{Key: `a'; --`}, {Key: `b\`}}
+			if err := pgxlock.DoAll(t.Context(), l, pool, several, deposit(1), sqllock.WithOperation("it's "+mode.String())); err != nil {
+				t.Error(err)
+			}
+			read := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
+			if err := pgxlock.Do(t.Context(), l, pool, account, func(context.Context, *pgxlock.Tx) error { return nil }, read); err != nil {
+				t.Error(err)
+			}
+			if err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
+				_, err := tx.Exec(ctx, "ROLLBACK")
+				return err
+			}); !errors.Is(err, sqllock.ErrEnded) {
+				t.Errorf("a transaction that was ended: %v", err)
+			}
+			if got := balance(t, pool, 1) - before; got != 1 || pool.Stat().AcquiredConns() != 0 {
+				t.Errorf("the account has %d more, and %d connections are in use", got, pool.Stat().AcquiredConns())
+			}
+		})
 	}
 }

@@ -89,16 +89,16 @@ func (p *Problem) quiet() bool {
 	}
 }
 
-// reply is what happens to the tasks with one kind of error.
-type reply struct {
+// ruling is what happens to the tasks with one kind of error.
+type ruling struct {
 	is      error
 	code    string
 	verdict Verdict
 }
 
-// replies are for tasks that did not run; the first reply that matches the error counts. A task
+// rulings are for tasks that did not run; the first ruling that matches the error counts. A task
 // whose error may pass is put off: an outage or a wrong configuration must not lose the task.
-var replies = []reply{
+var rulings = []ruling{
 	{locker.ErrDone, CodeDone, Dropped},
 	{locker.ErrTooManyWaiters, CodeTooManyWaiters, Snoozed},
 	{locker.ErrClosed, CodeClosed, Snoozed},
@@ -109,33 +109,33 @@ var replies = []reply{
 	{locker.ErrBusy, CodeBusy, Snoozed}, // or the rule's verdict
 }
 
-// lost is the reply for a task whose lock ended before its handler did.
-var lost = reply{code: CodeLost, verdict: Failed}
+// lost is the ruling for a task whose lock ended before its handler did.
+var lost = ruling{code: CodeLost, verdict: Failed}
 
 // problem returns the Problem of a task that did not run.
 func (j *job) problem(err error) *Problem {
-	answer := reply{code: CodeUnavailable, verdict: Snoozed}
+	found := ruling{code: CodeUnavailable, verdict: Snoozed}
 	if _, ok := errtype.As[*running](err); ok {
-		answer.code = CodeRunning
+		found.code = CodeRunning
 	} else if errors.Is(err, errStopped) {
-		answer.code = CodeClosed
+		found.code = CodeClosed
 	} else if _, ok := errtype.As[*key.Error](err); ok {
-		answer = reply{code: CodeInvalidKey, verdict: Archived}
+		found = ruling{code: CodeInvalidKey, verdict: Archived}
 	} else {
-		for _, r := range replies {
+		for _, r := range rulings {
 			if errors.Is(err, r.is) {
-				answer = r
+				found = r
 				break
 			}
 		}
 	}
-	if answer.code == CodeBusy && !j.before {
-		answer.verdict = j.rule.busy
+	if found.code == CodeBusy && !j.before {
+		found.verdict = j.rule.busy
 	}
-	return answer.problem(j, err)
+	return found.problem(j, err)
 }
 
-func (r reply) problem(j *job, err error) *Problem {
+func (r ruling) problem(j *job, err error) *Problem {
 	p := &Problem{Code: r.code, Verdict: r.verdict, Type: j.task.Type(), err: err}
 	switch p.Verdict {
 	case Dropped:
