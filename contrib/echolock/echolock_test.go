@@ -89,8 +89,8 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	}
 }
 
-// The reply is sent already, so Echo cannot turn it into a 500. Rule.Once must not take the work for
-// done.
+// The reply is sent already, so Echo cannot turn it into a 500. Rule.Once must not take the work
+// for done.
 func TestAHandlerThatReturnsAnErrorAfterItsReplyHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
