@@ -471,16 +471,16 @@ func (c *council) canForm() bool {
 func (c *council) newSet(order []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(order, "")))
 	prefix := hex.EncodeToString(sum[:4]) + "-"
-	var names []string
+	name, names := prefix+c.fresh(""), []string(nil)
 	for i := range c.views {
 		if v := &c.views[i]; v.intact() && v.marker.state == forms && strings.HasPrefix(v.marker.set, prefix) && len(v.marker.seats) == len(c.views) {
 			names = append(names, v.marker.set)
 		}
 	}
 	if len(names) > 0 {
-		return slices.Min(names)
+		name = slices.Min(names)
 	}
-	return prefix + c.fresh("")
+	return name
 }
 
 // newSeats are the seats of the set that the servers form. all is the number of servers that have a
