@@ -38,7 +38,7 @@ func TestALockOfRedissonAndOneOfLatchkitRefuseEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: key, Wait: time.Second})
-		locktest.WantErr(t, err, key, locker.ErrInvalidKey)
+		_ = locktest.WantErr(t, err, key, locker.ErrInvalidKey)
 		if n := client.HLen(t.Context(), key).Val(); n != 1 {
 			t.Errorf("%s: the RLock has %d fields", kind, n)
 		}
