@@ -21,8 +21,8 @@ import (
 )
 
 // remote is a server in a process of its own, whose asynq and whose Locker each have a way of their
-// own to Redis. It says what becomes of its tasks, and when a run's context ends, which its handler
-// does not look at.
+// own to Redis. It prints the outcome of its tasks, and when a run's context ends. Its handler
+// ignores that context.
 var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
 	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
 	db, err := sql.Open("pgx", dsn)

@@ -33,8 +33,8 @@ func (silent) Fatal(...any) {}
 
 const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
 
-// worker is a server in a process of its own. Its handler says when it runs, and takes money from
-// an account when it is told to, without a look at its context.
+// worker is a server in a process of its own. Its handler prints when it runs, and takes money from
+// an account when its parent asks for it. It ignores its context.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, dsn, queue, way := args[0], args[1], args[2], args[3]
 	db, err := sql.Open("pgx", dsn)
@@ -71,7 +71,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	select {}
 })
 
-// take says that the task runs, and takes money from the account when it is told to.
+// take prints that the task runs, and takes money from the account when its parent asks for it.
 func take(ctx context.Context, db *sql.DB, guarded bool) error {
 	ctx, began := context.WithoutCancel(ctx), time.Now().UnixNano()
 	write := func(_ context.Context, exec func(context.Context, string, ...any) (sql.Result, error)) error {

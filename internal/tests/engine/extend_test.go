@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// stuck is a Store whose renewals hang, whatever their context says.
+// stuck is a Store whose renewals hang and ignore their context.
 type stuck struct {
 	locker.Store
 	until chan struct{}

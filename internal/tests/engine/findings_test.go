@@ -61,8 +61,8 @@ func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	}
 }
 
-// When the head of the queue gives up behind a holder that notifies nobody, the next waiter becomes
-// the head at once, and asks once a second.
+// When the head of the queue gives up behind a holder that sends no messages, the next waiter
+// becomes the head at once, and asks once a second.
 func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -303,8 +303,7 @@ func (s split) Subscribe(ctx context.Context, channels ...string) *redis.PubSub 
 	return s.messages.Subscribe(ctx, channels...)
 }
 
-// Revoke hits nobody but the holder with the fence that it names, also among kept keys, which have
-// no owner.
+// Revoke affects only the holder with the given fence, also among kept keys, which have no owner.
 func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -350,7 +349,7 @@ func (b *between) Process(ctx context.Context, cmd redis.Cmder) error {
 	return b.Client.Process(ctx, cmd)
 }
 
-// A counter that somebody has spoilt gives an error, and not the same fence for ever.
+// A damaged counter gives an error, and does not repeat a fence for ever.
 func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -407,8 +406,8 @@ func counterOf(t *testing.T, c *redis.Client) string {
 	return keys[0]
 }
 
-// ahead is a context whose Err says that it has ended before its Done does: the instant of a
-// cancel, made long.
+// ahead is a context whose Err shows the end before its Done does. It makes the moment of a cancel
+// long.
 type ahead struct {
 	context.Context
 	ended atomic.Bool

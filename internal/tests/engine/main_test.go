@@ -1,5 +1,5 @@
-// Package engine tests that nothing waits for somebody else's trouble: the Engine over a real
-// server, with faults.
+// Package engine tests that faults of one call delay no other call: the Engine over a real server,
+// with faults.
 package engine
 
 import (

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Who asks again for a key that the own context holds would wait for itself, and is told so at
-// once.
+// A caller that asks again for a key that its own context holds would wait for itself, and gets an
+// error at once.
 func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

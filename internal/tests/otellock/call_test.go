@@ -124,7 +124,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 		},
 		"a mode that the Locker has not": {
-			// Bind would refuse a Rule that says so from the start.
+			// Bind would refuse such a Rule at start-up.
 			opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Mode = locker.Shared })},
 			bare: true, code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 			spans: []string{"acquire order: Error(unsupported) error.type=unsupported mode=shared name=order result=error ttl=T"},
@@ -315,7 +315,7 @@ func place(t *testing.T, rules *grpclock.Rules, chain grpc.ServerOption, service
 	return shop.NewShopClient(conn)
 }
 
-// details are what a status says besides its code.
+// details are the details of a status.
 func details(err error) (after time.Duration, field, rule string) {
 	for _, d := range status.Convert(err).Details() {
 		switch d := d.(type) {

@@ -82,7 +82,7 @@ func rule(set func(r *locker.Rule)) []httplock.Option {
 	return []httplock.Option{httplock.WithRule(func(_ *http.Request, r *locker.Rule) { set(r) })}
 }
 
-// strangersDelegation is what somebody shows who knows the key and not the secret.
+// strangersDelegation is a delegation by a caller that knows the key but not the secret.
 func strangersDelegation(key string) string {
 	hint := sha256.Sum256([]byte("latchkit key\x00" + key))
 	return base64.RawURLEncoding.EncodeToString(slices.Concat([]byte{1, 1}, hint[:8], make([]byte, 16)))
@@ -386,7 +386,7 @@ func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, f
 	}
 }
 
-// byTheTest says that a span is of what the test itself did with the Locker.
+// byTheTest marks the span of an operation that the test itself made.
 func byTheTest(span string) bool {
 	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "revoke ")
 }

@@ -39,7 +39,7 @@ type tasks struct {
 	other     *locker.Engine // not observed
 	client    *asynqlock.Client
 	inspector *asynq.Inspector
-	told      chan string // what asynq's ErrorHandler is told: the code of a Problem
+	told      chan string // what asynq's ErrorHandler receives: the code of a Problem
 }
 
 const taskKey = "customer:canary"
@@ -93,7 +93,7 @@ func (s *tasks) hold(t *testing.T) (release func()) {
 	}
 }
 
-// waits returns when somebody waits for the task's key.
+// waits returns when the task's key has a waiter.
 func (s *tasks) waits(t *testing.T) {
 	t.Helper()
 	await(t, "somebody waits", func() bool {
@@ -105,7 +105,7 @@ func (s *tasks) waits(t *testing.T) {
 // waited is what of a span depends on how fast the machine is.
 var waited = regexp.MustCompile(` wait\.(attempts|duration)=\S+`)
 
-// What becomes of a task, and what its trace says of that.
+// The outcome of a task, and how its trace shows the outcome.
 func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

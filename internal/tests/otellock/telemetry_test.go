@@ -191,8 +191,8 @@ func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, resul
 	t.Errorf("counted are %v, want the result %s", tel.requests(t), result)
 }
 
-// told puts the spans of locks into one line each, in the order of their ends: "acquire order:
-// Unset mode=exclusive …".
+// told formats the span of each lock as one line, in the order of their ends: "acquire order: Unset
+// mode=exclusive …".
 func (tel *telemetry) told(t testing.TB) []string {
 	t.Helper()
 	var lines []string

@@ -1,7 +1,7 @@
 // Package readers is a model of phase-fair readers and writers on one Redis node, and compares with
 // it, step by step, what the Stores answer: lockertest's, and the scripts on a real server.
 //
-// The model is a second writing-down of the protocol, short enough to be read beside the scripts:
+// The model is a second description of the protocol, short enough to be read beside the scripts:
 // who holds the key, who reads in the phase and until when, who waits in which order, and what each
 // step answers and tells. Histories are played on it at random: processes that come and are killed,
 // tokens whose acquires are repeated or run late, parts that run out, writers without readers and

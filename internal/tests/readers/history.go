@@ -20,11 +20,11 @@ type subject interface {
 	inspect() info
 	occupy(ttl int) bool // by a program that takes the key only if it is free
 	lose()               // the lease is evicted
-	evict()              // those who read in it are
+	evict()              // its readers are
 	pass(units int)
 	start(process int)
 	kill(process int)
-	said(want []message) []message // what was told since the last call; what is wanted is awaited
+	said(want []message) []message // messages since the last call; it waits for the wanted messages
 }
 
 // source makes the choices of a history.
@@ -36,7 +36,7 @@ type source interface {
 type abilities struct {
 	plain  bool // processes without readers share the key
 	evicts bool
-	mute   bool // some owners are told nothing
+	mute   bool // some owners receive no messages
 }
 
 // history plays steps on a subject. The model, if there is one, must answer the same; the watch
@@ -101,7 +101,7 @@ func (h *history) steps() []func() {
 	return steps
 }
 
-// step makes one step, and says whether anything is wrong.
+// step makes one step, and reports whether the model and the subject differ.
 func (h *history) step() (fine bool) {
 	steps := h.steps()
 	steps[h.choose(len(steps), "step")]()
@@ -286,7 +286,7 @@ func (h *history) downgrade(o *owner) {
 	if h.model != nil {
 		want = h.model.downgrade(o.of(theModel), o.phase[theModel])
 	}
-	// The phase has begun when its readers are told of it.
+	// The phase has begun when its readers are notified of it.
 	before, fence := h.watch.holds[o.owner], o.phase[theSubject]
 	wrote := before != nil && !before.shared
 	got := h.subject.downgrade(o.of(theSubject), fence)
@@ -395,7 +395,7 @@ func (h *history) evict() {
 	h.look(nothing)
 }
 
-// mail takes what the last step told.
+// mail takes the messages of the last step.
 func (h *history) mail() []message {
 	var want []message
 	if h.model != nil {
@@ -509,7 +509,7 @@ func (h *history) finish() {
 		}
 		h.subject.pass(1)
 		h.watch.pass(1)
-		// Whoever still waits asks; whoever is served goes.
+		// Every waiter asks; every holder releases.
 		for _, o := range h.owners {
 			if h.watch.waits[o.owner] != nil {
 				h.acquire(o)
@@ -537,7 +537,7 @@ func (h *history) String() string {
 	return strings.Join(append(lines, h.differs), "\n")
 }
 
-// String is what a step says.
+// String describes the answer of a step.
 func (a answer) String() string {
 	s := a.State.String()
 	switch a.State {

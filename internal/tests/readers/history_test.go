@@ -28,7 +28,7 @@ func play(h *history, steps int) {
 }
 
 // every combination of what may happen in a history comes in turn. A reader that a Locker without
-// readers has served stands in no phase, so nothing can be evicted that says so.
+// readers has served is in no phase, so there is no entry that could be evicted.
 func every(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }

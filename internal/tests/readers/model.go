@@ -9,8 +9,8 @@ import (
 )
 
 // model is one key with its readers and writers as one would explain them, without a network. Time
-// passes in units, and only when it is told to. Fences are numbers of its own: each grant has
-// blockOf of them.
+// passes in units, and only by a step. Fences are numbers of its own: each grant has blockOf of
+// them.
 type model struct {
 	without Rule // left out
 	now     int
@@ -26,7 +26,7 @@ type model struct {
 	sent      []message
 }
 
-// lease is who holds the key.
+// lease is the holder of the key.
 type lease struct {
 	kind  kind
 	owner string // of alone
@@ -41,7 +41,7 @@ type kind int
 const (
 	alone   kind = iota // one owner: a writer; or a reader whom a Locker without readers served
 	phase               // readers
-	kept                // nobody, until it runs out
+	kept                // no owner; the key is kept until the lease expires
 	foreign             // another library
 )
 
@@ -52,7 +52,7 @@ type part struct {
 	count   int // how often it is counted: once
 }
 
-// place is one who waits. Handed: it was given the key by message, and gave no sign of life since.
+// place is a waiter. Handed: it was given the key by message, and gave no sign of life since.
 type place struct {
 	claim
 	handed bool
@@ -67,7 +67,7 @@ type note struct {
 // claim is what an owner asks for, always the same.
 type claim struct {
 	owner   string
-	process int  // noInbox: it can be told nothing
+	process int  // noInbox: it receives no messages
 	plain   bool // by a Locker without readers
 	mode    locker.Mode
 	queue   bool
@@ -86,7 +86,7 @@ const (
 	doneLife  = 4
 )
 
-// answer is what a step says.
+// answer is the answer of a step.
 type answer struct {
 	State  store.State
 	Fence  int // granted
@@ -97,7 +97,7 @@ type answer struct {
 	Next   *answer
 }
 
-// message is what a step tells a process.
+// message is a message of a step to a process.
 type message struct {
 	process int
 	kind    store.EventKind
@@ -236,7 +236,7 @@ func (m *model) busy(c claim) answer {
 	return a
 }
 
-// renew is also the confirmation of who was handed the key.
+// renew is also the confirmation by an owner that was handed the key.
 func (m *model) renew(c claim, ttl int) answer {
 	if m.holds(c.owner) {
 		m.confirm()
@@ -340,7 +340,7 @@ func (m *model) follow(c claim) answer {
 	return m.busy(c)
 }
 
-// giveUp is a release by who holds nothing.
+// giveUp is a release by an owner that holds nothing.
 func (m *model) giveUp(c claim, g giving) answer {
 	revoked := m.revoked(c)
 	if n, ok := m.note(c.owner); g.undo && (!ok || !n.revoked) {
@@ -394,7 +394,7 @@ func (m *model) downgrade(c claim, fence int) answer {
 	return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
 }
 
-// breakHolder throws out whoever has that fence.
+// breakHolder revokes the holder with that fence.
 func (m *model) breakHolder(fence int) answer {
 	l := m.lease
 	if l == nil || l.kind == foreign || fence < l.fence || fence >= l.fence+l.block {
@@ -450,7 +450,7 @@ func (m *model) occupy(ttl int) bool {
 	return true
 }
 
-// lose takes the lease away, as an eviction does; evict only who reads in it.
+// lose removes the lease, as an eviction does; evict removes only its readers.
 func (m *model) lose() { m.free() }
 
 func (m *model) evict() {

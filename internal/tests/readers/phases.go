@@ -7,12 +7,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Whose turn it is. After a writer all readers who wait enter together, after the last reader the
-// first writer. While a writer waits no reader enters. So while a phase is on the first who waits
-// is a writer.
+// Whose turn it is. After a writer all waiting readers enter together. After the last reader the
+// first writer enters. While a writer waits no reader enters. So during a phase the first waiter is
+// a writer.
 
-// enter makes c a reader for ttl at least. Where the server has forgotten who reads, somebody
-// nameless stays in the phase, for as long as that could last at most.
+// enter makes c a reader for ttl at least. When the server has forgotten the readers, an unknown
+// reader stays in the phase for the longest possible time.
 func (m *model) enter(c claim, ttl int) {
 	l := m.lease
 	if len(l.parts) == 0 && l.ends > m.now && !m.off(EvictedReaders) {
@@ -29,7 +29,7 @@ func (m *model) enter(c claim, ttl int) {
 	m.lengthen(ttl)
 }
 
-// open begins a phase of those who have waited.
+// open begins a phase of the waiting readers.
 func (m *model) open(readers []claim) {
 	m.lease = &lease{kind: phase, fence: m.mint(), block: 1, ends: m.now, parts: make(map[string]*part)}
 	if m.off(NewPhase) {
@@ -39,7 +39,7 @@ func (m *model) open(readers []claim) {
 	m.letIn(readers, "")
 }
 
-// letIn lets readers enter, and tells them, but not who asks.
+// letIn lets readers enter, and notifies all of them but the reader that asks.
 func (m *model) letIn(readers []claim, asks string) {
 	for _, c := range readers {
 		m.leave(c.owner)
@@ -52,7 +52,7 @@ func (m *model) letIn(readers []claim, asks string) {
 	}
 }
 
-// admit lets all readers who wait into the phase.
+// admit lets all waiting readers into the phase.
 func (m *model) admit(asks string) {
 	var readers []claim
 	for _, c := range m.alive(asks) {
@@ -63,7 +63,7 @@ func (m *model) admit(asks string) {
 	m.letIn(readers, asks)
 }
 
-// isOpen reports whether a phase is on in which no writer waits who lives.
+// isOpen reports whether there is a phase, and no living writer waits.
 func (m *model) isOpen() bool {
 	return m.lease != nil && m.lease.kind == phase &&
 		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
@@ -102,10 +102,10 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 }
 
-// alive are those who wait and live, in order, up to the first writer, and the readers behind it:
-// whether a writer lives who stands behind another one is found out when its turn has come. The
-// others leave the queue, with all of its process who was handed the key and let that lapse, or
-// whose process is gone. Who asks lives, but may leave with its process.
+// alive are the living waiters, in order, up to the first writer, and the readers behind it.
+// Whether a writer behind another writer lives is checked when its turn has come. The others leave
+// the queue: all waiters of a process that was handed the key and let that lapse, or that is gone.
+// An owner that asks lives, but may leave with its process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -135,8 +135,8 @@ func (m *model) alive(asks string) []claim {
 	return alive
 }
 
-// serve gives a free key to whose turn it is. A writer who asks, and whose turn it is, takes it by
-// itself.
+// serve gives a free key to whose turn it is. A writer that asks takes the key by itself when it is
+// its turn.
 func (m *model) serve(asks claim, afterWriter bool) {
 	if m.lease != nil {
 		return
@@ -171,7 +171,7 @@ func (m *model) serve(asks claim, afterWriter bool) {
 	m.handOver(writer)
 }
 
-// hand is serve as a Locker without readers does it: the first who lives has the key alone.
+// hand serves as a Locker without readers does: the first living waiter has the key alone.
 func (m *model) hand(asks string) {
 	for m.lease == nil && len(m.queue) > 0 {
 		switch first := m.queue[0]; {
@@ -186,7 +186,8 @@ func (m *model) hand(asks string) {
 	}
 }
 
-// handOver grants the key by message. The entry stays in the queue until its owner is heard of.
+// handOver grants the key by message. The entry stays in the queue until its owner confirms the
+// grant.
 func (m *model) handOver(c claim) {
 	if i := m.indexOf(c.owner); m.off(KeepHanded) {
 		m.leave(c.owner)
@@ -197,7 +198,7 @@ func (m *model) handOver(c claim) {
 	m.tell(message{process: c.process, kind: store.EventGranted, owner: c.owner, fence: m.lease.fence})
 }
 
-// announce tells who reads that a writer waits.
+// announce notifies the readers that a writer waits.
 func (m *model) announce() {
 	if m.off(Announce) {
 		return
@@ -215,7 +216,7 @@ func (m *model) tell(t message) {
 	}
 }
 
-// said is what the last step told.
+// said returns the messages of the last step.
 func (m *model) said([]message) []message {
 	sent := m.sent
 	m.sent = nil
@@ -227,8 +228,8 @@ func (w message) answers(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
 
-// join puts c at the tail. Who was handed the key, let that lapse and asks before anybody noticed
-// is first again.
+// join puts c at the tail. An owner that was handed the key, let that lapse and asks before that is
+// noticed is first again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false
@@ -247,7 +248,7 @@ func (m *model) leave(owner string) bool {
 	return i >= 0
 }
 
-// confirm takes out who was handed the key: the owner is heard of.
+// confirm removes the entry of an owner that was handed the key: the owner lives.
 func (m *model) confirm() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool { return p.handed })
 }
@@ -259,7 +260,7 @@ func (m *model) drop(of place) {
 	})
 }
 
-// dismiss sends those away who wait for work that is done.
+// dismiss notifies the waiters whose work is done.
 func (m *model) dismiss() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		if p.once {
@@ -269,7 +270,7 @@ func (m *model) dismiss() {
 	})
 }
 
-// placeOf counts those who wait before the owner.
+// placeOf counts the waiters before the owner.
 func (m *model) placeOf(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -293,6 +294,6 @@ func (m *model) waiters() int {
 	return n
 }
 
-// writerWaits is what readers are told: while they read nobody but writers, and readers behind
-// them, waits.
+// writerWaits is what readers receive: during a phase only writers wait, and readers behind
+// writers.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

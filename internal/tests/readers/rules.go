@@ -3,11 +3,11 @@ package readers
 // Rule is one thing that the protocol does, and that can be left out.
 type Rule int
 
-// Rules of readers and writers. The comment says what happens without.
+// Rules of readers and writers. The comment describes what happens without the rule.
 const (
 	WaitBehindWriters  Rule = iota + 1 // a reader enters an open phase although a writer waits
-	ReadersAfterWriter                 // after a writer the first in the queue is served, who may be another writer
-	WriterAfterReaders                 // after the last reader all readers who wait enter, whoever stands before them
+	ReadersAfterWriter                 // after a writer the first waiter is served, which may be another writer
+	WriterAfterReaders                 // after the last reader all waiting readers enter, also readers behind a writer
 	Together                           // after a writer only the first reader enters
 	OwnExpiry                          // a part lasts as long as the lease does
 	LastReader                         // the lease runs as long as it did although its last reader leaves others
@@ -16,20 +16,20 @@ const (
 	ComparePhase                       // a renewal does not look which phase its reader means
 	OnlyLengthen                       // a renewal may make a part shorter
 	NoRevival                          // a renewal brings back a part that has run out
-	EvictedReaders                     // who enters a phase whose readers the server has forgotten counts as the only one
-	DeadWriters                        // a writer keeps readers out although nobody listens at its inbox
+	EvictedReaders                     // a reader that enters a phase whose readers the server has forgotten counts as the only one
+	DeadWriters                        // a writer keeps readers out although its inbox has no subscriber
 	GiveUpAdmits                       // a writer that leaves the queue does not let in the readers behind it
-	GiveUpHands                        // who leaves the queue of a key that has run out does not hand it on
-	Announce                           // a writer that is first in the queue does not tell the readers
+	GiveUpHands                        // a waiter that leaves the queue of an expired key does not hand the key on
+	Announce                           // a writer that is first in the queue does not notify the readers
 	SayWriter                          // grants and renewals of readers do not say that a writer waits
 	DowngradeFence                     // a phase that a writer opens by a downgrade has a fence of its own
-	DowngradeAdmits                    // a downgrade lets nobody in
+	DowngradeAdmits                    // a downgrade lets no reader in
 	DowngradeEnds                      // a downgrade hands the key over as a release does, and the writer reads beside the next
 	Undo                               // an undone acquire that runs late is granted
-	NoOvertaking                       // a writer that finds the key free takes it, whoever waits
-	KeepHanded                         // a writer's entry leaves the queue when it is handed the key, so nobody knows that it let that lapse
+	NoOvertaking                       // a writer that finds the key free takes it, although others wait
+	KeepHanded                         // a writer's entry leaves the queue when it is handed the key, so a lapse is not noticed
 	Kept                               // a reader with AtLeast leaves at once
-	BreakAll                           // a break of a phase throws out nobody but leaves them a note
+	BreakAll                           // a revocation of a phase leaves its readers a note but removes none of them
 	rulesEnd
 )
 

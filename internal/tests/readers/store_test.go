@@ -20,9 +20,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// unit is a unit of the model's time. Nobody waits for it to pass: the clock of the Memory is
-// stepped, and on Redis all expiries are moved nearer. What a history really takes must be much
-// less.
+// unit is a unit of the model's time. The test does not wait for it: it steps the clock of the
+// Memory, and moves all expiries on Redis nearer. What a history really takes must be much less.
 const unit = 20 * time.Second
 
 // drawn chooses as rapid draws.
@@ -75,10 +74,10 @@ type stores struct {
 	fataler
 	open  func() (with, without locker.Store, die func()) // without: a Store without readers, on the same keys
 	hole  func()                                          // takes the lease away
-	parts func()                                          // takes away who reads in it
+	parts func()                                          // removes its readers
 	taken func(ttl time.Duration) bool                    // by another program, if the key is free
 	later func(d time.Duration)
-	deaf  func(inbox string) bool // nobody listens there; nil: at once when the process dies
+	deaf  func(inbox string) bool // the inbox has no subscriber; nil: at once when the process dies
 
 	key       string
 	processes []*process
@@ -208,8 +207,8 @@ func (s *stores) kill(n int) {
 	}
 }
 
-// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that
-// for it, and so for who has no inbox.
+// caller makes the calls of a process. The calls of a dead process may run late. Any process can
+// make them, also for an owner without an inbox.
 func (s *stores) caller(c claim) locker.Store {
 	for n := range s.processes {
 		p := s.processes[len(s.processes)-1-n]
@@ -230,7 +229,7 @@ func (s *stores) caller(c claim) locker.Store {
 
 func units(n int) time.Duration { return time.Duration(n) * unit }
 
-// ownerOf is who has a token: tokenOf makes one that is as long as a token must be.
+// ownerOf is the owner of a token. tokenOf makes a token of the necessary length.
 func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
 
 func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
@@ -329,7 +328,7 @@ func (s *stores) lose()               { s.hole() }
 func (s *stores) evict()              { s.parts() }
 func (s *stores) pass(n int)          { s.later(units(n)) }
 
-// said awaits what must have been told.
+// said waits for the messages that must have been sent.
 func (s *stores) said(want []message) (told []message) {
 	missing := slices.Clone(want)
 	slow := time.NewTimer(s.patience)

@@ -10,19 +10,19 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// watch says what must never be, by what callers ask, are answered and are told. It knows no queue
-// and no script.
+// watch reports what must never happen. It sees the calls, the answers and the messages of callers.
+// It knows no queue and no script.
 type watch struct {
 	now    int
 	holds  map[string]*hold
 	waits  map[string]*waiter
 	undone map[string]int // until when
-	asked  int            // when somebody last asked to wait
+	asked  int            // when an owner last asked to wait
 	top    int            // the largest fence that was granted or reserved
 	phase  int            // the fence of the last phase, 0 after a writer
 	began  int            // of the phase that this step has begun
 	plain  bool           // a Locker without readers took part: it keeps no phases
-	mute   bool           // somebody has waited who is told nothing, so there may be holds that nobody knows of
+	mute   bool           // an owner without messages has waited, so there may be unknown holds
 	lapsed map[int]bool   // a process that was granted the key, and let it lapse: it may be taken for dead at any time
 	killed map[int]bool
 	stands map[int]bool // and has not called since
@@ -30,17 +30,17 @@ type watch struct {
 	broken []violation
 }
 
-// hold is what somebody was granted.
+// hold is a grant to an owner.
 type hold struct {
 	claim
 	shared bool
 	fence  int
 	until  int
-	doubt  bool // the server lost it, or it was thrown out: it keeps others out, at most, and may be told so
-	handed bool // by message, and not heard of since
+	doubt  bool // the server lost it, or it was revoked: it may still exclude others, and may receive the news
+	handed bool // by message, and without a call since
 }
 
-// waiter is somebody who was told to wait.
+// waiter is an owner that got the answer "busy".
 type waiter struct {
 	claim
 	ahead   int // writers
@@ -82,7 +82,7 @@ func (w *watch) pass(units int) {
 		}
 		w.over(owner, h)
 	}
-	if w.asked+queueLife <= w.now { // the queue is forgotten, and who was handed the key with it
+	if w.asked+queueLife <= w.now { // the queue is forgotten, and with it the owner that was handed the key
 		clear(w.waits)
 		clear(w.stands)
 		for _, h := range w.holds {
@@ -95,7 +95,7 @@ func (w *watch) pass(units int) {
 // over is the end of a hold that was not released.
 func (w *watch) over(owner string, h *hold) {
 	delete(w.holds, owner)
-	if !h.handed || h.shared && !w.plain { // who is let in with others has left the queue
+	if !h.handed || h.shared && !w.plain { // a reader that entered with others has left the queue
 		return
 	}
 	w.lapsed[h.process], w.stands[h.process] = true, h.process != noInbox && !h.shared
@@ -112,7 +112,7 @@ func (w *watch) lucky() {
 	}
 }
 
-// lost is what an eviction takes away: the lease, or who reads in it.
+// lost is what an eviction removes: the lease, or its readers.
 func (w *watch) lost() {
 	for _, h := range w.live() {
 		h.doubt = h.doubt || h.shared
@@ -128,7 +128,8 @@ func (w *watch) emptied() {
 	w.lucky()
 }
 
-// thrown is a break: the same, but who was granted the key by message counts as heard of.
+// thrown is a revocation: the same, but an owner that was granted the key by message counts as
+// confirmed.
 func (w *watch) thrown() {
 	for _, h := range w.live() {
 		delete(w.holds, h.owner)
@@ -197,7 +198,7 @@ func (w *watch) enters(c claim) {
 	}
 }
 
-// overtakes wants nobody to begin anything who has not waited while others wait.
+// overtakes wants that no owner that has not waited is granted the key while others wait.
 func (w *watch) overtakes(c claim, waited bool) {
 	for _, o := range w.waits {
 		if !waited && !w.plain && !w.mute && len(w.lapsed) == 0 && !w.killed[c.process] {
@@ -231,7 +232,7 @@ func (w *watch) begins(h *hold) {
 	}
 }
 
-// believe are those who think that they hold the key, and who was promised that it is kept.
+// believe are the owners that believe to hold the key, and the owners of a kept key.
 func (w *watch) believe() []*hold {
 	return slices.DeleteFunc(w.live(), func(h *hold) bool {
 		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]
@@ -250,7 +251,7 @@ func (w *watch) areAlone() {
 	}
 }
 
-// Holds of nobody: a kept key, a foreign program.
+// Holds without an owner: a kept key, a foreign program.
 const foreignMode = locker.Mode(9)
 
 func (h *hold) kept() bool { return h.mode == foreignMode }
@@ -265,7 +266,7 @@ func (w *watch) nobody(name string, shared bool, fence, until int) {
 // calls is a sign of life.
 func (w *watch) calls(c claim) { delete(w.stands, c.process) }
 
-// unheard is a grant that its owner does not hear of.
+// unheard is a grant whose message does not arrive.
 func (w *watch) unheard(owner string, fence int) {
 	if h := w.holds[owner]; h != nil && h.fence == fence {
 		h.doubt = true
@@ -314,7 +315,7 @@ func (w *watch) wait(c claim) {
 	w.waits[c.owner] = o
 }
 
-// reason wants somebody to be in the way of who is told to wait.
+// reason wants a reason for each answer "busy": another owner must be in the way.
 func (w *watch) reason(c claim, a answer) {
 	until, writer := w.now, false
 	for _, h := range w.live() {
@@ -340,7 +341,7 @@ func (w *watch) writerWaits() bool {
 	return false
 }
 
-// announced wants the readers to be told of a writer who is the first to wait.
+// announced wants the readers to be notified of a writer that is the first waiter.
 func (w *watch) announced(c claim, a answer, told []message) {
 	if a.State != store.Busy || a.Place != 1 || !c.queue || c.plain || c.mode != locker.Exclusive || w.plain {
 		return
@@ -367,7 +368,7 @@ func (w *watch) renewed(c claim, ttl int, a answer) {
 	h := w.holds[c.owner]
 	holds := h != nil && h.until > w.now
 	switch {
-	case a.State == store.Granted && !holds && c.process == noInbox: // it was granted the key, and nobody told it
+	case a.State == store.Granted && !holds && c.process == noInbox: // it was granted the key without a message
 		delete(w.waits, c.owner)
 		w.holds[c.owner] = &hold{claim: c, shared: c.mode == locker.Shared, until: w.now + max(ttl, c.hand), doubt: true}
 	case a.State == store.Granted && !holds:
@@ -400,10 +401,10 @@ func (w *watch) downgraded(c claim, fence int, a answer) {
 func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	h := w.holds[c.owner]
 	held = h != nil && h.until > w.now && !h.doubt
-	waited = w.waits[c.owner] != nil && c.process != noInbox // else it may have left the queue, and not heard of that
+	waited = w.waits[c.owner] != nil && c.process != noInbox // otherwise it may have left the queue without a message
 	delete(w.waits, c.owner)
 	delete(w.holds, c.owner)
-	if h != nil && h.doubt { // the server does not know who goes
+	if h != nil && h.doubt { // the server does not know which reader leaves
 		w.nobody("forgotten "+c.owner, h.shared, h.fence, h.until)
 	}
 	if held && g.keep > 0 {
@@ -416,8 +417,8 @@ func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	return held, waited
 }
 
-// completed is a release that says the work is done: who waits for that is sent away, and who has
-// no inbox does not hear of it.
+// completed is a release with Complete: waiters with Once are notified and leave, but a waiter
+// without an inbox gets no message.
 func (w *watch) completed() {
 	maps.DeleteFunc(w.waits, func(_ string, o *waiter) bool { return o.once && o.process == noInbox })
 }
@@ -429,22 +430,22 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 	if a.State == store.Revoked && c.phase == 0 {
 		delete(w.undone, c.owner) // the note of the break stands for it, for as long as that does
 	}
-	if !held && g.keep > 0 && a.State == store.Released { // it was granted the key, and nobody told it
+	if !held && g.keep > 0 && a.State == store.Released { // it was granted the key without a message
 		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }
 
-// served is what a step should have done for those who wait.
+// served checks what a step should have done for the waiters.
 type served int
 
 const (
 	nothing  served = iota
-	handed          // a free key is given to somebody who waits
+	handed          // a free key is granted to a waiter
 	opened          // and so is a phase, to readers, if no writer waits
 	admitted        // or even then
 )
 
-// idle wants those who wait to be served.
+// idle wants the waiters to be served.
 func (w *watch) idle(i info, by served) {
 	for _, o := range w.waits {
 		switch {

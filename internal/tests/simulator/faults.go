@@ -9,14 +9,14 @@ type Fault struct {
 	For   time.Duration // at most, where it lasts
 }
 
-// FaultKind says what goes wrong.
+// FaultKind is the kind of a fault.
 type FaultKind uint8
 
 // What can go wrong beside calls and messages.
 const (
 	Cut         FaultKind = iota + 1 // a subscription is lost, and both ends know
 	Deaf                             // a subscription is lost, and only the server knows
-	Mute                             // a subscription is lost, and nobody knows for some seconds
+	Mute                             // a subscription is lost, and that is not noticed for some seconds
 	Pause                            // a process is stopped
 	PauseOwner                       // the process is stopped that is handed a lease next, about when it is told; one at a time
 	Kill                             // a process is killed
@@ -121,7 +121,7 @@ func (w *world) mute(p *process) {
 	})
 }
 
-// killOwner kills whoever holds a lease.
+// killOwner kills the process that holds a lease.
 func (w *world) killOwner() {
 	for key := range w.books {
 		for _, b := range w.books[key].beliefs {

@@ -28,7 +28,7 @@ type hold struct {
 	seen    bool          // a holder was seen: failures do not end the wait
 	alarm   int           // counts the re-checks that were planned: only the last is due
 	due     time.Duration // when that is
-	headAt  time.Duration // when it was told to ask, being the head
+	headAt  time.Duration // when it was notified to ask, as the head
 
 	// While it is held.
 	fence    uint64
@@ -40,7 +40,7 @@ type hold struct {
 	ttl      time.Duration // what renewals ask for
 	renewals int           // as alarm
 	handed   bool          // by message, which no answered renewal has confirmed
-	ended    func()        // tells the worker that its lease is lost
+	ended    func()        // notifies the worker that its lease is lost
 
 	// While it is released.
 	next    *hold
@@ -263,8 +263,7 @@ func (h *hold) wake(pause time.Duration) {
 	})
 }
 
-// told handles the message that it was granted the lease: that is the grant, if it is certain how
-// old it is.
+// told handles the message of a grant. The message is the grant if its age is certain.
 func (h *hold) told(m message) {
 	now := h.p.now()
 	var g, wait time.Duration // the grant was not before g
@@ -333,7 +332,7 @@ func (h *hold) mayHandOn() bool {
 	return h.used+1 < min(h.block, handoffs) && now-h.since < streakLasts
 }
 
-// watch ends the lease at its deadline, whatever the server says.
+// watch ends the lease at its deadline, with or without an answer of the server.
 func (h *hold) watch() {
 	at := h.deadline
 	h.p.after(at-h.p.now(), func() {
@@ -469,7 +468,7 @@ func (h *hold) settled(r reply, o outcome) {
 	}
 }
 
-// answerWithRelease tells the server that a grant came to nobody.
+// answerWithRelease releases a grant that no hold can use.
 func (h *hold) answerWithRelease() {
 	w, undo := h.w, h.undoFor()
 	w.note(h.key, h.p, "answers with a release of", h.token, 0)

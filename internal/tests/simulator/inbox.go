@@ -2,7 +2,7 @@ package simulator
 
 import "time"
 
-// inbox is the channel of one process. Its name never changes; who listens does.
+// inbox is the channel of one process. Its name never changes, but its subscribers do.
 type inbox struct {
 	owner *process
 	heard []*subscription // as the server sees it
@@ -45,7 +45,7 @@ func (in *inbox) remove(s *subscription) {
 	}
 }
 
-// publish sends a message to all who listen. It may be lost on the way, late, and arrive twice.
+// publish sends a message to all subscribers. It may be lost on the way, late, and arrive twice.
 func (w *world) publish(key int, in *inbox, m message) {
 	if in == nil {
 		return

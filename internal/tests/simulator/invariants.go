@@ -22,7 +22,7 @@ const (
 	Truth     Invariant = "I7: nobody is told that a lease is lost which was released, or that a token was undone which was not"
 )
 
-// Violation says what was not.
+// Violation describes a broken invariant.
 type Violation struct {
 	Invariant Invariant
 	At        time.Duration
@@ -41,12 +41,12 @@ func (w *world) violate(i Invariant, key int, format string, args ...any) {
 	}
 }
 
-// book is what an observer who sees everything knows about a key.
+// book has the complete history of a key.
 type book struct {
 	beliefs []*belief
 	waiters []*waiter
 	used    map[uint64]token
-	fence   uint64        // the highest that somebody had
+	fence   uint64        // the largest that a holder had
 	minted  uint64        // the last that the server reserved
 	freeAt  time.Duration // when the last belief ended
 }
@@ -234,7 +234,7 @@ func (w *world) waitsNoMore(key int, wt *waiter) {
 
 func (w *world) stopped(p *process) bool { return p.dead || p.asleep }
 
-// waitingSince is when the first of those who wait now, and can, began to.
+// waitingSince is when the first of the present waiters that can be served began to wait.
 func (w *world) waitingSince(key int) (since time.Duration, p *process) {
 	since = -1
 	for _, wt := range w.books[key].waiters {
@@ -276,7 +276,7 @@ func (w *world) anybodyWaits() bool {
 	return slices.ContainsFunc(w.books, func(b book) bool { return len(b.waiters) > 0 })
 }
 
-// checkOrder looks at who was passed over by a grant of the server.
+// checkOrder checks which waiters a grant of the server has passed over.
 func (w *world) checkOrder(h *hold) {
 	if !w.Ordered || h.used > 0 {
 		return

@@ -6,9 +6,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// model is the queue of one key as one would explain it, without time and without a network: who
-// holds the key, who waits in which order, and what each step answers. Servers are compared with it
-// step by step.
+// model is the queue of one key, without time and network: the holder, the waiters in order, and
+// the answer of each step. Servers are compared with it step by step.
 type model struct {
 	holder string
 	queue  []place
@@ -21,15 +20,15 @@ type model struct {
 
 // kind is where servers may differ.
 type kind struct {
-	pardon bool // who asks takes a free key, being the first, although it was handed the key before and let that lapse
-	novice bool // a release is never asked to queue who is in the queue already
-	quiet  bool // such a next token is not told by message that it has the key
+	pardon bool // the first waiter takes a free key when it asks, although it was handed the key before and let that lapse
+	novice bool // Next of a release is never in the queue already
+	quiet  bool // such a next token gets no message of its grant
 }
 
-// place is one who waits. Handed: it was given the key by message, and gave no sign of life since.
+// place is a waiter. Handed: it was given the key by message, and gave no sign of life since.
 type place struct {
 	owner   string
-	process int // noInbox: it can be told nothing
+	process int // noInbox: it receives no messages
 	handed  bool
 }
 
@@ -40,7 +39,7 @@ type grantMessage struct {
 
 const noInbox = -1
 
-// answer is what a step says.
+// answer is the answer of a step.
 type answer struct {
 	State store.State
 	Place int // busy: 1 is the head
@@ -84,7 +83,7 @@ func (m *model) acquire(process int, owner string, queue bool) answer {
 	return answer{State: store.Busy, Place: m.place(owner)}
 }
 
-// place counts those ahead who wait; who was handed the key does not.
+// place counts the waiters ahead, without an owner that was handed the key.
 func (m *model) place(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -98,7 +97,8 @@ func (m *model) place(owner string) int {
 	return n
 }
 
-// hand gives a free key to the first who can take it, and stops before own, who asks.
+// hand grants a free key to the first waiter that can take it, and stops at own, the token that
+// asks.
 func (m *model) hand(own string) {
 	for m.holder == "" && len(m.queue) > 0 {
 		head := &m.queue[0]
@@ -117,7 +117,7 @@ func (m *model) hand(own string) {
 	}
 }
 
-// drop takes out whoever is of the same process: it is dead, or stopped.
+// drop removes all waiters of a process that is dead or stopped.
 func (m *model) drop(of place) {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		return p.owner == of.owner || of.process != noInbox && p.process == of.process
@@ -141,7 +141,7 @@ func (m *model) release(owner string, undo bool, process int, next string) answe
 	ours := m.holder == owner
 	m.leave(owner)
 	if !ours {
-		m.hand("") // it may be free, and who leaves would have found that out
+		m.hand("") // the key may be free, and the leaving waiter would have noticed it
 		return answer{State: store.NotOurs}
 	}
 	m.holder = ""
@@ -167,7 +167,7 @@ func (m *model) expire() { m.holder = "" }
 
 func (m *model) kill(process int) { m.gone[process] = true }
 
-// sent is what the last step told.
+// sent returns the messages of the last step.
 func (m *model) sent() []grantMessage {
 	sent := m.grants
 	m.grants = nil

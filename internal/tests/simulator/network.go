@@ -11,8 +11,8 @@ const (
 	unclear          // it may have run, may run yet, or never will
 )
 
-// call sends a script to the server, once, and says what came of it. The request or the reply may
-// be lost or late; a request may also run after its caller has given it up.
+// call sends a script to the server, once, and returns the result. The request or the reply may be
+// lost or late; a request may also run after its caller has given it up.
 func (w *world) call(p *process, run func() reply, done func(reply, outcome)) {
 	w.callLate(p, 0, run, done)
 }

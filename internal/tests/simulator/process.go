@@ -57,7 +57,7 @@ func (p *process) after(d time.Duration, do func()) {
 	p.w.after(p.trueFor(max(d, 0)), p, do)
 }
 
-// told handles a message, whatever became of its token here.
+// told handles a message, in any state of its token here.
 func (p *process) told(key int, m message) {
 	h := p.w.holds[m.token]
 	p.w.note(key, p, "is told of", m.token, int64(m.kind))
@@ -70,7 +70,7 @@ func (p *process) told(key int, m message) {
 		if p.w.without == IgnoreIfHeld {
 			h.answerWithRelease()
 		}
-	default: // finished here: whoever handed it over does not know
+	default: // finished here, but the process that handed it over does not know that
 		h.answerWithRelease()
 	}
 }

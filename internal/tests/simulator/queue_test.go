@@ -19,7 +19,7 @@ type subject interface {
 	release(process int, owner string, undo bool, next string) answer
 	expire()           // the lease ends without a release
 	start(process int) // and listens
-	kill(process int)  // nobody listens there when it returns
+	kill(process int)  // its inbox has no subscriber when it returns
 	told(process int) (owner string, fence uint64)
 	untold() []string // what came without having been awaited
 }
@@ -216,8 +216,7 @@ func (h *history) mail() {
 	}
 }
 
-// granted wants each hold to have its own fences, which grow, and to be told the same however
-// often.
+// granted wants each hold to have its own fences, which grow, and the same fences in each message.
 func (h *history) granted(owner string, fence uint64) {
 	h.Helper()
 	switch {

@@ -77,7 +77,7 @@ func (r *room) seek() {
 	r.token.ask()
 }
 
-// serve gives the lease to the first who waits; nobody does: false.
+// serve grants the lease to the first waiter. It returns false when there is none.
 func (r *room) serve(h *hold) bool {
 	if len(r.waiters) == 0 {
 		return false

@@ -1,13 +1,13 @@
 package simulator
 
-// Rule is one thing that the protocol insists on. All hold unless a run is told otherwise; without
-// any one of them something breaks, which is how we know that it is needed, and that the simulation
-// would see it.
+// Rule is one thing that the protocol insists on. All of them apply unless a run leaves one out.
+// Without any one of them an invariant breaks. That shows that the rule is needed, and that the
+// simulation notices its absence.
 type Rule uint8
 
 // The rules. Beside each: what is done without it.
 const (
-	SentOnce       Rule = iota + 1 // the client library repeats a call whose reply was lost, and tells nobody
+	SentOnce       Rule = iota + 1 // the client library repeats a call whose reply was lost, without notice
 	OneHold                        // a requeue uses the old token again
 	Idempotent                     // a repeated acquire mints another fence
 	CountFromSend                  // deadlines count from the reply
@@ -16,17 +16,17 @@ const (
 	FreshMessage                   // a grant by message counts from its receipt, however late that is
 	IgnoreIfHeld                   // a message about a token that is held is answered with a release
 	UndoUnanswered                 // an acquire that was never answered is only released
-	ResetDeaf                      // nobody minds that nobody listens at the inbox
-	NoOvertaking                   // an acquire that finds the lease free takes it, whoever waits
+	ResetDeaf                      // an inbox without a subscriber is not opened again
+	NoOvertaking                   // an acquire that finds the lease free takes it, although others wait
 	Recheck                        // a waiter relies on messages
 	KeepHanded                     // an entry leaves the queue when it is handed the lease, not when that is confirmed
 	VoidStamp                      // the server's time from before a re-subscription is compared with one from after it
 	RefuseNext                     // a release queues its next token although that was undone
 	StayInBlock                    // a local hand-off goes on beyond the fences that were reserved
 	LossEndsStreak                 // a local hand-off goes on after the lease is over
-	WholeToken                     // a lease belongs to whoever's token it starts with
+	WholeToken                     // a lease belongs to each owner whose token is its prefix
 	ShortWait                      // the wait is counted by the server's clock as if ours went at the same rate
-	OnlyNearer                     // who is told that it is the head does not ask earlier, although it had planned to
+	OnlyNearer                     // a waiter that is notified that it is the head does not ask earlier, although it had planned to
 	NextInLine                     // a release does not look whether its next token waits already
 	rulesEnd
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// exposed says in which scenario it shows first that a rule is missing.
+// exposed names the scenario that first shows that a rule is missing.
 var exposed = map[Rule]string{
 	SentOnce:       "rough",
 	OneHold:        "extended",
@@ -58,7 +58,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// count tells how many of many runs break, and how.
+// count counts how many of the runs break, and how.
 func count(t *testing.T, s Scenario, rule Rule) {
 	t.Helper()
 	broken, events := make(map[Invariant]int), 0

@@ -39,7 +39,7 @@ type Scenario struct {
 	Faults       []Fault
 
 	Ordered    bool          // first come, first served holds
-	MaxIdle    time.Duration // a key that somebody waits for is not free for longer; 0: no bound
+	MaxIdle    time.Duration // a key with waiters is not free for longer; 0: no bound
 	MaxWait    time.Duration // nobody waits for longer; 0: no bound
 	ClockSteps bool          // the server's clock steps while it is up, so leases may overlap
 }
