@@ -154,6 +154,10 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 	server := redistest.Shared(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	var inside, runs atomic.Int32
+	var callers []*locker.Engine
+	for range 8 { // a new client must be able to ask whether the server answers
+		callers = append(callers, newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Constant(2*time.Millisecond))))
+	}
 	stop := make(chan struct{})
 	broken := make(chan struct{})
 	go func() {
@@ -168,8 +172,7 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 		}
 	}()
 	ended := make(chan error, 8)
-	for i := range 8 {
-		l := newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Constant(2*time.Millisecond)))
+	for i, l := range callers {
 		go func() {
 			for range 10 {
 				err := locker.Run(t.Context(), l, locker.Rule{Key: t.Name(), TTL: 3 * time.Second, Wait: stuckAfter}, func(ctx context.Context) error {
