@@ -17,6 +17,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"github.com/robfig/cron/v3"
+
+	"github.com/latchkit/latchkit/locker"
 )
 
 var (
@@ -196,11 +198,18 @@ func (c *catchUp) enqueue(ctx context.Context, e scheduled, slot time.Time, late
 	switch {
 	case errors.Is(err, asynq.ErrTaskIDConflict): // the slot was enqueued before
 	case errors.Is(err, asynq.ErrDuplicateTask): // a task for the same work is queued
+		t.observe(locker.ResultBusy, err)
 		t.report(e.task, e.opts, info, err)
 	case err != nil:
+		t.observe(locker.ResultError, err)
 		t.report(e.task, e.opts, info, err)
 		return err
 	default:
+		result := locker.ResultEnqueued
+		if late {
+			result = locker.ResultMadeUp
+		}
+		t.observe(result, nil)
 		t.report(e.task, e.opts, info, nil)
 		if late {
 			t.logger.Info("latchkit: asynqlock: a tick of the schedule is made up", "schedule", t.rule.Key, "type", e.task.Type(), "due", slot)

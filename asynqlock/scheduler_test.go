@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Parallel()
 	q, backend := newQueue(t), lockertest.NewMemory()
 	task := asynq.NewTask("tick", []byte("payload"))
-	first, second := lockertest.NewLocker(t, backend), lockertest.NewLocker(t, backend)
+	var recorder lockertest.Recorder
+	first, second := lockertest.NewLocker(t, backend), lockertest.NewLocker(t, backend, locker.WithObserver(&recorder))
 	for range 20 {
 		slot := time.Now().Unix()
 		tick, stop := term(t, q, first, task)
@@ -47,6 +49,9 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		}
 		if time.Now().Unix() != slot {
 			continue // too slow: the ticks had different slots
+		}
+		if ticks := recorder.Records(locker.OpTick); len(ticks) < 6 || ticks[len(ticks)-6].Outcome.Result != locker.ResultBusy {
+			t.Errorf("the Observer saw %+v", ticks)
 		}
 		if passed || again || reordered {
 			t.Errorf("the same slot was enqueued by both: %t, by the second of two equal entries: %t, with the options in another order: %t", passed, again, reordered)
@@ -223,5 +228,32 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 	}
 	if info, err := l.Inspect(t.Context(), "asynq-scheduler"); err != nil || info.Held {
 		t.Errorf("it still leads: %+v, %v", info, err)
+	}
+}
+
+// A metric shows whether a schedule ticks, and whether processes disagree about who leads it.
+func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
+	t.Parallel()
+	var recorder lockertest.Recorder
+	q, backend := newQueue(t), lockertest.NewMemory()
+	task := asynq.NewTask("tick", nil)
+	l := lockertest.NewLocker(t, backend, locker.WithObserver(&recorder))
+	results := func() (all []locker.Result) {
+		for _, r := range recorder.Records(locker.OpTick) {
+			if r.Rule.Name != "asynq-scheduler" || r.Outcome.Fence == 0 {
+				t.Errorf("a tick of %+v with %+v", r.Rule, r.Outcome)
+			}
+			all = append(all, r.Outcome.Result)
+		}
+		return all
+	}
+	tick, stop := term(t, q, l, task)
+	tick()
+	backend.Fail(locker.OpAcquire, store.ErrUnavailable)
+	tick(asynq.Queue("low"))
+	backend.Fail(locker.OpAcquire, nil)
+	stop() // which lets it tick once more
+	if got, want := results(), []locker.Result{locker.ResultEnqueued, locker.ResultEnqueued, locker.ResultLost}; !slices.Equal(got, want) {
+		t.Errorf("the ticks were %q, want %q", got, want)
 	}
 }

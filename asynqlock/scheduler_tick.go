@@ -51,9 +51,11 @@ func (t *term) options() *asynq.SchedulerOpts {
 				after(task, opts)
 			}
 			if t.client == nil {
+				t.observe(locker.ResultEnqueued, nil)
 				return // asynq enqueues it
 			}
 			info, err := t.client.EnqueueContext(t.ctx, task, opts...)
+			t.observe(resultOf(err), err)
 			t.report(task, opts, info, err)
 		}
 		// When PreEnqueueFunc returns, asynq enqueues the tick. Each tick has its own goroutine, so
@@ -62,6 +64,23 @@ func (t *term) options() *asynq.SchedulerOpts {
 	}
 	t.opts, t.announce = &o, after
 	return &o
+}
+
+// observe notifies the Locker's Observer of what became of a tick.
+func (t *term) observe(result locker.Result, err error) {
+	_, end := t.lease.Observe(t.ctx, locker.OpTick)
+	end(locker.Outcome{Result: result, Err: err})
+}
+
+// resultOf is the result of a tick that this package has enqueued, or tried to.
+func resultOf(err error) locker.Result {
+	switch {
+	case err == nil:
+		return locker.ResultEnqueued
+	case errors.Is(err, asynq.ErrDuplicateTask):
+		return locker.ResultBusy
+	}
+	return locker.ResultError
 }
 
 // report passes the outcome of a tick that this package enqueued to the functions that asynq would
@@ -90,7 +109,16 @@ const (
 // that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
 // due later, unless the clocks of the two leaders differ. The slots cover that case.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
-	return t.leads() && t.claim(entryOf(task, opts)) && t.leads()
+	switch {
+	case !t.leads():
+	case !t.claim(entryOf(task, opts)):
+		t.observe(locker.ResultBusy, nil)
+		return false
+	case t.leads():
+		return true
+	}
+	t.observe(locker.ResultLost, locker.ErrLost)
+	return false
 }
 
 // leads reports whether this process holds the lock now.

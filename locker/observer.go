@@ -115,7 +115,7 @@ const (
 	ResultUpdated        Result = "updated"          // update: the new values are written, or there was nothing to write
 	ResultConflict       Result = "conflict"         // update: other clients wrote the keys during each attempt
 	ResultOverrun        Result = "overrun"          // overrun: the leader's function has not returned in time
-	ResultEnqueued       Result = "enqueued"         // tick: it was enqueued in time
+	ResultEnqueued       Result = "enqueued"         // tick: it was enqueued in time; other ticks are made_up, busy (its slot was enqueued before), lost (this process leads no longer) or error
 	ResultMadeUp         Result = "made_up"          // tick: it was enqueued late
 	ResultError          Result = "error"            // any: every other error
 )

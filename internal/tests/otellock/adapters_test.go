@@ -1,0 +1,201 @@
+package otellock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/hibiken/asynq"
+	"google.golang.org/grpc"
+	_ "modernc.org/sqlite"
+
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// secret is the key of all work in this file.
+const secret = "order:canary"
+
+// guards are the adapters: each does one piece of guarded work under the key secret.
+var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
+	"httplock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+		h := httplock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))(
+			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { work(r.Context()) }))
+		h.ServeHTTP(httptest.NewRecorder(), posted(t))
+	},
+	"ginlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+		r := gin.New()
+		r.POST("/", ginlock.New(l, "order:{header.X-Order}", ginlock.WithWait(time.Minute)), func(c *gin.Context) { work(c.Request.Context()) })
+		r.ServeHTTP(httptest.NewRecorder(), posted(t))
+	},
+	"grpclock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}", Wait: time.Minute}})
+		unary, err := grpclock.UnaryServerInterceptor(l, rules)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		client := place(t, rules, grpc.UnaryInterceptor(unary), &orders{place: func(ctx context.Context) error { work(ctx); return nil }})
+		_, _ = client.Place(t.Context(), &shop.Order{OrderId: "canary"})
+	},
+	"asynqlock": runTask,
+	"sqllock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+		db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "canary.db")+"?_pragma=busy_timeout(1000)")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = db.Close() }()
+		if err := sqllock.Migrate(t.Context(), db); err != nil {
+			t.Error(err)
+		}
+		err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: secret, Wait: time.Minute},
+			func(ctx context.Context, _ *sqllock.Tx) error { work(ctx); return nil })
+		if err != nil && !errors.Is(err, locker.ErrLost) {
+			t.Error(err)
+		}
+	},
+}
+
+func posted(t *testing.T) *http.Request {
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
+	r.Header.Set("X-Order", "canary")
+	return r
+}
+
+// runTask is the guard of asynq.
+func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
+	c := redistest.Shared(t).Client(t)
+	g, err := asynqlock.New(l, asynqlock.On("order", asynqlock.Template("order:{payload.order}"), asynqlock.Wait(time.Minute)))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	queue := strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())
+	ran := make(chan struct{})
+	over := sync.OnceFunc(func() { close(ran) })
+	mux := asynq.NewServeMux()
+	mux.Use(func(next asynq.Handler) asynq.Handler {
+		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			defer over()
+			return next.ProcessTask(ctx, task)
+		})
+	}, g.Middleware)
+	mux.HandleFunc("order", func(ctx context.Context, _ *asynq.Task) error { work(ctx); return nil })
+	worker := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
+		Queues: map[string]int{queue: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond,
+	}))
+	if err := worker.Start(mux); err != nil {
+		t.Error(err)
+		return
+	}
+	defer worker.Shutdown()
+	task := asynq.NewTask("order", []byte(`{"order":"canary"}`))
+	if _, err := asynq.NewClientFromRedisClient(c).EnqueueContext(t.Context(), task, asynq.Queue(queue), asynq.MaxRetry(0)); err != nil {
+		t.Error(err)
+		return
+	}
+	<-ran
+}
+
+// guardedWork lets an adapter do its work twice: the first waits for a holder of another process, the
+// second loses the lock.
+func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(context.Context)), opts ...otellock.Option) (here, there *telemetry, token string) {
+	here, there = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...), newTelemetry(t, sdktrace.AlwaysSample(), opts...)
+	backend := &spy{Memory: lockertest.NewMemory()}
+	l := lockertest.NewLocker(t, backend, locker.WithObserver(here.observer), locker.WithTTL(300*time.Millisecond))
+	other := lockertest.NewLocker(t, backend.Memory.NewProcess(), locker.WithObserver(there.observer))
+	held, err := other.Acquire(t.Context(), locker.Rule{Key: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for slices.IndexFunc(here.measured(t), func(line string) bool {
+			return strings.HasPrefix(line, "waiter.active") && strings.Contains(line, "name=order") && strings.HasSuffix(line, ": 1")
+		}) < 0 {
+			time.Sleep(time.Millisecond)
+		}
+		_ = held.Release(context.Background())
+	}()
+	guard(t, l, func(context.Context) {})
+	guard(t, l, func(ctx context.Context) { backend.Steal(secret); <-ctx.Done() })
+	return here, there, backend.owner
+}
+
+func TestEveryAdaptersWaitIsLinkedAndNothingSecretIsExported(t *testing.T) {
+	gin.SetMode(gin.TestMode)
+	for name, guard := range guards {
+		t.Run(name, func(t *testing.T) {
+			here, there, token := guardedWork(t, guard)
+			holder := there.span(t, "acquire order").SpanContext().SpanID()
+			roles := ""
+			for _, s := range here.spans.Ended() {
+				for _, l := range s.Links() {
+					if s.Name() != "acquire order" || l.SpanContext.SpanID() != holder {
+						t.Errorf("%q links to %v", s.Name(), l)
+					}
+					roles += l.Attributes[0].Value.AsString() + " "
+				}
+			}
+			if roles != "holder released_by " {
+				t.Errorf("the waiter links to %q", roles)
+			}
+			await(t, "the loss is measured and logged", func() bool {
+				return strings.Contains(strings.Join(here.measured(t), "\n"), "losses loss.cause=taken mode=exclusive name=order: 1") &&
+					len(here.logs.with("lost while it was in use")) == 1
+			})
+			all := exported(t, here) + exported(t, there)
+			for _, s := range []string{"canary", token} {
+				if strings.Contains(all, s) {
+					t.Errorf("%q was exported", s)
+				}
+			}
+			if name == "sqllock" && !strings.Contains(all, "sql.commits name=order result=committed: 1") {
+				t.Errorf("the commit was not counted: %s", strings.Join(here.measured(t), "\n"))
+			}
+		})
+	}
+}
+
+func TestWithKeyEveryAdaptersKeyIsOnSpansAndLogsAndNoTokenIs(t *testing.T) {
+	gin.SetMode(gin.TestMode)
+	here, there, token := guardedWork(t, guards["httplock"], otellock.WithKey())
+	await(t, "the loss is logged with its key", func() bool { return len(here.logs.with("lost while", secret)) == 1 })
+	spans := fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(here.spans.Ended()))
+	if !strings.Contains(spans, secret) || strings.Contains(strings.Join(here.measured(t), ""), "canary") {
+		t.Error("the key is not on the spans, or in the metrics")
+	}
+	if all := exported(t, here) + exported(t, there); strings.Contains(all, token) {
+		t.Errorf("the token %q was exported", token)
+	}
+}
+
+// exported is all that has left a process: spans, metrics and logs.
+func exported(t *testing.T, tel *telemetry) string {
+	t.Helper()
+	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())) + strings.Join(tel.measured(t), "\n") +
+		strings.Join(tel.logs.with(), "\n")
+}
