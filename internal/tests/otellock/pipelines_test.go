@@ -1,0 +1,277 @@
+package otellock_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	tracespb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// receiver decodes what exporters send by OTLP, and shows each span, link and metric in a word.
+type receiver struct {
+	mu    sync.Mutex
+	words []string
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch req.URL.Path {
+	case "/v1/traces":
+		var sent tracespb.ExportTraceServiceRequest
+		if err := proto.Unmarshal(body, &sent); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		for _, resource := range sent.ResourceSpans {
+			for _, scope := range resource.ScopeSpans {
+				for _, span := range scope.Spans {
+					r.words = append(r.words, fmt.Sprintf("span %s %x", span.Name, span.SpanId))
+					for _, link := range span.Links {
+						r.words = append(r.words, fmt.Sprintf("link %x %s=%s", link.SpanId, link.Attributes[0].Key, link.Attributes[0].Value.GetStringValue()))
+					}
+				}
+			}
+		}
+	case "/v1/metrics":
+		var sent metricspb.ExportMetricsServiceRequest
+		if err := proto.Unmarshal(body, &sent); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		for _, resource := range sent.ResourceMetrics {
+			for _, scope := range resource.ScopeMetrics {
+				for _, m := range scope.Metrics {
+					r.words = append(r.words, "metric "+m.Name+" "+m.Unit)
+				}
+			}
+		}
+	}
+}
+
+// contend lets a second process wait for a first one.
+func contend(t *testing.T, first, second locker.Observer) {
+	t.Helper()
+	backend := lockertest.NewMemory()
+	one := lockertest.NewLocker(t, backend, locker.WithObserver(first))
+	two := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(second))
+	lease, err := one.Acquire(t.Context(), locker.Rule{Key: "order:42"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { _ = lease.Release(context.Background()) })
+	if err := locker.Run(t.Context(), two, locker.Rule{Key: "order:42"}, nothing); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLinksAndMetricsArriveByOTLP(t *testing.T) {
+	var r receiver
+	server := httptest.NewServer(&r)
+	defer server.Close()
+	traces, err := otlptracehttp.New(t.Context(), otlptracehttp.WithEndpointURL(server.URL+"/v1/traces"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := otlpmetrichttp.New(t.Context(), otlpmetrichttp.WithEndpointURL(server.URL+"/v1/metrics"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithBatcher(traces))
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metrics)))
+	o, err := otellock.New(otellock.WithTracerProvider(tracers), otellock.WithMeterProvider(meters))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contend(t, o, o)
+	if err := tracers.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := meters.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	holder := ""
+	for _, word := range r.words {
+		if id, ok := strings.CutPrefix(word, "span acquire order "); ok {
+			holder = id // the first acquire ends first
+			break
+		}
+	}
+	for _, want := range []string{
+		"link " + holder + " latchkit.link.role=holder", "link " + holder + " latchkit.link.role=released_by",
+		"metric latchkit.lock.acquire.duration s", "metric latchkit.lock.wait.duration s", "metric latchkit.lock.handoffs {handoff}",
+	} {
+		if !slices.Contains(r.words, want) {
+			t.Errorf("not received: %q in %q", want, r.words)
+		}
+	}
+}
+
+// The names under which Prometheus has the metrics: dashboards and alerts use them.
+func TestPrometheusScrapesTheseNames(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
+	tracers := sdktrace.NewTracerProvider()
+	o, err := otellock.New(otellock.WithTracerProvider(tracers), otellock.WithMeterProvider(meters))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contend(t, o, o)
+	o.(locker.RenewalObserver).Renewed(t.Context(), locker.Rule{Name: "order"}, locker.RenewalEvent{Margin: 20 * time.Second, TTL: 30 * time.Second})
+	o.(locker.RequestObserver).Request(t.Context(), locker.RequestEvent{Name: "order", Result: "replayed"})
+	o.(locker.Warner).Warn(locker.Warning{Code: "node-out", Text: "a test"})
+	for op, out := range map[locker.Op]locker.Outcome{
+		locker.OpHold: {Result: locker.ResultLost, Err: locker.ErrLost, Cause: locker.LossTaken}, locker.OpTick: {Result: locker.ResultEnqueued},
+	} {
+		_, end := o.Begin(t.Context(), op, locker.Rule{Name: "order"})
+		end(out)
+	}
+	for _, result := range []locker.Result{locker.ResultStaleFence, locker.ResultFenceRegressed} {
+		_, end := o.Begin(t.Context(), locker.OpTransact, locker.Rule{Name: "order"})
+		end(locker.Outcome{Result: result})
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	names := make(map[string]bool)
+	for _, f := range families {
+		names[f.GetName()] = true
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Log(text.String())
+	for _, want := range []string{
+		"latchkit_lock_acquire_duration_seconds", "latchkit_lock_wait_duration_seconds", "latchkit_lock_hold_duration_seconds",
+		"latchkit_lock_release_duration_seconds", "latchkit_lock_held_active", "latchkit_lock_waiter_active", "latchkit_lock_queue_length",
+		"latchkit_lock_handoffs_total", "latchkit_lock_renewals_total", "latchkit_lock_renewal_margin_seconds", "latchkit_lock_losses_total",
+		"latchkit_lock_fence_rejections_total", "latchkit_lock_fence_regressions_total", "latchkit_lock_requests_total",
+		"latchkit_sql_commits_total", "latchkit_idempotency_replays_total", "latchkit_scheduler_ticks_total", "latchkit_quorum_nodes_out",
+	} {
+		if !names[want] {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	for _, label := range []string{`latchkit_lock_contended="true"`, `latchkit_lock_loss_cause="taken"`, `latchkit_lock_handoff_scope="remote"`} {
+		if !strings.Contains(text.String(), label) {
+			t.Errorf("there is no label %s", label)
+		}
+	}
+}
+
+// contexts is a handler of slog that keeps the spans of its records, as OpenTelemetry's bridge does.
+type contexts struct {
+	slog.Handler
+	mu    sync.Mutex
+	spans []trace.SpanContext
+}
+
+func (c *contexts) Enabled(context.Context, slog.Level) bool { return true }
+
+func (c *contexts) Handle(ctx context.Context, _ slog.Record) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spans = append(c.spans, trace.SpanContextFromContext(ctx))
+	return nil
+}
+
+func TestARecordOfALossHasTheContextOfItsSpan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var handler contexts
+		tel := newTelemetry(t, sdktrace.AlwaysSample())
+		o, err := otellock.New(append(tel.options(otellock.WithHoldSpans()), otellock.WithLogger(slog.New(&handler)))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		backend := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, backend, locker.WithObserver(o))
+		err = locker.Run(t.Context(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+			backend.Steal("order:42")
+			return untilLost(ctx)
+		})
+		if err == nil {
+			t.Error("the loss was not told")
+		}
+		synctest.Wait()
+		if held := tel.span(t, "hold order").SpanContext(); !slices.ContainsFunc(handler.spans, held.Equal) {
+			t.Errorf("no record has the span %v: %v", held.SpanID(), handler.spans)
+		}
+	})
+}
+
+// Renewals that fail and renewals that are nearly too late are logged, a few of them; so are nodes.
+func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tel := newTelemetry(t, sdktrace.AlwaysSample())
+		o := tel.observer.(interface {
+			locker.RenewalObserver
+			locker.Warner
+		})
+		rule := locker.Rule{Key: "canary-key", Name: "order", TTL: 30 * time.Second}
+		ctx, span := tel.tracer.Start(t.Context(), "request")
+		late := locker.RenewalEvent{Margin: time.Second, TTL: 30 * time.Second}
+		failed := locker.RenewalEvent{Margin: 20 * time.Second, TTL: 30 * time.Second, Err: fmt.Errorf("%w: READONLY canary-key", locker.ErrUnavailable)}
+		for range 100 {
+			o.Renewed(ctx, rule, late)
+			o.Renewed(ctx, rule, failed)
+			o.Renewed(ctx, rule, locker.RenewalEvent{Margin: 20 * time.Second, TTL: 30 * time.Second})
+		}
+		trace := `"trace_id":"` + span.SpanContext().TraceID().String() + `"`
+		lateOnes, failures := tel.logs.with("nearly lost", trace), tel.logs.with("could not be renewed", "READONLY [key]", "unavailable", trace)
+		if len(lateOnes) != 5 || len(failures) != 5 || len(tel.logs.with("canary")) > 0 {
+			t.Errorf("%d late and %d failed renewals were logged: %q", len(lateOnes), len(failures), tel.logs.with())
+		}
+		time.Sleep(11 * time.Second)
+		o.Renewed(ctx, rule, late)
+		if len(tel.logs.with(`"dropped":190`)) != 1 {
+			t.Errorf("what was dropped is not told: %q", tel.logs.with("dropped"))
+		}
+		o.Warn(locker.Warning{Code: "node-out", Text: "node 2 is out"})
+		if got := strings.Join(tel.measured(t), "\n"); !strings.Contains(got, "quorum.nodes.out: 1") || len(tel.logs.with("node 2 is out", slog.LevelWarn.String())) != 1 {
+			t.Errorf("measured %s, logged %q", got, tel.logs.with("node"))
+		}
+		o.Warn(locker.Warning{Code: "node-returned", Text: "node 2 votes again"})
+		if got := strings.Join(tel.measured(t), "\n"); !strings.Contains(got, "quorum.nodes.out: 0") || len(tel.logs.with("votes again", slog.LevelInfo.String())) != 1 {
+			t.Errorf("measured %s, logged %q", got, tel.logs.with("node"))
+		}
+	})
+}
