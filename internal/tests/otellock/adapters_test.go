@@ -121,8 +121,8 @@ func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
 	<-ran
 }
 
-// guardedWork lets an adapter do its work twice: the first waits for a holder of another process, the
-// second loses the lock.
+// guardedWork lets an adapter do its work twice: the first waits for a holder of another process,
+// the second loses the lock.
 func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(context.Context)), opts ...otellock.Option) (here, there *telemetry, token string) {
 	here, there = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...), newTelemetry(t, sdktrace.AlwaysSample(), opts...)
 	backend := &spy{Memory: lockertest.NewMemory()}

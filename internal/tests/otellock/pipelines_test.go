@@ -198,7 +198,8 @@ func TestPrometheusScrapesTheseNames(t *testing.T) {
 	}
 }
 
-// contexts is a handler of slog that keeps the spans of its records, as OpenTelemetry's bridge does.
+// contexts is a handler of slog that keeps the spans of its records, as OpenTelemetry's bridge
+// does.
 type contexts struct {
 	slog.Handler
 	mu    sync.Mutex
