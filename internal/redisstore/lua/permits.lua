@@ -156,7 +156,9 @@ end
 
 -- settle writes what the permits have together, and makes all keys last as long as the last permit.
 local function settle()
-  if not all.changed then
+  if not all.changed and all.held > 0 and not all.shield and not all.alone then
+    redis.call('GETEX', KEYS[1]) -- nothing was written yet, and L is missing
+  elseif not all.changed then
     return
   end
   all.changed = false

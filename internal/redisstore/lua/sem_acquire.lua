@@ -93,6 +93,9 @@ if fence then
 end
 
 local left = (all.alone or all.broken) and redis.call('PTTL', KEYS[1]) or earliest()
+if all.held > 0 and all.head ~= '' and all.head ~= token and not all.alone and all.held + all.extra < all.limit then
+  left = math.min(left, math.max(all.seen + 3001 - all.ms, 1)) -- then the head is known to stand still
+end
 local place, listening
 if waits ~= '' then
   local entry = token .. '|' .. waits .. '|' .. metadata

@@ -1,0 +1,306 @@
+package redisstore_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// unitsOf is the claim of a new owner.
+func unitsOf(key string, weight, limit int) store.Claim {
+	c := claimOf(key)
+	c.Weight, c.Limit, c.HandoffTTL = weight, limit, time.Second
+	return c
+}
+
+func granted(t *testing.T, s locker.Store, c store.Claim) store.Claim {
+	t.Helper()
+	stateOf(t, store.Granted)(s.Acquire(t.Context(), c))
+	return c
+}
+
+func refusedUnits(t *testing.T, s locker.Store, c store.Claim) store.Claim {
+	t.Helper()
+	stateOf(t, store.Busy)(s.Acquire(t.Context(), c))
+	return c
+}
+
+func renewed(t *testing.T, s locker.Store, c store.Claim, want store.State) {
+	t.Helper()
+	gs, err := s.Renew(t.Context(), []store.Claim{c})
+	if err != nil || gs[0].State != want {
+		t.Fatalf("renewal: %v %v, want %v", gs, err, want)
+	}
+}
+
+// Permits whose L was evicted hold all the same, and the next step writes L again.
+func TestPermitsOutliveTheirEvictedShield(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	for name, step := range map[string]func(t *testing.T, key string, holder store.Claim){
+		"a renewal":  func(t *testing.T, _ string, holder store.Claim) { renewed(t, s, holder, store.Granted) },
+		"an acquire": func(t *testing.T, key string, _ store.Claim) { refusedUnits(t, s, unitsOf(key, 1, 2)) },
+		"a release": func(t *testing.T, key string, holder store.Claim) {
+			stateOf(t, store.Released)(s.Release(t.Context(), holder))
+			granted(t, s, unitsOf(key, 1, 2))
+		},
+		"a confirmation": func(t *testing.T, _ string, holder store.Claim) { granted(t, s, holder) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := rand.Text()
+			one, two := granted(t, s, unitsOf(key, 1, 2)), granted(t, s, unitsOf(key, 1, 2))
+			epoch := client.Get(t.Context(), key).Val()
+			if client.Del(t.Context(), key).Val() != 1 {
+				t.Fatal("positive control: nothing was evicted")
+			}
+			step(t, key, one)
+			if again := client.Get(t.Context(), key).Val(); again != epoch {
+				t.Errorf("L is %q, and was %q", again, epoch)
+			}
+			refusedUnits(t, s, unitsOf(key, 1, 2))
+			renewed(t, s, two, store.Granted)
+		})
+	}
+}
+
+// While a plain lock has the key whose L was evicted, permits are not renewed.
+func TestPermitsUnderAForeignLock(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	one, two := granted(t, s, unitsOf(key, 1, 2)), granted(t, s, unitsOf(key, 1, 2))
+	client.Set(t.Context(), key, "foreign", time.Minute)
+	renewed(t, s, one, store.NotOurs)
+	stateOf(t, store.NotOurs)(s.Release(t.Context(), one))
+	waiter := unitsOf(key, 1, 2)
+	waiter.Queue = true
+	refusedUnits(t, s, waiter)
+	if client.Get(t.Context(), key).Val() != "foreign" {
+		t.Fatal("the foreign lock is gone")
+	}
+	client.Del(t.Context(), key)
+	granted(t, s, waiter)
+	renewed(t, s, two, store.Granted)
+}
+
+// When P or U was evicted, nobody knows who holds: nobody enters until L has run out.
+func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	for name, evicted := range map[string]func(string) string{"P": redisstore.PermitsKey, "U": redisstore.UsesKey} {
+		t.Run(name, func(t *testing.T) {
+			key := rand.Text()
+			c := unitsOf(key, 1, 3)
+			c.TTL = 500 * time.Millisecond
+			granted(t, s, c)
+			long := unitsOf(key, 1, 3)
+			long.TTL = 700 * time.Millisecond
+			granted(t, s, long)
+			if client.Del(t.Context(), evicted(key)).Val() != 1 {
+				t.Fatal("positive control: nothing was evicted")
+			}
+			waiter := unitsOf(key, 1, 3)
+			waiter.Queue = true
+			began := time.Now()
+			refusedUnits(t, s, waiter)
+			renewed(t, s, c, store.NotOurs)
+			stateOf(t, store.NotOurs)(s.Release(t.Context(), c))
+			info, err := s.(store.Inspector).Inspect(t.Context(), key)
+			if err != nil || !info.Held || len(info.Permits) > 0 {
+				t.Errorf("%+v %v, want a held key without known permits", info, err)
+			}
+			locktest.Eventually(t, "L runs out", func() bool {
+				g, err := s.Acquire(t.Context(), waiter)
+				return err == nil && g.State == store.Granted
+			})
+			if took := time.Since(began); took < 400*time.Millisecond {
+				t.Errorf("granted after %v, and the last permit had 700ms", took)
+			}
+			granted(t, s, unitsOf(key, 2, 3))
+			refusedUnits(t, s, unitsOf(key, 1, 3))
+		})
+	}
+}
+
+// P and U outlive L, so that a permit that was handed over and lapsed costs its process its places,
+// also when it was the last permit.
+func TestALapsedLastPermitIsRemembered(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	events := make(chan store.Event, 10)
+	defer s.(store.Notifier).Listen(func(e store.Event) { events <- e })()
+	inbox, err := s.(store.Notifier).Open(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := granted(t, s, unitsOf(key, 1, 1))
+	queued := func(inbox string) store.Claim {
+		c := unitsOf(key, 1, 1)
+		c.Queue, c.Inbox, c.HandoffTTL = true, inbox, 100*time.Millisecond
+		return refusedUnits(t, s, c)
+	}
+	first := queued(inbox)
+	queued(inbox)
+	last := queued("")
+	stateOf(t, store.Released)(s.Release(t.Context(), holder))
+	if e := <-events; e.Owner != first.Owner {
+		t.Fatalf("%v was told", e)
+	}
+	locktest.Eventually(t, "L runs out", func() bool { return client.Exists(t.Context(), key).Val() == 0 })
+	if client.Exists(t.Context(), redisstore.PermitsKey(key), redisstore.UsesKey(key)).Val() != 2 {
+		t.Fatal("P or U has run out with L")
+	}
+	granted(t, s, last) // not the second of the process that did not react
+}
+
+// A full server renews permits, takes them back, serves the queue, and admits nobody new.
+func TestAFullServerAndPermits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	one, two := granted(t, s, unitsOf(key, 1, 2)), granted(t, s, unitsOf(key, 1, 2))
+	waiter := unitsOf(key, 1, 2)
+	waiter.Queue = true
+	refusedUnits(t, s, waiter)
+	client.ConfigSet(t.Context(), "maxmemory", "1")
+	var no *store.Refusal
+	if _, err := s.Acquire(t.Context(), unitsOf(rand.Text(), 1, 2)); !errors.As(err, &no) {
+		t.Fatalf("%v, want a refusal", err)
+	}
+	handed := two
+	handed.ByHandoff = true
+	renewed(t, s, handed, store.Granted)
+	stateOf(t, store.Released)(s.Release(t.Context(), one))
+	waiter.ByHandoff = true
+	renewed(t, s, waiter, store.Granted)
+	stateOf(t, store.Released)(s.Release(t.Context(), waiter))
+	if _, err := s.Acquire(t.Context(), unitsOf(key, 1, 2)); !errors.As(err, &no) {
+		t.Fatalf("%v, want a refusal of a newcomer", err)
+	}
+	renewed(t, s, two, store.Granted)
+}
+
+// Data of another type at a companion key is refused before anything is done, and costs no other
+// permit its renewal.
+func TestDataOfAnotherTypeAmongPermits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key, other := rand.Text(), granted(t, s, unitsOf(rand.Text(), 1, 2))
+	for _, spoilt := range []string{key, redisstore.PermitsKey(key), redisstore.UsesKey(key), redisstore.CounterKey(key)} {
+		t.Run(spoilt[:min(10, len(spoilt))], func(t *testing.T) {
+			kept := client.Get(t.Context(), spoilt).Val()
+			client.Del(t.Context(), spoilt)
+			client.SAdd(t.Context(), spoilt, "member")
+			defer func() {
+				client.Del(t.Context(), spoilt)
+				if kept != "" {
+					client.Set(t.Context(), spoilt, kept, 0)
+				}
+			}()
+			if _, err := s.Acquire(t.Context(), unitsOf(key, 1, 2)); !errors.Is(err, store.ErrInvalidKey) {
+				t.Errorf("acquire: %v", err)
+			}
+			gs, err := s.Renew(t.Context(), []store.Claim{unitsOf(key, 1, 2), other})
+			if err != nil || gs[0].State != store.NotOurs || gs[1].State != store.Granted {
+				t.Errorf("renewals: %v %v", gs, err)
+			}
+			if n := client.SCard(t.Context(), spoilt).Val(); n != 1 {
+				t.Error("the data is gone")
+			}
+		})
+	}
+}
+
+// A process of another version may wait with a mode that this one does not know. It is served like
+// an exclusive waiter: alone, and no other waiter overtakes it.
+func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	for name, s := range map[string]locker.Store{
+		"locks": locktest.SingleStore(client), "readers": locktest.ReadWriteStore(client), "permits": locktest.SemaphoreStore(client),
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := rand.Text()
+			mode := locker.Exclusive
+			if name == "readers" {
+				mode = locker.Shared
+			}
+			holder := claimOf(key)
+			holder.Mode = mode
+			granted(t, s, holder)
+			stranger := rand.Text()
+			client.ZAdd(t.Context(), redisstore.QueueKey(key), redis.Z{
+				Score: float64(time.Now().UnixMicro()), Member: stranger + "|-|60000|some/mode|1|0|",
+			})
+			next := claimOf(key)
+			next.Mode, next.Queue, next.HandoffTTL = mode, true, time.Second
+			refusedUnits(t, s, next) // a reader, too, waits behind it
+			stateOf(t, store.Released)(s.Release(t.Context(), holder))
+			refusedUnits(t, s, next)
+			c := claimOf(key)
+			c.Owner = stranger
+			renewed(t, s, c, store.Granted)
+			stateOf(t, store.Released)(s.Release(t.Context(), c))
+			next.ByHandoff = true
+			granted(t, s, next)
+		})
+	}
+}
+
+// While a slot moves, permits are renewed and given back, in steps of one key each.
+func TestPermitsWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	var seen answers
+	client := cluster.Client(t, seen.counted)
+	s := locktest.SemaphoreStore(client)
+	key := "{sem}:" + rand.Text()
+	slot := int(redisstore.SlotOf(key))
+	from, i := cluster.Owner(slot)
+	one, two, three := granted(t, s, unitsOf(key, 1, 3)), granted(t, s, unitsOf(key, 1, 3)), granted(t, s, unitsOf(key, 1, 3))
+	waiter := unitsOf(key, 1, 3)
+	waiter.Queue = true
+	refusedUnits(t, s, waiter)
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	if n := move.Carry(key, redisstore.UsesKey(key)); n != 2 {
+		t.Fatalf("%d keys were carried", n)
+	}
+	for range 2 {
+		renewed(t, s, one, store.Granted)
+		renewed(t, s, two, store.Granted)
+		renewed(t, s, unitsOf(key, 1, 3), store.NotOurs)
+	}
+	stateOf(t, store.Released)(s.Release(t.Context(), one))
+	three.KeepFor = time.Minute
+	stateOf(t, store.Released)(s.Release(t.Context(), three))
+	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+		t.Fatal("positive control: no step was refused, or no call was sent to the target")
+	}
+	move.Finish()
+	granted(t, s, waiter)
+	refusedUnits(t, s, unitsOf(key, 1, 3))
+	renewed(t, s, two, store.Granted)
+	stateOf(t, store.NotOurs)(s.Release(t.Context(), one))
+	stateOf(t, store.Released)(s.Release(t.Context(), two))
+	granted(t, s, unitsOf(key, 1, 3))
+	if n := seen.of("CROSSSLOT"); n > 0 {
+		t.Errorf("%d scripts went across slots", n)
+	}
+}
