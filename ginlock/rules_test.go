@@ -159,6 +159,7 @@ POST /baskets:
   max-body: 64KiB
   stall-timeout: 1m
 POST /uploads: {key: upload, streamed-body: true, max-body: 100}
+POST /reports: {key: reports, limit: 3, weight: 2}
 POST /visits: {lock: none}
 `))
 	want := ginlock.Rules{
@@ -169,6 +170,7 @@ POST /visits: {lock: none}
 		"GET /articles/:slug":    {Key: "article:{param.slug}", Mode: locker.Shared, Wait: locker.NoWait},
 		"PUT /articles/:slug":    {Key: "article:{param.slug}", ModeByMethod: true},
 		"DELETE /articles/:slug": {Key: "article:{param.slug}"},
+		"POST /reports":          {Key: "reports", Limit: 3, Weight: 2},
 		"POST /baskets": {
 			Keys: []ginlock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour,
 			BufferedResponse: 1 << 20, MaxBody: 64 << 10, StallTimeout: time.Minute,

@@ -64,6 +64,8 @@ type writtenRule struct {
 	Mode     string   `yaml:"mode"`
 	TTL      string   `yaml:"ttl"`
 	Wait     string   `yaml:"wait"`
+	Limit    int      `yaml:"limit"`
+	Weight   int      `yaml:"weight"`
 	AtLeast  string   `yaml:"at-least"`
 	AtMost   string   `yaml:"at-most"`
 	Once     string   `yaml:"once"`
@@ -82,6 +84,7 @@ type writtenRule struct {
 func (w writtenRule) rule() (Rule, error) {
 	r := Rule{
 		Key: Key(w.Key), Name: w.Name, Status: w.Status, FailOpen: w.FailOpen, Idempotency: Key(w.Idempotency), StreamedBody: w.StreamedBody,
+		Limit: w.Limit, Weight: w.Weight,
 	}
 	for _, k := range w.Keys {
 		r.Keys = append(r.Keys, Key(k))

@@ -76,6 +76,15 @@ func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 			r.Idempotency = key.Key(v.String())
 			return nil
 		}
+	case kind == protoreflect.Uint32Kind:
+		switch f.Name() {
+		case "limit":
+			r.Limit = int(v.Uint()) //nolint:gosec // 32 bits
+			return nil
+		case "weight":
+			r.Weight = int(v.Uint()) //nolint:gosec // 32 bits
+			return nil
+		}
 	case f.Name() == "mode" && kind == protoreflect.EnumKind:
 		if v.Enum() != 0 && v.Enum() != 1 {
 			return fmt.Errorf("the mode %d is neither EXCLUSIVE nor SHARED", v.Enum())

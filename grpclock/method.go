@@ -101,7 +101,7 @@ func describe(fullMethod string) protoreflect.MethodDescriptor {
 func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.MethodDescriptor) *method {
 	m := &method{made: rule.Func, stall: rule.MaxStall, rule: locker.Rule{
 		Name: rule.Name, Mode: rule.Mode, Wait: rule.Wait, TTL: rule.TTL,
-		AtLeast: rule.AtLeast, AtMost: rule.AtMost, Once: rule.Once,
+		AtLeast: rule.AtLeast, AtMost: rule.AtMost, Once: rule.Once, Limit: rule.Limit, Weight: rule.Weight,
 	}}
 	if m.err = rule.check(); m.err != nil {
 		return m

@@ -39,6 +39,9 @@ type Rule struct {
 	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default for the TTL: the value of
 	// [WithTTL].
 	TTL, AtLeast, AtMost, Once time.Duration
+	// Limit is how many calls may hold a key at once, and Weight how many of them a call counts as:
+	// see [locker.Rule]. They need a Locker of locker.NewSemaphore.
+	Limit, Weight int
 	// MaxStall is for how long the client of a stream may keep the handler waiting. Default: as
 	// [WithMaxStall] says.
 	MaxStall time.Duration

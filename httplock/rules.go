@@ -30,6 +30,8 @@ type Rule struct {
 	ModeByMethod bool          // see WithModeByMethod
 	TTL          time.Duration // see WithTTL
 	Wait         time.Duration // see WithWait
+	Limit        int           // at most so many requests at once, with a Locker of locker.NewSemaphore; see locker.Rule
+	Weight       int           // how many of them a request counts as; see locker.Rule
 	AtLeast      time.Duration // see locker.Rule
 	AtMost       time.Duration // see locker.Rule
 	Once         time.Duration // see locker.Rule
@@ -65,6 +67,9 @@ func (r Rule) Options() []Option {
 	add(r.Name != "", WithName(r.Name))
 	add(r.ModeByMethod, WithModeByMethod())
 	add(r.BufferedResponse != 0, WithBufferedResponse(r.BufferedResponse))
+	add(r.Limit != 0 || r.Weight != 0, withFixed(func(rule *locker.Rule) {
+		rule.Limit, rule.Weight = cmp.Or(r.Limit, rule.Limit), cmp.Or(r.Weight, rule.Weight)
+	}))
 	add(r.Mode != 0 || r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0, withFixed(func(rule *locker.Rule) {
 		rule.Mode = max(rule.Mode, r.Mode)
 		rule.AtLeast, rule.AtMost, rule.Once = cmp.Or(r.AtLeast, rule.AtLeast), cmp.Or(r.AtMost, rule.AtMost), cmp.Or(r.Once, rule.Once)

@@ -118,7 +118,12 @@ type Lock struct {
 	// The name of the request, as in "payment:{claim.sub}:{meta.idempotency-key}". A call that comes
 	// again with the same name gets the answer of the first one, and the handler does not run again.
 	// Empty: answers are not stored. Only for unary methods.
-	Idempotency   string `protobuf:"bytes,11,opt,name=idempotency,proto3" json:"idempotency,omitempty"`
+	Idempotency string `protobuf:"bytes,11,opt,name=idempotency,proto3" json:"idempotency,omitempty"`
+	// How many calls may hold the key at once. It needs a Locker of NewSemaphore. Absent: as that
+	// Locker says.
+	Limit uint32 `protobuf:"varint,12,opt,name=limit,proto3" json:"limit,omitempty"`
+	// How many of them the call counts as. Absent: 1.
+	Weight        uint32 `protobuf:"varint,13,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,6 +235,20 @@ func (x *Lock) GetIdempotency() string {
 	return ""
 }
 
+func (x *Lock) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Lock) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
 var file_latchkit_lock_v1_lock_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -255,7 +274,7 @@ var File_latchkit_lock_v1_lock_proto protoreflect.FileDescriptor
 
 const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\n" +
-	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe3\x03\n" +
+	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x91\x04\n" +
 	"\x04Lock\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x1b.latchkit.lock.v1.Lock.ModeR\x04mode\x12-\n" +
@@ -268,7 +287,9 @@ const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\x04keys\x18\t \x03(\tR\x04keys\x126\n" +
 	"\tmax_stall\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\bmaxStall\x12 \n" +
-	"\vidempotency\x18\v \x01(\tR\vidempotency\"!\n" +
+	"\vidempotency\x18\v \x01(\tR\vidempotency\x12\x14\n" +
+	"\x05limit\x18\f \x01(\rR\x05limit\x12\x16\n" +
+	"\x06weight\x18\r \x01(\rR\x06weight\"!\n" +
 	"\x04Mode\x12\r\n" +
 	"\tEXCLUSIVE\x10\x00\x12\n" +
 	"\n" +
