@@ -12,6 +12,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -267,7 +268,7 @@ func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 			_, err = other.Acquire(t.Context(), rule)
 			records := recorder.Records(locker.OpAcquire)
 			out := records[len(records)-1].Outcome
-			if busy, ok := err.(*locker.Error); !ok || busy.HolderMetadata != metadata || out.HolderMetadata != metadata || out.Met.Traceparent == "" {
+			if busy, ok := errtype.As[*locker.Error](err); !ok || busy.HolderMetadata != metadata || out.HolderMetadata != metadata || out.Met.Traceparent == "" {
 				t.Errorf("the one who was refused has %v and %+v", err, out)
 			}
 			if err := lease.Release(t.Context()); err != nil {
@@ -320,7 +321,8 @@ func TestAKeyIsToldFromOthersByItsHash(t *testing.T) {
 	if len(one) != 16 || one != hash("order:1", otellock.WithKeySalt(salt)) {
 		t.Errorf("hash %q and %q", one, hash("order:1", otellock.WithKeySalt(salt)))
 	}
-	if one == hash("order:2", otellock.WithKeySalt(salt)) || one == hash("order:1") || hash("order:1") == hash("order:1") {
+	random, other := hash("order:1"), hash("order:1")
+	if one == hash("order:2", otellock.WithKeySalt(salt)) || one == random || random == other {
 		t.Error("another key, or another salt, has the same hash")
 	}
 }

@@ -180,7 +180,7 @@ func (w *world) faults(until int64) {
 	}
 	often(w.stops, func() {
 		stopped := slices.ContainsFunc(w.procs, func(p *process) bool { return !p.dead && p.stopped > w.now })
-		if p := living(); p != nil && !(w.oneStops && stopped) {
+		if p := living(); p != nil && (!w.oneStops || !stopped) {
 			p.stopped = w.now + w.upTo(20*second)
 		}
 	})
