@@ -171,7 +171,7 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 }
 
 func itRenews(m *meeting, kind, theirs, ours string) string {
-	m.peer.try(m, theirs, short, "held")
+	m.peer.try(m, theirs, long/6, "held")
 	m.peer.extend(m, theirs, long, "extended")
 	if left := m.left(ours); left < long/2 {
 		m.Errorf("the peer has renewed its key, which lasts for %v", left)
@@ -187,7 +187,8 @@ func itCrashes(m *meeting) string {
 	waiters := make(map[string]*locktest.Pending)
 	for _, kind := range m.kinds {
 		theirs, ours := m.names("crash", kind)
-		m.victim.try(m, theirs, short, "held")
+		m.victim.waits(theirs, short) // redsync allows an attempt a twentieth of the TTL
+		m.victim.wants(m, "held")
 		at := time.Now()
 		over[kind] = at.Add(m.left(ours))
 		waiters[kind] = locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
