@@ -65,8 +65,8 @@ func (p *pace) writing() (end func() bool) {
 var past = time.Unix(1, 0)
 
 // within ends the handler's context, and by interrupt the read or write in which the handler is
-// blocked, when the limit is over. A server without deadlines has bounds of its own; there only the
-// context ends.
+// blocked, when the limit is over. A server that has no deadlines bounds reads and writes itself.
+// With such a server only the context ends.
 func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
 	if p.limit == 0 {
 		return func() bool { return true }

@@ -170,8 +170,8 @@ func TestCloseEndsNestedHolds(t *testing.T) {
 	})
 }
 
-// A hold that is released while the lease is being lost, and one that comes in meanwhile, end one
-// way or the other.
+// A nested hold that is released while the lease is being lost ends, and so does a nested hold that
+// begins at that time.
 func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 	for range 50 {
 		reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {

@@ -99,7 +99,7 @@ func (t *holdStats) of(name string) *habit {
 	return h
 }
 
-// bounds are the shortest and the longest value of something that adapts.
+// bounds are the shortest and the longest value of an adaptive setting.
 type bounds struct{ least, most time.Duration }
 
 func (b bounds) sensible() bool {

@@ -218,8 +218,8 @@ func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 	}
 }
 
-// A process that uses longer leases than others records that at the nodes. One that has forgotten
-// does not know any more, so the others are asked how long it must stay out.
+// A process that uses longer leases than others records that at the nodes. A node that forgot has
+// lost that record, so the other nodes decide how long it must not vote.
 func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	t.Parallel()
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}

@@ -36,7 +36,7 @@ func ReadersKey(l string) string { return readersPrefix + store.HashTag(l) + "}:
 // PermitsKey is the key of the permits for the lease l.
 func PermitsKey(l string) string { return permitsPrefix + store.HashTag(l) + "}:" + l }
 
-// UsesKey is the key of what the permits for the lease l are.
+// UsesKey is the key of the hash that has the use of each permit for the lease l.
 func UsesKey(l string) string { return usesPrefix + store.HashTag(l) + "}:" + l }
 
 // TombstoneKey is the key of a token's tombstone for the lease l.

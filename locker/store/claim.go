@@ -40,7 +40,7 @@ type Claim struct {
 	TombstoneTTL time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
 	Next         *Claim        // Release: an Acquire of the same key in the same step, behind all waiters
 
-	Delegation *Delegation // all steps of a Joiner: which lease Owner joins
+	Delegation *Delegation // all steps of a Joiner: the lease that Owner joins, and the proof
 }
 
 // Format prints the claim without its Owner, which is a secret.

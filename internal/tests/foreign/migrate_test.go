@@ -178,7 +178,7 @@ func (m *migration) list(name string) []string {
 	return all
 }
 
-// grow checks the fences of all visits with latchkit. Those of NewPolling are 0.
+// grow checks the fences of all visits with latchkit. Visits with NewPolling have no fences.
 func (m *migration) grow(fences []string) {
 	m.Helper()
 	last := uint64(0)
