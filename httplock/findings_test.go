@@ -134,3 +134,18 @@ func TestTheRouteIsSeenOutside(t *testing.T) {
 		t.Errorf("%q, %q", r.Pattern, r.PathValue("id"))
 	}
 }
+
+// Any client can send a large body. To find one member must not cost more than to read it.
+func TestALargeBodyCostsLittleBeforeTheLock(t *testing.T) {
+	body := `{"items":[` + strings.Repeat(`{"n":1},`, 1<<17) + `{"n":2}]}`
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	h := httplock.New(l, "item:{body.items.131072.n}", httplock.WithMaxBody(2<<20))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if lease, ok := httplock.FromContext(r); !ok || lease.Key() != "item:2" {
+			t.Error("the last element is not in the key")
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	if n := testing.AllocsPerRun(3, func() { send(t.Context(), h, "POST", "/", body) }); n > 1000 {
+		t.Errorf("%.0f allocations for a list of %d elements", n, 1<<17+1)
+	}
+}

@@ -84,7 +84,7 @@ func walk(data []byte, steps []string, found func(value []byte) error) error {
 }
 
 func walkList(data []byte, step string, rest []string, found func(value []byte) error) error {
-	at := 1
+	at, wanted := 1, indexOf(step)
 	for i := 0; ; i++ {
 		at = skipSpace(data, at)
 		if data[at] == ']' {
@@ -96,7 +96,7 @@ func walkList(data []byte, step string, rest []string, found func(value []byte) 
 			if err := walk(data[at:end], rest, found); err != nil {
 				return err
 			}
-		case step == strconv.Itoa(i):
+		case i == wanted:
 			return walk(data[at:end], rest, found)
 		}
 		at = skipSpace(data, end)
@@ -108,6 +108,16 @@ func walkList(data []byte, step string, rest []string, found func(value []byte) 
 		return nil
 	}
 	return found(nil)
+}
+
+// indexOf returns the index that a step names, -1 when it names none. "01" and "+1" name none, so
+// that an element has one key.
+func indexOf(step string) int {
+	n, err := strconv.Atoi(step)
+	if err != nil || strconv.Itoa(n) != step {
+		return -1
+	}
+	return n
 }
 
 // memberOf returns the member of an object, nil when it has none.

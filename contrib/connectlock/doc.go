@@ -18,7 +18,7 @@
 // them as well. A service that is a grpclock.KeyProvider is given to [NewServiceInterceptor].
 //
 // A client that does not read loses the lock of its stream, as package grpclock documents. The call
-// itself ends when the client reads or leaves, as with every handler of connect-go: set the
+// itself ends when the client reads, sends or leaves, as with every handler of connect-go: set the
 // WriteTimeout of the server.
 //
 // The Connect protocol lets a client send a unary request as a GET, without a body: the request is
