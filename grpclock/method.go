@@ -154,7 +154,7 @@ func (m *method) answered(k key.Key, vocabulary key.Grammar[*call], described pr
 // zero reports whether the Rule is empty.
 func (r *Rule) zero() bool { return reflect.ValueOf(*r).IsZero() }
 
-// check finds what makes no sense with any Locker.
+// check finds mistakes that do not depend on the Locker.
 func (r *Rule) check() error {
 	if r.Key != "" && len(r.Keys) > 0 {
 		return errors.New("the rule has a Key and Keys; put all of them into Keys")

@@ -90,7 +90,7 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	})
 }
 
-// What was seen of one key says nothing about the next one.
+// What is known of one key does not hold for the next one.
 func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

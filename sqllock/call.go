@@ -134,7 +134,7 @@ func (c *call) isolate() error {
 	case c.tx.Isolation == sql.LevelDefault:
 		c.tx.Isolation = sql.LevelRepeatableRead
 	case c.tx.Isolation < sql.LevelRepeatableRead:
-		return fmt.Errorf("%w: a transaction that only reads claims nothing, so it must read one moment; "+
+		return fmt.Errorf("%w: a transaction that only reads claims nothing, so it needs one snapshot; "+
 			"leave Isolation out of WithTxOptions, or give REPEATABLE READ or higher", locker.ErrInvalidRule)
 	}
 	return nil

@@ -309,7 +309,7 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 
 // Two nodes have voted, with different fences, so the lower vote must be raised. When it has
 // expired, there is no grant. When its node does not answer, the result must not claim that there
-// is none.
+// is no grant.
 func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -151,7 +151,7 @@ func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 	clocks.note(2, now, now)
 	clocks.note(1, now.Add(time.Minute), now)
 	if g, err := round.result(); !round.enough() || !round.won() || err != nil || g.State != store.Granted {
-		t.Errorf("votes that counted do not any more: enough %v, won %v, %v, %v", round.enough(), round.won(), g.State, err)
+		t.Errorf("a vote was dropped in the middle of a round: enough %v, won %v, %v, %v", round.enough(), round.won(), g.State, err)
 	}
 	round.record(2, poll{Grant: store.Grant{State: store.Busy}, holder: "x"}, nil)
 	if g, err := round.result(); round.won() || err == nil && g.State == store.Granted {

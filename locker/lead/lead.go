@@ -139,7 +139,7 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 	}
 }
 
-// isFinal reports whether it is useless to stand again after this error of an Acquire.
+// isFinal reports whether another Acquire cannot succeed after this error.
 func isFinal(err error) bool {
 	return errors.Is(err, locker.ErrClosed) || errors.Is(err, locker.ErrInvalidKey) ||
 		errors.Is(err, locker.ErrInvalidRule) || errors.Is(err, locker.ErrUnsupported)
