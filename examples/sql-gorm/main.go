@@ -16,6 +16,7 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/gormlock"
 	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
 )
 
 // Stock is the number of remaining items of an article.
@@ -53,7 +54,11 @@ func run(ctx context.Context, dsn, url string) error {
 		return err
 	}
 	options.ContextTimeoutEnabled = true
-	l, err := locker.NewSingle(redis.NewClient(options))
+	observer, err := otellock.New()
+	if err != nil {
+		return err
+	}
+	l, err := locker.NewSingle(redis.NewClient(options), locker.WithObserver(observer)) // this option turns tracing on
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -124,7 +125,11 @@ func run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	l, err := locker.NewSingle(client)
+	observer, err := otellock.New()
+	if err != nil {
+		return err
+	}
+	l, err := locker.NewSingle(client, locker.WithObserver(observer)) // this option turns tracing on
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/pgxlock"
 	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -46,7 +47,11 @@ func run(ctx context.Context, dsn, url string) error {
 		return err
 	}
 	options.ContextTimeoutEnabled = true
-	l, err := locker.NewSingle(redis.NewClient(options))
+	observer, err := otellock.New()
+	if err != nil {
+		return err
+	}
+	l, err := locker.NewSingle(redis.NewClient(options), locker.WithObserver(observer)) // this option turns tracing on
 	if err != nil {
 		return err
 	}

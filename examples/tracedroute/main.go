@@ -5,7 +5,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -21,7 +23,15 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
+// redisLog passes what go-redis reports about its connections on to slog.
+type redisLog struct{}
+
+func (redisLog) Printf(ctx context.Context, format string, v ...any) {
+	slog.WarnContext(ctx, "redis: "+fmt.Sprintf(format, v...))
+}
+
 func main() {
+	redis.SetLogger(redisLog{})
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
 	listener, err := net.Listen("tcp", "localhost:8080")
 	if err != nil {
