@@ -169,6 +169,41 @@ func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 	}
 }
 
+// Of a semaphore of n, n processes lead at the same time, each with a fence of its own.
+func TestASemaphoreElectsSeveralLeaders(t *testing.T) {
+	t.Parallel()
+	l, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 2, locker.WithPrefix(t.Name()+":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	all := []*candidate{stands(t, l, locker.Rule{}), stands(t, l, locker.Rule{})}
+	_, one := all[0].elected()
+	_, two := all[1].elected()
+	if one == two || one == 0 || two == 0 {
+		t.Errorf("two leaders have the fences %d and %d", one, two)
+	}
+	third := stands(t, l, locker.Rule{})
+	locktest.Eventually(t, "the third one stands", func() bool {
+		info, err := l.Inspect(t.Context(), "job")
+		return err == nil && info.Waiters == 1
+	})
+	if _, leading := third.Leading(); leading {
+		t.Error("three lead")
+	}
+	if err := all[0].stop(); err != nil {
+		t.Error(err)
+	}
+	if _, next := third.elected(); next <= max(one, two) {
+		t.Errorf("the third one has the fence %d after %d and %d", next, one, two)
+	}
+	for _, c := range []*candidate{all[1], third} {
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Leaders are elected on all kinds of servers.
 func TestLeadersOnManyServers(t *testing.T) {
 	t.Parallel()

@@ -15,10 +15,10 @@ import (
 )
 
 var (
-	// ErrConflict: other clients wrote the keys during each attempt. Nothing was written.
+	// ErrConflict means that other clients wrote the keys during each attempt. Nothing was written.
 	ErrConflict = errors.New("optimistic: other clients wrote the keys during each attempt")
-	// ErrUnknown: the server did not answer the last step, so the new values may have been written,
-	// or may still be. Read the keys again.
+	// ErrUnknown means that the server did not answer the last step, so the new values may have
+	// been written, or may still be. Read the keys again.
 	ErrUnknown = errors.New("optimistic: it is not known whether the new values were written")
 )
 

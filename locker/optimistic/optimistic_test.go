@@ -51,7 +51,7 @@ func TestAValueIsChanged(t *testing.T) {
 	}
 	must(t, optimistic.Update(t.Context(), c, key, func(_ context.Context, old []byte) ([]byte, error) { return old, nil }))
 	torn := errors.New("torn")
-	if err := optimistic.Update(t.Context(), c, key, func(context.Context, []byte) ([]byte, error) { return nil, torn }); err != torn { //nolint:errorlint // it must be the same
+	if err := optimistic.Update(t.Context(), c, key, func(context.Context, []byte) ([]byte, error) { return nil, torn }); err != torn { // it must be the same
 		t.Errorf("%v, want %v", err, torn)
 	}
 	if value := c.Get(t.Context(), key).Val(); value != "2" {
