@@ -107,7 +107,7 @@ func (j *job) process(ctx context.Context) error {
 	if w == nil || !j.known {
 		return j.deliver(ctx)
 	}
-	if !w.enter(j.lock.Key, j.queues() && j.wait == locker.NoWait && j.lock.Mode == locker.Exclusive) {
+	if !w.enter(j.lock.Key, j.queues() && j.wait == locker.NoWait && !together(j.lock)) {
 		if !j.isCalled(ctx) {
 			p := j.problem(j.behind())
 			if j.putOff(ctx, p) {
@@ -159,7 +159,7 @@ func (j *job) attempt(ctx context.Context) error {
 	switch {
 	case !j.throwsAway():
 		return j.run(ctx, func(context.Context) {})
-	case j.lock.AtLeast > 0 || j.lock.Mode == locker.Shared || j.lock.Metadata != "" || j.guard.blind.Load():
+	case j.lock.AtLeast > 0 || together(j.lock) || j.lock.Metadata != "" || j.guard.blind.Load():
 		return j.beside(ctx)
 	default:
 		return j.named(ctx)

@@ -69,7 +69,7 @@ func (j *job) beside(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := locker.Rule{Key: text, Name: ownID.Name(), TTL: j.rule.lock.TTL, Wait: locker.NoWait}
+	own := locker.Rule{Limit: min(j.lock.Limit, 1), Key: text, Name: ownID.Name(), TTL: j.rule.lock.TTL, Wait: locker.NoWait}
 	alone := false
 	refused := locker.Run(ctx, j.guard.locker, own, func(ctx context.Context) error {
 		alone = true

@@ -76,10 +76,13 @@ func (j *job) leaveLine(ctx context.Context) {
 	}
 	rest, err := j.guard.waker.lines.leave(context.WithoutCancel(ctx), j.lock.Key, j.entry())
 	j.inLine, j.left, j.line = false, true, err != nil || rest > 0
-	if j.ran && j.line && j.lock.Mode == locker.Shared {
-		j.guard.waker.call(j.lock.Key) // the next one may be a reader too
+	if j.ran && j.line && together(j.lock) {
+		j.guard.waker.call(j.lock.Key) // the next one may run beside it
 	}
 }
+
+// together reports whether several tasks may hold the key at once.
+func together(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 0 }
 
 // enterLine gives the task that is put off, or its clone, a place in the line of its key. It
 // returns how many tasks are before it.

@@ -158,7 +158,7 @@ func (w *waker) watch(lock locker.Rule) {
 // The watcher counts as gone before it checks the line. So a task that is put off later gets a new
 // watcher, and this watcher sees a task that was put off earlier.
 func (w *waker) awaitFree(lock locker.Rule) bool {
-	lease, err := w.locker.Acquire(w.ctx, locker.Rule{Key: lock.Key, Name: "asynq-wake", Mode: lock.Mode, TTL: watchTTL, Wait: watchFor})
+	lease, err := w.locker.Acquire(w.ctx, locker.Rule{Key: lock.Key, Name: "asynq-wake", Mode: lock.Mode, Limit: lock.Limit, Weight: lock.Weight, TTL: watchTTL, Wait: watchFor})
 	if errors.Is(err, locker.ErrBusy) && w.ctx.Err() == nil && w.lines.lookups.exists(w.ctx, w.lines.redis, w.lines.keys(lock.Key)[0]) {
 		return true
 	}

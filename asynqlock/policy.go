@@ -72,6 +72,17 @@ func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
 // a Locker with readers.
 func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
 
+// Limit lets at most n tasks of a key run at once, in all processes together. It needs a Locker of
+// locker.NewSemaphore; make it with n = 1, so that the rules without Limit lock exclusively.
+func Limit(n int) Policy {
+	return func(r *rule) {
+		if n < 1 {
+			r.refuse("Limit(%d); give how many tasks of a key may run at once, at least 1", n)
+		}
+		r.lock.Limit = n
+	}
+}
+
 // Unique refuses to enqueue a task of the same type and key while one is queued, put off, running
 // or kept as completed: see [Client].
 func Unique() Policy { return func(r *rule) { r.unique = true } }

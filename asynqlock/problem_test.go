@@ -105,6 +105,10 @@ func TestPoliciesBecomeTheRule(t *testing.T) {
 	}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
+	_ = refuse(t, l, asynqlock.Limit(3))
+	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait, Limit: 3}); l.asked != want {
+		t.Errorf("asked for %+v, want %+v", l.asked, want)
+	}
 	_ = refuse(t, l, asynqlock.TTL(time.Minute), asynqlock.Adjust(func(_ context.Context, task *asynq.Task, r *locker.Rule) {
 		r.Key, r.TTL, r.Name = "all-of-"+task.Type(), 2*r.TTL, ""
 	}))
