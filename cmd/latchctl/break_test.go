@@ -124,7 +124,14 @@ func (term *terminal) shown() string {
 	return term.screen.String()
 }
 
-// await waits until the program has shown a text since the last await.
+// forget empties what was shown.
+func (term *terminal) forget() {
+	term.mu.Lock()
+	defer term.mu.Unlock()
+	term.screen.Reset()
+}
+
+// await waits until the program has shown a text.
 func (term *terminal) await(text string) {
 	term.t.Helper()
 	for until := time.Now().Add(20 * time.Second); !strings.Contains(term.shown(), text); {

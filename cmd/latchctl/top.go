@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+func newTop(to *servers) *cobra.Command {
+	var every time.Duration
+	c := &cobra.Command{
+		Use:   "top [PATTERN]",
+		Short: "Watch the locks, those with the most waiters first",
+		Long: `top shows what ls shows, again and again, the keys with the most waiters first. Each
+look reads all keys of the server in small steps, so give a large server a larger
+--every.
+
+  w  the most waiters first     a  the oldest lease first
+  l  the next to end first      k  by key
+  q, Ctrl-C  quit`,
+		Example: `  latchctl top
+  latchctl top 'order:*' --every 5s`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if every <= 0 {
+				return usage("top: --every %v: give a positive time", every)
+			}
+			if !term.IsTerminal(int(os.Stdout.Fd())) { //nolint:gosec // a file descriptor
+				return usage("top: it draws on a terminal, and the output is none; use ls")
+			}
+			pattern := "*"
+			if len(args) > 0 {
+				pattern = args[0]
+			}
+			ctx, cancel := to.bound(c.Context())
+			defer cancel()
+			cs, err := to.connect(ctx)
+			if err != nil {
+				return err
+			}
+			defer cs.Close()
+			l, err := cs.look(ctx)
+			if err != nil {
+				return err
+			}
+			defer l.close()
+			watch := watching{look: func() tea.Msg {
+				ctx, cancel := to.bound(c.Context())
+				defer cancel()
+				locks, err := l.all(ctx, pattern)
+				return looked{locks, overdue(ctx, err), time.Now()}
+			}, every: every, order: "waiters", pattern: pattern}
+			_, err = tea.NewProgram(watch, tea.WithContext(c.Context())).Run()
+			if err != nil && c.Context().Err() == context.Canceled { //nolint:errorlint // of a context
+				return nil
+			}
+			return err
+		},
+	}
+	c.Flags().DurationVar(&every, "every", time.Second, "the pause between two looks")
+	return c
+}
+
+// looked is what a look has shown.
+type looked struct {
+	locks []lock
+	err   error
+	at    time.Time
+}
+
+// again is the time for the next look.
+type again struct{}
+
+// watching is the state of top.
+type watching struct {
+	look    func() tea.Msg
+	every   time.Duration
+	order   string // of orders
+	pattern string
+
+	seen          looked
+	width, height int
+}
+
+// Init begins with a look.
+func (w watching) Init() tea.Cmd { return w.look }
+
+// Update takes a message. One look is under way at a time: the next one begins when its pause is
+// over.
+func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
+	switch m := message.(type) {
+	case looked:
+		if m.err != nil {
+			m.locks = w.seen.locks // what was last known stays on the screen
+		}
+		w.seen = m
+		return w, tea.Tick(w.every, func(time.Time) tea.Msg { return again{} })
+	case again:
+		return w, w.look
+	case tea.WindowSizeMsg:
+		w.width, w.height = m.Width, m.Height
+	case tea.KeyPressMsg:
+		return w.key(m.String())
+	}
+	return w, nil
+}
+
+// key does what a key of the keyboard says.
+func (w watching) key(name string) (tea.Model, tea.Cmd) {
+	switch name {
+	case "q", "ctrl+c", "esc":
+		return w, tea.Quit
+	case "w":
+		w.order = "waiters"
+	case "a":
+		w.order = "age"
+	case "l":
+		w.order = "left"
+	case "k":
+		w.order = "key"
+	}
+	return w, nil
+}
+
+// View draws the screen.
+func (w watching) View() tea.View {
+	view := tea.NewView(w.screen())
+	view.AltScreen = true
+	return view
+}
+
+// screen is the text on the screen: no line is longer than the screen is wide, and what has no room
+// is counted.
+func (w watching) screen() string {
+	waiters := 0
+	for _, l := range w.seen.locks {
+		waiters += l.Waiters
+	}
+	lines := []string{fmt.Sprintf("latchctl top %s   %d keys, %d waiters, by %s   %s",
+		printable(w.pattern), len(w.seen.locks), waiters, w.order, w.seen.at.Format(time.TimeOnly))}
+	switch {
+	case w.seen.at.IsZero():
+		lines[0] = "latchctl top " + printable(w.pattern) + "   looking …"
+	case w.seen.err != nil:
+		lines = append(lines, "! "+printable(w.seen.err.Error()))
+	}
+	lines = append(lines, "w a l k: sort by waiters, age, left, key   q: quit", "")
+	locks := slices.Clone(w.seen.locks)
+	slices.SortStableFunc(locks, orders[w.order])
+	var rows strings.Builder
+	table := tabwriter.NewWriter(&rows, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, strings.Join(columns, "\t"))
+	for _, l := range locks {
+		fmt.Fprintln(table, strings.Join(l.cells(), "\t"))
+	}
+	_ = table.Flush() // into a string
+	lines = append(lines, strings.Split(strings.TrimSuffix(rows.String(), "\n"), "\n")...)
+	if room := w.height; room > 0 && len(lines) > room {
+		hidden := len(lines) - room + 1
+		lines = append(lines[:room-1], fmt.Sprintf("… and %d more", hidden))
+	}
+	for i, line := range lines {
+		if letters := []rune(line); w.width > 0 && len(letters) > w.width {
+			lines[i] = string(letters[:w.width-1]) + "…"
+		}
+	}
+	return strings.Join(lines, "\n")
+}

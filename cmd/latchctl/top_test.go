@@ -1,0 +1,59 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// top draws the locks in a terminal, follows what changes, keeps the last picture while the server
+// is down, and leaves the terminal on q.
+func TestTop(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := site{nodes: []string{"redis://" + server.Addr()}, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
+	s.lockedAndWaitedFor(t, "order:1")
+	cmd := latchctl(t, s.nodes, "top", "order:*", "--every", "100ms", "--timeout", "2s")
+	term := atTerminal(t, cmd)
+	term.await("order:1")
+	term.await("1 keys, 1 waiters, by waiters")
+	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: "order:2", Metadata: "newcomer"})
+	term.await("newcomer")
+	term.forget() // only what has changed is drawn
+	term.typed("k")
+	term.await("key")
+	locktest.Release(t, lease)
+	server.Kill()
+	term.await("! ")
+	server.Restart()
+	locktest.Eventually(t, "the server answers again", func() bool { return server.Client(t).Ping(t.Context()).Err() == nil })
+	term.typed("q")
+	if screen, exit := term.ends(); exit != 0 || !strings.Contains(screen, "\x1b[?1049l") {
+		t.Errorf("exit code %d; the terminal is as top left it: %q", exit, screen)
+	}
+	has(t, exits(t, 64, s.nodes, "top").err, "use ls")
+}
+
+// The screen has the keys with the most waiters first, no line is too long, and what has no room is
+// counted.
+func TestTopsScreen(t *testing.T) {
+	t.Parallel()
+	w := watching{order: "waiters", pattern: "*", width: 40, height: 8}
+	w.seen.at = time.Now()
+	for i := range 9 {
+		w.seen.locks = append(w.seen.locks, lock{key: strings.Repeat(string(rune('a'+i)), 30), Info: locker.Info{Held: true, Waiters: i}})
+	}
+	lines := strings.Split(w.screen(), "\n")
+	if len(lines) != 8 || !strings.HasPrefix(lines[4], "iii") || !strings.HasPrefix(lines[5], "hhh") || lines[7] != "… and 6 more" {
+		t.Errorf("the screen:\n%s", strings.Join(lines, "\n"))
+	}
+	for _, line := range lines {
+		if n := len([]rune(line)); n > 40 {
+			t.Errorf("a line of %d letters on a screen of 40: %s", n, line)
+		}
+	}
+}
