@@ -20,7 +20,7 @@ type attempt struct {
 }
 
 // call makes the steps WATCH, MGET and EXEC. The server executes EXEC only if no key was written
-// since WATCH.
+// since WATCH. EXEC is sent once: when its connection breaks, go-redis ends the transaction.
 func (a *attempt) call(ctx context.Context) error {
 	sent := false // EXEC was: a client of a Cluster calls the function again after some errors
 	var written error
@@ -48,7 +48,11 @@ func (a *attempt) call(ctx context.Context) error {
 		}
 		_, written = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			for key, value := range values {
-				_ = p.Process(ctx, change(ctx, key, value))
+				if value == nil {
+					p.Del(ctx, key)
+				} else {
+					p.Set(ctx, key, value, redis.KeepTTL)
+				}
 			}
 			return nil
 		})
@@ -90,19 +94,4 @@ func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, 
 		}
 	}
 	return old, nil
-}
-
-// once is a command of a transaction that go-redis must not send again: an answer that was lost is
-// no conflict.
-type once struct{ *redis.Cmd }
-
-// NoRetry keeps go-redis from sending the transaction again.
-func (once) NoRetry() bool { return true }
-
-// change is the command that gives a key its new value.
-func change(ctx context.Context, key string, value []byte) redis.Cmder {
-	if value == nil {
-		return once{redis.NewCmd(ctx, "del", key)}
-	}
-	return once{redis.NewCmd(ctx, "set", key, value, "keepttl")}
 }

@@ -1,0 +1,35 @@
+package lead
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A process that was stopped past its lease runs again before the end of its lease has ended fn's
+// context. It asks the clock, and says that it does not lead.
+func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
+	t.Parallel()
+	e := lockertest.NewLocker(t, lockertest.NewMemory())
+	l, err := New(e, locker.Rule{Key: "job"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := e.Acquire(t.Context(), l.rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.term = &term{leader: l, lease: lease, ctx: context.Background(), began: time.Now()} // which nothing ends
+	if term, leading := l.Leading(); !leading || term.Fence != lease.Fence() {
+		t.Errorf("%+v, %t", term, leading)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, leading := l.Leading(); leading {
+		t.Error("it leads although its lease is over")
+	}
+}
