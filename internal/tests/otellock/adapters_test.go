@@ -142,7 +142,14 @@ func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(conte
 	}()
 	guard(t, l, func(context.Context) {})
 	guard(t, l, func(ctx context.Context) { backend.Steal(secret); <-ctx.Done() })
-	return here, there, backend.owner
+	return here, there, backend.token()
+}
+
+// token is the owner of the last claim.
+func (s *spy) token() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owner
 }
 
 func TestEveryAdaptersWaitIsLinkedAndNothingSecretIsExported(t *testing.T) {
