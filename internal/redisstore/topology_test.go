@@ -59,6 +59,7 @@ func TestClusterObeysTheLaws(t *testing.T) {
 	for name, store := range map[string]func(c locker.Client) locker.Store{
 		"one by one":   locktest.SingleStore,
 		"with readers": locktest.ReadWriteStore,
+		"with permits": locktest.SemaphoreStore,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
