@@ -66,7 +66,7 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 			lives[i] = pipe.PTTL(ctx, key)
 		}
 	}
-	if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil { //nolint:errorlint // go-redis returns it bare
+	if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil {
 		return nil, nil, err
 	}
 	limit := time.Now().Add(p.clocks[len(p.clocks)-1] + mostCounterLead).UnixMicro()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -68,13 +69,13 @@ func (p *patient) rights(ctx context.Context) {
 			return
 		}
 	}
-	if p.user != "" && p.client.Do(ctx, "acl", "getuser", user).Err() == redis.Nil { //nolint:errorlint // go-redis returns it bare
+	if p.user != "" && p.client.Do(ctx, "acl", "getuser", user).Err() == redis.Nil {
 		p.tell(bad, "rights", "there is no user "+user, "docs/operations.md has the ACL for a user of locks")
 		return
 	}
 	needed := rights
 	if p.says["cluster_enabled"] == "1" {
-		needed = append(needed[:len(needed):len(needed)], clusterRights...)
+		needed = slices.Concat(needed, clusterRights)
 	}
 	missing, err := p.denied(ctx, user, needed)
 	if err != nil {

@@ -22,7 +22,9 @@ const asLatchctl = "LATCHCTL_TEST_BE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asLatchctl) != "" {
-		os.Unsetenv(asLatchctl)
+		if err := os.Unsetenv(asLatchctl); err != nil {
+			panic(err)
+		}
 		main()
 	}
 	redistest.Main(m)

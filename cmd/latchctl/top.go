@@ -59,7 +59,7 @@ look reads all keys of the server in small steps, so give a large server a large
 				return looked{locks, overdue(ctx, err), time.Now()}
 			}, every: every, order: "waiters", pattern: pattern}
 			_, err = tea.NewProgram(watch, tea.WithContext(c.Context())).Run()
-			if err != nil && c.Context().Err() == context.Canceled { //nolint:errorlint // of a context
+			if err != nil && c.Context().Err() == context.Canceled {
 				return nil
 			}
 			return err

@@ -186,7 +186,7 @@ func (w *world) traffic() {
 	w.l.ObserveRequest(ctx, locker.RequestEvent{Name: "order", Result: "replayed"})
 	dead := locktest.Single(w.t, locktest.DeadServer(w.t), locker.WithObserver(w.observer))
 	_, err := dead.Acquire(ctx, locker.Rule{Key: "order:3", Wait: locker.NoWait})
-	locktest.WantErr(w.t, err, "order:3", locker.ErrUnavailable)
+	_ = locktest.WantErr(w.t, err, "order:3", locker.ErrUnavailable)
 }
 
 // slowRenewals stops a server for a while, so that renewals fail, and no lease is lost.
