@@ -19,15 +19,21 @@ type attempt struct {
 	ended chan error
 }
 
-// call makes the steps WATCH, MGET and EXEC. The server executes EXEC only if no key was written
+// call makes the steps WATCH, GET and EXEC. The server executes EXEC only if no key was written
 // since WATCH. EXEC is sent once: when its connection breaks, go-redis ends the transaction.
 func (a *attempt) call(ctx context.Context) error {
 	sent := false // EXEC was: a client of a Cluster calls the function again after some errors
 	var written error
-	err := a.client.Watch(ctx, func(tx *redis.Tx) error {
+	err := a.watch(ctx, func(tx *redis.Tx) error {
 		if sent {
 			return nil
 		}
+		executed := false
+		defer func() {
+			if !executed { // the connection goes back to the pool
+				_ = tx.Unwatch(ctx).Err()
+			}
+		}()
 		old, err := a.values(ctx, tx)
 		if err != nil {
 			return err
@@ -46,6 +52,7 @@ func (a *attempt) call(ctx context.Context) error {
 		if sent = true; len(values) == 0 {
 			return nil
 		}
+		executed = true
 		_, written = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			for key, value := range values {
 				if value == nil {
@@ -57,7 +64,7 @@ func (a *attempt) call(ctx context.Context) error {
 			return nil
 		})
 		return nil // only written says how EXEC ended
-	}, a.keys...)
+	})
 	var reply redis.Error
 	switch {
 	case !sent:
@@ -68,10 +75,24 @@ func (a *attempt) call(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, written)
 }
 
-// values reads the keys.
+// watch calls fn with one connection. A client of one server sends WATCH together with GET, which
+// saves a round trip. Other clients need the keys to find the server.
+func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error {
+	if c, ok := a.client.(*redis.Client); ok {
+		return c.Watch(ctx, fn)
+	}
+	return a.client.Watch(ctx, fn, a.keys...)
+}
+
+// values watches and reads the keys.
 func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
 	cmds := make([]*redis.StringCmd, len(a.keys))
 	_, err := tx.Pipelined(ctx, func(p redis.Pipeliner) error { // GET tells data of another type from no data
+		words := []any{"watch"}
+		for _, key := range a.keys {
+			words = append(words, key)
+		}
+		p.Do(ctx, words...)
 		for i, key := range a.keys {
 			cmds[i] = p.Get(ctx, key)
 		}

@@ -109,6 +109,25 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
+// A function that fails, or changes nothing, leaves no WATCH on its connection: the next
+// transaction there would fail.
+func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	c := server.Client(t, func(o *redis.Options) { o.PoolSize = 1 })
+	other, key := server.Client(t), t.Name()
+	for _, fn := range []func(context.Context, []byte) ([]byte, error){
+		func(context.Context, []byte) ([]byte, error) { return nil, errors.New("torn") },
+		func(_ context.Context, old []byte) ([]byte, error) { return old, nil },
+	} {
+		_ = optimistic.Update(t.Context(), c, key, fn)
+		must(t, other.Incr(t.Context(), key).Err())
+		if _, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error { p.Incr(t.Context(), key+":other"); return nil }); err != nil {
+			t.Errorf("a transaction on the same connection: %v", err)
+		}
+	}
+}
+
 // Callers of many connections lose no increment, and two keys stay equal.
 func TestNoUpdateIsLost(t *testing.T) {
 	t.Parallel()
