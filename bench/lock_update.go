@@ -14,18 +14,18 @@ import (
 
 // Three ways to count in Redis. Each reads a number, adds one and writes it.
 var (
-	updateOptimistic = contestant{name: "latchkit Update", kind: ours, open: func(s settings) (locks, error) {
+	updateOptimistic = contestant{name: "latchkit Update", kind: ours, sends: []string{"watch", "get", "multi", "set", "exec", "unwatch"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return counting{c, func(ctx context.Context, key string) error {
 			return optimistic.Update(ctx, c, key, addOne, optimistic.WithAttempts(1_000_000))
 		}, func() {}}, nil
 	}}
-	updateLocked = contestant{name: "latchkit lock", kind: ours, open: func(s settings) (locks, error) {
+	updateLocked = contestant{name: "latchkit lock", kind: ours, sends: []string{"hget", "hset"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
 		return counting{c, func(ctx context.Context, key string) error {
 			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
-				old, err := c.Get(ctx, key).Bytes()
+				old, err := c.HGet(ctx, key, "n").Bytes() // no script of the lock uses HGET or HSET, so the row can count them
 				if err != nil && !errors.Is(err, redis.Nil) {
 					return err
 				}
@@ -33,11 +33,11 @@ var (
 				if err != nil {
 					return err
 				}
-				return c.Set(ctx, key, value, 0).Err()
+				return c.HSet(ctx, key, "n", value).Err()
 			})
 		}, func() { _ = l.Close(context.Background()) }}, err
 	}}
-	updateIncr = contestant{name: "INCR", kind: floor, open: func(s settings) (locks, error) {
+	updateIncr = contestant{name: "INCR", kind: floor, sends: []string{"incr"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return counting{c, func(ctx context.Context, key string) error { return c.Incr(ctx, key).Err() }, func() {}}, nil
 	}}

@@ -22,7 +22,7 @@ func TestRows(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(f.table.rows) < 5 {
+			if len(f.table.rows) < 4 {
 				t.Errorf("only %d contestants", len(f.table.rows))
 			}
 			for _, v := range f.verdicts {
