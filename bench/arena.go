@@ -103,6 +103,18 @@ func (a *arena) wrote() (violations int) {
 	return violations
 }
 
+// enterAmong is enter for one of most holders of a semaphore. Their fences do not grow in the order
+// in which they enter.
+func (a *arena) enterAmong(most int) (violations int) {
+	if a.inside.Add(1) > int64(most) {
+		violations++
+	}
+	return violations
+}
+
+// leaveAmong is called before the release of a permit.
+func (a *arena) leaveAmong() { a.inside.Add(-1) }
+
 // leave is called before the release.
 func (a *arena) leave() (violations int) {
 	if a.inside.Add(-1) != 0 {

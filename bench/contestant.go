@@ -86,6 +86,7 @@ var contestants = append(append(latchkits(), readWrites()...),
 	rueidislockUsual, rueidislockZero,
 	throughRueidis,
 	updateOptimistic, updateLocked, updateIncr,
+	semaphores[0], semaphores[1],
 	section(0), section(1024), section(256), section(64), section(16),
 )
 

@@ -21,6 +21,7 @@ type crew struct {
 	Key        string // the key of all workers; "": each has its own key
 	Rotate     bool   // each worker has many keys, one after the other
 	Shared     int    // all workers want this many keys, each in an order of its own; 0: see Key
+	Permits    int    // so many may hold the key at once; 0: it is a lock
 	Arena      string
 	Turn       time.Duration
 }
@@ -120,7 +121,7 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 		if key == "" {
 			key = "own:" + strconv.Itoa(i)
 		}
-		workers[i] = worker{locks: l, keys: []string{key}, arena: a, alone: c.Key == ""}
+		workers[i] = worker{locks: l, keys: []string{key}, arena: a, alone: c.Key == "", permits: c.Permits}
 		for n := range rotation {
 			if c.Rotate {
 				workers[i].keys = append(workers[i].keys, key+":"+strconv.Itoa(n))
@@ -194,6 +195,8 @@ type worker struct {
 	alone bool     // no other worker wants the key, so the arena is not used
 	arena *arena
 
+	permits int // so many workers may be in the section, which takes sectionTime; 0: one, and it is empty
+
 	count      int
 	violations int
 	waits      histogram
@@ -228,7 +231,12 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 			}
 			return
 		}
-		if !w.alone {
+		switch {
+		case w.permits > 0:
+			w.violations += w.arena.enterAmong(w.permits)
+			time.Sleep(sectionTime)
+			w.arena.leaveAmong()
+		case !w.alone:
 			w.violations += w.arena.enter(h)
 			w.violations += w.arena.leave()
 		}

@@ -23,6 +23,7 @@ type shape struct {
 	oneKey             bool
 	rotate             bool // each worker has many keys
 	shared             int  // all workers want these keys, at random
+	permits            int  // so many may hold the one key at once; 0: it is a lock
 	onOneCPU           bool
 	roundTrip          time.Duration // through a proxy; 0: loopback
 }
@@ -56,7 +57,7 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	for i := range specs {
 		specs[i] = crew{
 			Contestant: c.name, Settings: on.settings(lockTTL, i),
-			Workers: s.workers, Rotate: s.rotate, Shared: s.shared, Arena: arena, Turn: length,
+			Workers: s.workers, Rotate: s.rotate, Shared: s.shared, Permits: s.permits, Arena: arena, Turn: length,
 		}
 		specs[i].Settings.Addr = addr
 		if s.oneKey {

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+const (
+	mostPermits   = 50
+	semaphore     = "latchkit NewSemaphore"
+	semaphoreFair = "latchkit NewSemaphore WithFair"
+)
+
+var semaphores = []contestant{permits(semaphore), permits(semaphoreFair, locker.WithFair())}
+
+// permits is latchkit's semaphore, with a permit for each caller.
+func permits(name string, options ...locker.SemaphoreOption) contestant {
+	return contestant{name: name, kind: ours, open: func(s settings) (locks, error) {
+		c := s.client(true)
+		e, err := locker.NewSemaphore(c, mostPermits, append([]locker.SemaphoreOption{locker.WithTTL(s.TTL)}, options...)...)
+		return &latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}, err
+	}}
+}
