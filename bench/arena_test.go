@@ -14,13 +14,18 @@ func TestOverlapIsSeen(t *testing.T) {
 		"inside of one":     {processes: 1, workers: 16, oneKey: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := crowd.take(t.Context(), on, unlocked, 200*time.Millisecond)
-			if err != nil {
-				t.Fatal(err)
+			sections := 0.0
+			for range 50 { // on a busy machine the workers may run one after the other
+				got, err := crowd.take(t.Context(), on, unlocked, 200*time.Millisecond)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.client.Violations > 0 {
+					return
+				}
+				sections += got.acquisitions
 			}
-			if got.client.Violations == 0 {
-				t.Errorf("nobody noticed that %.0f critical sections were not locked", got.acquisitions)
-			}
+			t.Errorf("nobody noticed that %.0f critical sections were not locked", sections)
 		})
 	}
 }
