@@ -51,7 +51,7 @@ func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
 	if c, ok := n.client.(redisstore.ClusterClient); ok {
 		return redisstore.NewCluster(n.Single, c).Keys(ctx, pattern)
 	}
-	return n.Single.Keys(ctx, pattern)
+	return n.Keys(ctx, pattern)
 }
 
 // Queue puts the queues of the nodes together. Who waited longest comes first, although a quorum
