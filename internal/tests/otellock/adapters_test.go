@@ -127,7 +127,7 @@ func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(conte
 	here, there = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...), newTelemetry(t, sdktrace.AlwaysSample(), opts...)
 	backend := &spy{Memory: lockertest.NewMemory()}
 	l := lockertest.NewLocker(t, backend, locker.WithObserver(here.observer), locker.WithTTL(300*time.Millisecond))
-	other := lockertest.NewLocker(t, backend.Memory.NewProcess(), locker.WithObserver(there.observer))
+	other := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(there.observer))
 	held, err := other.Acquire(t.Context(), locker.Rule{Key: secret})
 	if err != nil {
 		t.Fatal(err)
