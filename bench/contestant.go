@@ -17,6 +17,8 @@ type contestant struct {
 	sends []string
 	// noLock marks a contestant that only passes messages, and cannot run alone.
 	noLock bool
+	// admits marks a contestant that excludes nobody while one holds: it counts, or is a semaphore.
+	admits bool
 	// redisKey returns the Redis key of the lock on key; nil: key itself.
 	redisKey func(key string) string
 	open     func(settings) (locks, error)

@@ -16,7 +16,7 @@ var semaphores = []contestant{permits(semaphore), permits(semaphoreFair, locker.
 
 // permits is latchkit's semaphore, with a permit for each caller.
 func permits(name string, options ...locker.SemaphoreOption) contestant {
-	return contestant{name: name, kind: ours, open: func(s settings) (locks, error) {
+	return contestant{name: name, kind: ours, admits: true, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		e, err := locker.NewSemaphore(c, mostPermits, append([]locker.SemaphoreOption{locker.WithTTL(s.TTL)}, options...)...)
 		return &latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}, err

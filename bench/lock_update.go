@@ -16,13 +16,13 @@ import (
 var (
 	// The server counts no SET that EXEC refuses. There is one SET for each MULTI, so MULTI stands
 	// here twice.
-	updateOptimistic = contestant{name: "latchkit Update", kind: ours, sends: []string{"watch", "get", "multi", "multi", "exec", "unwatch"}, open: func(s settings) (locks, error) {
+	updateOptimistic = contestant{name: "latchkit Update", kind: ours, admits: true, sends: []string{"watch", "get", "multi", "multi", "exec", "unwatch"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return counting{c, func(ctx context.Context, key string) error {
 			return optimistic.Update(ctx, c, key, addOne, optimistic.WithAttempts(1_000_000))
 		}, func() {}}, nil
 	}}
-	updateLocked = contestant{name: "latchkit lock", kind: ours, sends: []string{"hget", "hset"}, open: func(s settings) (locks, error) {
+	updateLocked = contestant{name: "latchkit lock", kind: ours, admits: true, sends: []string{"hget", "hset"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
 		return counting{c, func(ctx context.Context, key string) error {
@@ -39,7 +39,7 @@ var (
 			})
 		}, func() { _ = l.Close(context.Background()) }}, err
 	}}
-	updateIncr = contestant{name: "INCR", kind: floor, sends: []string{"incr"}, open: func(s settings) (locks, error) {
+	updateIncr = contestant{name: "INCR", kind: floor, admits: true, sends: []string{"incr"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return counting{c, func(ctx context.Context, key string) error { return c.Incr(ctx, key).Err() }, func() {}}, nil
 	}}

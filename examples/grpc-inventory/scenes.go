@@ -196,6 +196,9 @@ func (s *scenes) caller(ctx context.Context) error {
 	s.east.other, s.east.packing = other, nil
 	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 	s.say("  without a delegation the call waits for its own lock: %v", status.Code(err))
+	if err := s.east.awaitFree(ctx, "sku:screws"); err != nil { // the call that was given up leaves the queue
+		return err
+	}
 
 	sender, err := delegate.NewSender()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 type server struct {
 	*service
 	addr     string
+	locks    *locker.Engine
 	trace    *trace
 	shutdown func(ctx context.Context) error // gracefully
 	ends     []func()
@@ -36,6 +38,7 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
+	s.locks = l
 	rules := grpclock.FromDescriptors()
 	options, err := grpclock.ServerOptions(l, rules, grpclock.WithDelegation())
 	if err != nil {
@@ -63,6 +66,17 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	s.ends = append(s.ends, func() { g.Stop(); _ = l.Close(context.Background()) })
 	go func() { _ = g.Serve(listener) }() // until Stop or GracefulStop
 	return s, nil
+}
+
+// awaitFree waits until nobody holds a key or waits for it.
+func (s *server) awaitFree(ctx context.Context, key string) error {
+	for {
+		info, err := s.locks.Inspect(ctx, key)
+		if err != nil || !info.Held && info.Waiters == 0 {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // stop ends the server without waiting for calls.

@@ -133,9 +133,13 @@ func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(conte
 		t.Fatal(err)
 	}
 	go func() {
-		for slices.IndexFunc(here.measured(t), func(line string) bool {
-			return strings.HasPrefix(line, "waiter.active") && strings.Contains(line, "name=order") && strings.HasSuffix(line, ": 1")
-		}) < 0 {
+		waits := func() bool {
+			info, err := other.Inspect(context.Background(), secret)
+			return err == nil && info.Waiters == 1 && slices.ContainsFunc(here.measured(t), func(line string) bool {
+				return strings.HasPrefix(line, "waiter.active") && strings.Contains(line, "name=order") && strings.HasSuffix(line, ": 1")
+			})
+		}
+		for !waits() {
 			time.Sleep(time.Millisecond)
 		}
 		_ = held.Release(context.Background())

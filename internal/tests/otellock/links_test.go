@@ -2,7 +2,6 @@ package otellock_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -176,43 +175,32 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 				t.Cleanup(func() { _ = services[i].lock.Close(context.Background()) })
 			}
 			one, two := services[0], services[1]
-			waiting := 0
-			chain(t, func() {
-				waiting++
-				awaitWaiters(t, one, two, min(waiting, 2)) // of which one is the first of its process
-			}, one, two)
+			first := <-one.asks(t, "a")
+			b := two.asks(t, "b")
 			for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-				if spans, _ := acquires(one, two); len(spans) == 4 || time.Now().After(deadline) {
+				info, err := one.lock.Inspect(t.Context(), "order:42")
+				if err != nil || time.Now().After(deadline) {
+					t.Fatal("the second process does not wait", err)
+				}
+				if info.Waiters == 1 {
 					break
 				}
 			}
-			checkChain(t, one, two)
-		})
-	}
-}
-
-// awaitWaiters waits until n callers wait, one of them in the server's queue.
-func awaitWaiters(t *testing.T, one, two *service, n int) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		waiting := 0
-		for _, s := range []*service{one, two} {
-			for _, line := range s.measured(t) {
-				var m int
-				if _, err := fmt.Sscanf(line, "waiter.active mode=exclusive name=order: %d", &m); err == nil {
-					waiting += m
+			if err := first.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := (<-b).Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			await(t, "both spans have ended", func() bool { spans, _ := acquires(one, two); return len(spans) == 2 })
+			spans, ids := acquires(one, two)
+			for _, name := range []string{"a", "b"} {
+				if got := linked(spans[name], ids); got != wantChain[name] {
+					t.Errorf("%s links to %q, want %q", name, got, wantChain[name])
 				}
 			}
-		}
-		info, err := one.lock.Inspect(t.Context(), "order:42")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waiting == n && info.Waiters == 1 {
-			return
-		}
+		})
 	}
-	t.Fatalf("%d callers never waited", n)
 }
 
 func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {

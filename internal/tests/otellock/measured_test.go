@@ -52,7 +52,7 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 		},
 		"renewed": {
 			do: func(ctx context.Context, _ *testing.T, w world) {
-				run(ctx, w, locker.Rule{}, func(context.Context) error { time.Sleep(1900 * time.Millisecond); return nil })
+				run(ctx, w, locker.Rule{}, func(context.Context) error { time.Sleep(1700 * time.Millisecond); return nil })
 			},
 			want: []string{
 				acquired, over, "hold.duration mode=exclusive name=order result=released: 1 of 2", released,
@@ -218,7 +218,7 @@ func TestAttributesComeFromTheContext(t *testing.T) {
 		backend.Occupy("order:42", time.Second)
 		ctx := context.WithValue(t.Context(), tenantKey{}, "acme")
 		err := locker.Run(ctx, l, locker.Rule{Key: "order:42", TTL: 3 * time.Second}, func(context.Context) error {
-			time.Sleep(1900 * time.Millisecond)
+			time.Sleep(1700 * time.Millisecond)
 			return nil
 		})
 		if err != nil {
