@@ -21,8 +21,8 @@ import (
 var adapterRow = row{
 	name:  "P10",
 	title: "A request under a lock in memory: an adapter, and a bare Run",
-	about: `The Store is in memory and requests are served without a network, in the bench's own process. What is
-left is the engine and the adapter; "more than Run" is the adapter alone.`,
+	about: `The Store is in memory and requests are served without a network, in the bench's own process. What
+is left is the engine and the adapter; "more than Run" is the adapter alone.`,
 	run: runAdapters,
 }
 

@@ -16,8 +16,8 @@ var idleTasksRow = row{
 	name:  "P13-idle",
 	title: "An idle server of asynq, by its TaskCheckInterval",
 	about: `One server with 10 workers and no task, in the process of the bench, for ten turns. 1 s is asynq's
-default; Guard.Configure sets 50 ms. Commands are those that the server of Redis executes, with those
-of scripts. CPU is a percentage of one processor. Other parts of asynq (heartbeat, forwarder,
+default; Guard.Configure sets 50 ms. Commands are those that the server of Redis executes, with
+those of scripts. CPU is a percentage of one processor. Other parts of asynq (heartbeat, forwarder,
 recoverer, janitor) run in both.`,
 	run: runIdleTasks,
 }

@@ -26,10 +26,10 @@ var transactionsRow = row{
 	about: `One goroutine reads a row and updates it, in a transaction: plain, inside of locker.Run, and with
 sqllock.Do, on PostgreSQL (database/sql, and pgx with pgxlock) and MariaDB, which write nothing to
 disk in a hurry. "By hand" is the least program that fences a transaction: SET NX PX, BEGIN, one
-upsert that claims the fence, the work, COMMIT, and a script that deletes the key. It has no waiting,
-no renewal, no proof before COMMIT, no ledger for a lost answer, and no bound for an idle transaction.
-With pgx, BEGIN and the claim are one round trip. The ratio is that of the median times in the same
-round.`,
+upsert that claims the fence, the work, COMMIT, and a script that deletes the key. It has no
+waiting, no renewal, no proof before COMMIT, no ledger for a lost answer, and no bound for an idle
+transaction. With pgx, BEGIN and the claim are one round trip. The ratio is that of the median times
+in the same round.`,
 	run: runTransactions,
 }
 

@@ -11,8 +11,8 @@ import (
 var unpinnedRow = row{
 	name:  "P1u",
 	title: "Uncontended acquire and release, one goroutine, not pinned",
-	about: `As P1, but the kernel chooses the processors. Time then depends on whether client and server share one;
-client CPU is the steadier figure.`,
+	about: `As P1, but the kernel chooses the processors. Time then depends on whether client and server share
+one; client CPU is the steadier figure.`,
 	run: runUnpinned,
 }
 

@@ -10,10 +10,10 @@ import (
 var updateRow = row{
 	name:  "P21",
 	title: "Read, add one, write: 4 processes × 16 goroutines that want few or many keys",
-	about: `The fewer keys, the more conflicts: with 4096 keys nearly none, with 64 keys about one caller for each,
-with 1 key always. "latchkit Update" is optimistic.Update (WATCH, GET, EXEC, and a pause after a conflict),
-"latchkit lock" is Run around GET and SET, and INCR is what the server does by itself. Times are those of
-a whole update.`,
+	about: `The fewer keys, the more conflicts: with 4096 keys nearly none, with 64 keys about one caller for
+each, with 1 key always. "latchkit Update" is optimistic.Update (WATCH, GET, EXEC, and a pause after
+a conflict), "latchkit lock" is Run around GET and SET, and INCR is what the server does by itself.
+Times are those of a whole update.`,
 	run: runUpdate,
 }
 
