@@ -17,6 +17,7 @@ func openRedis(ctx context.Context, url string) (*redis.Client, error) {
 		return nil, fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
 	}
 	logging.Disable() // go-redis would log each failed attempt; its error shows the failure
+	options.ContextTimeoutEnabled = true
 	client := redis.NewClient(options)
 	if err := client.Ping(ctx).Err(); err != nil {
 		_ = client.Close()

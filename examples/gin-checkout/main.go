@@ -55,6 +55,7 @@ func serve(listen, url string) error {
 	if err != nil {
 		return fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
 	}
+	options.ContextTimeoutEnabled = true
 	client := redis.NewClient(options)
 	defer client.Close()
 	s, err := newShop(client, func(context.Context, string) error { return nil })
