@@ -2,6 +2,7 @@ package otellock
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,13 +10,21 @@ import (
 
 // latchkit.quorum.nodes.out counts warnings by their codes, so a quorum must use these codes.
 func TestTheCodesOfAQuorumAreTheOnesThatAreCounted(t *testing.T) {
-	source, err := os.ReadFile("../internal/quorum/roster.go")
+	files, err := filepath.Glob("../internal/quorum/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
+	var source strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
 	for _, code := range []string{codeOut, codeReturned} {
-		if strings.Count(string(source), ".warn("+strconv.Quote(code)+", ") != 1 {
-			t.Errorf("internal/quorum/roster.go does not warn with the code %q", code)
+		if strings.Count(source.String(), ".warn("+strconv.Quote(code)+", ") != 1 {
+			t.Errorf("internal/quorum does not warn with the code %q at one place", code)
 		}
 	}
 }

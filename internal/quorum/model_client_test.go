@@ -1,0 +1,174 @@
+package quorum
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+type simClient struct {
+	w       *model
+	i       int
+	labels  []string
+	longest time.Duration
+	texts   []string
+	tending bool
+	replace bool
+	cut     int // a node that it does not reach, -1 for none
+	other   bool
+}
+
+// reach is the server that a client's call to a node comes to.
+func (c *simClient) reach(i int) *server {
+	switch {
+	case c.cut == i:
+		return nil
+	case c.w.swap == i && c.other:
+		return c.w.alt
+	}
+	return c.w.nodes[i]
+}
+
+// call runs do at a node, and then answers with whether it is known to have run: both at most once,
+// either may be lost or late.
+func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
+	w := c.w
+	there, back := w.upTo(4*time.Millisecond), w.upTo(4*time.Millisecond)
+	if w.rng.IntN(20) == 0 {
+		there = w.upTo(400 * time.Millisecond)
+	}
+	lost, silent := w.rng.IntN(50) == 0, w.rng.IntN(50) == 0
+	answered := false
+	done := func(ok bool) {
+		if !answered {
+			answered = true
+			answer(ok)
+		}
+	}
+	w.after(modelTimeout, func() { done(false) })
+	if lost {
+		return
+	}
+	w.after(there, func() {
+		s := c.reach(i)
+		if s == nil {
+			return
+		}
+		do(s)
+		if !silent {
+			w.after(back, func() { done(true) })
+		}
+	})
+}
+
+// all calls some nodes, and goes on when all have answered or their time is over.
+func (c *simClient) all(which nodes, do func(i int, s *server), then func(ok nodes)) {
+	open, good := which.count(), nodes(0)
+	if open == 0 {
+		c.w.after(time.Millisecond, func() { then(0) })
+	}
+	for i := range c.w.n {
+		if which.has(i) {
+			c.call(i, func(s *server) { do(i, s) }, func(ok bool) {
+				if ok {
+					good = good.with(i)
+				}
+				if open--; open == 0 {
+					then(good)
+				}
+			})
+		}
+	}
+}
+
+// watch tends the nodes from time to time.
+func (c *simClient) watch() {
+	c.tend(0)
+	c.w.after(100*time.Millisecond+c.w.upTo(150*time.Millisecond), c.watch)
+}
+
+func (c *simClient) tend(round int) {
+	if round == 0 && c.tending || round == 6 {
+		c.tending = false
+		return
+	}
+	c.tending = true
+	w := c.w
+	views := make([]view, w.n)
+	c.all(1<<w.n-1, func(i int, s *server) {
+		v := view{at: w.clock(s), id: s.id, text: s.text, begun: maps.Clone(s.begun)}
+		v.marker, v.marked = parseMarker(s.text)
+		views[i] = v
+	}, func(ok nodes) {
+		for i := range views {
+			if !ok.has(i) {
+				views[i] = view{err: errSilent}
+			}
+		}
+		p := decide(c.seen(views), wish{labels: c.labels, longest: c.longest, gate: c.gate, fresh: w.fresh, replace: c.replace})
+		for i, s := range p.nodes {
+			if ok.has(i) {
+				c.texts[i] = s.text
+			}
+		}
+		if len(p.steps) == 0 {
+			c.tending = false
+			return
+		}
+		open := len(p.steps)
+		for _, st := range p.steps {
+			c.call(st.node, func(s *server) { w.mark(s, st) }, func(bool) {
+				if open--; open == 0 {
+					c.tend(round + 1)
+				}
+			})
+		}
+	})
+}
+
+// seen is what the client makes of what it has seen, with the rules that are switched off.
+func (c *simClient) seen(views []view) []view {
+	w := c.w
+	var sorted []time.Duration
+	for i := range views {
+		if v := &views[i]; v.err == nil {
+			sorted = append(sorted, v.at.Sub(time.UnixMicro(1e15).Add(w.now)))
+		}
+	}
+	slices.Sort(sorted)
+	for i := range views {
+		v := &views[i]
+		if v.err != nil {
+			continue
+		}
+		if off := (v.at.Sub(time.UnixMicro(1e15).Add(w.now)) - sorted[len(sorted)/2]).Abs(); off > 2*modelSkew && w.manyClocks {
+			v.off = off
+		}
+		if !w.longest {
+			v.marker.longest = 0
+		}
+	}
+	if !w.manyClocks { // whatever the first says, all say
+		first := map[string]time.Duration{}
+		for i := range views {
+			for name, begun := range views[i].begun {
+				first[name] = max(first[name], views[i].at.Sub(begun))
+			}
+		}
+		for i := range views {
+			if views[i].err == nil {
+				for name, since := range first {
+					views[i].begun[name] = views[i].at.Add(-since)
+				}
+			}
+		}
+	}
+	return views
+}
+
+func (c *simClient) gate(longest time.Duration) time.Duration {
+	if !c.w.wait {
+		return 0
+	}
+	return max(longest+modelDrift(longest), 4*modelSkew) + 20*time.Millisecond
+}

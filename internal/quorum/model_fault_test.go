@@ -1,0 +1,184 @@
+package quorum
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// modelFaults are the faults that a run can have. Each of them harms one seat, and returns how long
+// the nodes may take to become a set again.
+var modelFaults = map[string]func(w *model, seat int) (limit time.Duration){
+	"flush":                                  (*model).flush,
+	"restart":                                func(w *model, i int) time.Duration { w.restart(i, nil); return modelLimit },
+	"restart with data":                      (*model).restartWithData,
+	"promotion":                              (*model).promote,
+	"an address moves":                       (*model).moveAddress,
+	"replacement":                            (*model).replaceServer,
+	"a wrong clock at the server that joins": (*model).joinWithWrongClock,
+	"a longer lease":                         (*model).lengthen,
+	"clocks wander":                          (*model).wander,
+	"a majority restarts":                    (*model).restartMajority,
+}
+
+// modelLimit is the time after which the nodes must be a set again.
+const modelLimit = 8 * time.Second
+
+// harm does one thing to one seat, and comes again when all is well.
+func (w *model) harm() {
+	if w.now > modelEnds-8*time.Second {
+		return
+	}
+	w.calm = false
+	i := w.rng.IntN(w.n)
+	limit := modelFaults[w.fault](w, i)
+	for _, c := range w.who { // some do not reach all
+		c.cut = -1
+		if w.rng.IntN(2) == 0 && w.fault != "a majority restarts" {
+			c.cut = w.rng.IntN(w.n)
+		}
+	}
+	if w.fault == "an address moves" {
+		w.who[0].cut, w.who[2].cut = (i+2)%w.n, (i+1)%w.n
+	}
+	w.after(w.upTo(1500*time.Millisecond), func() {
+		for _, c := range w.who {
+			c.cut = -1
+		}
+	})
+	w.healed(w.now + limit)
+}
+
+// flush empties a server.
+func (w *model) flush(i int) time.Duration {
+	s := w.nodes[i]
+	*s = server{id: s.id, begun: map[string]time.Time{}, offset: s.offset}
+	return modelLimit
+}
+
+// restart makes a new process of a server, with a new identity and with the data of old, if any.
+func (w *model) restart(i int, old *server) {
+	s, id := w.nodes[i], w.server().id
+	*s = server{id: id, begun: map[string]time.Time{}, offset: s.offset}
+	if old != nil {
+		s.text, s.begun, s.token, s.until, s.counter = old.text, maps.Clone(old.begun), old.token, old.until, old.counter
+	}
+}
+
+func (w *model) restartWithData(i int) time.Duration {
+	s := w.nodes[i]
+	w.restart(i, s.before)
+	if w.rng.IntN(2) == 0 { // once more, within the wait
+		w.after(w.upTo(600*time.Millisecond), func() { w.restart(i, s.before) })
+	}
+	return modelLimit
+}
+
+// promote puts a replica in a master's place. Some clients still reach the old master.
+func (w *model) promote(i int) time.Duration {
+	s := w.nodes[i]
+	w.alt, w.swap = s.copy(), i
+	if s.before != nil {
+		w.restart(i, s.before)
+	}
+	for _, c := range w.who {
+		c.other = w.rng.IntN(2) == 0
+	}
+	w.after(2*time.Second, func() { w.swap = -1 })
+	return modelLimit
+}
+
+// moveAddress lets the address of a node lead some clients to another node's server.
+func (w *model) moveAddress(i int) time.Duration {
+	w.alt, w.swap = w.nodes[(i+1)%w.n], i
+	w.who[0].other, w.who[1].other, w.who[2].other, w.who[3].other = true, w.rng.IntN(2) == 0, false, false
+	w.after(time.Second, func() { w.swap = -1 })
+	blind := w.who[0] // it does not look for a while
+	blind.tending = true
+	w.after(800*time.Millisecond, func() { blind.tending = false })
+	return modelLimit
+}
+
+// replaceServer gives a seat to a new server. The old server still serves the clients with the old
+// list.
+func (w *model) replaceServer(i int) time.Duration {
+	w.alt, w.swap = w.nodes[i], i
+	w.nodes[i] = w.server()
+	for k, c := range w.who {
+		c.other = k > 1
+		if k <= 1 {
+			c.labels = slices.Clone(c.labels)
+			c.labels[i] = fmt.Sprint("addr", i, "-", w.ids)
+			c.texts[i], c.replace = "", k == 0
+		}
+	}
+	label := w.who[0].labels[i]
+	w.after(3*time.Second, func() {
+		w.swap = -1
+		for _, c := range w.who {
+			c.labels[i], c.replace = label, false
+		}
+	})
+	return modelLimit
+}
+
+func (w *model) joinWithWrongClock(i int) time.Duration {
+	s := w.nodes[i]
+	w.restart(i, nil)
+	w.after(w.upTo(200*time.Millisecond), func() { s.offset += 3 * time.Second })
+	w.after(4*time.Second, func() { s.offset -= 3 * time.Second })
+	return 12 * time.Second
+}
+
+// lengthen empties a server, and one client asks for longer leases from now on.
+func (w *model) lengthen(i int) time.Duration {
+	w.flush(i)
+	w.who[3].longest += 1500 * time.Millisecond
+	return modelLimit
+}
+
+// restartMajority restarts more servers than the promises allow: the nodes must only come back.
+func (w *model) restartMajority(i int) time.Duration {
+	for k := range w.need {
+		at := (i + k) % w.n
+		w.restart(at, w.nodes[at].before)
+	}
+	w.holder, w.fence = nil, 1<<60
+	return modelLimit
+}
+
+// wander moves one clock within what is allowed, back and forth.
+func (w *model) wander(i int) time.Duration {
+	at := w.nodes[i].offset
+	for k := range 40 {
+		w.after(time.Duration(k)*40*time.Millisecond, func() {
+			w.nodes[i].offset = w.upTo(2*modelSkew*95/100) - modelSkew*95/100 + modelSkew/8
+		})
+	}
+	w.after(1700*time.Millisecond, func() { w.nodes[i].offset = at })
+	return modelLimit
+}
+
+// healed waits until all nodes vote, and goes on.
+func (w *model) healed(by time.Duration) {
+	w.after(50*time.Millisecond, func() {
+		texts := make(map[string]bool)
+		for i, s := range w.nodes {
+			m, ok := parseMarker(s.text)
+			texts[under(s.text)] = true
+			if !ok || m.id != s.id || m.state != votes || w.swap == i {
+				texts["out"] = true
+			}
+		}
+		switch {
+		case len(texts) == 1:
+			w.calm = true
+			w.after(w.upTo(time.Second), w.harm)
+		case w.now > by && w.rules == allRules:
+			w.broken = fmt.Sprintf("%v after the fault the nodes are not a set: %v", w.now, texts)
+		default:
+			w.healed(by)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package quorum
+
+import (
+	"fmt"
+	"maps"
+	"time"
+)
+
+// server is what one process and its data are.
+type server struct {
+	id      string
+	offset  time.Duration // of its clock
+	text    string
+	begun   map[string]time.Time
+	token   string // L
+	until   time.Duration
+	counter int64
+	before  *server // its data of a while ago
+}
+
+func (s *server) copy() *server {
+	c := *s
+	c.begun, c.before = maps.Clone(s.begun), nil
+	return &c
+}
+
+// mark is mark.lua.
+func (w *model) mark(s *server, st step) {
+	if s.id != st.id || s.text != st.old {
+		return
+	}
+	if st.text != "" {
+		s.text = st.text
+	}
+	if _, ok := s.begun[st.begin]; !ok && st.begin != "" {
+		s.begun[st.begin] = w.clock(s)
+	}
+	if m, ok := parseMarker(s.text); !w.raised && ok && m.state == joins { // the wait begins with the first word of it
+		for _, o := range append([]*server{w.alt}, w.nodes...) {
+			if o != nil {
+				if _, ok := o.begun[m.seats[m.seat].generation]; !ok {
+					o.begun[m.seats[m.seat].generation] = w.clock(o)
+				}
+			}
+		}
+	}
+}
+
+func modelDrift(ttl time.Duration) time.Duration { return ttl/50 + 2*time.Millisecond }
+
+// same is the comparison of a vote or a renewal.
+func (w *model) same(s *server, text string, identity, whole bool) bool {
+	m, ok := parseMarker(s.text)
+	switch {
+	case !ok || m.state != votes && whole:
+		return false
+	case whole && s.text != text:
+		return false
+	}
+	return !identity || m.id == s.id
+}
+
+func (w *model) life(ttl time.Duration) time.Duration {
+	if w.skew {
+		return ttl + 2*modelSkew
+	}
+	return ttl
+}
+
+// at is the time by a server's clock.
+func (w *model) at(s *server) time.Duration { return w.now + s.offset }
+
+// vote is vote.lua.
+func (w *model) vote(s *server, text, token string, ttl time.Duration, hint int64) int64 {
+	if !w.same(s, text, w.voteIdentity, w.voteText) || s.token != "" && s.token != token && w.at(s) < s.until {
+		return 0
+	}
+	now := (time.Second + w.at(s)).Microseconds()
+	hint = min(hint, now+modelSkew.Microseconds())
+	fence := max(s.counter+1, hint)
+	if now > hint+modelSkew.Microseconds() {
+		fence = max(fence, now)
+	}
+	s.counter, s.token, s.until = fence, token, w.at(s)+w.life(ttl)
+	return fence
+}
+
+func (w *model) fresh(after string) string {
+	g := fmt.Sprintf("%013x%06x", int64(1e9)+w.now.Microseconds(), w.rng.IntN(1<<24))
+	if g <= after {
+		g = after + "1"
+	}
+	return g
+}

@@ -1,0 +1,132 @@
+package quorum
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// first is the prefix of the generations with which a set was formed.
+const first = "0-"
+
+// form is for servers of which fewer than need belong to a set. All of them form one.
+func (c *council) form() {
+	if !c.canForm() {
+		return
+	}
+	stays := c.enroll // no lease was ever granted
+	order := make([]string, 0, len(c.views))
+	for i := range c.views {
+		v := &c.views[i]
+		order = append(order, v.id)
+		stays = stays && (!v.marked || v.marker.state == forms)
+	}
+	slices.Sort(order)
+	name := c.newSet(order)
+	seats, all := c.newSeats(name, order)
+	if all < len(c.views) {
+		for i := range c.views {
+			if v := &c.views[i]; !v.intact() || v.marker.set != name {
+				c.step(i, c.text(i, name, forms, slices.Index(order, v.id), seats), "")
+			}
+		}
+		c.wait(c.gate(c.longest))
+		return
+	}
+	left, begun := c.waits(name, 1<<len(c.views)-1), true
+	for i := range c.views {
+		v := &c.views[i]
+		if stays || v.marker.state == votes { // another client has begun the last step
+			left = 0
+		}
+		_, ok := v.begun[name]
+		begun = begun && ok
+	}
+	if left > 0 || !begun {
+		c.wait(left)
+		return
+	}
+	for i := range c.views {
+		c.step(i, c.text(i, name, votes, slices.Index(order, c.views[i].id), seats), "")
+	}
+	c.wait(0)
+}
+
+// canForm reports whether all servers have answered and none belongs to another set. Otherwise it
+// records why the nodes do not vote.
+func (c *council) canForm() bool {
+	for i := range c.views {
+		if c.silent(i) {
+			c.raise()
+			c.wait(0)
+			return false
+		}
+		v := &c.views[i]
+		alien := v.intact() && v.marker.state != forms && v.marker.set != c.set
+		if alien || c.at[i] < 0 && c.current != 0 {
+			c.raise()
+			for j := range c.views {
+				c.out(j, store.NodeStranger, 0, c.differ())
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// newSet is the name of the set that the servers form: the smallest name that one of them has
+// already, or a new name. order has their identities, sorted.
+func (c *council) newSet(order []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(order, "")))
+	prefix := hex.EncodeToString(sum[:4]) + "-"
+	name, names := prefix+c.fresh(""), []string(nil)
+	for i := range c.views {
+		if v := &c.views[i]; v.intact() && v.marker.state == forms && strings.HasPrefix(v.marker.set, prefix) && len(v.marker.seats) == len(c.views) {
+			names = append(names, v.marker.set)
+		}
+	}
+	if len(names) > 0 {
+		name = slices.Min(names)
+	}
+	return name
+}
+
+// newSeats are the seats of the set that the servers form. all is the number of servers that have a
+// marker of that set.
+func (c *council) newSeats(name string, order []string) (seats []seat, all int) {
+	seats = make([]seat, len(order))
+	for i := range c.views {
+		id := c.views[i].id
+		seats[slices.Index(order, id)] = seat{first + id[:8], c.labels[i]}
+	}
+	var known []seat
+	for i := range c.views {
+		v := &c.views[i]
+		if !v.intact() || v.marker.set != name {
+			continue
+		}
+		if all++; known == nil {
+			known = v.marker.seats
+		}
+		known = join(known, v.marker.seats)
+	}
+	if known != nil {
+		seats = known
+	}
+	return seats, all
+}
+
+// wait records that all nodes are forming a set.
+func (c *council) wait(left time.Duration) {
+	for i := range c.views {
+		if left == 0 {
+			c.out(i, store.NodeForms, 0, errForms)
+		} else {
+			c.out(i, store.NodeForms, left, errJoins(left))
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// meet finds the set to which most of the servers belong, and merges their knowledge of it.
+func (c *council) meet() {
+	type support struct{ votes, all int }
+	sets := make(map[string]support)
+	for i := range c.views {
+		v := &c.views[i]
+		c.longest = max(c.longest, c.wish.longest)
+		if v.err != nil || !v.marked {
+			continue
+		}
+		c.longest = max(c.longest, v.marker.longest)
+		if v.marker.state == forms {
+			continue
+		}
+		s := sets[v.marker.set]
+		s.all++
+		if v.intact() && v.marker.state == votes {
+			s.votes++
+		}
+		sets[v.marker.set] = s
+		if best := sets[c.set]; c.set == "" || s.votes > best.votes || s.votes == best.votes && (s.all > best.all || s.all == best.all && v.marker.set < c.set) {
+			c.set = v.marker.set
+		}
+	}
+	for i := range c.views {
+		if v := &c.views[i]; v.err == nil && v.marked && v.marker.set == c.set && c.set != "" {
+			if c.seats == nil {
+				c.seats = v.marker.seats
+			}
+			if v.marked = len(v.marker.seats) == len(c.seats); v.marked {
+				c.seats = join(c.seats, v.marker.seats)
+			}
+		}
+	}
+}
+
+// seated finds the seat of each node. It also finds the current nodes: a current node is intact,
+// belongs to the set, and is the newest server of its seat.
+func (c *council) seated() {
+	if c.set == "" {
+		return
+	}
+	known := 0 // number of nodes whose label in this client's list is the label in the set
+	for i := range c.views {
+		v := &c.views[i]
+		if v.err != nil || !v.marked || v.marker.set != c.set {
+			continue
+		}
+		c.at[i] = v.marker.seat
+		own := c.seats[v.marker.seat]
+		if own.label == c.labels[i] {
+			known++
+		}
+		if v.intact() && v.marker.state == votes && v.marker.seats[v.marker.seat].generation == own.generation && !c.silent(i) {
+			c.current = c.current.with(i)
+		}
+	}
+	for i := range c.views {
+		if c.at[i] < 0 && c.views[i].err == nil {
+			c.at[i] = c.seatFor(i, known)
+		}
+		for j := range c.each(c.current.without(i)) {
+			if c.at[i] == c.at[j] && !c.current.has(i) {
+				c.at[i] = -1 // another server has the seat
+			}
+		}
+	}
+}
+
+func (c *council) each(s nodes) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range c.views {
+			if s.has(i) && !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// seatFor is the seat of a server whose N names none: the seat that has this server's address in
+// the set. When this client's addresses all differ from the set's, addresses do not help; then it
+// is the only free seat. The former server of a seat that is taken does not vote any more. So a
+// wrong guess costs the vote of one node, and never a lock.
+func (c *council) seatFor(i, known int) int {
+	free := -1
+	for s := range c.seats {
+		if c.seats[s].label == c.labels[i] {
+			return s
+		}
+		if !slices.Contains(c.at, s) {
+			if free >= 0 {
+				free = len(c.seats)
+			} else {
+				free = s
+			}
+		}
+	}
+	if free == len(c.seats) || known > 0 && !c.replace {
+		return -1
+	}
+	return free
+}
+
+// differ is the error for two lists of nodes.
+func (c *council) differ() error {
+	labels := make([]string, len(c.seats))
+	for i, s := range c.seats {
+		labels[i] = s.label
+	}
+	return fmt.Errorf("two lists of nodes are in use: this process uses %s, and the nodes form a set of %s; give all processes the same list, or replace a node with ReplaceNode",
+		strings.Join(c.labels, " "), strings.Join(labels, " "))
+}
