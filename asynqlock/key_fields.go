@@ -147,6 +147,6 @@ func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
 	case reflect.Float32, reflect.Float64:
 		return func(v reflect.Value) (string, error) { return key.Format(v.Float()) }, nil
 	default:
-		return nil, fmt.Errorf("is a %v, which has no single text; tag what is inside, or use Key", typ)
+		return nil, fmt.Errorf("is a %v, which is not a string, a number or a boolean; tag the fields inside it, or use Key", typ)
 	}
 }

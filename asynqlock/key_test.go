@@ -189,7 +189,7 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.KeyFunc(nil))}, "KeyFunc(nil)"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[string]("x"))}, "string is no struct"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[none]("x"))}, "has no field with the tag"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[slices]("x"))}, "is a []string, which has no single text"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[slices]("x"))}, "is a []string, which is not a string, a number or a boolean"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[unexported]("x"))}, "is not exported"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[misspelt]("x"))}, "write `lock:\"key\"`"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[payload](""))}, "give what comes before the fields"},

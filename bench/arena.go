@@ -23,7 +23,7 @@ type arena struct {
 	waiting    [2]atomic.Bool // which process waits for the lock
 	acquired   atomic.Int64   // how often the lock was acquired
 	releasedBy atomic.Int64   // process + 1, 0 before the first
-	releasedAt atomic.Int64   // when that release started, on the clock of monotonic
+	releasedAt atomic.Int64   // when that release started, by the clock of monotonic
 }
 
 // makeArena makes the file of an arena. The caller removes the file.
@@ -50,7 +50,7 @@ func openArena(name string) (*arena, error) {
 	return (*arena)(unsafe.Pointer(&mem[0])), nil // a page, so it is aligned
 }
 
-// enter is called by a worker that has just got the lock. It counts violations: another worker in
+// A worker calls enter when it has just acquired the lock. It counts violations: another worker in
 // the critical section, or a fence that did not grow.
 func (a *arena) enter(h hold) (violations int) {
 	if a.inside.Add(1) != 1 {
@@ -62,7 +62,7 @@ func (a *arena) enter(h hold) (violations int) {
 	return violations
 }
 
-// read is called by a reader that has just got the lock. The reader decrements readers before its
+// A reader calls read when it has just acquired the lock. The reader decrements readers before its
 // release.
 func (a *arena) read(h hold) (violations int) {
 	a.readers.Add(1)
@@ -103,8 +103,8 @@ func (a *arena) wrote() (violations int) {
 	return violations
 }
 
-// enterAmong is enter for one of most holders of a semaphore. Their fences do not grow in the order
-// in which they enter.
+// enterAmong is enter for a semaphore that has at most most holders. Their fences do not grow in
+// the order in which they enter.
 func (a *arena) enterAmong(most int) (violations int) {
 	if a.inside.Add(1) > int64(most) {
 		violations++

@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// Each process of a row is a real process: the bench starts itself again, with a part for the
-// child. Parent and child exchange lines. A line of the child is a word and some JSON. A line of
+// Each process of a row is a real process: the bench starts its own program again, with the name of
+// a part. Parent and child exchange lines. A line of the child is a word and some JSON. A line of
 // the parent is one word.
 
 // partVariable names the part in a child's environment.
@@ -51,7 +51,7 @@ func playPart() {
 	os.Exit(0)
 }
 
-// stage is what a part gets: the input, the output and the specification.
+// stage is the environment of a part: its input, its output and its specification.
 type stage struct {
 	spec   string
 	parent *bufio.Reader
@@ -63,7 +63,7 @@ func (s *stage) read(spec any) error { return json.Unmarshal([]byte(s.spec), spe
 func (s *stage) say(word string, what any) {
 	text, err := json.Marshal(what)
 	if err != nil {
-		panic(err) // JSON cannot encode one of our types
+		panic(err) // a type of the bench that JSON cannot encode is a mistake in this package
 	}
 	fmt.Printf("%s %s\n", word, text)
 }

@@ -12,12 +12,13 @@ import (
 type contestant struct {
 	name string
 	kind kind
-	// sends are the commands that its clients send besides scripts, by the server's names. See
-	// load.commands.
+	// sends are the commands that its clients send besides scripts, by the names that the server
+	// uses. See load.commands.
 	sends []string
 	// noLock marks a contestant that only passes messages, and cannot run alone.
 	noLock bool
-	// admits marks a contestant that excludes nobody while one holds: it counts, or is a semaphore.
+	// admits marks a contestant with several holders at once: a counter without a lock, or a
+	// semaphore.
 	admits bool
 	// redisKey returns the Redis key of the lock on key; nil: key itself.
 	redisKey func(key string) string
@@ -37,7 +38,7 @@ type settings struct {
 	Addr    string
 	Cluster bool // Addr is the address of a cluster's node
 	TTL     time.Duration
-	Process int // which of the turn's processes this is, from 0
+	Process int // the index of this process in the turn
 }
 
 // dial makes a client, with go-redis' defaults.
@@ -59,8 +60,8 @@ type locks interface {
 	Close()
 }
 
-// hold is a lock that is held. A library's own type implements it, so the bench adds no allocations
-// to the library's figures.
+// hold is one held lock. A library's own type implements it, so the bench adds no allocations to
+// the library's figures.
 type hold interface {
 	Release(ctx context.Context) error
 }
@@ -101,7 +102,7 @@ func named(name string) (contestant, error) {
 	return contestant{}, fmt.Errorf("there is no contestant %q", name)
 }
 
-// field picks the contestants of a row, in the order in which they take turns.
+// field returns the contestants of a row, in the order of their turns.
 func field(names ...string) []contestant {
 	picked := make([]contestant, len(names))
 	for i, name := range names {

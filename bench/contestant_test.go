@@ -39,7 +39,7 @@ func TestContestantsLock(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := on.witness.Exists(t.Context(), c.keyOnServer(key)).Val(); n != 1 {
-				t.Error("the key is not where it is looked for")
+				t.Error("the key is not at the name that redisKey returns")
 			}
 			if r, ok := held.(refresher); ok {
 				if err := r.Refresh(t.Context(), lockTTL); err != nil {

@@ -20,16 +20,16 @@ type crew struct {
 	Workers    int
 	Key        string // the key of all workers; "": each has its own key
 	Rotate     bool   // each worker has many keys, one after the other
-	Shared     int    // all workers want this many keys, each in an order of its own; 0: see Key
-	Permits    int    // so many may hold the key at once; 0: it is a lock
+	Shared     int    // all workers want this many keys, each in an order of its own; 0: all want Key
+	Permits    int    // how many may hold the key at once; 0 for a lock
 	Arena      string
 	Turn       time.Duration
 }
 
-// work is what the workers of a process did.
+// work is the result of the workers of one process.
 type work struct {
 	Counts     []int     // acquisitions, by worker
-	Waits      histogram // for the lock; the end of the turn cuts each worker's last wait short
+	Waits      histogram // waits for the lock; the end of the turn cuts off each worker's last wait
 	CPU        time.Duration
 	Mallocs    uint64
 	Violations int
@@ -168,7 +168,7 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 	return done, nil
 }
 
-// share gives the workers the keys that all of them want.
+// share gives all workers the same keys.
 func (c crew) share(workers []worker) {
 	if c.Shared == 0 {
 		return
@@ -185,17 +185,18 @@ func (c crew) share(workers []worker) {
 	}
 }
 
-// rotation is a number of keys so large that the release of a key is over long before its next use.
+// rotation is a number of keys. It is so large that the release of a key ends long before the next
+// use of that key.
 const rotation = 256
 
-// worker is one goroutine. Goroutines share nothing of it during the turn.
+// worker is one goroutine. No other goroutine uses it during the turn.
 type worker struct {
 	locks locks
-	keys  []string // which the worker locks in turn
+	keys  []string // the worker locks them one after the other
 	alone bool     // no other worker wants the key, so the arena is not used
 	arena *arena
 
-	permits int // so many workers may be in the section, which takes sectionTime; 0: one, and it is empty
+	permits int // how many workers may be in the section, which then takes sectionTime; 0: one worker and an empty section
 
 	count      int
 	violations int
@@ -204,8 +205,8 @@ type worker struct {
 }
 
 // work counts the locks that are released before the end. The critical section is empty, so the
-// figures are those of the lock. A wait that the end of the turn cuts short counts with its length
-// so far. Otherwise a worker that never gets the lock would not show.
+// figures are those of the lock. A wait that the end of the turn cuts off counts with its length so
+// far. Otherwise a worker that never gets the lock would not appear in the figures.
 func (w *worker) work(ctx context.Context, end time.Time) {
 	runner, runs := w.locks.(runner)
 	for n := 0; ; n++ {
@@ -242,7 +243,7 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 		}
 		err = h.Release(context.Background())
 		if !time.Now().Before(end) {
-			return // with rueidislock the lock ends with ctx, which is no failure
+			return // a lock of rueidislock ends with ctx, which is not a failure
 		}
 		if err != nil {
 			w.err = err

@@ -63,7 +63,7 @@ func (d *delay) keep(conns ...net.Conn) bool {
 }
 
 // pass copies data from one side to the other, and delays each piece by the same time. Several
-// pieces can be under way at once.
+// pieces can be in flight at once.
 func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	type piece struct {
 		due  time.Time

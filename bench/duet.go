@@ -14,7 +14,7 @@ type duet struct {
 	Turn       time.Duration
 }
 
-// handOffs are those that a process received.
+// handOffs are the hand-offs that a process received.
 type handOffs struct {
 	Took       []time.Duration // from the start of the other process's Release until Lock returned here
 	Acquired   int
@@ -24,7 +24,7 @@ type handOffs struct {
 
 const (
 	// glance is how often a process checks the state of the other one. The first check after a
-	// release comes when a quick hand-off is over, so it does not disturb one.
+	// release comes after the end of a quick hand-off, so it does not disturb the hand-off.
 	glance = time.Millisecond
 
 	// A holder keeps the lock this long after the other process has begun to wait, so that the

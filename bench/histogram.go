@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// histogram counts durations in buckets that are at most 1/64 of their value
-// wide, which is enough for a percentile and fits through a pipe. The largest is
-// kept as it is. The zero value is empty.
+// histogram counts durations in buckets. A bucket is at most 1/64 of its value wide, which is
+// precise enough for a percentile and small enough for a pipe. The largest duration is kept
+// exactly. The zero value is empty.
 type histogram struct {
 	counts []uint64 // by bucket
 	total  uint64

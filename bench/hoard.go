@@ -19,10 +19,10 @@ type hoard struct {
 // hoarders is how many goroutines take and release them.
 const hoarders = 64
 
-// upkeep is the cost of keeping the locks during the window.
+// upkeep is the cost of the held locks during the window.
 type upkeep struct {
 	CPU        time.Duration
-	Heap       int64 // all figures are increases since before the first lease
+	Heap       int64 // all figures are increases over the state before the first lease
 	Stack      int64
 	Goroutines int
 }
@@ -128,8 +128,8 @@ func releaseAll(held []hold) loss {
 	return all
 }
 
-// refreshing renews holds that their library does not renew, as users of the library must: one
-// goroutine for each hold refreshes it three times within the TTL.
+// refreshing renews holds whose library does not renew them. As in users' programs, one goroutine
+// for each hold refreshes it three times within the TTL.
 type refreshing struct {
 	ttl     time.Duration
 	ended   chan struct{}
@@ -151,7 +151,8 @@ func (r *refreshing) add(h hold) {
 		for {
 			select {
 			case <-due.C:
-				// After a failed refresh, others follow. A lost lock is counted at its release.
+				// After a failed refresh, the loop tries again. A lost lock is counted at its
+				// release.
 				_ = lock.Refresh(context.Background(), r.ttl)
 			case <-r.ended:
 				return

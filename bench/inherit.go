@@ -18,7 +18,7 @@ type will struct {
 
 func willKey(i int) string { return "left:" + strconv.Itoa(i) }
 
-// between keeps the ends of the leases apart, so that the waiters do not compete.
+// between is the time between the ends of two leases, so that the waiters do not compete.
 const between = 50 * time.Millisecond
 
 func holderPart(s *stage) error {
@@ -37,7 +37,7 @@ func holderPart(s *stage) error {
 	return nil
 }
 
-// enough is how long an heir waits. By then, each lock has long been free.
+// enough is how long an heir waits. Each lock is free long before that.
 func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
 
 // heirPart waits for all keys at once, and reports when it got each key; 0 if it never got the key.
@@ -65,7 +65,7 @@ func heirPart(s *stage) error {
 	select {
 	case err := <-waiting:
 		return cmp.Or(err, errors.New("nobody had to wait"))
-	case <-time.After(3 * between): // all have asked for their locks, and wait
+	case <-time.After(3 * between): // all heirs have asked for their locks, and wait
 	}
 	s.say("waiting", nil)
 	if err := <-waiting; err != nil {

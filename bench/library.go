@@ -18,7 +18,7 @@ type library struct {
 	Turn             time.Duration
 }
 
-// lending is what the readers and writers did.
+// lending is the result of the readers and writers.
 type lending struct {
 	Reads, Writes         []int // by worker
 	ReadWaits, WriteWaits histogram
@@ -110,7 +110,7 @@ func (lib library) run(l locks, a *arena, start time.Duration) (lending, error) 
 	return done, nil
 }
 
-// visitor is one goroutine that reads or writes.
+// visitor is one goroutine, a reader or a writer.
 type visitor struct {
 	locks  locks
 	key    string
@@ -172,7 +172,7 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 // writers in the first one.
 type shelf struct{ processes, readers, writers int }
 
-// lendingTurn is what a contestant did in one turn, and the cost.
+// lendingTurn is the result and the cost of one turn.
 type lendingTurn struct {
 	took   time.Duration
 	lent   lending

@@ -17,12 +17,12 @@ const (
 	latchkitBeside = "latchkit Run, WithBackgroundRelease"
 )
 
-// variant is latchkit with the options that make it fast at something. Every option that speeds up
-// a row is set here.
+// variant is latchkit with the fastest options for one kind of load. Every option that speeds up a
+// row is set here.
 type variant struct {
 	name    string
 	plain   bool // go-redis' defaults; otherwise with ContextTimeoutEnabled, as in the README
-	runs    bool // with Run instead of Acquire and Release
+	runs    bool // uses Run instead of Acquire and Release
 	options []locker.SingleOption
 }
 
@@ -76,7 +76,7 @@ func (l *latchkitLocks) Lock(ctx context.Context, key string) (hold, error) {
 }
 
 func (l *latchkitLocks) Close() {
-	_ = l.engine.Close(context.Background()) // nothing is held any more
+	_ = l.engine.Close(context.Background()) // no lease is left
 	for _, c := range l.clients {
 		_ = c.Close()
 	}

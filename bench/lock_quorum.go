@@ -20,8 +20,7 @@ type quorumContestant struct {
 	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
 }
 
-// quorumLocks also count the acquisitions with one round trip, and all acquisitions with at least
-// one.
+// quorumLocks also count all acquisitions that had a round trip, and those that had only one.
 type quorumLocks interface {
 	locks
 	OneRound() (once, all uint64)
@@ -110,7 +109,7 @@ func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error)
 	return redsyncHold{mutex}, nil
 }
 
-// OneRound counts all acquisitions: without a fence, one round is enough.
+// OneRound counts all acquisitions: without a fence, one round trip is enough.
 func (r *redsyncQuorumLocks) OneRound() (once, all uint64) { return r.taken, r.taken }
 
 func (r *redsyncQuorumLocks) Close() {

@@ -8,8 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bsm/redislock retries only with a RetryStrategy. Its README shows 100 ms; 1 ms is a choice for
-// short waits.
+// bsm/redislock retries only with a RetryStrategy. Its README shows 100 ms; 1 ms suits short waits.
 var (
 	redislock100ms = bsmRedislock("redislock 100ms", 100*time.Millisecond)
 	redislock1ms   = bsmRedislock("redislock 1ms", time.Millisecond)

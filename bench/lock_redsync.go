@@ -18,7 +18,7 @@ var (
 )
 
 func goRedsync(name string, options ...redsync.Option) contestant {
-	// By default, redsync gives up after 32 tries. Then the wait would be in vain.
+	// By default, redsync gives up after 32 tries. The bench would then lose a wait.
 	options = append(options, redsync.WithTries(math.MaxInt32))
 	return contestant{name: name, kind: peer, sends: []string{"set"}, open: func(s settings) (locks, error) {
 		c := redis.NewClient(&redis.Options{Addr: s.Addr})
@@ -45,7 +45,7 @@ func (r redsyncLocks) Close() { _ = r.client.Close() }
 // redsyncHold is one pointer, so an interface holds it without an allocation.
 type redsyncHold struct{ *redsync.Mutex }
 
-var errRedsync = errors.New("redsync says no")
+var errRedsync = errors.New("redsync did not confirm the release")
 
 func (h redsyncHold) Release(ctx context.Context) error { return yes(h.UnlockContext(ctx)) }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidislock is measured in two forms: as its README sets it up for one server, and with its
-// defaults. With its defaults it takes two of three keys. The server's invalidations wake its
+// rueidislock is measured in two forms: with the settings of its README for one server, and with
+// its defaults. With its defaults it takes two of three keys. The server's invalidations wake its
 // waiters. It pipelines the commands of all goroutines.
 //
 // If an acquire takes longer than TryNextAfter, rueidislock gives up that try and waits for an
-// invalidation, which does not come if the key is free. The default of 20 ms is too short on a busy
-// machine: whole turns pass without a lock. With one second, rueidislock works as intended.
+// invalidation. If the key is free, no invalidation comes. The default of 20 ms is too short on a
+// busy machine: whole turns pass without a lock. With one second, rueidislock works as intended.
 var (
 	rueidislockUsual = withRueidislock("rueidislock",
 		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
@@ -56,8 +56,8 @@ type rueidislockHold struct {
 	cancel context.CancelFunc
 }
 
-// Release reports whether the lock was held until now. It returns when the key is deleted.
-// rueidislock does not return an error of the deletion.
+// Release reports whether the lock was still held. It returns when the key is deleted. rueidislock
+// does not return an error of the deletion.
 func (h *rueidislockHold) Release(context.Context) error {
 	err := h.ctx.Err()
 	h.cancel()

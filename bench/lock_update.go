@@ -14,8 +14,8 @@ import (
 
 // Three ways to count in Redis. Each reads a number, adds one and writes it.
 var (
-	// The server counts no SET that EXEC refuses. There is one SET for each MULTI, so MULTI stands
-	// here twice.
+	// The server counts no SET that EXEC refuses. Each MULTI comes with one SET, so MULTI is listed
+	// twice here.
 	updateOptimistic = contestant{name: "latchkit Update", kind: ours, admits: true, sends: []string{"watch", "get", "multi", "multi", "exec", "unwatch"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return counting{c, func(ctx context.Context, key string) error {
@@ -53,7 +53,7 @@ func addOne(_ context.Context, old []byte) ([]byte, error) {
 	return strconv.AppendInt(nil, int64(n+1), 10), err
 }
 
-// counting are no locks: the workers count.
+// counting is a contestant whose workers count without a lock of their own.
 type counting struct {
 	client redis.UniversalClient
 	count  func(ctx context.Context, key string) error
@@ -67,7 +67,7 @@ func (c counting) Run(ctx context.Context, key string, fn func()) error {
 	return err
 }
 
-// Lock is for the time before the turn.
+// Lock is only called before the turn.
 func (c counting) Lock(ctx context.Context, key string) (hold, error) {
 	return counted{}, c.count(ctx, key)
 }
@@ -84,7 +84,7 @@ func (counted) Release(context.Context) error { return nil }
 // sectionTime is how long a worker of the row about stripes holds its lock.
 const sectionTime = time.Millisecond
 
-// section is latchkit with some stripes, or with a lock for each key, whose workers hold a lock for
+// section is latchkit with some stripes, or with a lock for each key. Its workers hold a lock for
 // sectionTime.
 func section(stripes int) contestant {
 	return contestant{name: stripesName(stripes), kind: ours, open: func(s settings) (locks, error) {

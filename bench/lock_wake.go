@@ -7,12 +7,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// wakeFloor is no lock: two processes pass a message back and forth, by a bare PUBLISH to a waiting
-// subscriber. No hand-off by message is faster.
+// wakeFloor is not a lock: two processes pass a message back and forth, by a bare PUBLISH to a
+// waiting subscriber. No hand-off by message is faster.
 var wakeFloor = contestant{name: "wake-pub", kind: floor, noLock: true, sends: []string{"publish"}, open: openWake}
 
-// A locked key is a message from the other process; process 0 needs none for
-// its first.
+// To lock a key is to receive a message from the other process; process 0 needs none for its first
+// lock.
 type wakeLocks struct {
 	client *redis.Client
 	inbox  *redis.PubSub

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// provenance is where, when and with which versions the figures were measured. Figures are useless
-// without it.
+// provenance records where, when and with which versions the figures were measured. Figures are
+// useless without it.
 func provenance(ctx context.Context, command string) (string, error) {
 	on, err := launchServer()
 	if err != nil {

@@ -49,7 +49,7 @@ func main() {
 
 func run(ctx context.Context, o order, all bool, only, out string) error {
 	if o.rounds < 1 || o.aloneRounds < 1 || o.hoardRounds < 1 || o.turn <= 0 || o.leases < 1 || o.peerLeases < 1 {
-		return errors.New("rounds, turns and leases must all be more than none")
+		return errors.New("-rounds, -turn and -leases must be positive")
 	}
 	chosen, err := choose(all, only)
 	if err != nil {
@@ -58,7 +58,7 @@ func run(ctx context.Context, o order, all bool, only, out string) error {
 	if out == "" {
 		return measure(ctx, os.Stdout, o, chosen)
 	}
-	var text bytes.Buffer // the file is written at the end, so it is never half a result
+	var text bytes.Buffer // the file is written at the end, so an ended run leaves the old file
 	measured := measure(ctx, &text, o, chosen)
 	return errors.Join(measured, os.WriteFile(out, text.Bytes(), 0o644))
 }
@@ -75,7 +75,7 @@ func choose(all bool, only string) ([]row, error) {
 	for name := range strings.SplitSeq(only, ",") {
 		i := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, strings.TrimSpace(name)) })
 		if i < 0 {
-			return nil, fmt.Errorf("say -all, or -row with some of %s", strings.Join(names, ","))
+			return nil, fmt.Errorf("pass -all, or -row with some of %s", strings.Join(names, ","))
 		}
 		chosen = append(chosen, rows[i])
 	}
@@ -109,15 +109,15 @@ func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 }
 
 // reading explains how to read the results.
-const reading = `Written by the command below. All contestants have the same server and, unless a row says otherwise,
-the defaults of their clients; they take turns (A B C A B C …), each in processes that start and end
-with the turn. Figures are the median of the turns, and the range in brackets. What counts are the
-ratios, each taken within one round: a bare time says more about the machine than about a lock.
+const reading = `Written by the command below. All contestants have the same server and, unless a row states
+otherwise, the defaults of their clients. They take turns (A B C A B C …), each in processes of its
+own. A figure is the median of the turns, with the range in brackets. Compare the ratios, which are
+taken within one round: a bare time depends more on the machine than on the lock.
 
-Client commands are those that clients send for each acquisition and its release. They are counted
-by the server during the timed turns and told apart by name from what scripts run (no script runs a
-script, and what else each contestant sends is known); a test holds that against what passes through
-a proxy. Server calls are all that the server executes, scripts and what they run. Client CPU is
-getrusage of the client processes, server CPU is INFO cpu, both for each acquisition unless a row
-says percent.
+Client commands are those that clients send for each acquisition and its release. The server's
+statistics count them together with the commands of scripts, and the bench distinguishes the two by
+name: no script runs a script, and the other commands of each contestant are known. A test compares
+the result with the traffic through a proxy. Server calls are all that the server executes: scripts,
+and the commands of scripts. Client CPU is getrusage of the client processes, and server CPU is INFO
+cpu, both for each acquisition unless a row is in percent.
 `

@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// unlocked locks nothing: the checks on the contestants must detect that.
+// unlocked is a contestant that locks nothing. The checks on the contestants must detect it.
 var unlocked = contestant{name: "no lock", open: func(settings) (locks, error) { return noLocks{}, nil }}
 
 type noLocks struct{}

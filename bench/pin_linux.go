@@ -8,7 +8,7 @@ import (
 )
 
 // pinned runs launch on one processor. All threads of the processes that launch starts stay on that
-// processor. This process is there only during launch.
+// processor. The threads of this process are pinned only during launch.
 func pinned(launch func() error) (err error) {
 	runtime.LockOSThread()
 	// Deferred first, so that it runs last. If the thread's affinity cannot be restored, the thread
@@ -26,7 +26,7 @@ func pinned(launch func() error) (err error) {
 	for cpu := range len(all) * 64 {
 		if all.IsSet(cpu) {
 			one.Zero()
-			one.Set(cpu) // the last usable one: the first often serves interrupts
+			one.Set(cpu) // the last usable processor: the first one often serves interrupts
 		}
 	}
 	if err := unix.SchedSetaffinity(0, &one); err != nil {

@@ -18,11 +18,11 @@ const (
 type drawing struct {
 	file       string
 	row        string
-	name       []string // columns that name a line
+	name       []string // columns whose cells name a line
 	bars       [2]string
 	says       [2]string
-	left       int  // the room for names
-	unmeasured bool // the row may be missing in the results
+	left       int  // the space for names
+	unmeasured bool // true: the results may lack the row
 }
 
 var drawings = []drawing{
@@ -57,7 +57,7 @@ func writePlots() error {
 	return nil
 }
 
-// measured reports whether the drawing has its row, or should have it.
+// measured reports whether the drawing can be made, or must be made.
 func (d drawing) measured(results string) bool {
 	return !d.unmeasured || strings.Contains(results, "\n## "+d.row+". ")
 }
@@ -147,7 +147,7 @@ func readTable(results, row string) (title string, columns map[string][]string, 
 			}
 		case strings.HasPrefix(cells[0], "---"):
 		case len(cells) != len(names):
-			return "", nil, fmt.Errorf("row %s has a line of %d cells below %d headings", row, len(cells), len(names))
+			return "", nil, fmt.Errorf("row %s has a line of %d cells under %d headings", row, len(cells), len(names))
 		default:
 			for i, cell := range cells {
 				columns[names[i]] = append(columns[names[i]], strings.TrimSpace(cell))

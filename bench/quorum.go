@@ -22,11 +22,11 @@ type quorumSpec struct {
 	Turn       time.Duration
 }
 
-// quorumWork is what the process did.
+// quorumWork is the result of the process.
 type quorumWork struct {
 	Took         histogram // acquisitions
 	Gave         histogram // releases
-	Once, Rounds uint64    // acquisitions with one round trip, and all with at least one
+	Once, Rounds uint64    // acquisitions with one round trip, and those with one or more
 	LeftBehind   int       // goroutines that are left after the library was closed
 }
 
@@ -227,8 +227,8 @@ func (c *cluster) take(ctx context.Context, name string, with condition, length 
 	return t, nil
 }
 
-// lockKeys returns the keys that should be gone after a release. Counters, markers and tombstones
-// are not among them; a tombstone stays for a minute and refuses late calls.
+// lockKeys returns the keys that should be gone after a release. They are the leases and queues,
+// without counters, markers and tombstones. A tombstone stays for a minute and refuses late calls.
 func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	keys, err := c.Keys(ctx, "*").Result()
 	for _, key := range keys {

@@ -9,13 +9,13 @@ import (
 var uncontendedRow = row{
 	name:  "P1",
 	title: "Uncontended acquire and release, one goroutine",
-	about: `Client and server share one processor. On several, round trips run at two speeds, as the two happen
-to share one or not, and nothing could be ranked: that is row P1u. Turns are half as long as in
-other rows and there are more rounds. latchkit's client has ContextTimeoutEnabled, as README has it.
-On one processor, time is the CPU that client and server use: where somebody else uses the machine
-too, their sum, which leaves him out, is the better figure. Allocations are those of the whole
-client process; one of each turn of floor, floor-rueidis and rueidislock is the bench's own.
-latchkit's scripts themselves take 1.38 to 1.43 × floor on this machine, sent bare.`,
+	about: `Client and server share one processor. On several processors, a round trip has one of
+two speeds, depending on whether client and server share one: row P1u measures that. Turns are half
+as long as in other rows, and there are more rounds. latchkit's client has ContextTimeoutEnabled, as
+in the README. On a machine with other load, the sum of client CPU and server CPU is a better figure
+than the time. Allocations are those of the whole client process; the bench itself makes one in each
+turn of floor, floor-rueidis and rueidislock. latchkit's scripts alone, without latchkit's Go code,
+take 1.38 to 1.43 × floor on this machine.`,
 	run: runUncontended,
 }
 

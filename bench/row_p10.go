@@ -21,18 +21,18 @@ import (
 var adapterRow = row{
 	name:  "P10",
 	title: "A request under a lock in memory: an adapter, and a bare Run",
-	about: `The Store is in memory and requests are served without a network, in the bench's own process. What
-is left is the engine and the adapter; "more than Run" is the adapter alone.`,
+	about: `The Store is in memory and requests are served without a network, in the bench's own
+process. The time is that of the engine and the adapter; "more than Run" is the adapter alone.`,
 	run: runAdapters,
 }
 
-// served is what one request cost.
+// served is the cost of one request.
 type served struct{ micros, allocs float64 }
 
 func (s served) time() float64   { return s.micros }
 func (s served) memory() float64 { return s.allocs }
 
-// handlers do the same work without a lock, with a lock taken by hand, and guarded.
+// handlers do the same work without a lock, with Run, and behind an adapter.
 func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
 	wait := locker.NoWait
 	done := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })

@@ -11,10 +11,10 @@ import (
 var shardsRow = row{
 	name:  "P11",
 	title: "Redis Cluster of 3, beside one server",
-	about: `Own keys: 256 goroutines of one process, each with a key of its own, as in P2; the share is that of
-the busiest master in all client commands, a third at best. Handed over: two processes that hand one
-lock to and fro, as in P3. All nodes share the processors of this machine, so throughput does not
-tell what a cluster could do; commands do.`,
+	about: `Own keys: 256 goroutines of one process, each with a key of its own, as in P2. The share
+is the part of all client commands that the busiest master gets; a third would be best. Handed over:
+two processes that pass one lock back and forth, as in P3. All nodes share the processors of this
+machine, so its throughput is not that of a real cluster; the numbers of commands are.`,
 	run: runShards,
 }
 

@@ -19,10 +19,11 @@ import (
 var guardedTasksRow = row{
 	name:  "P13-asynq",
 	title: "asynq: tasks that do nothing, guarded ÷ bare",
-	about: `One server with 10 workers, in the process of the bench. The tasks of a turn are enqueued before it
-begins, each with a key of its own. "× bare" is the time of a task, beside that of a task without a
-guard in the same round. "By hand" is the least lock that a middleware can take: SET NX PX, and a
-script that deletes the key. It has no waiting, no renewal, no fence and no policy.`,
+	about: `One server with 10 workers, in the process of the bench. The tasks of a turn are
+enqueued before it begins, each with a key of its own. "× bare" is the time of a task, divided by
+the time of a task without a guard in the same round. "by hand" is the least lock that a middleware
+can take: SET NX PX, and a script that deletes the key. It has no waiting, no renewal, no fence and
+no policy.`,
 	run: runGuardedTasks,
 }
 

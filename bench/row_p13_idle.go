@@ -15,10 +15,10 @@ import (
 var idleTasksRow = row{
 	name:  "P13-idle",
 	title: "An idle server of asynq, by its TaskCheckInterval",
-	about: `One server with 10 workers and no task, in the process of the bench, for ten turns. 1 s is asynq's
-default; Guard.Configure sets 50 ms. Commands are those that the server of Redis executes, with
-those of scripts. CPU is a percentage of one processor. Other parts of asynq (heartbeat, forwarder,
-recoverer, janitor) run in both.`,
+	about: `One server with 10 workers and no task, in the process of the bench, for ten turns. 1 s
+is asynq's default; Guard.Configure sets 50 ms. Commands are those that the Redis server executes,
+including the commands of scripts. CPU is a percentage of one processor. Other parts of asynq
+(heartbeat, forwarder, recoverer, janitor) run with both settings.`,
 	run: runIdleTasks,
 }
 
@@ -63,7 +63,7 @@ func idleFor(ctx context.Context, on server, d, every time.Duration, queues int)
 		return idling{}, err
 	}
 	defer server.Shutdown()
-	time.Sleep(time.Second) // the start is no idleness
+	time.Sleep(time.Second) // the server is not idle while it starts
 	before, err := on.load(ctx)
 	if err != nil {
 		return idling{}, err

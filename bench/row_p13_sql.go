@@ -19,17 +19,17 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// P13, the part of SQL: what a lock and its claim add to a transaction.
+// P13-sql: what a lock and its claim add to a transaction.
 var transactionsRow = row{
 	name:  "P13-sql",
 	title: "A transaction under a lock, beside one without",
-	about: `One goroutine reads a row and updates it, in a transaction: plain, inside of locker.Run, and with
-sqllock.Do, on PostgreSQL (database/sql, and pgx with pgxlock) and MariaDB, which write nothing to
-disk in a hurry. "By hand" is the least program that fences a transaction: SET NX PX, BEGIN, one
-upsert that claims the fence, the work, COMMIT, and a script that deletes the key. It has no
-waiting, no renewal, no proof before COMMIT, no ledger for a lost answer, and no bound for an idle
-transaction. With pgx, BEGIN and the claim are one round trip. The ratio is that of the median times
-in the same round.`,
+	about: `One goroutine reads a row and updates it, in a transaction: plain, inside of locker.Run,
+and with sqllock.Do. The databases are PostgreSQL (database/sql, and pgx with pgxlock) and MariaDB;
+they do not flush to disk at each commit. "by hand" is the least program that fences a transaction:
+SET NX PX, BEGIN, one upsert that claims the fence, the work, COMMIT, and a script that deletes the
+key. It has no waiting, no renewal, no proof before COMMIT, no ledger for a lost reply, and no bound
+for an idle transaction. With pgx, BEGIN and the claim are one round trip. The ratio is that of the
+median times in the same round.`,
 	run: runTransactions,
 }
 
@@ -104,7 +104,7 @@ const (
 
 // lockers are the ways to lock in this row.
 type lockers struct {
-	client *redis.Client  // for the lock by hand
+	client *redis.Client  // for the hand-written lock
 	plain  *locker.Engine // as NewSingle makes it
 	beside *locker.Engine // with WithBackgroundRelease
 }
@@ -199,7 +199,7 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 
 const besideSuffix = ", WithBackgroundRelease"
 
-// claimByHand has the statements that claim a fence, and do nothing else.
+// claimByHand has the statements that a claim of a fence needs at least.
 var claimByHand = map[sqltest.Kind]string{
 	sqltest.Postgres: `INSERT INTO latchkit_fence AS f (resource, fence, owner) VALUES ($1, $2, '')
 ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence < EXCLUDED.fence`,

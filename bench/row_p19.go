@@ -10,9 +10,9 @@ import (
 var semaphoreRow = row{
 	name:  "P19",
 	title: "A semaphore of 50: 4 processes × 50 goroutines, 1 ms under a permit",
-	about: `No peer has a semaphore with a queue. So the figures stand beside the same callers of redislock and
-redsync with one lock of 50, which is no semaphore: each caller picks one of 50 keys at random, and
-waits for that key although others are free. A violation is a 51st worker inside.`,
+	about: `No peer has a semaphore with a queue. So the figures stand beside redislock and redsync
+with 50 locks: each caller picks one of 50 keys at random, and waits for that key even if others are
+free. A violation is a 51st worker inside.`,
 	run: runSemaphore,
 }
 

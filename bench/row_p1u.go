@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// P1u: what most services do: a lone lock, wherever the kernel puts client and server.
+// P1u: an uncontended lock, on the processors that the kernel chooses for client and server.
 var unpinnedRow = row{
 	name:  "P1u",
 	title: "Uncontended acquire and release, one goroutine, not pinned",
-	about: `As P1, but the kernel chooses the processors. Time then depends on whether client and server share
-one; client CPU is the steadier figure.`,
+	about: `As P1, but the kernel chooses the processors. The time then depends on whether client
+and server share one; client CPU varies less.`,
 	run: runUnpinned,
 }
 
@@ -31,7 +31,7 @@ func runUnpinned(ctx context.Context, o order) (finding, error) {
 var besideRow = row{
 	name:  "P12",
 	title: "Run with a release that nobody waits for, one goroutine",
-	about: `Not pinned. Each Run has another key than those before, so that nothing but the release is saved.`,
+	about: `Not pinned. Each Run has a new key, so it saves nothing but the wait for the release.`,
 	run:   runBeside,
 }
 
@@ -64,8 +64,8 @@ func lone(ctx context.Context, runners []contestant, rounds int, length time.Dur
 var farRow = row{
 	name:  "P2R",
 	title: "Uncontended, over a round trip of 2 ms",
-	about: `Every answer of the server comes 2 ms later, through a proxy in the bench's process. One and 64
-goroutines, a key each.`,
+	about: `Each reply of the server comes 2 ms later, through a proxy in the bench's process. There
+are one or 64 goroutines, each with a key of its own.`,
 	run: runFar,
 }
 

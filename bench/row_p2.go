@@ -12,10 +12,11 @@ import (
 var manyKeysRow = row{
 	name:  "P2",
 	title: "Uncontended throughput, 8, 64 and 256 goroutines, a key each",
-	about: `One client process. floor-ap is the floor over go-redis's AutoPipeline, floor-rueidis over rueidis:
-connections that all goroutines share, as rueidislock's are. All other clients have go-redis's
-defaults, and latchkit's ContextTimeoutEnabled. latchkit's leases have a fence and are renewed. The
-longest wait shows a worker that hangs: its turn's end is counted as the end of its wait.`,
+	about: `One client process. floor-ap is the floor over go-redis's AutoPipeline; floor-rueidis is
+the floor over rueidis. In both, and in rueidislock, all goroutines share connections. All other
+clients have go-redis's defaults, and latchkit's ContextTimeoutEnabled. latchkit's leases have a
+fence and are renewed. The longest wait shows a worker that hangs: its wait then lasts until the end
+of the turn.`,
 	run: runManyKeys,
 }
 

@@ -10,14 +10,14 @@ import (
 var updateRow = row{
 	name:  "P21",
 	title: "Read, add one, write: 4 processes × 16 goroutines that want few or many keys",
-	about: `The fewer keys, the more conflicts: with 4096 keys nearly none, with 64 keys about one caller for
-each, with 1 key always. "latchkit Update" is optimistic.Update (WATCH, GET, EXEC, and a pause after
-a conflict), "latchkit lock" is Run around GET and SET, and INCR is what the server does by itself.
-Times are those of a whole update.`,
+	about: `With fewer keys there are more conflicts: nearly none with 4096 keys, one caller for
+each key with 64, and always a conflict with 1. "latchkit Update" is optimistic.Update (WATCH, GET,
+EXEC, and a pause after a conflict), "latchkit lock" is Run around GET and SET, and INCR is the
+server's own command. Times are those of a whole update.`,
 	run: runUpdate,
 }
 
-// conflicts are the levels of the row.
+// conflicts are the levels of contention in the row.
 var conflicts = []struct {
 	name string
 	keys int

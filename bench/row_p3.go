@@ -13,13 +13,14 @@ import (
 var handOffRow = row{
 	name:  "P3",
 	title: "Hand-off to a waiter in another process",
-	about: `From the start of Release in one process until Acquire returns in the other, on a clock that both
-read (CLOCK_MONOTONIC). Two processes hand the lock to and fro, so that every acquisition has
-waited; a holder releases 2 to 6 ms after the other began to ask, at random. The reference wake-pub
-is no lock: a bare PUBLISH to a subscriber that waits for it. p50 and p99 are those of a turn. A
-turn is twice as long as in other rows, as who polls hands over seldom. After a hold this short, who
-polls every 100 ms has nearly all of them still to wait; where sections end at any time, it is half
-of that. Client CPU includes what the bench needs to see who waits, the same for all.`,
+	about: `From the start of Release in one process until Acquire returns in the other, on a clock
+that both processes read (CLOCK_MONOTONIC). Two processes pass the lock back and forth, so every
+acquisition waits. A holder releases at a random time, 2 to 6 ms after the other process began to
+wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber. p50 and p99
+are those of a turn. A turn is twice as long as in other rows, because pollers hand over seldom.
+Holds are so short that a poller with an interval of 100 ms waits for nearly all of it; after holds
+of random length it would wait for half of it. Client CPU includes the commands with which the bench
+detects a waiter; they are the same for all contestants.`,
 	run: runHandOff,
 }
 

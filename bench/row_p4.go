@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// P4: throughput, order and waits when several processes want the same key.
+// P4: throughput, order and waits of several processes that want the same key.
 var fewProcessesRow = row{
 	name:  "P4",
 	title: "One key, 4 processes × 16 goroutines, empty critical section",
-	about: `× best peer divides by the peer with most locks in the same round. Waits are those of Lock; a wait
-that the end of the turn cut short counts as one of that length, so who is never served waits for
-the whole turn. Jain's index is over the counts of all 64 workers. A counter in memory that the
-processes share is watched inside the critical section, and so are fences where there are any: a
-violation is somebody else inside, or a fence that did not grow.`,
+	about: `× best peer divides by the peer with the most locks in the same round. Waits are those
+of Lock. A wait that the end of the turn cuts off counts with its length so far, so a worker without
+a lock waits for the whole turn. Jain's index is over the counts of all 64 workers. Each critical
+section checks a counter in memory that the processes share, and the fence if there is one: a
+violation is a second worker inside, or a fence that did not grow.`,
 	run: runFewProcesses,
 }
 

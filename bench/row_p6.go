@@ -9,17 +9,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// P6: what keeping many leases costs.
+// P6: what many held leases cost.
 var hoardRow = row{
 	name:  "P6",
 	title: "Many held leases, renewed",
-	about: `One process takes the leases, TTL 10 s, and is watched for one TTL. latchkit renews by itself after
-a third of the TTL, rueidislock after half of it, as by default; redislock and redsync leave it to
-their users, who start a goroutine for each lock that refreshes after a third. Peers hold fewer
-leases, or they would need the whole machine: mind the column. CPU is percent of one processor.
-Memory is what is in use after a collection, less what was before the first lease. PING is another
-client's, once a millisecond, and is compared with an idle server's in the same round. There are
-fewer rounds here, as each takes a minute.`,
+	about: `One process takes the leases, with a TTL of 10 s, and is observed for one TTL. By
+default, latchkit renews after a third of the TTL, and rueidislock after half of it. redislock and
+redsync do not renew: as in users' programs, one goroutine for each lock refreshes it after a third.
+The peers hold fewer leases, because more would need the whole machine: see the column. CPU is a
+percentage of one processor. Memory is the memory in use after a garbage collection, minus the
+memory before the first lease. PING is sent by another client, once a millisecond, and is compared
+with the PING of an idle server in the same round. There are fewer rounds, because each takes a
+minute.`,
 	run: runHoard,
 }
 
@@ -161,7 +162,7 @@ func (k kept) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.
 func (k kept) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
 func (k kept) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
-// memoryEach does not subtract a shrunken stack from the heap.
+// memoryEach counts a stack that has shrunk as zero, so it does not reduce the heap's part.
 func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
 
 func (k kept) goroutines() float64 { return float64(k.Goroutines) }

@@ -10,12 +10,12 @@ import (
 var quorumRow = row{
 	name:  "P7",
 	title: "Redlock on 5 servers, one goroutine: healthy, one slow by 20 ms, two stopped",
-	about: `Each acquisition is of a key of its own, and released at once: nothing makes it likelier that
-something is left behind. Times are of the acquire alone, and of the release. latchkit has a fence,
-on which the servers must agree; in one round trip where they do at once. The stopped servers
-(SIGSTOP) go on when the work is done; then the library is closed, if it can be, and what is left is
-counted: keys on the servers (counters, markers and the tombstones of acquires that were unclear for
-a minute apart), and goroutines beyond those that were there before.`,
+	about: `Each acquisition has a new key, and is released at once. Acquire and release are timed
+separately. latchkit has a fence, on which the servers must agree; if they agree at once, one round
+trip is enough. The stopped servers (SIGSTOP) continue after the work. Then the bench closes the
+library, if it has a Close, and counts what is left: keys on the servers, and goroutines beyond
+those before the work. Counters, markers, and the tombstones that unclear acquires leave for a
+minute do not count.`,
 	run: runQuorum,
 }
 

@@ -11,11 +11,11 @@ import (
 var inheritRow = row{
 	name:  "P8",
 	title: "Holder killed: from the lock's expiry until a waiter has it",
-	about: `A process that holds 4 locks, TTL 2 s, is killed (SIGKILL) while another process waits for them. The
-server's own clock says when each of the keys is gone: the first millisecond after PEXPIRETIME,
-before which nobody can have it. Nobody looks at the keys meanwhile: a look would make the server
-expire them, and so wake those who wait for its invalidations. All kills of all rounds are put
-together; a waiter who has nothing 5 s and two TTLs later counts as never served, and has no time.`,
+	about: `A process that holds 4 locks with a TTL of 2 s is killed (SIGKILL) while another process
+waits for them. The server's own clock shows when a key has expired: at the first millisecond after
+its PEXPIRETIME. The bench does not look at the keys meanwhile, because a look would make the server
+expire them and send invalidations to the waiters. The kills of all rounds are put together. A
+waiter without a lock 5 s and two TTLs later counts as never served, and has no time.`,
 	run: runInherit,
 }
 
@@ -66,7 +66,7 @@ func allOf(turns []inheritance) (late []float64) {
 	return late
 }
 
-// p99 is one sample of it, or none.
+// p99 is a list of one sample, or an empty list without waits.
 func p99(samples []float64) []float64 {
 	if len(samples) == 0 {
 		return nil
@@ -121,7 +121,7 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 		case had[i] == 0:
 			left.never++
 		case had[i] < gone[i]:
-			return left, fmt.Errorf("somebody had a lock %v before its time was over", gone[i]-had[i])
+			return left, fmt.Errorf("a waiter got a lock %v before it expired", gone[i]-had[i])
 		default:
 			left.late = append(left.late, had[i]-gone[i])
 		}

@@ -9,12 +9,12 @@ import (
 var readWriteRow = row{
 	name:  "P9",
 	title: "Read-write, one key: 64 readers and a writer in 2 processes, empty critical section",
-	about: `Readers read all the time, the writer rests for 1 ms between two writes. Who has no read-write lock
-gives the key to each reader alone. A phase is the time in which readers hold: all of one phase have
-one fence, so whoever sees a larger one has seen a phase begin. "Phases" is how many began while a
-writer waited, at most: one may begin while its question is under way, none after that. A wait that
-the end of the turn cut short counts as one of that length. Violations are a writer beside anybody,
-and a fence that did not grow.`,
+	about: `Readers read all the time; the writer rests for 1 ms between two writes. A contestant
+without a read-write lock gives the key to each reader alone. A phase is the time in which readers
+hold the key. All readers of a phase have the same fence, so a larger fence shows that a new phase
+has begun. "Phases" is the largest number of phases that began while a writer waited: one phase may
+begin while the writer's request is in flight. A wait that the end of the turn cuts off counts with
+its length so far. A violation is a writer beside another holder, or a fence that did not grow.`,
 	run: runReadWrite,
 }
 

@@ -55,7 +55,7 @@ func TestChoose(t *testing.T) {
 		t.Errorf("all are %d, %v", len(got), err)
 	}
 	if _, err := choose(false, ""); err == nil {
-		t.Error("nothing was asked for, and that is fine")
+		t.Error("a run without rows was accepted")
 	}
 }
 

@@ -20,7 +20,7 @@ type server struct {
 	witness           *redis.Client
 
 	cluster *redistest.Cluster // nil: one server
-	others  []*redis.Client    // witnesses of its other masters
+	others  []*redis.Client    // witnesses of the cluster's other masters
 }
 
 func launchServer() (server, error) {
@@ -76,7 +76,7 @@ func (s server) clear(ctx context.Context) error {
 	return nil
 }
 
-// load is the work of a server.
+// load is the work that a server has done.
 type load struct {
 	cpu   time.Duration
 	calls map[string]int // by command, as INFO commandstats names it
@@ -180,7 +180,7 @@ func (l load) commands(sends []string) (n int) {
 	return n
 }
 
-// total is everything that the server executed, scripts and what they ran.
+// total is the number of calls that the server executed, with the calls of scripts.
 func (l load) total() (n int) {
 	for command, calls := range l.calls {
 		if !housekeeping(command) {

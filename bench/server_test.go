@@ -27,7 +27,7 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 				crowd(t, c, proxy.Addr())
 			}
 			var wire, told int
-			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // what was abandoned is still on its way
+			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // abandoned calls are still in flight
 				now, err := on.load(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -56,7 +56,7 @@ func onTheWire(p *chaos.Proxy) (n int) {
 	return n
 }
 
-// crowd makes some workers want the same key, and each other worker its own key.
+// crowd starts workers: some want the same key, and each of the others wants a key of its own.
 func crowd(t *testing.T, c contestant, addr string) {
 	t.Helper()
 	a, err := openArena(arenaFile(t))
@@ -118,6 +118,6 @@ func TestParseLoad(t *testing.T) {
 		t.Errorf("%d commands of who sends SET too, want 7", got)
 	}
 	if _, err := parseLoad("cmdstat_set:calls=many"); err == nil {
-		t.Error("nonsense is taken for a number")
+		t.Error("a text that is not a number was accepted")
 	}
 }

@@ -31,12 +31,12 @@ func percentile[T cmp.Ordered](samples []T, p float64) T {
 	return sorted[rank(p, len(sorted))-1]
 }
 
-// rank is which sample of n is the percentile, counted from 1.
+// rank is the rank of the percentile among n samples, counted from 1.
 func rank(p float64, n int) int {
 	return min(max(int(math.Ceil(p/100*float64(n))), 1), n)
 }
 
-// jain is Jain's index of fairness: 1 if all have the same, 1/n if one has everything.
+// jain is Jain's index of fairness: 1 if all values are equal, 1/n if all but one are 0.
 func jain(counts []int) float64 {
 	var sum, squares float64
 	for _, c := range counts {
@@ -78,7 +78,7 @@ func spread(format string, samples []float64) string {
 	return fmt.Sprintf("%s [%s–%s]", middle, figure(format, slices.Min(samples)), figure(format, slices.Max(samples)))
 }
 
-// nothing is printed in place of a missing figure: a worker that never got the lock has no cost.
+// a missing figure stays empty: a worker that never got the lock has no cost.
 const nothing = "–"
 
 func figure(format string, f float64) string {

@@ -20,7 +20,7 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// String lines numbers up on the right.
+// String aligns numbers on the right.
 func (t table) String() string {
 	var b strings.Builder
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
@@ -37,7 +37,7 @@ func middle(format string, samples []float64) string {
 	return figure(format, median(samples))
 }
 
-// total adds up what is counted over all turns.
+// total adds up a count over all turns.
 func total(samples []float64) string {
 	var sum float64
 	for _, s := range samples {

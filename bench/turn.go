@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// turn is what a contestant did in one turn, and the cost.
+// turn is the result and the cost of one turn of a contestant.
 type turn struct {
 	took         time.Duration
 	acquisitions float64
@@ -22,8 +22,8 @@ type shape struct {
 	processes, workers int // workers in each process
 	oneKey             bool
 	rotate             bool // each worker has many keys
-	shared             int  // all workers want these keys, at random
-	permits            int  // so many may hold the one key at once; 0: it is a lock
+	shared             int  // all workers want these keys, in random order
+	permits            int  // how many may hold the one key at once; 0 for a lock
 	onOneCPU           bool
 	roundTrip          time.Duration // through a proxy; 0: loopback
 }
@@ -137,7 +137,7 @@ func interleave[T any](field []contestant, rounds int, take func(contestant) (T,
 	return turns, nil
 }
 
-// each takes one figure of every turn.
+// each returns one figure of every turn.
 func each[T any](turns []T, figure func(T) float64) []float64 {
 	figures := make([]float64, len(turns))
 	for i, t := range turns {

@@ -123,7 +123,7 @@ func TestABodyInWhichTwoReadersCouldFindDifferentValuesIsRefused(t *testing.T) {
 		`sku=a`:                             "400 not JSON",
 		`{"sku": {"a": 1}}`:                 "400 no text, number or boolean",
 		`{"sku": ["a"]}`:                    "400 no text, number or boolean",
-		`{"sku": 1e400}`:                    "400 a number that large",
+		`{"sku": 1e400}`:                    "400 a number this large",
 		`{"sku": null}`:                     `400 the request lacks the member of the body \"sku\"`,
 		`{"sku": ""}`:                       "400 lacks",
 		`{}`:                                "400 lacks",

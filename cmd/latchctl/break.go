@@ -53,7 +53,7 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 						return err
 					}
 				}
-				// The question may have taken longer than --timeout.
+				// The operator may have taken longer than --timeout to answer.
 				ctx, cancel := to.bound(c.Root().Context())
 				defer cancel()
 				engine := l.engine
@@ -74,13 +74,13 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 	return c
 }
 
-// breakable explains why there is nothing to break.
+// breakable fails, with an explanation, if there is nothing to break.
 func breakable(l lock, fence uint64, given bool) error {
 	switch {
 	case !l.Held:
 		return fmt.Errorf("nobody holds %s", l.key)
 	case l.Foreign:
-		return fmt.Errorf("%s is held by another library or program, which has no fence: look at it with redis-cli, and DEL it if you must", l.key)
+		return fmt.Errorf("%s is held by another library or program, which has no fence: look at it with redis-cli, and delete it there if you must", l.key)
 	case !given && len(l.Permits) > 0:
 		return usage("break: give the fence of the permit that you mean; latchctl show %s lists the permits", l.key)
 	case !given:
@@ -90,17 +90,17 @@ func breakable(l lock, fence uint64, given bool) error {
 	case len(l.Permits) > 0:
 		return nil
 	case fence < l.Fence:
-		return fmt.Errorf("%w: fence %d does not hold %s; fence %d does", locker.ErrGone, fence, l.key, l.Fence)
+		return fmt.Errorf("%w: %s is held with fence %d, not %d", locker.ErrGone, l.key, l.Fence, fence)
 	}
 	return nil
 }
 
-// permits says whether a permit has that fence.
+// permits reports whether a permit has that fence.
 func (l lock) permits(fence uint64) bool {
 	return slices.ContainsFunc(l.Permits, func(p locker.Permit) bool { return p.Fence == fence })
 }
 
-// confirm asks the operator. Only a terminal can be asked.
+// confirm asks the operator. It needs a terminal.
 func confirm(c *cobra.Command, l lock) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor

@@ -33,7 +33,7 @@ func TestBreak(t *testing.T) {
 			has(t, exits(t, 64, s.nodes, "break", key, "--reason", "gone").err, "--fence "+fence)
 			has(t, exits(t, 64, s.nodes, "break", key, "--fence", fence).err, "--reason")
 			has(t, exits(t, 64, s.nodes, "break", key, "--fence", fence, "--reason", "gone").err, "--yes")
-			has(t, exits(t, 1, s.nodes, "break", key, "--fence", "17", "--reason", "gone", "--yes").err, "does not hold")
+			has(t, exits(t, 1, s.nodes, "break", key, "--fence", "17", "--reason", "gone", "--yes").err, "not 17")
 			later := fmt.Sprint(lease.Fence() + 1<<40)
 			has(t, exits(t, 1, s.nodes, "break", key, "--fence", later, "--reason", "gone", "--yes").err, "does not hold")
 			if err := lease.Context().Err(); err != nil {
@@ -41,7 +41,7 @@ func TestBreak(t *testing.T) {
 			}
 			has(t, exits(t, 0, s.nodes, "break", key, "--fence", fence, "--reason", "pod is gone", "--yes").out, "broken")
 			if err := lease.Extend(t.Context(), 30*time.Second); !errors.Is(err, locker.ErrRevoked) || !strings.Contains(err.Error(), "pod is gone") {
-				t.Errorf("the holder is told: %v", err)
+				t.Errorf("the holder's error is %v", err)
 			}
 			locktest.Eventually(t, "the waiter has the key", func() bool {
 				out := call(t, s.nodes, "show", key).out
@@ -51,7 +51,8 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// At a terminal, break shows the holder and asks. Only yes breaks.
+// At a terminal, break shows the holder and asks for confirmation. It breaks the lease only after
+// "yes".
 func TestBreakAsks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -83,7 +84,7 @@ func TestBreakAsks(t *testing.T) {
 	}
 }
 
-// terminal is a pseudo-terminal with a program at it.
+// terminal is a pseudo-terminal that a program uses.
 type terminal struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -106,12 +107,12 @@ func atTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); tty.Close(); <-term.closed })
 	go func() {
 		defer close(term.closed)
-		_, _ = io.Copy(term, tty) // until the program has closed it
+		_, _ = io.Copy(term, tty) // reads until the program has closed the terminal
 	}()
 	return term
 }
 
-// Write is what the program shows.
+// Write adds output of the program.
 func (term *terminal) Write(text []byte) (int, error) {
 	term.mu.Lock()
 	defer term.mu.Unlock()
@@ -124,7 +125,7 @@ func (term *terminal) shown() string {
 	return term.screen.String()
 }
 
-// forget empties what was shown.
+// forget drops the output so far.
 func (term *terminal) forget() {
 	term.mu.Lock()
 	defer term.mu.Unlock()
@@ -142,7 +143,7 @@ func (term *terminal) await(text string) {
 	}
 }
 
-// typed is what the user types.
+// typed sends what a user would type.
 func (term *terminal) typed(text string) {
 	term.t.Helper()
 	if _, err := term.tty.WriteString(text); err != nil {

@@ -63,7 +63,7 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 	return c
 }
 
-// level says how bad a finding is.
+// level is the severity of a finding.
 type level string
 
 const (
@@ -86,18 +86,18 @@ type doctor struct {
 	user, key     string
 	skew, longest time.Duration
 	findings      []finding
-	clocks        []time.Duration // how far each server is ahead of ours
+	clocks        []time.Duration // how far the clock of each server is ahead of ours
 }
 
-// patient is one server.
+// patient is one server under examination.
 type patient struct {
 	*doctor
 	name   string
-	client redis.UniversalClient // of this server alone
+	client redis.UniversalClient // findings about this server alone
 	says   map[string]string     // INFO
 }
 
-// tell adds a finding.
+// tell adds a finding about this server.
 func (p *patient) tell(l level, check, text, advice string) {
 	p.findings = append(p.findings, finding{p.name, l, check, text, advice})
 }
@@ -134,7 +134,7 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 	}
 	if answered == 0 {
 		if last == nil {
-			last = errors.New("no server was found")
+			last = errors.New("the URL leads to no server")
 		}
 		return &exitError{exitUnavailable, fmt.Errorf("no server answers: %w", last)}
 	}
@@ -154,7 +154,7 @@ func address(c redis.UniversalClient) string {
 	return "server"
 }
 
-// unfit says whether something is bad.
+// unfit reports whether a finding is bad.
 func (d *doctor) unfit() bool {
 	for _, f := range d.findings {
 		if f.Level == bad {
@@ -164,7 +164,7 @@ func (d *doctor) unfit() bool {
 	return false
 }
 
-// print shows the findings, with the advice below each.
+// print shows each finding, with its advice below.
 func (d *doctor) print(w io.Writer, asJSON bool) error {
 	out := json.NewEncoder(w)
 	server := ""

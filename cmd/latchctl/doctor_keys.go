@@ -13,15 +13,15 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// endless are the keys beside the leases that have no TTL by design.
+// endless are the keys that have no TTL by design.
 var endless = []string{
 	store.ReservedPrefix + "f:",    // fence counters
 	store.ReservedPrefix + "node",  // the marker of a quorum's node
-	store.ReservedPrefix + "begun", // when such nodes began to wait
+	store.ReservedPrefix + "begun", // when the nodes of a quorum began to wait
 }
 
-// mostCounterLead is how far a fence counter may be ahead of the clock: streaks reserve fences for
-// 100 ms, and the rest is for clocks that are set.
+// mostCounterLead is how far a fence counter may be ahead of the clock. Streaks reserve fences for
+// 100 ms; the rest is a margin for clocks that are set back.
 const mostCounterLead = 2 * time.Second
 
 // leftovers looks at the keys that latchkit keeps beside the leases.
@@ -77,14 +77,14 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 				ahead = append(ahead, key)
 			}
 		case key == endless[1] || key == endless[2]:
-		case lives[i].Val() == -1: // as go-redis returns it
+		case lives[i].Val() == -1: // go-redis returns -1 without a unit for a key without a TTL
 			eternal = append(eternal, key)
 		}
 	}
 	return eternal, ahead, nil
 }
 
-// waiters looks at the locks: those that never end, and queues of the dead.
+// waiters looks for locks that never expire, and for queues whose waiters are gone.
 func (d *doctor) waiters(ctx context.Context, cs clients) {
 	l, err := cs.look(ctx)
 	if err != nil {
@@ -122,7 +122,7 @@ func (d *doctor) waiters(ctx context.Context, cs clients) {
 	}
 }
 
-// abandoned says whether all waiters of a key are gone.
+// abandoned reports whether all waiters of a key are gone.
 func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key string) bool {
 	queue, err := engine.Queue(ctx, key)
 	if err != nil {
@@ -136,13 +136,13 @@ func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key strin
 	return len(queue) > 0
 }
 
-// votes shows which nodes of a quorum vote. A set that no service has used is left alone: asking
-// would begin to form it.
+// votes shows which nodes of a quorum vote. It does not ask a set that no service has used, because
+// the question would begin to form the set.
 func (d *doctor) votes(ctx context.Context, cs clients) {
 	marked := 0
 	for _, c := range cs {
 		if _, ok := c.(*redis.ClusterClient); ok {
-			marked++ // its markers lie in slots
+			marked++ // on a Cluster, markers lie in slots
 		} else if n, err := c.Exists(ctx, endless[1]).Result(); err == nil && n > 0 {
 			marked++
 		}
@@ -174,7 +174,7 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 }
 
-// some names a few of many keys.
+// some lists a few of many keys.
 func some(keys []string) string {
 	const most = 5
 	if len(keys) > most {

@@ -9,9 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rights are calls of the commands that the scripts of latchkit, and its client, use.
-// docs/operations.md lists the same commands. KEY is the key of the lock, Q one that belongs to it,
-// and I an inbox.
+// rights are calls of the commands that latchkit's scripts and client use. docs/operations.md lists
+// the same commands. KEY is the key of the lock, Q a key beside it, and I an inbox.
 var rights = strings.Split(`del KEY
 evalsha 0 0
 eval 0 0
@@ -44,7 +43,7 @@ zrem Q m
 zremrangebyscore Q 0 1
 zscore Q m`, "\n")
 
-// clusterRights are needed besides on a Cluster.
+// clusterRights are also needed on a Cluster.
 var clusterRights = strings.Split(`ssubscribe S
 sunsubscribe
 unsubscribe
@@ -111,7 +110,7 @@ func (p *patient) denied(ctx context.Context, user string, commands []string) (m
 	for i, call := range calls {
 		answer, err := call.Text()
 		switch {
-		case err != nil && strings.Contains(err.Error(), "Command '"): // this server does not know it, and no script uses it there
+		case err != nil && strings.Contains(err.Error(), "Command '"): // this server does not know the command, so no script uses it there
 		case err != nil:
 			return nil, err
 		case answer != "OK":

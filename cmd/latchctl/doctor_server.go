@@ -23,7 +23,7 @@ func (p *patient) greet(ctx context.Context) error {
 	text, err := p.client.Info(ctx).Result()
 	if err != nil {
 		p.tell(hint, "info", "the user may not run INFO, so version, role, eviction, persistence and replicas are not checked", "ACL SETUSER … +info")
-		return nil //nolint:nilerr // it has answered, and the rest is checked
+		return nil //nolint:nilerr // the server has answered, so the other checks can run
 	}
 	p.says = make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -33,7 +33,7 @@ func (p *patient) greet(ctx context.Context) error {
 	return nil
 }
 
-// number reads a number of INFO.
+// number reads a number from INFO.
 func (p *patient) number(name string) int64 {
 	n, err := strconv.ParseInt(p.says[name], 10, 64)
 	if err != nil {

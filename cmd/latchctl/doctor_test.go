@@ -30,7 +30,7 @@ func diagnosis(t *testing.T, exit int, nodes []string, args ...string) map[strin
 	return all
 }
 
-// finds fails the test unless doctor has found that.
+// finds fails the test unless doctor has made that finding.
 func finds(t *testing.T, all map[string]finding, check string, want level, text string) {
 	t.Helper()
 	f, there := all[check]
@@ -38,11 +38,11 @@ func finds(t *testing.T, all map[string]finding, check string, want level, text 
 		t.Errorf("doctor says of %s: %+v; want %s, %q", check, f, want, text)
 	}
 	if want == bad && f.Advice == "" {
-		t.Errorf("doctor says of %s what is bad, and not what to do: %+v", check, f)
+		t.Errorf("the finding about %s has no advice: %+v", check, f)
 	}
 }
 
-// On every kind of server that is in order, nothing is bad.
+// On healthy servers of every kind, doctor finds nothing bad.
 func TestDoctorOfHealthyServers(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {
@@ -68,7 +68,7 @@ func TestDoctorOfHealthyServers(t *testing.T) {
 	}
 }
 
-// doctor finds each defect on a real server that has it.
+// doctor finds each defect on a real server with that defect.
 func TestDoctorFinds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -135,7 +135,7 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 	finds(t, diagnosis(t, 0, as), "rights", hint, "not checked")
 }
 
-// The commands that doctor tries are those that docs/operations.md lists.
+// doctor tries the commands that docs/operations.md lists.
 func TestDoctorsRightsAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	compare := func(what string, tried []string, listed string) {
@@ -163,7 +163,7 @@ func TestDoctorsRightsAreThoseOfTheDocuments(t *testing.T) {
 	compare("an operator", operatorRights, documented(t, "needs `+scan", "`")+" +scan")
 }
 
-// documented is a part of docs/operations.md.
+// documented returns a part of docs/operations.md.
 func documented(t *testing.T, from, to string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
@@ -178,7 +178,8 @@ func documented(t *testing.T, from, to string) string {
 	return part
 }
 
-// doctor finds a node of a quorum that is down. It does not make a quorum of servers that are none.
+// doctor finds a node of a quorum that is down. It does not form a quorum of servers that are not
+// nodes of one.
 func TestDoctorOfAQuorum(t *testing.T) {
 	t.Parallel()
 	var nodes []string

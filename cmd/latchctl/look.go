@@ -10,14 +10,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// lock is what an operator sees of a key.
+// lock is the state of a key, as an operator sees it.
 type lock struct {
 	key string
 	locker.Info
-	age time.Duration // since it was granted; 0: unknown
+	age time.Duration // how long ago it was granted; 0: unknown
 }
 
-// state says in one word who has the key.
+// state is one word for the kind of holder.
 func (l lock) state() string {
 	switch {
 	case !l.Held:
@@ -38,10 +38,10 @@ func (l lock) state() string {
 type looker struct {
 	engine  *locker.Engine
 	permits *locker.Engine // the same for semaphores; nil on a quorum, which has none
-	ahead   time.Duration  // of the server's clock, which Info.Since is by
+	ahead   time.Duration  // the time of the server's clock, to which Info.Since refers
 }
 
-// look makes a looker.
+// look connects a looker.
 func (cs clients) look(ctx context.Context) (*looker, error) {
 	engine, err := cs.engine()
 	if err != nil {
@@ -53,7 +53,7 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 			return nil, err
 		}
 	}
-	for _, c := range cs { // the first that answers; that of a quorum are close together
+	for _, c := range cs { // the clock of the first server that answers; the clocks of a quorum are close together
 		asked := time.Now()
 		if at, err := c.Time(ctx).Result(); err == nil {
 			l.ahead = at.Sub(asked.Add(time.Since(asked) / 2))
@@ -86,7 +86,7 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	return lock{key, info, l.since(info.Since)}, nil
 }
 
-// since is how long ago something happened at the server.
+// since returns how long ago an event at the server happened.
 func (l *looker) since(at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0
@@ -97,7 +97,7 @@ func (l *looker) since(at time.Time) time.Duration {
 // atOnce is how many keys are looked at at the same time.
 const atOnce = 64
 
-// all looks at all keys that match. A key that was freed meanwhile is left out.
+// all looks at all keys that match. It leaves out keys that have become free meanwhile.
 func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	keys, err := l.engine.Keys(ctx, pattern)
 	if err != nil {

@@ -69,8 +69,8 @@ the server, in small steps that do not block it (SCAN).`,
 	return c
 }
 
-// withLooker connects, and runs a command that only looks, or that revokes. The bound of --timeout
-// is in the command's context.
+// withLooker connects, and runs a command that reads or revokes leases. The bound of --timeout is
+// in the command's context.
 func (s *servers) withLooker(c *cobra.Command, do func(*looker) error) error {
 	ctx, cancel := s.bound(c.Context())
 	defer cancel()
@@ -88,7 +88,8 @@ func (s *servers) withLooker(c *cobra.Command, do func(*looker) error) error {
 	return overdue(ctx, do(l))
 }
 
-// lockJSON is a lock as --json prints it. Times are in seconds; a key without a TTL has no left.
+// lockJSON is a lock as --json prints it. Times are in seconds; a key without a TTL has no field
+// "left".
 type lockJSON struct {
 	Key      string    `json:"key"`
 	State    string    `json:"state"`
@@ -156,10 +157,10 @@ func listTable(w io.Writer, locks []lock) error {
 	return table.Flush()
 }
 
-// columns are what ls and top show of a lock.
+// columns are the columns of ls and top.
 var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
 
-// cells are the texts of the columns.
+// cells are the texts of a lock's columns.
 func (l lock) cells() []string {
 	state := l.state()
 	if l.Mode == locker.Shared && l.Held {

@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ls and show tell who holds a key and who waits, on every kind of server, and no secret.
+// ls and show name the holder and the waiters of a key, on every kind of server, and show no
+// secret.
 func TestLsAndShow(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {
@@ -63,7 +64,7 @@ func TestLsAndShow(t *testing.T) {
 	}
 }
 
-// ls names each kind of holder, and sorts.
+// ls names each kind of holder, and sorts its lines.
 func TestLsOfEveryKind(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -99,8 +100,8 @@ func TestLsOfEveryKind(t *testing.T) {
 	locktest.Release(t, waiter.Granted(10*time.Second))
 }
 
-// A wrong command line ends with 64 and a word of advice, a server that is down with 69, and the
-// password of a URL is not repeated.
+// A wrong command line ends with code 64 and advice, and a server that is down with code 69. No
+// message has the password of a URL.
 func TestWrongCommandLines(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -133,7 +134,7 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// --help teaches: each command has an example that begins with its name.
+// --help shows an example of each command, which begins with the command's name.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, c := range newRoot().Commands() {

@@ -1,5 +1,5 @@
-// Latchctl shows the locks of latchkit to the person who is on call, and runs commands under them.
-// It needs the Redis servers of the locks, and none of the services that use them.
+// Latchctl shows the locks of latchkit to operators, and runs commands under locks. It needs only
+// the Redis servers of the locks, not the services that use them.
 //
 //	go install github.com/latchkit/latchkit/cmd/latchctl@latest
 //	latchctl --help
@@ -20,15 +20,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Exit codes, as flock(1) has them. A command that ran keeps its own code.
+// Exit codes, as in flock(1). If the command ran, its own code is the exit code.
 const (
-	exitFailed      = 1  // it was not done: the lock was not free, or was lost; doctor found a defect
+	exitFailed      = 1  // the work was not done: the lock was not free, or was lost; or doctor found a defect
 	exitUsage       = 64 // EX_USAGE: the command line is wrong
 	exitUnavailable = 69 // EX_UNAVAILABLE: the servers do not answer, or the command cannot be started
 )
 
 func main() {
-	redis.SetLogger(silent{}) // what it would log at a terminal, the errors of the calls say as well
+	redis.SetLogger(silent{}) // the errors of the calls contain what go-redis would log
 	err := newRoot().ExecuteContext(context.Background())
 	os.Exit(report(os.Stderr, err))
 }
@@ -38,7 +38,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// report tells what went wrong, and returns the exit code.
+// report prints the error, and returns the exit code.
 func report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -55,7 +55,7 @@ func report(w io.Writer, err error) int {
 	return exit.code
 }
 
-// exitError is an error with an exit code of its own. Without err nothing is printed.
+// exitError is an error with an exit code of its own. If err is nil, nothing is printed.
 type exitError struct {
 	code int
 	err  error
@@ -70,7 +70,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usage is an error of the command line.
+// usage is an error in the command line.
 func usage(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// asLatchctl makes the test binary be latchctl.
+// asLatchctl makes the test binary behave like latchctl.
 const asLatchctl = "LATCHCTL_TEST_BE"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func latchctl(t *testing.T, nodes []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said is what a run has printed, and its exit code.
+// said is the output and the exit code of a run.
 type said struct {
 	out, err string
 	exit     int
@@ -62,7 +62,7 @@ func call(t *testing.T, nodes []string, args ...string) said {
 	return said{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// exits fails the test unless a run ends with that code, and returns what it has printed.
+// exits fails the test unless a run ends with that code, and returns the output.
 func exits(t *testing.T, want int, nodes []string, args ...string) said {
 	t.Helper()
 	s := call(t, nodes, args...)
@@ -82,14 +82,14 @@ func has(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// site is a place where locks can be.
+// site is one kind of server for locks.
 type site struct {
 	nodes  []string // URLs
 	direct []*redis.Client
-	locker func(t *testing.T) *locker.Engine // a new one of another process
+	locker func(t *testing.T) *locker.Engine // makes a Locker of another process
 }
 
-// sites are all kinds of places.
+// sites are all kinds of servers.
 func sites(t *testing.T) map[string]site {
 	t.Helper()
 	one, cluster, sentinel := redistest.Start(t), redistest.StartCluster(t), redistest.StartSentinel(t)
@@ -143,7 +143,7 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 			token, _, _ := strings.Cut(lease, ":")
 			all = append(all, token)
 		}
-		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result() // of another master: MOVED
+		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result() // MOVED: another master has it
 		for _, entry := range queue {
 			token, inbox, _ := strings.Cut(entry, "|")
 			inbox, _, _ = strings.Cut(inbox, "|")
@@ -174,7 +174,7 @@ func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
 		<-ended
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_ = lease.Release(ctx) // a test may have broken it
+		_ = lease.Release(ctx) // a test may have broken the lease
 	})
 	locktest.Eventually(t, "the waiter is in the queue", func() bool {
 		info, err := s.locker(t).Inspect(t.Context(), key)

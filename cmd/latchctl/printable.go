@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// printable is a text of somebody else, such as a key or the metadata of a holder, as a terminal
-// may see it: what controls a terminal is escaped.
+// printable escapes the control characters of a foreign text, such as a key or the metadata of a
+// holder, because a terminal would obey them.
 func printable(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text
@@ -17,7 +17,7 @@ func printable(text string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// span is a duration as a person reads it: three digits are enough.
+// span formats a duration with three digits.
 func span(d time.Duration) string {
 	switch {
 	case d < time.Second:

@@ -135,7 +135,7 @@ func (r *running) run(to *servers) error {
 	ctx, interrupt := context.WithCancelCause(context.Background())
 	defer interrupt(nil)
 	granted := make(chan struct{})
-	go func() { // until the lock is granted, a signal ends the wait; then it is the command's
+	go func() { // before the grant, a signal ends the wait; after the grant it goes to the command
 		select {
 		case s := <-signals:
 			interrupt(interruption{s.(syscall.Signal)}) //nolint:forcetypeassert // of os/signal
@@ -166,10 +166,10 @@ func (r *running) run(to *servers) error {
 	return r.result(ctx, exit, err)
 }
 
-// errNotDone is the command's failure, as locker.Run sees it: the work is not done.
+// errNotDone makes locker.Run treat the command's failure as work that is not done.
 var errNotDone = errors.New("the command has failed")
 
-// interruption is the cause of a wait that a signal has ended.
+// interruption is the cause when a signal ends a wait.
 type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted: " + i.signal.String() }
@@ -189,7 +189,7 @@ func (r *running) result(ctx context.Context, exit int, err error) error {
 	case errors.Is(err, locker.ErrLost), errors.Is(err, locker.ErrExpired):
 		return &exitError{r.lost, err}
 	case errors.Is(err, errNotDone):
-		return &exitError{code: exit} // the command has said why
+		return &exitError{code: exit} // the command has printed its error
 	case errors.As(context.Cause(ctx), &i):
 		return &exitError{128 + int(i.signal), i}
 	case errors.Is(err, locker.ErrBusy):
@@ -202,7 +202,7 @@ func (r *running) result(ctx context.Context, exit int, err error) error {
 	return err
 }
 
-// locker makes the Locker that the flags describe.
+// locker makes the Locker for the flags.
 func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clients, error) {
 	asking, cancel := to.bound(ctx)
 	defer cancel()
@@ -236,8 +236,8 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 	return l, cs, nil
 }
 
-// closeWithin waits for the undo of a wait that has failed. What the servers do not confirm in that
-// time ends by its TTL.
+// closeWithin waits for the undo of a wait that has failed. A lease whose undo is not confirmed in
+// that time ends by its TTL.
 func closeWithin(l *locker.Engine, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()

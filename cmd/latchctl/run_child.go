@@ -16,22 +16,22 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// forwarded are the signals that the command gets in place of latchctl.
+// forwarded are the signals that latchctl passes on to the command.
 var forwarded = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 }
 
-// startError says why the command could not be started.
+// startError is the reason why the command could not be started.
 type startError struct{ err error }
 
 func (e *startError) Error() string { return "the command cannot be started: " + e.err.Error() }
 func (e *startError) Unwrap() error { return e.err }
 
-// guard runs the command until it ends, or until ctx, which is that of the lease, ends it. It
+// guard runs the command until it ends, or ends it when ctx, the context of the lease, ends. It
 // returns the command's exit code.
 func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
 	lease, _ := locker.FromContext(ctx)
-	cmd := exec.Command(r.command[0], r.command[1:]...) //nolint:gosec,noctx // it is the user's; the group is ended below
+	cmd := exec.Command(r.command[0], r.command[1:]...) //nolint:gosec,noctx // the user chose the command; the whole group is ended below
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "LATCHKIT_KEY="+r.rule.Key, "LATCHKIT_FENCE="+strconv.FormatUint(lease.Fence(), 10))
 	atTerminal := term.IsTerminal(int(os.Stdin.Fd())) //nolint:gosec // a file descriptor
@@ -77,17 +77,18 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	}
 }
 
-// family is the command with its descendants. In the background they are a process group of their
+// family is the command and its descendants. In the background they are a process group of their
 // own. At a terminal they stay in the group of latchctl, as the shell has made it, so that Ctrl-C
 // and Ctrl-Z reach all of them, and the shell can continue all of them.
 //
-// What is sent to processes that have ended is lost, and no error.
+// A signal to processes that have ended has no effect, and is not an error.
 type family struct {
 	pid    int
 	shared bool // with latchctl
 }
 
-// forward passes a signal on. What is typed at a terminal reaches the command by itself.
+// forward passes a signal on. The terminal itself sends the command the signals of keys such as
+// Ctrl-C.
 func (f family) forward(s syscall.Signal) {
 	if !f.shared {
 		_ = syscall.Kill(-f.pid, s)
@@ -96,7 +97,8 @@ func (f family) forward(s syscall.Signal) {
 	}
 }
 
-// terminate asks all of them to end, also those that are stopped. latchctl itself takes no notice.
+// terminate asks all processes of the group to end, including stopped ones. latchctl itself ignores
+// the signal.
 func (f family) terminate() {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
 		if f.shared {
@@ -107,7 +109,8 @@ func (f family) terminate() {
 	}
 }
 
-// kill ends them: at a terminal the command alone, because the group is also that of latchctl.
+// kill ends all processes of the group. At a terminal it kills only the command, because latchctl
+// is in the same group.
 func (f family) kill() {
 	if f.shared {
 		_ = syscall.Kill(f.pid, syscall.SIGKILL)
@@ -116,8 +119,8 @@ func (f family) kill() {
 	}
 }
 
-// outlive waits until the descendants have ended, too, and kills those that are there still when it
-// is late. At a terminal they cannot be told from others.
+// outlive waits until the descendants have ended, too, and kills the remaining ones at the end of
+// the grace. At a terminal they cannot be distinguished from other processes.
 func (f family) outlive(late time.Time) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
@@ -130,7 +133,7 @@ func (f family) outlive(late time.Time) {
 	}
 }
 
-// exitCode is the command's, as a shell has it.
+// exitCode is the command's exit code, as a shell reports it.
 func exitCode(cmd *exec.Cmd, err error) (int, error) {
 	var failed *exec.ExitError
 	if err != nil && !errors.As(err, &failed) {

@@ -97,7 +97,7 @@ func server(t *testing.T) (nodes []string, c *redis.Client) {
 	return []string{"redis://" + s.Addr()}, s.Client(t)
 }
 
-// The exit codes are those that flock has.
+// The exit codes are those of flock.
 func TestRunExitCodes(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -138,7 +138,8 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
-// Two processes that race never run their commands at the same time: no count of a file is lost.
+// Two racing processes never run their commands at the same time: no increment of a file's counter
+// is lost.
 func TestRunExcludes(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {
@@ -178,12 +179,12 @@ func TestRunShared(t *testing.T) {
 	first.ends(0)
 }
 
-// notes is a script that writes down which signals it gets, and ends with code 9 on SIGTERM.
+// notes is a script that records the signals that it receives, and ends with code 9 on SIGTERM.
 const notes = `trap 'echo term > term; exit 9' TERM; trap 'echo usr1 > usr1' USR1; (trap "" TERM; sleep 100) &
 echo $! > child; echo $$ > pid; while :; do wait; done`
 
-// A lost lease ends the command and all that it has started: with SIGTERM, and with SIGKILL what
-// takes no notice.
+// A lost lease ends the command and its descendants with SIGTERM, and with SIGKILL if they ignore
+// SIGTERM.
 func TestRunOfALostLease(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -214,7 +215,7 @@ func TestRunKillsAfterTheGrace(t *testing.T) {
 	gone(t, pid)
 }
 
-// A signal to latchctl is the command's, and latchctl ends as the command does.
+// latchctl passes a signal on to the command, and ends as the command does.
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -237,7 +238,7 @@ func TestRunForwardsSignals(t *testing.T) {
 	}
 }
 
-// A signal ends the wait for the lock, and nothing is left in the queue.
+// A signal ends the wait for the lock, and leaves nothing in the queue.
 func TestRunInterruptedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -257,8 +258,8 @@ func TestRunInterruptedWhileItWaits(t *testing.T) {
 	}
 }
 
-// When latchctl is stopped for longer than the TTL and goes on, it finds the lease lost, and ends
-// the command. Meanwhile somebody else got the lock.
+// When latchctl was stopped for longer than the TTL, it finds its lease lost, and ends the command.
+// Meanwhile another process got the lock.
 func TestRunStoppedForLongerThanTheTTL(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
@@ -307,7 +308,7 @@ func TestRunAtATerminal(t *testing.T) {
 	}
 }
 
-// With --limit so many commands run at once, ls and show show the permits, and break takes one.
+// With --limit n, n commands run at once; ls and show list the permits, and break takes one away.
 func TestRunWithALimit(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)

@@ -15,13 +15,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// servers are where the locks are.
+// servers are the Redis servers of the locks.
 type servers struct {
 	nodes   []string
 	timeout time.Duration
 }
 
-// variable is where the nodes may stand instead of on the command line.
+// variable is the environment variable that may name the nodes instead of the command line.
 const variable = "LATCHCTL_NODES"
 
 func (s *servers) flags(f *pflag.FlagSet) {
@@ -29,7 +29,7 @@ func (s *servers) flags(f *pflag.FlagSet) {
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for the servers, 0 for ever")
 }
 
-// bound bounds the questions of one command.
+// bound limits the time of one command's requests.
 func (s *servers) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.timeout <= 0 {
 		return context.WithCancel(ctx)
@@ -37,7 +37,7 @@ func (s *servers) bound(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("%w: no answer within %v (--timeout)", locker.ErrUnavailable, s.timeout))
 }
 
-// urls are the nodes, from the command line or the environment.
+// urls returns the URLs of the nodes, from the command line or the environment.
 func (s *servers) urls() []string {
 	if len(s.nodes) > 0 {
 		return s.nodes
@@ -62,7 +62,7 @@ func (s *servers) connect(ctx context.Context) (clients, error) {
 	return all, nil
 }
 
-// clients has a client for each node: one, or those of a quorum.
+// clients has a client for each node.
 type clients []redis.UniversalClient
 
 // Close closes the connections.
@@ -89,7 +89,7 @@ func (cs clients) engine() (*locker.Engine, error) {
 	return l, nil
 }
 
-// dial makes the client for a URL. What kind of client it must be, the URL says, or the server.
+// dial makes the client for a URL. The URL or the server determines the kind of client.
 func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	wrong := func(err error) error { return usage("--node %s: %w", withoutPassword(text), hideURL(err)) }
 	u, err := url.Parse(text)
@@ -114,8 +114,8 @@ func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	}
 	o.ContextTimeoutEnabled = true
 	c := redis.NewClient(o)
-	// A server that does not answer, or may not say, is taken for one that stands alone: the
-	// command that follows reports it.
+	// If the server does not answer, or refuses INFO, dial assumes a single server: the next
+	// command reports the error.
 	if says, err := c.Info(ctx, "cluster").Result(); err == nil && strings.Contains(says, "cluster_enabled:1") {
 		_ = c.Close()
 		return dialCluster(text, wrong)
@@ -132,7 +132,7 @@ func dialCluster(text string, wrong func(error) error) (redis.UniversalClient, e
 	return redis.NewClusterClient(o), nil
 }
 
-// withoutPassword is a URL as it may be shown.
+// withoutPassword removes the password from a URL.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -141,15 +141,15 @@ func withoutPassword(text string) string {
 	return u.Redacted()
 }
 
-// hideURL leaves out the URL that errors of net/url repeat, with its password.
+// hideURL removes the URL, and so its password, from errors of net/url.
 func hideURL(err error) error {
-	if e, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse returns it bare
+	if e, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse returns the bare URL
 		return e.Err
 	}
 	return err
 }
 
-// overdue explains the end of --timeout.
+// overdue explains that --timeout was reached.
 func overdue(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)

@@ -61,7 +61,7 @@ On a quorum no order is promised, and waiters say nothing about themselves.`,
 	return c
 }
 
-// waiter is an entry of a queue, with how long ago it came.
+// waiter is an entry of a queue, with its age.
 type waiter struct {
 	locker.Waiter
 	age time.Duration
@@ -77,7 +77,7 @@ func (w waiter) state() string {
 	return "waits"
 }
 
-// mode is what the waiter wants.
+// mode is the mode that the waiter wants.
 func (w waiter) mode() string {
 	if w.Weight > 0 {
 		return fmt.Sprintf("%d/%d", w.Weight, w.Limit)
@@ -151,7 +151,7 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 	return table.Flush()
 }
 
-// explain is the state in a sentence.
+// explain describes the state in a sentence.
 func (l lock) explain() string {
 	switch state := l.state(); state {
 	case "shared":

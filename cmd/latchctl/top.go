@@ -69,17 +69,17 @@ look reads all keys of the server in small steps, so give a large server a large
 	return c
 }
 
-// looked is what a look has shown.
+// looked is the result of one look at the servers.
 type looked struct {
 	locks []lock
 	err   error
 	at    time.Time
 }
 
-// again is the time for the next look.
+// again is the message that starts the next look.
 type again struct{}
 
-// watching is the state of top.
+// watching is the model of top.
 type watching struct {
 	look    func() tea.Msg
 	every   time.Duration
@@ -93,13 +93,13 @@ type watching struct {
 // Init begins with a look.
 func (w watching) Init() tea.Cmd { return w.look }
 
-// Update takes a message. One look is under way at a time: the next one begins when its pause is
-// over.
+// Update handles a message. Only one look is under way at a time: the next one begins after a
+// pause.
 func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	switch m := message.(type) {
 	case looked:
 		if m.err != nil {
-			m.locks = w.seen.locks // what was last known stays on the screen
+			m.locks = w.seen.locks // the screen keeps the last result
 		}
 		w.seen = m
 		return w, tea.Tick(w.every, func(time.Time) tea.Msg { return again{} })
@@ -113,7 +113,7 @@ func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	return w, nil
 }
 
-// key does what a key of the keyboard says.
+// key handles a key of the keyboard.
 func (w watching) key(name string) (tea.Model, tea.Cmd) {
 	switch name {
 	case "q", "ctrl+c", "esc":
@@ -137,8 +137,8 @@ func (w watching) View() tea.View {
 	return view
 }
 
-// screen is the text on the screen: no line is longer than the screen is wide, and what has no room
-// is counted.
+// screen is the text on the screen. No line is wider than the screen, and the locks that do not fit
+// are counted.
 func (w watching) screen() string {
 	waiters := 0
 	for _, l := range w.seen.locks {

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// top draws the locks in a terminal, follows what changes, keeps the last picture while the server
-// is down, and leaves the terminal on q.
+// top draws the locks in a terminal, shows changes, keeps the last picture while the server is
+// down, and restores the terminal on q.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -38,8 +38,8 @@ func TestTop(t *testing.T) {
 	has(t, exits(t, 64, s.nodes, "top").err, "use ls")
 }
 
-// The screen has the keys with the most waiters first, no line is too long, and what has no room is
-// counted.
+// The screen has the keys with the most waiters first. No line is too long, and the locks that do
+// not fit are counted.
 func TestTopsScreen(t *testing.T) {
 	t.Parallel()
 	w := watching{order: "waiters", pattern: "*", width: 40, height: 8}

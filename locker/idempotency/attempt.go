@@ -17,21 +17,21 @@ type Attempt struct {
 
 type attemptKey struct{}
 
-// FromContext returns the innermost Attempt that ctx was derived from.
+// FromContext returns the innermost Attempt of ctx.
 func FromContext(ctx context.Context) (*Attempt, bool) {
 	a, ok := ctx.Value(attemptKey{}).(*Attempt)
 	return a, ok
 }
 
-// Lease returns the lease on the request's key. The lease of another lock inside is what
-// locker.FromContext returns.
+// Lease returns the lease on the request's key. Inside a further lock, locker.FromContext returns
+// the lease of that lock.
 func (a *Attempt) Lease() *locker.Lease { return a.lease }
 
-// Interrupted reports whether an earlier run of the same request began and left no answer: its
-// process died, or lost the lock. The work of that run may be done in part. fence is the fence of
-// that run, 0 where the Locker cannot mint fences.
+// Interrupted reports whether an earlier run of the same request began and stored no answer,
+// because its process died or lost the lock. That run may have done a part of the work. fence is
+// the fence of that run, 0 where the Locker cannot mint fences.
 func (a *Attempt) Interrupted() (fence uint64, interrupted bool) { return a.interrupted, a.again }
 
-// Discard makes the answer of this run not to be stored, for example because the request was
+// Discard prevents that the answer of this run is stored, for example because the request was
 // refused before any work began. The next request with the same key runs again.
 func (a *Attempt) Discard() { a.discarded.Store(true) }

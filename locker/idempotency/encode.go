@@ -11,8 +11,8 @@ import (
 	"slices"
 )
 
-// A stored Response begins with a byte that says how the rest is written. All texts are stored as
-// bytes, since headers and metadata need not be UTF-8.
+// The first byte of a stored Response names the format of the rest. All texts are stored as bytes,
+// since headers and metadata need not be UTF-8.
 const (
 	plain    = '1' // status, headers, trailers, body
 	deflated = '2' // the same, compressed
@@ -73,7 +73,7 @@ func appendText(to []byte, text string) []byte {
 	return append(binary.AppendUvarint(to, uint64(len(text))), text...)
 }
 
-var errEncoding = errors.New("idempotency: this is no stored response")
+var errEncoding = errors.New("idempotency: not a stored response")
 
 // UnmarshalBinary reads what MarshalBinary has written.
 func (r *Response) UnmarshalBinary(text []byte) error {

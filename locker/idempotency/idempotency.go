@@ -1,34 +1,34 @@
-// Package idempotency runs a request once, however often the client sends it. A repeated request
-// gets the answer of the first run.
+// Package idempotency runs a request once, even if the client sends it several times. A repeated
+// request gets the answer of the first run.
 //
 // The adapters use this package: see Idempotency in httplock and ginlock. Use it directly for
-// requests that come another way:
+// requests that arrive in other ways:
 //
 //	keeper := idempotency.Keeper{Locker: l, Store: idempotency.NewRedis(client)}
 //	answer, err := keeper.Do(ctx, request, func(ctx context.Context) idempotency.Outcome { … })
 //
 // # How a request runs
 //
-//  1. Load: when the answer is stored already, it is returned. No lock is taken.
-//  2. A lock on the request's key is taken. A second request with the same key waits here.
-//  3. Begin: a record "in progress" with the fence of the lease is written. A Store that is full
-//     or unreachable fails here, before any work is done.
-//  4. The work runs. Its context ends with the lock. It does not end when the client leaves: from
-//     then on the work has a bounded time to finish.
-//  5. Save: the answer replaces the record "in progress" of the same fence. A holder that was
-//     overtaken cannot store its answer.
+//  1. Load: if the answer is already stored, it is returned. No lock is taken.
+//  2. The lock on the request's key is acquired. A second request with the same key waits here.
+//  3. Begin: a record "in progress" with the fence of the lease is written. If the Store is full or
+//     unreachable, the request fails here, before any work is done.
+//  4. The work runs. Its context ends with the lock. When the client disconnects, the work
+//     continues for a bounded time.
+//  5. Save: the answer replaces the record "in progress" of the same fence. A stale holder cannot
+//     store its answer.
 //
 // A process that dies between 3 and 5 leaves a record "in progress". The next request with the same
 // key runs the work again, and [FromContext] reports the fence of the interrupted run.
 //
 // # Stores
 //
-// [NewRedis] keeps answers where all processes find them. [NewMemory] keeps them in this process.
-// A [Store] that is also a [Transactor] saves the answer in the database transaction of the work:
-// then the work is done exactly once, also when a process dies at the worst moment.
+// [NewRedis] keeps answers in Redis, for all processes. [NewMemory] keeps them in this process. A
+// [Store] that is also a [Transactor] saves the answer in the database transaction of the work:
+// then the work is done exactly once, even if a process dies between the work and its commit.
 //
-// Give answers a Redis of their own. Answers are large and live for a day, locks are small and live
-// for seconds, and a server that is full of answers can grant no lock.
+// Give answers a Redis of their own. Answers are large and live for a day, while locks are small
+// and live for seconds. A server that is full of answers cannot grant a lock.
 package idempotency
 
 import (
@@ -40,7 +40,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ErrReused means that the key came with a different request before.
+// ErrReused means that an earlier, different request had the same key.
 var ErrReused = errors.New("the idempotency key belongs to a different request")
 
 // ErrOvertaken means that a later holder of the lock has begun the same request. It is a kind of
@@ -51,7 +51,7 @@ var ErrOvertaken = fmt.Errorf("a later holder has begun the same request: %w", l
 type State uint8
 
 const (
-	// InProgress means that a holder has begun the work. The holder may be dead.
+	// InProgress means that a holder has begun the work. The holder may have crashed.
 	InProgress State = iota + 1
 	// Answered means that the work is done and the Response is stored.
 	Answered
@@ -86,8 +86,8 @@ type Response struct {
 // A Store keeps Records. It is safe for concurrent use. Each method bounds its own calls, and also
 // ends with ctx.
 //
-// Every method may be called again after an unclear answer: a second execution of the same call
-// changes nothing. Package storetest checks these rules.
+// After an unclear reply the caller may repeat a call: a second execution of the same call changes
+// nothing. Package storetest checks these rules.
 type Store interface {
 	// Load returns the Record of key, and whether there is one.
 	Load(ctx context.Context, key string) (rec Record, found bool, err error)
@@ -101,28 +101,28 @@ type Store interface {
 	Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 		earlier Record, found, began bool, err error)
 
-	// Save replaces the Record that Begin has written with the same Fingerprint and Fence by rec,
-	// whose State is Answered or DoneOnly, and keeps rec for lifetime from now. Where there is no
-	// Record any more, Save writes rec. When rec was saved before, Save returns nil. Every other
-	// Record stays, and the error is [ErrOvertaken].
+	// Save replaces a Record by rec, and keeps rec for lifetime from now. The replaced Record is
+	// the one that Begin has written with the same Fingerprint and Fence. The State of rec is
+	// Answered or DoneOnly. If the Record has expired, Save writes rec. When rec was saved before,
+	// Save returns nil. Save keeps every other Record, and returns [ErrOvertaken].
 	//
-	// A Store that has no room for the Response stores rec with State DoneOnly if it can, and
-	// returns an error that says so.
+	// A Store without room for the Response stores rec with State DoneOnly if it can, and returns
+	// an error that reports it.
 	Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error
 
-	// Forget removes the Record that Begin has written with this fence. Every other Record stays,
-	// also one that was saved, and the error is nil.
+	// Forget removes the Record that Begin has written with this fence. It keeps every other
+	// Record, including a saved one, and returns nil.
 	Forget(ctx context.Context, key string, fence uint64) error
 }
 
 // A Transactor is a Store in the database of the work. Its Save takes part in the transaction that
-// Transact has put into the context: the work and its answer are committed together, or neither is.
+// Transact has put into the context: the work and its answer are committed together or not at all.
 type Transactor interface {
 	Store
 
 	// Transact begins a transaction, calls work with a context that carries it, and commits when
 	// work returns nil. When work returns an error or panics, Transact rolls back, and returns that
-	// error unchanged or lets the panic go on. Transact calls work once. Another error means that
+	// error unchanged or lets the panic go on. Transact calls work once. Any other error means that
 	// the commit failed or is unclear.
 	//
 	// Save with the context of work belongs to the transaction. Load, Begin and Forget, and Save

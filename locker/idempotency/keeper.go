@@ -13,7 +13,7 @@ import (
 const (
 	// DefaultLifetime is how long an answer is stored.
 	DefaultLifetime = 24 * time.Hour
-	// DefaultFinishWithin is how long the work may run on after the client has left.
+	// DefaultFinishWithin is how long the work may continue after the client has disconnected.
 	DefaultFinishWithin = time.Minute
 )
 
@@ -27,8 +27,8 @@ type Keeper struct {
 	Store Store
 	// Lifetime is how long an answer is stored. 0: DefaultLifetime.
 	Lifetime time.Duration
-	// FinishWithin is how long the work may run on after ctx has ended, because the client has
-	// left. 0: DefaultFinishWithin.
+	// FinishWithin is how long the work may continue after ctx has ended, because the client has
+	// disconnected. 0: DefaultFinishWithin.
 	FinishWithin time.Duration
 }
 
@@ -46,19 +46,19 @@ type Request struct {
 type Outcome struct {
 	// Response is the answer.
 	Response Response
-	// Keep says that the answer is stored. Otherwise the next request with the same key runs again.
+	// Keep stores the answer. Without Keep, the next request with the same key runs again.
 	Keep bool
 	// DoneOnly with Keep stores that the work is done, and leaves the Response out.
 	DoneOnly bool
-	// Failed says that the work has achieved nothing: a [Transactor] rolls back, and Rule.Once does
-	// not mark the work as done.
+	// Failed means that the work must count as not done: a [Transactor] rolls back, and Rule.Once
+	// does not mark the work as done.
 	Failed bool
 }
 
 // An Answer is what Do returns.
 type Answer struct {
 	Response Response
-	// Replayed says that an earlier request was answered with this Response.
+	// Replayed reports whether Response is the stored answer of an earlier request.
 	Replayed bool
 }
 
@@ -66,16 +66,16 @@ type Answer struct {
 // answer together with this error. A repeated request may run again.
 var ErrNotStored = errors.New("the answer could not be stored")
 
-// ErrUnfinished is the cause with which the context of the work ends when the client has left and
+// ErrUnfinished is the cause of the end of the work's context, when the client has disconnected and
 // the work was not done within Keeper.FinishWithin.
-var ErrUnfinished = errors.New("the client has left, and the work was not done in the time allowed")
+var ErrUnfinished = errors.New("the client has disconnected, and the work did not finish in the allowed time")
 
 // errFailed makes locker.Run release the lease without a done mark.
 var errFailed = errors.New("the work failed")
 
 // Do returns the stored answer to req, or calls work once under req.Rule's lock and stores the
 // outcome. ctx ends the lookup and the wait for the lock. It does not end the work, see
-// Keeper.FinishWithin; the context of the work has the values of ctx.
+// Keeper.FinishWithin. The context of the work has the values of ctx.
 //
 // Errors before the work: those of locker.Acquire; [ErrReused]; locker.ErrDone when the work was
 // done and its answer was not stored; [ErrOvertaken]; locker.ErrUnavailable when the Store fails.
@@ -125,7 +125,7 @@ func unavailable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", locker.ErrUnavailable, err)
 }
 
-// run is one call of Do that has to take the lock.
+// run is one call of Do that needs the lock.
 type run struct {
 	Keeper
 	Request
@@ -140,7 +140,7 @@ func (r *run) underLock(ctx context.Context) error {
 	if !ok {
 		return locker.ErrLost
 	}
-	lease.AwaitRelease() // its answer proves that the lock was held until the outcome was stored
+	lease.AwaitRelease() // Save has compared the fence, so the lock was held until then
 	earlier, found, began, err := r.Store.Begin(ctx, r.Rule.Key, r.Fingerprint, lease.Fence(), r.lifetime())
 	if err != nil {
 		return unavailable(ctx, err)
@@ -186,7 +186,7 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	switch {
 	case err != nil && !returned: // the transaction could not be begun
 		return unavailable(ctx, err)
-	case err != nil: // the commit failed or is unclear, or a later holder was faster
+	case err != nil: // the commit failed or is unclear, or a later holder has stored its outcome
 		return err
 	case a.lease.Context().Err() != nil:
 		// The lease has ended, so another holder may run the same request. Run reports the loss.
@@ -203,8 +203,8 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	return nil
 }
 
-// transact calls the work, inside a transaction where the Store has one. saved reports whether the
-// answer was committed together with the work.
+// transact calls the work, inside a transaction if the Store is a Transactor. saved reports whether
+// the answer was committed together with the work.
 func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Context) Outcome) (out Outcome, saved bool, err error) {
 	t, ok := r.Store.(Transactor)
 	if !ok {
@@ -229,8 +229,9 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 	return out, saved, err
 }
 
-// settle stores the outcome, or removes the record in progress. A Store that fails now must not
-// make the client send the request again: the work is done. So only a later holder is an error.
+// settle stores the outcome, or removes the record in progress. If the Store fails now, the client
+// must not send the request again, because the work is done. So settle fails only if a later holder
+// has begun.
 func (r *run) settle(ctx context.Context, a *Attempt, out Outcome) error {
 	var err error
 	if out.Keep {
@@ -257,8 +258,8 @@ func (r *run) record(out Outcome, a *Attempt) Record {
 
 func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
 
-// outlive returns a context with the values of ctx that ends with the lease, and within that time
-// after ctx has ended.
+// outlive returns a context with the values of ctx. It ends with the lease, and at the latest
+// within that time after the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, within time.Duration) (context.Context, context.CancelFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })

@@ -170,7 +170,7 @@ func TestAPanicLetsTheNextRequestRun(t *testing.T) {
 	})
 }
 
-// A client that hangs up must not cut its work off, and its retry must get the answer of the work.
+// When a client disconnects, its work continues, and its retry gets the answer of the work.
 func TestTheWorkRunsToItsEndWhenTheClientLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		ctx, leave := context.WithCancel(t.Context())
@@ -193,7 +193,7 @@ func TestTheWorkIsBoundedAfterTheClientHasLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		ctx, leave := context.WithCancel(t.Context())
 		_, _ = d.Do(ctx, pay, func(ctx context.Context) idempotency.Outcome {
-			time.Sleep(time.Hour) //nolint:forbidigo // a bubble: with its client there, the work has no bound
+			time.Sleep(time.Hour) //nolint:forbidigo // while its client is connected, the work has no bound; it is virtual time
 			if ctx.Err() != nil {
 				t.Errorf("the context of the work ended: %v", context.Cause(ctx))
 			}
@@ -229,7 +229,7 @@ func TestTheWorkEndsWithTheLock(t *testing.T) {
 
 func TestALaterRunKnowsOfAnInterruptedOne(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		_, _, _, err := d.records.Begin(t.Context(), pay.Rule.Key, request, 7, time.Hour) // and its process died
+		_, _, _, err := d.records.Begin(t.Context(), pay.Rule.Key, request, 7, time.Hour) // its process died
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +259,8 @@ func TestAFirstRunIsNoneThatWasInterrupted(t *testing.T) {
 	})
 }
 
-// A holder whose later twin has begun must not answer, although its own lease looks good.
+// A holder must not answer when a later holder has begun the same request, even if its own lease
+// still looks valid.
 func TestAnOvertakenHolderHasNoAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		answer, err := d.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {

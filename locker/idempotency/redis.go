@@ -45,8 +45,8 @@ var _ Store = (*Redis)(nil)
 // NewRedis returns a Store that keeps each Record as a hash, prefix + "response:" + key, until its
 // lifetime is over. Responses are compressed.
 //
-// Use a Redis of its own, not that of the locks: answers take much room for a long time. A server
-// that has no room refuses Begin, so that no work is done whose answer could not be stored. Its
+// Use a Redis of its own, not that of the locks: answers need much memory for a long time. A server
+// without room refuses Begin, so no work begins whose answer could not be stored. Its
 // maxmemory-policy should be noeviction or volatile-ttl: a record that is evicted early lets its
 // request run again. A call takes at most 2 s.
 func NewRedis(c Client, opts ...RedisOption) *Redis {
@@ -61,7 +61,7 @@ func NewRedis(c Client, opts ...RedisOption) *Redis {
 const (
 	fieldFence       = "fence"
 	fieldFingerprint = "fingerprint"
-	fieldOpen        = "open" // there while the request is in progress
+	fieldOpen        = "open" // exists while the request is in progress
 	fieldResponse    = "response"
 )
 
@@ -161,7 +161,7 @@ func (s *Redis) run(ctx context.Context, script *redis.Script, key string, args 
 // digits writes a fence so that texts compare as the numbers do.
 func digits(fence uint64) string { return fmt.Sprintf("%020d", fence) }
 
-var errForeign = errors.New("the key holds something that this version has not written; " +
+var errForeign = errors.New("the key holds a value in an unknown format, which another program or version has written; " +
 	"delete it, or wait until it has expired")
 
 // readRecord reads the fields fence, fingerprint, open and response. found is false when there are
@@ -196,8 +196,8 @@ func readRecord(fields []any) (rec Record, found bool, err error) {
 	return rec, true, nil
 }
 
-// bounded calls go-redis and returns in time. A call that hangs ends by itself, by the time-outs of
-// go-redis. It may still be executed later, and every call may be executed twice without harm.
+// bounded calls go-redis and returns in time. The time-outs of go-redis end a call that hangs. The
+// server may still execute it later, which is harmless: every call may be executed twice.
 func bounded[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	type reply struct {

@@ -91,7 +91,7 @@ func TestAnAnswerIsStoredCompressed(t *testing.T) {
 	}
 }
 
-// A server that is full must refuse the work, not forget that the work was done.
+// A full server must refuse new work, and must remember which work was done.
 func TestAFullServerRefusesToBegin(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -176,7 +176,7 @@ func TestForeignDataIsNotReadAsAnAnswer(t *testing.T) {
 		if err := client.HSet(t.Context(), name, fields...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if _, found, err := s.Load(t.Context(), t.Name()); found || err == nil || !strings.Contains(err.Error(), "this version has not written") {
+		if _, found, err := s.Load(t.Context(), t.Name()); found || err == nil || !strings.Contains(err.Error(), "in an unknown format") {
 			t.Errorf("%s: %v, %v", what, found, err)
 		}
 	}

@@ -6,7 +6,7 @@
 //	order:{param.id|int}:{header.X-Tenant}
 //
 // A part is {SOURCE.NAME}, or {SOURCE} where the source has one value only. The adapter defines the
-// sources. Typed functions make the same text:
+// sources. Typed functions make the same template:
 //
 //	key.Join("order", key.Int(ginlock.Param("id")), ginlock.Header("X-Tenant"))
 //
@@ -18,9 +18,9 @@
 //
 // Different values make different keys, whatever a client sends. A ':' stands between two parts,
 // and in values ':', '{', '}', '%' and control bytes are percent-encoded. So "a:b" and "c" never
-// meet "a" and "b:c", and no brace in a value decides on which node of a cluster the lock lies. A
-// value that is longer than [MaxValue] bytes when encoded is replaced by '~' and its SHA-256. A '~'
-// at the beginning of a value is encoded, so nobody can send such a hash.
+// make the same key as "a" and "b:c", and a brace in a value cannot choose the cluster node of the
+// lock. A value that is longer than [MaxValue] bytes when encoded is replaced by '~' and its
+// SHA-256. A '~' at the beginning of a value is encoded, so a client cannot send such a hash.
 //
 // The same values make the same key in every process and in every version. An empty part is refused
 // with an [Error] that names the part: a lock on "order:" would belong to everybody.
@@ -43,14 +43,14 @@
 //
 // Everybody who can read Redis can read keys. A part that ends with |hmac, such as
 // {claim.email|lower|hmac}, is replaced by the HMAC-SHA-256 of its value under [Grammar.Secret].
-// All processes need the same secret: while one secret is exchanged for another, processes with
-// different secrets lock different keys.
+// All processes need the same secret. While a secret is being replaced, processes with different
+// secrets lock different keys.
 //
 // # Several keys
 //
-// A part whose name has the step "*" stands for several values, where its source can: the key
-// stock:{body.items.*.sku} is a key for each item of a basket. [Template.Keys] returns them all.
-// [Templates] are the keys of one rule, to be locked together by locker.RunAll.
+// A part whose name has the step "*" stands for several values, if its source supports lists: the
+// key stock:{body.items.*.sku} is a key for each item of a basket. [Template.Keys] returns them
+// all. [Templates] are the keys of one rule, to be locked together by locker.RunAll.
 //
 // # For adapters
 //

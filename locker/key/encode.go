@@ -23,7 +23,7 @@ var special = func() (table [256]bool) {
 	return table
 }()
 
-// appendValue appends value encoded, or the hash of value if that would be too long. It is
+// appendValue appends the encoded value, or its hash if the encoded value would be too long. It is
 // injective, apart from collisions of SHA-256.
 func appendValue(key []byte, value string) []byte {
 	if len(value) <= MaxValue {
@@ -49,10 +49,10 @@ func appendHash(key, sum []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(key, hashMark), sum)
 }
 
-// minSecret is the smallest length of a secret in bytes: a shorter one is likely a word.
+// minSecret is the smallest length of a secret in bytes: a shorter secret is probably a word.
 const minSecret = 16
 
-// mac makes HMACs. It reuses their states.
+// mac makes HMACs. It reuses the states of hash functions.
 type mac struct{ states sync.Pool }
 
 func newMAC(secret []byte) *mac {

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// An adapter says of what keys can be made, and compiles the texts that its users give it.
+// An adapter defines the parts of keys, and compiles the templates of its users.
 func ExampleGrammar() {
 	grammar := key.Grammar[*http.Request]{Sources: map[string]key.Source[*http.Request]{
 		"header": {Noun: "header", Bind: func(name string) (key.Read[*http.Request], error) {

@@ -14,10 +14,10 @@ const (
 	filterUUID  = "uuid"
 	filterLower = "lower"
 	filterNFC   = "nfc"
-	filterHMAC  = "hmac" // must be the last one: it is applied while the key is encoded
+	filterHMAC  = "hmac" // must be the last filter, because it is applied while the key is encoded
 )
 
-// A filter gives a value its one spelling. Its error is shown to the client.
+// A filter converts all spellings of a value to one. Its error is shown to the client.
 type filter func(value string) (string, error)
 
 var filters = map[string]filter{
@@ -40,7 +40,8 @@ func parseFilters(text string) (apply []filter, private bool, err error) {
 		case word == filterHMAC && text == "" && !private:
 			private = true
 		case !known:
-			return nil, false, fmt.Errorf("has the filter |%s in the wrong place, or there is none; write %s", word, filterForms)
+			return nil, false, fmt.Errorf("has the filter |%s, which is unknown or in the wrong place; write %s",
+				word, filterForms)
 		default:
 			apply = append(apply, f)
 		}
@@ -49,8 +50,8 @@ func parseFilters(text string) (apply []filter, private bool, err error) {
 }
 
 var (
-	errNoInt  = errors.New("it is no whole number")
-	errNoUUID = errors.New("it is no UUID")
+	errNoInt  = errors.New("it is not a whole number")
+	errNoUUID = errors.New("it is not a UUID")
 )
 
 // wholeNumber keeps the digits of a number of any length.

@@ -8,9 +8,9 @@ import (
 	"strconv"
 )
 
-// Format returns the text of a value that a request does not carry as text: a claim, a field of a
+// Format returns the text of a value that is not a string in its request: a claim, a field of a
 // message or of JSON. Each number has one text, however it was written: 1.0 and 1 make the same
-// key. nil is "". A value that is no single text, number or boolean is an error.
+// key. nil is "". Any value but a string, a number or a boolean is an error.
 func Format(value any) (string, error) {
 	switch v := value.(type) {
 	case nil:
@@ -40,14 +40,14 @@ func Format(value any) (string, error) {
 	case float64:
 		return formatFloat(v)
 	default:
-		return "", fmt.Errorf("a %T is no single text, number or boolean", value)
+		return "", fmt.Errorf("a %T is not a string, a number or a boolean", value)
 	}
 }
 
-// exact is the smallest whole number whose successor is no float64.
+// exact is the smallest whole number whose successor has no exact float64.
 const exact = 1 << 53
 
-var errInexact = errors.New("a number that large must be written as a whole number, or as text")
+var errInexact = errors.New("a number this large must be a whole number or a string")
 
 // formatNumber keeps the digits of a whole number of any length.
 func formatNumber(text string) (string, error) {

@@ -20,10 +20,10 @@ const (
 // reserved begins the names of the locks' own data.
 const reserved = "latchkit:"
 
-// A Grammar defines the parts of which the keys of requests of type T are made. Its zero value
-// knows no parts, only literal text.
+// A Grammar defines the parts of keys for requests of type T. Its zero value knows no parts, only
+// literal text.
 type Grammar[T any] struct {
-	// Sources are the words with which a part may begin.
+	// Sources are the possible first words of a part.
 	Sources map[string]Source[T]
 	// Secret is the key of the HMAC for parts that end with |hmac: at least 16 random bytes, the
 	// same in all processes.
@@ -36,23 +36,23 @@ type Source[T any] struct {
 	Noun string
 	// Alone: a part is {source}, without a name.
 	Alone bool
-	// Bind returns how the part called name is read. Its error refuses the template. The error says
-	// what to write instead.
+	// Bind returns the function that reads the part with this name. An error of Bind refuses the
+	// template. The error explains what to write instead.
 	Bind func(name string) (Read[T], error)
-	// BindAll does the same for a name with the step "*", such as items.*.sku, which stands for
-	// several values. nil: the source has no such parts, and "*" is an ordinary name.
+	// BindAll is Bind for a name with the step "*", such as items.*.sku, which stands for several
+	// values. If BindAll is nil, the source has no such parts, and "*" is an ordinary name.
 	BindAll func(name string) (ReadAll[T], error)
 }
 
-// A Read returns a value of a request, "" when the request has none. Its error means that the value
-// is there and cannot be used; the [Error] that the Template returns wraps it.
+// A Read returns a value of a request, or "" if the request has none. An error means that the
+// request has an unusable value. The [Error] of the Template wraps it.
 type Read[T any] func(ctx context.Context, in T) (string, error)
 
-// A ReadAll returns the values of a request, none when the request has none. An empty value is an
-// error of the request. The Template may change the slice.
+// A ReadAll returns the values of a request. An empty value makes the request invalid. The Template
+// may change the slice.
 type ReadAll[T any] func(ctx context.Context, in T) ([]string, error)
 
-// Via makes the Sources of U serve for T. of finds the U of a T.
+// Via adapts Sources of U to T; of returns the U of a T.
 func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source[T] {
 	via := make(map[string]Source[T], len(sources))
 	for word, s := range sources {
@@ -77,7 +77,7 @@ func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source
 	return via
 }
 
-// Compile reads k. Its error says what is wrong and what to write instead.
+// Compile reads k. The error explains what is wrong and what to write instead.
 func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
 	t := &Template[T]{text: k, name: "lock", many: -1}
 	if g.Secret != nil {
@@ -92,8 +92,8 @@ func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
 	return t, nil
 }
 
-// parse takes text apart. It wants a ':' between two parts, since no encoded value has one: so the
-// values can be read back from a key, and different values make different keys.
+// parse takes text apart. It requires a ':' between two parts. An encoded value has no ':', so
+// different values make different keys.
 func (g Grammar[T]) parse(t *Template[T], text string) error {
 	const braces = "write parts as {SOURCE.NAME}, and leave braces out of literal text"
 	rest, longest := text, len(text)
@@ -143,7 +143,7 @@ func (g Grammar[T]) parse(t *Template[T], text string) error {
 	return nil
 }
 
-// part binds the text between two braces.
+// part parses the text between two braces, and binds it to its source.
 func (g Grammar[T]) part(content string) (p part[T], err error) {
 	inner, filterText, _ := strings.Cut(content, "|")
 	word, name, dotted := strings.Cut(inner, ".")
@@ -180,10 +180,10 @@ func (g Grammar[T]) part(content string) (p part[T], err error) {
 	return p, nil
 }
 
-// several is the step of a name that stands for all elements of a list.
+// several is the step that stands for all elements of a list.
 const several = "*"
 
-// forms lists what a part may be, with name as its name.
+// forms lists the valid forms of a part with this name, for errors.
 func (g Grammar[T]) forms(name string) string {
 	var forms []string
 	for _, word := range slices.Sorted(maps.Keys(g.Sources)) {

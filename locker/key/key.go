@@ -6,7 +6,7 @@ import "strings"
 // [Part] and the functions of the adapters make a Key from typed parts.
 type Key string
 
-// Join puts a ':' between parts. An argument that is no part is literal text.
+// Join puts a ':' between parts. An argument that is not a part is literal text.
 func Join(parts ...Key) Key {
 	var b strings.Builder
 	for i, p := range parts {
@@ -18,8 +18,7 @@ func Join(parts ...Key) Key {
 	return Key(b.String())
 }
 
-// Part is the part of a request that source calls name. name is "" for a source with one value
-// only.
+// Part is the part with this source and name. name is "" for a source with one value only.
 func Part(source, name string) Key {
 	if name == "" {
 		return Key("{" + source + "}")
@@ -27,23 +26,23 @@ func Part(source, name string) Key {
 	return Key("{" + source + "." + quote.Replace(name) + "}")
 }
 
-// Int is part read as a whole number: "042" and "+42" make the key of "42".
+// Int reads part as a whole number: "042" and "+42" make the key of "42".
 func Int(part Key) Key { return filtered(part, filterInt) }
 
-// UUID is part read as a UUID, in any of its usual spellings.
+// UUID reads part as a UUID, in any of its usual spellings.
 func UUID(part Key) Key { return filtered(part, filterUUID) }
 
-// Lower is part in lower case.
+// Lower converts part to lower case.
 func Lower(part Key) Key { return filtered(part, filterLower) }
 
-// NFC is part in Unicode's normal form C: an accented letter is the same in one code point or in
-// two.
+// NFC converts part to Unicode's normal form C, which has one spelling for an accented letter of
+// one or two code points.
 func NFC(part Key) Key { return filtered(part, filterNFC) }
 
-// HMAC is part, replaced by its HMAC.
+// HMAC replaces part by its HMAC.
 func HMAC(part Key) Key { return filtered(part, filterHMAC) }
 
-// filtered adds a filter to a part. Compile refuses the result when part is none.
+// filtered adds a filter to a part. If part is not a part, Compile refuses the result.
 func filtered(part Key, filter string) Key {
 	if inner, ok := strings.CutSuffix(string(part), "}"); ok {
 		return Key(inner + "|" + filter + "}")
@@ -51,7 +50,7 @@ func filtered(part Key, filter string) Key {
 	return part + Key("{|"+filter+"}")
 }
 
-// A name may be any text. In a template four bytes of it would mean something else.
+// A name may be any text. Four bytes have a special meaning in a template, so they are escaped.
 var (
 	quote   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D", "|", "%7C")
 	unquote = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}", "%7C", "|")

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// request is what the keys of these tests are made of.
+// request is the source of the keys in these tests.
 type request map[string]string
 
 var errTorn = errors.New("the page is torn")
@@ -110,7 +110,7 @@ func TestAPrivatePartIsSeenAsItsHMAC(t *testing.T) {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("ann@example.org"))
 	template := compile(t, "mailbox:{field.mail|hmac}:{field.box}", secret)
-	secret[0] = 'x' // the caller's slice is the caller's
+	secret[0] = 'x' // the caller may change its slice afterwards
 	for range 2 {
 		got, err := template.Key(t.Context(), request{"mail": "ann@example.org", "box": "in"})
 		if want := "mailbox:" + hashed(mac.Sum(nil)) + ":in"; err != nil || got != want {
@@ -132,7 +132,7 @@ func TestTypedPartsAreTheSameAsTheText(t *testing.T) {
 			t.Errorf("%q, want %q", tc.got, tc.want)
 		}
 	}
-	odd := "a}|{%25b" // a name that means something else in a template
+	odd := "a}|{%25b" // a name with special bytes of a template
 	got, err := compile(t, key.Join("order", key.Part("field", odd)), nil).Key(t.Context(), request{odd: "42"})
 	if err != nil || got != "order:42" {
 		t.Errorf("%q, %v", got, err)
@@ -173,8 +173,8 @@ func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 		"order:{field.}":                       "has the part {field.}; write {field.NAME}",
 		"order:{who.else}":                     "has the part {who.else}; write {who}, it has no name",
 		"order:{who.}":                         "has the part {who.}; write {who}",
-		"order:{field.id|md5}":                 "has the filter |md5 in the wrong place, or there is none; write |int,",
-		"order:{field.id|hmac|int}":            "has the filter |hmac in the wrong place",
+		"order:{field.id|md5}":                 "has the filter |md5, which is unknown or in the wrong place; write |int,",
+		"order:{field.id|hmac|int}":            "has the filter |hmac, which is unknown or in the wrong place",
 		"order:{field.id|hmac}":                "there is no secret for its HMAC",
 		"order:{field.forbidden}":              "has the part {field.forbidden}: nobody may lock on that",
 		key.HMAC("order"):                      "has the filter |hmac without a part",
@@ -184,7 +184,7 @@ func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 		key.Key(strings.Repeat("x", 449)):      "can become 449 bytes long, 448 are allowed",
 		key.Key(strings.Repeat(":{who}", 7)):   "can become 455 bytes long",
 		key.Join(key.HMAC("order"), "{who}|"):  "has the filter |hmac without a part",
-		"order:" + key.HMAC("{field.id|hmac}"): "has the filter |hmac in the wrong place",
+		"order:" + key.HMAC("{field.id|hmac}"): "has the filter |hmac, which is unknown or in the wrong place",
 		"a:{list.x.*}:{list.y.*}":              "has two parts that stand for several values",
 	} {
 		if _, err := grammar(nil).Compile(k); err == nil || !strings.Contains(err.Error(), says) {
@@ -289,7 +289,7 @@ func FuzzKeysAreInjective(f *testing.F) {
 	})
 }
 
-// FuzzCompile looks for texts that Compile cannot take, or accepts and misunderstands.
+// FuzzCompile searches for texts on which Compile panics, or which it misunderstands.
 func FuzzCompile(f *testing.F) {
 	for _, s := range []string{"order:{field.id}", "{who}", "{field.a|hmac}:b", "{", "}{", "a{|hmac}", "{field.%7D}", "{list.*|int}", "a:{field.a|lower|hmac}"} {
 		f.Add(s)

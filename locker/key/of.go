@@ -10,9 +10,9 @@ import (
 // wherever a program makes a key by hand; plain concatenation lets two different requests share a
 // key.
 //
-// A value is a text, a number or a boolean, see [Format]. When a value is empty or anything else,
-// Of returns "", and every Locker refuses the empty key with locker.ErrInvalidKey. [Make] returns
-// the reason.
+// A value is a string, a number or a boolean, see [Format]. For an empty value or one of another
+// type, Of returns "", and every Locker refuses the empty key with locker.ErrInvalidKey. [Make]
+// returns the reason.
 func Of(name string, values ...any) string {
 	key, err := Make(name, values...)
 	if err != nil {
@@ -21,7 +21,7 @@ func Of(name string, values ...any) string {
 	return key
 }
 
-// Make is [Of] with the reason why there is no such key. The error does not show the values.
+// Make is [Of] with an error instead of "". The error does not show the values.
 func Make(name string, values ...any) (string, error) {
 	switch {
 	case name == "":

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// A key made by hand and one made by a route must be the same lock.
+// A key made by Of and a key made by a route must be the same lock.
 func TestAKeyMadeByHandIsThatOfATemplate(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -38,17 +38,17 @@ func TestAKeyMadeByHandIsThatOfATemplate(t *testing.T) {
 	}
 }
 
-// "" is refused by every Locker: no mistake makes a lock that belongs to everybody.
+// Every Locker refuses "", so a mistake never makes a lock that all callers share.
 func TestAKeyThatCannotBeMadeIsEmpty(t *testing.T) {
 	for says, of := range map[string][]any{
-		"value 1 of \"order\": it is missing or empty":                         {"order", ""},
-		"value 2 of \"order\": it is missing or empty":                         {"order", "a", nil},
-		"value 1 of \"order\": a []string is no single text":                   {"order", []string{"a"}},
-		"value 1 of \"order\": a number that large":                            {"order", math.Inf(1)},
-		"the name is empty; say what is locked":                                {"", "a"},
-		"the name \"order{x}\" has a brace":                                    {"order{x}", "a"},
-		"the name \"latchkit:x\" starts with \"latchkit:\", which is reserved": {"latchkit:x"},
-		"has 513 bytes, 448 are allowed":                                       {strings.Repeat("x", 513)},
+		"value 1 of \"order\": it is missing or empty":                            {"order", ""},
+		"value 2 of \"order\": it is missing or empty":                            {"order", "a", nil},
+		"value 1 of \"order\": a []string is not a string, a number or a boolean": {"order", []string{"a"}},
+		"value 1 of \"order\": a number this large":                               {"order", math.Inf(1)},
+		"the name is empty; say what is locked":                                   {"", "a"},
+		"the name \"order{x}\" has a brace":                                       {"order{x}", "a"},
+		"the name \"latchkit:x\" starts with \"latchkit:\", which is reserved":    {"latchkit:x"},
+		"has 513 bytes, 448 are allowed":                                          {strings.Repeat("x", 513)},
 	} {
 		name, _ := of[0].(string)
 		if got := key.Of(name, of[1:]...); got != "" {

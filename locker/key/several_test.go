@@ -31,7 +31,7 @@ func TestSeveralKeysThatCannotBeMade(t *testing.T) {
 	for value, says := range map[string]string{
 		"":                      `the request lacks the list "items.*"`,
 		"1,,2":                  `the request lacks the list "items.*"`,
-		"1,x":                   `the list "items.*" is not usable: it is no whole number`,
+		"1,x":                   `the list "items.*" is not usable: it is not a whole number`,
 		"torn":                  "the page is torn",
 		strings.Join(many, ","): "a request can lock at most 100 keys",
 	} {
@@ -88,7 +88,7 @@ func TestTheKeysOfOneRule(t *testing.T) {
 		t.Error(one, err)
 	}
 	for says, keys := range map[string][]key.Key{
-		"there is no key": nil, "is there twice": {"a", "b", "a"}, "is empty": {"a", ""},
+		"there is no key": nil, "keep one": {"a", "b", "a"}, "is empty": {"a", ""},
 	} {
 		if _, err := g.CompileAll(keys...); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %s", keys, err, says)

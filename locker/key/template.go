@@ -14,7 +14,7 @@ type Template[T any] struct {
 	name  string
 	parts []part[T]
 	tail  string // literal text after the last part
-	many  int    // index of the part that stands for several values, -1: none
+	many  int    // index of the part that stands for several values; -1 if there is none
 	mac   *mac   // nil without a secret
 }
 
@@ -24,11 +24,11 @@ type part[T any] struct {
 	ref     Ref
 	noun    string
 	read    Read[T]
-	readAll ReadAll[T] // instead of read, for several values
+	readAll ReadAll[T] // replaces read for several values
 	filters []filter
 }
 
-// A Ref is a part as the template's text has it.
+// A Ref is a part as written in the template.
 type Ref struct {
 	Source, Name string
 	Filters      string // such as "int", or "lower|hmac"
@@ -80,8 +80,8 @@ func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
 	return string(key), err
 }
 
-// Keys returns the keys of a request, sorted and each once: at least one and at most [MaxKeys]. Its
-// error is an [*Error]. ctx is handed to the functions that read parts.
+// Keys returns the keys of a request, sorted and without duplicates: at least one and at most
+// [MaxKeys]. Its error is an [*Error]. ctx is handed to the functions that read parts.
 func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	if !t.Several() {
 		key, err := t.Key(ctx, in)
@@ -115,7 +115,7 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	return slices.Compact(keys), nil
 }
 
-// append adds the key of a request to key. value is that of the part that stands for several.
+// append adds the key of a request to key. value is one value of the part that stands for several.
 func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -152,11 +152,11 @@ var ErrMissing = errors.New("it is missing or empty")
 
 var (
 	errTooMany = fmt.Errorf("a request can lock at most %d keys", MaxKeys)
-	errSeveral = errors.New("it stands for several values, and one is needed")
+	errSeveral = errors.New("it stands for several values, and one value is needed")
 )
 
-// An Error says which part of a request no key could be made of, and why. Its text names the part
-// as the program calls it. The text never shows the part's value, so it may be shown to a client.
+// An Error names the part of a request that makes no key, and the reason. Its text names the part
+// as the program does. The text never shows the part's value, so it may be shown to a client.
 type Error struct {
 	Part Ref
 	Noun string // of the part's Source

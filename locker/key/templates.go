@@ -18,7 +18,7 @@ func (g Grammar[T]) CompileAll(keys ...Key) (Templates[T], error) {
 	templates := make(Templates[T], len(keys))
 	for i, k := range keys {
 		if slices.Contains(keys[:i], k) {
-			return nil, fmt.Errorf("the key %q is there twice; keep one", k)
+			return nil, fmt.Errorf("the rule has the key %q twice; keep one", k)
 		}
 		t, err := g.Compile(k)
 		if err != nil {
@@ -44,9 +44,8 @@ func (ts Templates[T]) Parts() []Ref {
 // Several reports whether a request can have more than one key.
 func (ts Templates[T]) Several() bool { return len(ts) > 1 || ts[0].Several() }
 
-// Keys returns the keys of a request, each once: at least one and at most [MaxKeys]. Its error is
-// an
-// [*Error]. ctx is handed to the functions that read parts.
+// Keys returns the keys of a request without duplicates: at least one and at most [MaxKeys]. Its
+// error is an [*Error]. ctx is handed to the functions that read parts.
 func (ts Templates[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	if len(ts) == 1 {
 		return ts[0].Keys(ctx, in)

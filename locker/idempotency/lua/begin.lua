@@ -6,7 +6,7 @@
 --          a field that was not there is nil
 -- idempotent: a second execution finds its own fence and writes the same again; after a save it
 --   changes nothing.
--- first write: HSET, which a full server refuses, and then nothing has happened.
+-- first write: HSET, which a full server refuses without an effect.
 
 local was = redis.call('HMGET', KEYS[1], 'fence', 'fingerprint', 'open', 'response')
 if was[1] and (not was[3] or was[2] ~= ARGV[2] or was[1] > ARGV[1]) then

@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// Run checks a Store. setup returns an empty one for each subtest. Of an idempotency.Transactor,
-// the rules of its transactions are checked as well.
+// Run checks a Store. setup returns an empty one for each subtest. If it is an
+// idempotency.Transactor, Run also checks the rules of its transactions.
 func Run(t *testing.T, setup func(t *testing.T) idempotency.Store) {
 	for name, law := range map[string]func(*testing.T, bench){
 		"an unknown key has no Record":                               unknown,
@@ -62,7 +62,7 @@ func record(fence uint64, body string) idempotency.Record {
 	return idempotency.Record{Fingerprint: request, Fence: fence, State: idempotency.Answered, Response: answer(body)}
 }
 
-// bench is a Store under test with calls that must not fail.
+// bench makes calls of the Store under test that must not fail.
 type bench struct {
 	*testing.T
 	idempotency.Store
@@ -149,7 +149,7 @@ func comesBack(t *testing.T, b bench) {
 			if !found || !reflect.DeepEqual(got, want) {
 				t.Fatalf("Load: %+v, %v; want %+v", got, found, want)
 			}
-			got.Response.Header["X-Two"][0] = "changed" // and what was loaded is the caller's
+			got.Response.Header["X-Two"][0] = "changed" // the caller may change what Load returned
 		}
 	}
 }
@@ -203,7 +203,7 @@ func answered(t *testing.T, b bench) {
 func overtaken(t *testing.T, b bench) {
 	b.begin("a", request, 7)
 	b.begin("a", request, 8)
-	for range 2 { // before and after the later run has an answer
+	for range 2 { // before and after the later run has stored its answer
 		err := b.Save(b.Context(), "a", record(7, "late"), lifetime)
 		if !errors.Is(err, idempotency.ErrOvertaken) || !errors.Is(err, locker.ErrLost) {
 			t.Errorf("Save: %v; want ErrOvertaken", err)
