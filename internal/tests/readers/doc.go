@@ -29,6 +29,6 @@
 //	go test ./readers -rapid.checks 20000           a campaign
 //	go test ./readers -run TestRules -tally -v      how often each rule is missed, and by whom
 //
-// Where to begin: model.go is what the server does, phases.go whose turn it is, watch.go what must
-// be true.
+// Where to begin: model.go and model_release.go are what the server does, phases.go whose turn it
+// is, watch.go what must be true, watch_answers.go what each answer must be.
 package readers

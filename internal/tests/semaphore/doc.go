@@ -22,5 +22,6 @@
 //	go test ./semaphore             the ordinary run: seconds
 //	go test ./semaphore -runs 500   a campaign
 //
-// Where to begin: server.go is what the scripts do, process.go what the engine does.
+// Where to begin: server.go is what the scripts do, process.go and process_ticket.go what the
+// engine does.
 package semaphore

@@ -13,7 +13,7 @@
 //	go test ./simulator -run TestProtocol/rough -seed 7 -runs 1   one run, with its trace
 //	go test ./simulator -run TestRules/undo -v                 what breaks without a rule, and how
 //
-// Where to begin: server.go and scripts.go are what Redis does, hold.go is the life of a token in
-// an engine, room.go the queue inside a process, invariants.go what must be true. Scenarios are
-// listed in scenario.go.
+// Where to begin: server.go and scripts.go are what Redis does, hold.go and hold_release.go are the
+// life of a token in an engine, room.go the queue inside a process, invariants.go what must be
+// true. Scenarios are listed in scenario.go.
 package simulator

@@ -149,3 +149,73 @@ func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 		db.holds(t, 110)
 	}, postgres, maria)
 }
+
+// The bound on idleness is a setting of the session on MySQL: whoever gets the connection next must
+// not feel it.
+func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		db.SetMaxOpenConns(1)
+		show := map[sqllock.Dialect]string{
+			postgres: "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint",
+			maria:    "SELECT @@SESSION.wait_timeout",
+		}[db.dialect]
+		before := db.number(t, show)
+		l, _ := memory(t)
+		for name, work := range map[string]func() error{
+			"committed":   func() error { return nil },
+			"rolled back": func() error { return errOnPurpose },
+		} {
+			for limit, want := range map[time.Duration]int64{0: 9, 3 * time.Second: 3, 1500 * time.Millisecond: 2} {
+				opts := []sqllock.Option{}
+				if limit > 0 {
+					opts = append(opts, sqllock.WithIdleLimit(limit))
+				}
+				_ = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					var inside int64
+					if err := tx.QueryRowContext(ctx, show).Scan(&inside); err != nil {
+						t.Error(err)
+					}
+					if db.dialect == postgres {
+						inside = (inside + 999) / 1000
+					}
+					if inside != want && (limit != 0 || inside > 10 || inside < want-1) {
+						t.Errorf("%s: inside it is %d s, want %d", name, inside, want)
+					}
+					return work()
+				}, opts...)
+				if after := db.number(t, show); after != before {
+					t.Errorf("%s: afterwards it is %d, was %d", name, after, before)
+				}
+			}
+		}
+	}, postgres, maria)
+}
+
+// The server shows its own bound in whatever unit suits it.
+func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
+	db := newDatabase(t, postgres)
+	l, _ := memory(t)
+	for own, want := range map[string]int64{"0": 1800000, "1000500ms": 1000500, "999999": 999999, "1000s": 1000000, "20min": 1200000, "1h": 1800000, "90min": 1800000, "20d": 1800000} {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.ExecContext(t.Context(), "SET idle_in_transaction_session_timeout = '"+own+"'"); err != nil {
+			t.Fatal(err)
+		}
+		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+			err = sqllock.Do(t.Context(), l, conn, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				var ms int64
+				err := tx.QueryRowContext(ctx, "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint").Scan(&ms)
+				if ms != want {
+					t.Errorf("the server's is %s, and in the transaction it is %d ms, want %d", own, ms, want)
+				}
+				return err
+			}, sqllock.WithIdleLimit(30*time.Minute), sqllock.WithStrategy(strategy))
+			if err != nil {
+				t.Errorf("%s: %v", own, err)
+			}
+		}
+		_ = conn.Close()
+	}
+}

@@ -1,21 +1,19 @@
 package storetest
 
 import (
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
 // laws are what Run checks. A Store obeys them by itself, but for the last group: that is what a
 // Locker over the Store promises to its users.
-var laws = slices.Concat(stepLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lookLaws, lockerLaws)
+var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lookLaws, lockerLaws)
 
-// stepLaws concern leases alone. They are grouped by step.
+// stepLaws concern the steps of one lease: acquire, renew and release, and its fence.
 var stepLaws = []law{
 	// acquire
 	{name: "a free key is granted", check: func(b *bench) {
@@ -242,184 +240,4 @@ var stepLaws = []law{
 		b.want(b.release(late), store.NotOurs, "undo by an owner that never held")
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
 	}},
-
-	// at least, once
-	{name: "a kept key stays busy without an owner, and runs out", needs: atLeast, check: func(b *bench) {
-		c, _ := b.granted()
-		c.KeepFor = 100 * time.Millisecond
-		b.want(b.release(c), store.Released, "release with Keep")
-		other := b.claim(owner())
-		g := b.acquire(other)
-		if g.State == store.Busy && g.Holder.Foreign {
-			b.Fatal("the kept key looks as if another library held it")
-		}
-		b.want(b.renew(c), store.NotOurs, "renewal after the release")
-		if g.State == store.Granted { // it has run out already, on a slow machine
-			b.release(other)
-		}
-		b.want(b.release(c), store.NotOurs, "second release")
-		next := b.claim(owner())
-		b.eventually(10*time.Second, "the kept key ran out", func() bool { return b.acquire(next).State == store.Granted })
-	}},
-	{name: "keeping a key does not shorten or lengthen what was asked", needs: atLeast, check: func(b *bench) {
-		c, _ := b.granted()
-		c.KeepFor = 10 * time.Second
-		b.want(b.release(c), store.Released, "release with Keep")
-		if left := b.left(); left > 10*time.Second || left < 5*time.Second {
-			b.Fatalf("%v left of 10s", left)
-		}
-	}},
-	{name: "work that is done is not granted again to an acquire with Once", needs: once, check: func(b *bench) {
-		c := b.claim(owner())
-		c.Once = time.Minute
-		b.gets(c, "acquire with Once")
-		c.Complete = true
-		b.want(b.release(c), store.Released, "release with Complete")
-		second := b.claim(owner())
-		second.Once = time.Minute
-		b.want(b.acquire(second), store.Done, "acquire with Once after Complete")
-		b.granted() // an owner without Once is not affected
-	}},
-	{name: "work that failed is granted again", needs: once, check: func(b *bench) {
-		c := b.claim(owner())
-		c.Once = time.Minute
-		b.gets(c, "acquire with Once")
-		b.want(b.release(c), store.Released, "release without Complete")
-		b.want(b.acquire(b.claim(owner())), store.Granted, "acquire after a failure")
-	}},
-	{name: "an owner that lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
-		c := b.claim(owner())
-		c.Once, c.Complete = time.Minute, true
-		b.want(b.release(c), store.NotOurs, "Complete by an owner that does not hold")
-		c.Owner, c.Complete = owner(), false
-		b.gets(c, "acquire with Once")
-	}},
-	{name: "a repeated Complete learns that the mark is there", needs: once, check: func(b *bench) {
-		c := b.claim(owner())
-		c.Once = time.Minute
-		b.gets(c, "acquire with Once")
-		c.Complete = true
-		b.want(b.release(c), store.Released, "release with Complete")
-		b.want(b.release(c), store.Done, "repeated release with Complete")
-	}},
-	{name: "a done mark runs out", needs: once, check: func(b *bench) {
-		c := b.claim(owner())
-		c.Once = 50 * time.Millisecond
-		b.gets(c, "acquire with Once")
-		c.Complete = true
-		b.want(b.release(c), store.Released, "release with Complete")
-		next := b.claim(owner())
-		next.Once = time.Minute
-		b.eventually(time.Minute, "the mark ran out", func() bool {
-			g, err := b.Store.Acquire(b.Context(), next) // nodes with different marks may disagree at first
-			return err == nil && g.State == store.Granted
-		})
-	}},
-
-	// break, inspect, metadata
-	{name: "inspection shows the holder", needs: breaks, check: func(b *bench) {
-		if i := b.info(); i.Held {
-			b.Fatalf("a free key is held: %+v", i)
-		}
-		_, g := b.granted()
-		i := b.info()
-		if !i.Held || i.Foreign || i.Kept || i.Fence != g.Fence || i.Left <= 0 || i.Left > ttl || i.Since.IsZero() {
-			b.Fatalf("%+v, want the holder with fence %d", i, g.Fence)
-		}
-	}},
-	{name: "a revoked holder loses the key and receives the reason", needs: breaks, check: func(b *bench) {
-		c, g := b.granted()
-		b.want(b.breakHolder(g.Fence, "maintenance"), store.Released, "break")
-		for _, answer := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
-			if b.want(answer, store.Revoked, "call of a revoked holder"); answer.Reason != "maintenance" {
-				b.Fatalf("the reason is %q", answer.Reason)
-			}
-		}
-		b.granted()
-	}},
-	{name: "a break hits only the holder it names", needs: breaks, check: func(b *bench) {
-		first, g := b.granted()
-		b.release(first)
-		c, _ := b.granted()
-		b.want(b.breakHolder(g.Fence, "too late"), store.NotOurs, "break of a holder that is gone")
-		b.want(b.renew(c), store.Granted, "renewal by the present holder")
-		b.release(c)
-		b.want(b.breakHolder(g.Fence, "too late"), store.NotOurs, "break of a free key")
-	}},
-	{name: "a refused acquire returns the holder's metadata", needs: metadata, check: func(b *bench) {
-		c := b.claim(owner())
-		const text = "host:7 trace=00-ab:cd-01 \n {ü}"
-		c.Metadata = text
-		b.gets(c, "acquire with metadata")
-		if h := b.acquire(b.claim(owner())).Holder; h.Metadata != text {
-			b.Fatalf("metadata %q became %q", text, h.Metadata)
-		}
-	}},
-
-	// strangers
-	{name: "a foreign holder is respected, and never disturbed", needs: foreign, check: func(b *bench) {
-		b.Occupy(b.TB, b.key, ttl)
-		c := b.claim(owner())
-		if g := b.want(b.acquire(c), store.Busy, "acquire of a foreign key"); b.Can.Left && (!g.Holder.Foreign || g.Holder.Left <= 0) {
-			b.Fatalf("holder %+v is not foreign", g.Holder)
-		}
-		b.want(b.renew(c), store.NotOurs, "renewal of a foreign key")
-		c.TombstoneTTL = time.Minute
-		if b.release(c); b.left() <= 0 {
-			b.Fatal("the foreign holder is gone")
-		}
-	}},
-	{name: "a foreign holder without end is busy without end", needs: foreign, check: func(b *bench) {
-		b.Occupy(b.TB, b.key, 0)
-		if left := b.left(); left >= 0 {
-			b.Fatalf("%v left", left)
-		}
-	}},
-	{name: "data that is no lock is refused, and stays", needs: spoils, check: func(b *bench) {
-		intact := b.Spoil(b.TB, b.key)
-		_, err := b.Store.Acquire(b.Context(), b.claim(owner()))
-		var no *store.Refusal
-		if !errors.As(err, &no) || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
-			b.Fatalf("acquire: %v, want a refusal that is ErrInvalidKey", err)
-		}
-		c := b.claim(owner())
-		b.want(b.renew(c), store.NotOurs, "renewal of data that is no lock")
-		c.TombstoneTTL = time.Minute
-		b.want(b.release(c), store.NotOurs, "undo of data that is no lock")
-		if !intact() {
-			b.Fatal("the data is gone")
-		}
-	}},
-
-	// lost answers
-	{name: "an acquire whose answer was lost is found again, with its fence", needs: losesReplies, check: func(b *bench) {
-		c := b.claim(owner())
-		b.LoseReply(b.TB, locker.OpAcquire, b.key)
-		_, err := b.Store.Acquire(b.Context(), c)
-		if no := (*store.Refusal)(nil); err == nil || errors.As(err, &no) {
-			b.Fatalf("acquire: %v, want an error that leaves it open whether the call ran", err)
-		}
-		held := b.acquire(b.claim(owner()))
-		b.want(held, store.Busy, "acquire by a stranger meanwhile")
-		if g := b.gets(c, "repeated acquire"); g.Fence != held.Holder.Fence {
-			b.Fatalf("fence %d became %d", held.Holder.Fence, g.Fence)
-		}
-	}},
-	{name: "a release whose answer was lost has happened", needs: losesReplies, check: func(b *bench) {
-		c, _ := b.granted()
-		b.LoseReply(b.TB, locker.OpRelease, b.key)
-		if g, err := b.Store.Release(b.Context(), c); err == nil {
-			b.Fatalf("release answered %v although its answer was lost", g.State)
-		}
-		b.want(b.release(c), store.NotOurs, "repeated release")
-	}},
-}
-
-func (b *bench) breakHolder(fence uint64, reason string) store.Grant {
-	b.Helper()
-	g, err := b.Store.(store.Revoker).Revoke(b.Context(), b.key, fence, reason)
-	if err != nil {
-		b.Fatalf("break: %v", err)
-	}
-	return g
 }

@@ -1,0 +1,126 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Inspect runs inspect.lua. Since comes from the fence, which is the server's clock in µs at the
+// grant unless the counter was ahead of the clock.
+func (s Single) Inspect(ctx context.Context, key string) (store.Info, error) {
+	info, _, err := s.look(ctx, key)
+	return info, err
+}
+
+func (s Single) look(ctx context.Context, key string) (info store.Info, holder LeaseText, err error) {
+	info, text, err := s.Read(ctx, key)
+	if err != nil || !info.Held {
+		return info, LeaseText{}, err
+	}
+	h, ours := ParseLease(text)
+	Describe(&info, h, ours)
+	return info, h, nil
+}
+
+// Read runs inspect.lua and returns the value of the key and until when it lasts. Since is the
+// server's clock until Describe sets it.
+func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
+	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
+	if err != nil {
+		return store.Info{}, "", err
+	}
+	r := Reply{v}
+	now, left, waiters := r.Time(), r.Duration(), int(r.Integer())
+	return infoOf(now, left, waiters, r.Rest)
+}
+
+// infoOf describes L as far as that is possible without parsing it.
+func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store.Info, string, error) {
+	if now.Equal(time.UnixMicro(0)) {
+		return store.Info{}, "", Unreadable("inspect")
+	}
+	if left == noKey {
+		return store.Info{Waiters: waiters}, "", nil
+	}
+	return store.Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
+}
+
+// Describe fills in the contents of the lease.
+func Describe(i *store.Info, h LeaseText, ours bool) {
+	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.Fence, h.Metadata, h.Token == KeptToken
+	if h.Token == SharedToken {
+		i.Mode = store.Shared
+	}
+	now := i.Since
+	i.Since = time.Time{}
+	if at := time.UnixMicro(int64(h.Fence)); ours && !at.After(now) {
+		i.Since = at
+	}
+}
+
+// Revoke looks up the holder, and revokes its lease if it has that fence. It takes two steps,
+// because the name of the note contains the holder's token, and scripts must get all their keys
+// from the caller. The second step is conditional on the first.
+func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
+	info, holder, err := s.look(ctx, key)
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if there, err := breakable(info, holder, fence); !there {
+		return store.Grant{State: store.NotOurs}, err
+	}
+	note := noteFor(info)
+	if info.Mode == store.Shared {
+		note = 0 // readers look for another one
+	}
+	v, err := breakScript.Run(ctx, s.Client,
+		[]string{key, QueueKey(key), CounterKey(key), TombstoneKey(key, holder.Token)},
+		holder.begins(), "revoked:"+reason, Millis(note))
+	if err != nil {
+		return store.Grant{}, err
+	}
+	if v != "1" {
+		return store.Grant{State: store.NotOurs}, nil
+	}
+	return store.Grant{State: store.Released}, nil
+}
+
+// begins is the beginning of the lease. All kept keys have one token, and so have all phases of
+// readers, so the fence distinguishes them.
+func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
+
+// breakable reports whether the holder with that fence is there.
+func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
+	switch {
+	case holder.Token == PermitsToken:
+		return false, &store.Refusal{Err: fmt.Errorf("%w: permits of a semaphore are held; revoke one of them with a Locker of NewSemaphore", store.ErrUnsupported)}
+	case info.Foreign:
+		return false, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", store.ErrUnsupported)}
+	}
+	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is one holder
+}
+
+// noteFor is how long a note must stand for a holder that is revoked.
+func noteFor(info store.Info) time.Duration {
+	if info.Kept {
+		return 0 // no holder is there to read the note
+	}
+	return max(info.Left, time.Minute)
+}
+
+// largestFence leaves room below 2^53, where Lua's numbers stop being exact. As a clock in µs it is
+// reached in the year 2255.
+const largestFence = 1<<53 - 1<<32
+
+// RaiseFence runs raise_fence.lua.
+func (s Single) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
+	if atLeast > largestFence {
+		return &store.Refusal{Err: fmt.Errorf("%w: fences end at %d", store.ErrUnsupported, uint64(largestFence))}
+	}
+	_, err := raiseFenceScript.Run(ctx, s.Client, []string{CounterKey(key)}, strconv.FormatUint(atLeast, 10))
+	return err
+}

@@ -1,0 +1,205 @@
+package readers
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// calls is a sign of life.
+func (w *watch) calls(c claim) { delete(w.stands, c.process) }
+
+// unheard is a grant whose message does not arrive.
+func (w *watch) unheard(owner string, fence int) {
+	if h := w.holds[owner]; h != nil && h.fence == fence {
+		h.doubt = true
+	}
+}
+
+// acquired is an answer to an acquire; the messages that came with it were seen before.
+func (w *watch) acquired(c claim, a answer) {
+	w.plain = w.plain || c.plain
+	h := w.holds[c.owner]
+	holds := h != nil && h.until > w.now && !h.doubt
+	if w.undone[c.owner] > w.now && (a.State == store.Granted || a.State == store.Busy) {
+		w.breaks("undone", "%s was undone, and is answered %v", c.owner, a.State)
+	}
+	switch a.State {
+	case store.Granted:
+		if w.granted(c, a.Fence, w.now+c.ttl, false); w.holds[c.owner].shared {
+			w.saysWriter(c.owner, a)
+		}
+		return
+	case store.Busy:
+		w.reason(c, a)
+		if c.queue {
+			w.wait(c)
+		}
+	default:
+		delete(w.waits, c.owner)
+	}
+	if holds && a.State != store.Done && w.undone[c.owner] <= w.now {
+		w.breaks("promise", "%s holds until %d, it is %d, and an acquire is answered %v", c.owner, h.until, w.now, a.State)
+	}
+}
+
+func (w *watch) wait(c claim) {
+	w.asked = w.now
+	if w.waits[c.owner] != nil || w.killed[c.process] {
+		return
+	}
+	w.mute = w.mute || c.process == noInbox
+	o := &waiter{claim: c}
+	for _, other := range w.waits {
+		if other.mode == locker.Exclusive {
+			o.ahead++
+		}
+	}
+	w.waits[c.owner] = o
+}
+
+// reason wants a reason for each answer "busy": another owner must be in the way.
+func (w *watch) reason(c claim, a answer) {
+	until, writer := w.now, false
+	for _, h := range w.live() {
+		until, writer = max(until, h.until), writer || !h.shared
+	}
+	switch {
+	case w.mute:
+	case until == w.now:
+		w.breaks("reason", "%s is told to wait, and for nobody", c.owner)
+	case a.Left > until-w.now:
+		w.breaks("reason", "%s is told to wait for %d, and the last of all ends in %d", c.owner, a.Left, until-w.now)
+	case c.mode == locker.Shared && !c.plain && !writer && !w.plain && len(w.lapsed) == 0 && !w.writerWaits():
+		w.breaks("reason", "reader %s is told to wait for readers, and no writer waits who lives", c.owner)
+	}
+}
+
+func (w *watch) writerWaits() bool {
+	for _, o := range w.waits {
+		if o.mode == locker.Exclusive {
+			return true
+		}
+	}
+	return false
+}
+
+// announced wants the readers to be notified of a writer that is the first waiter.
+func (w *watch) announced(c claim, a answer, told []message) {
+	if a.State != store.Busy || a.Place != 1 || !c.queue || c.plain || c.mode != locker.Exclusive || w.plain {
+		return
+	}
+	for _, h := range w.live() {
+		if h.shared && !h.kept() && !h.doubt && h.process != noInbox && !w.killed[h.process] && !slices.ContainsFunc(told, func(m message) bool {
+			return m.kind == store.EventWriter && m.owner == h.owner
+		}) {
+			w.breaks("told", "%s waits to write, and reader %s is not told", c.owner, h.owner)
+		}
+	}
+}
+
+func (w *watch) saysWriter(owner string, a answer) {
+	for _, o := range w.waits {
+		if !a.Writer && o.mode == locker.Exclusive && o.process != noInbox && !w.lapsed[o.process] && !w.plain {
+			w.breaks("told", "the answer to reader %s does not say that %s waits to write", owner, o.owner)
+		}
+	}
+}
+
+// renewed is an answer to a renewal or a downgrade.
+func (w *watch) renewed(c claim, ttl int, a answer) {
+	h := w.holds[c.owner]
+	holds := h != nil && h.until > w.now
+	switch {
+	case a.State == store.Granted && !holds && c.process == noInbox: // it was granted the key without a message
+		delete(w.waits, c.owner)
+		w.holds[c.owner] = &hold{claim: c, shared: c.mode == locker.Shared, until: w.now + max(ttl, c.hand), doubt: true}
+	case a.State == store.Granted && !holds:
+		w.breaks("promise", "%s holds nothing, and a renewal is granted", c.owner)
+	case a.State == store.Granted:
+		h.until, h.handed = max(h.until, w.now+ttl), false
+		delete(w.waits, c.owner)
+		if h.shared && c.phase != 0 {
+			w.saysWriter(c.owner, a)
+			if c.phase != w.phase {
+				w.breaks("fences", "%s is renewed in the phase of fence %d, and that is %d", c.owner, c.phase, w.phase)
+			}
+		}
+		w.areAlone()
+	case holds && !h.doubt:
+		w.breaks("promise", "%s holds until %d, it is %d, and a renewal is answered %v", c.owner, h.until, w.now, a.State)
+	}
+}
+
+// downgraded is an answer to a downgrade.
+func (w *watch) downgraded(c claim, fence int, a answer) {
+	if h := w.holds[c.owner]; a.State == store.Granted && h != nil && !h.shared {
+		h.shared, h.fence, w.phase = true, fence, fence
+		w.lucky()
+	}
+	w.renewed(c, c.ttl, a)
+}
+
+// releasing is called before a release, of which the owner knows that it has ended.
+func (w *watch) releasing(c claim, g giving) (held, waited bool) {
+	h := w.holds[c.owner]
+	held = h != nil && h.until > w.now && !h.doubt
+	waited = w.waits[c.owner] != nil && c.process != noInbox // otherwise it may have left the queue without a message
+	delete(w.waits, c.owner)
+	delete(w.holds, c.owner)
+	if h != nil && h.doubt { // the server does not know which reader leaves
+		w.nobody("forgotten "+c.owner, h.shared, h.fence, h.until)
+	}
+	if held && g.keep > 0 {
+		w.nobody("kept "+c.owner, h.shared, h.fence, w.now+g.keep)
+	}
+	if g.undo {
+		w.undone[c.owner] = w.now + noteLife
+	}
+	w.plain = w.plain || c.plain
+	return held, waited
+}
+
+// completed is a release with Complete: waiters with Once are notified and leave, but a waiter
+// without an inbox gets no message.
+func (w *watch) completed() {
+	maps.DeleteFunc(w.waits, func(_ string, o *waiter) bool { return o.once && o.process == noInbox })
+}
+
+func (w *watch) released(c claim, g giving, held bool, a answer) {
+	if held && a.State != store.Released {
+		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
+	}
+	if a.State == store.Revoked && c.phase == 0 {
+		delete(w.undone, c.owner) // the note of the break stands for it, for as long as that does
+	}
+	if !held && g.keep > 0 && a.State == store.Released { // it was granted the key without a message
+		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
+	}
+}
+
+// served checks what a step should have done for the waiters.
+type served int
+
+const (
+	nothing  served = iota
+	handed          // a free key is granted to a waiter
+	opened          // and so is a phase, to readers, if no writer waits
+	admitted        // or even then
+)
+
+// idle wants the waiters to be served.
+func (w *watch) idle(i info, by served) {
+	for _, o := range w.waits {
+		switch {
+		case o.process == noInbox, w.lapsed[o.process]:
+		case !i.Held:
+			w.breaks("idle", "%s waits for a key that is free", o.owner)
+		case by < opened, !i.Shared, o.mode != locker.Shared, w.plain:
+		case by == admitted || !w.writerWaits():
+			w.breaks("idle", "%s waits to read beside readers", o.owner)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		for name, beginner := range map[string]sqllock.Beginner{
+			"sql.DB": db.DB, "sql.Conn": conn, "sqlx.DB": sqlx.NewDb(db.DB, db.driver), "a struct around it": db,
+		} {
+			before := db.balance(t)
+			if err := sqllock.Do(t.Context(), l, beginner, account, deposit(1)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			db.holds(t, before+1)
+		}
+		unknown := beginner{db, func() {}}
+		if err := sqllock.Do(t.Context(), l, unknown, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "WithDialect") {
+			t.Errorf("an unknown one: %v", err)
+		}
+	})
+}
+
+func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		prefix := sqllock.WithTablePrefix("my_")
+		for _, err := range together(16, func(int) error { return sqllock.Migrate(t.Context(), db, prefix) }) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		l, _ := memory(t)
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), prefix); err != nil {
+			t.Error(err)
+		}
+		mine := db.number(t, "SELECT count(*) FROM my_fence WHERE resource <> ''")
+		others := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''")
+		if mine != 1 || others != 0 {
+			t.Errorf("%d claims in ours, %d in the usual table", mine, others)
+		}
+		schema, err := sqllock.Schema(db.dialect, sqllock.WithTablePrefix("your_"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, statement := range schema {
+			db.exec(t, statement)
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTablePrefix("your_")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Keys that a collation, a comparison with padding, or a type would take for one another, and the
+// longest there is.
+func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		long := strings.Repeat("k", 511)
+		keys := []string{"key", "KEY", "key ", "k\u00e9y", "ke\u0301y", "\u212aey", "1", "1.0", "01", "'; --", long + "a", long + "b", long}
+		for _, key := range keys {
+			if err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)); err != nil {
+				t.Errorf("%q: %v", key, err)
+			}
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''"); n != int64(len(keys)) {
+			t.Errorf("%d keys have %d rows", len(keys), n)
+		}
+	})
+}
+
+// What a connection pooler between us and PostgreSQL asks for: no prepared statements.
+func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
+	db := newDatabase(t, postgres)
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			other := &database{DB: open(t, "pgx", db.dsn+"&default_query_exec_mode="+mode), dialect: postgres}
+			l, _ := memory(t)
+			before := db.balance(t)
+			if err := sqllock.Migrate(t.Context(), other); err != nil {
+				t.Error(err)
+			}
+			var op string
+			for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
+				if err := sqllock.Do(t.Context(), l, other, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					op = tx.Op()
+					return deposit(1)(ctx, tx)
+				}, sqllock.WithStrategy(strategy)); err != nil {
+					t.Error(err)
+				}
+			}
+			db.holds(t, before+2)
+			if committed, err := sqllock.Resolve(t.Context(), other, op); err != nil || !committed {
+				t.Errorf("Resolve: %v, %v", committed, err)
+			}
+			if err := sqllock.Repair(t.Context(), l, other, account.Key); err != nil {
+				t.Error(err)
+			}
+			if _, err := sqllock.Purge(t.Context(), other, time.Hour); err != nil {
+				t.Error(err)
+			}
+			if err := sqllock.Do(t.Context(), sharing{l}, other, locker.Rule{Key: account.Key, Mode: locker.Shared},
+				func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// sharing grants Shared rules, one at a time.
+type sharing struct{ locker.Locker }
+
+func (s sharing) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
+	rule.Mode = locker.Exclusive
+	return s.Locker.Acquire(ctx, rule)
+}
+
+func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		shared := account
+		shared.Mode = locker.Shared
+		reads := func(ctx context.Context, tx *sqllock.Tx) error {
+			balance, err := read(ctx, tx, 1)
+			if err == nil && balance != 100 {
+				t.Errorf("read %d", balance)
+			}
+			return err
+		}
+		onlyReads := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
+		for name, do := range map[string]func() error{
+			"shared":                  func() error { return sqllock.Do(t.Context(), sharing{l}, db, shared, reads) },
+			"exclusive, only to read": func() error { return sqllock.Do(t.Context(), l, db, account, reads, onlyReads) },
+			"exclusive, at serializable": func() error {
+				return sqllock.Do(t.Context(), l, db, account, reads, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: sql.LevelSerializable}))
+			},
+		} {
+			if err := do(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''"); n != 0 {
+			t.Errorf("%d claims", n)
+		}
+		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, deposit(1)); err == nil {
+			t.Error("a Shared lease has written")
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), onlyReads); err == nil {
+			t.Error("a transaction that only reads has written")
+		}
+		db.holds(t, 100)
+		writes := sqllock.WithTxOptions(&sql.TxOptions{})
+		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads, writes); !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("a Shared lease that wants to write: %v", err)
+		}
+
+		mixed := []locker.Rule{account, {Key: "account:2", Mode: locker.Shared}}
+		last := sqllock.WithStrategy(sqllock.VerifyLast)
+		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, deposit(1), last); !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("Exclusive and Shared together, with VerifyLast: %v", err)
+		}
+		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, reads, onlyReads); err != nil {
+			t.Errorf("Exclusive and Shared together, only to read: %v", err)
+		}
+
+		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error { // the claim of a lease is no newer one's
+			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
+		}); err != nil {
+			t.Errorf("after a claim of its own: %v", err)
+		}
+
+		db.claimed(t, account.Key, 1<<61, "a writer")
+		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads); !errors.Is(err, sqllock.ErrFenceRegressed) {
+			t.Errorf("a reader whose server went back: %v", err)
+		}
+		late := beginner{db, func() { store.Steal(account.Key) }}
+		if err := sqllock.Do(t.Context(), sharing{l}, late, shared, reads, sqllock.WithDialect(db.dialect)); !errors.Is(err, sqllock.ErrStaleFence) && !errors.Is(err, sqllock.ErrFenceRegressed) {
+			t.Errorf("a reader that was overtaken: %v", err)
+		}
+	})
+}
+
+func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close(context.Background()) }()
+		key := t.Name()
+		errs := together(12, func(i int) error {
+			for range 5 {
+				rule := locker.Rule{Key: key}
+				work := func(ctx context.Context, tx *sqllock.Tx) error {
+					return errors.Join(write(ctx, tx, 1, int64(100-i)), write(ctx, tx, 2, int64(100+i)))
+				}
+				if i%3 != 0 {
+					rule.Mode = locker.Shared
+					work = func(ctx context.Context, tx *sqllock.Tx) error {
+						one, err := read(ctx, tx, 1)
+						two, err2 := read(ctx, tx, 2)
+						if one+two != 200 {
+							t.Errorf("read %d and %d", one, two)
+						}
+						return errors.Join(err, err2)
+					}
+				}
+				if err := sqllock.Do(t.Context(), l, db, rule, work, sqllock.WithRetries(100)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		for _, err := range errs {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_ledger"); n != 4*5 {
+			t.Errorf("%d claims were committed, want those of the writers", n)
+		}
+	})
+}
+
+func TestAReaderSeesOneMoment(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		shared := locker.Rule{Key: "report", Mode: locker.Shared}
+		err := sqllock.Do(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
+			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // by somebody without a lock
+			one, err := read(ctx, tx, 1)
+			if err != nil {
+				return err
+			}
+			two, err := read(ctx, tx, 2)
+			if one+two != 200 {
+				t.Errorf("read %d and %d", one, two)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,287 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		if err := sqllock.Within(t.Context(), db, deposit(1)); !errors.Is(err, locker.ErrUnguarded) {
+			t.Errorf("without a lease: %v", err)
+		}
+		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+			lease, _ := locker.FromContext(ctx)
+			return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+				if leases := tx.Leases(); tx.Fence() != lease.Fence() || len(leases) != 1 || leases[0] != lease {
+					t.Errorf("fence %d of %v, want %v", tx.Fence(), leases, lease)
+				}
+				return deposit(1)(ctx, tx)
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+			lease, _ := locker.FromContext(ctx)
+			if err := lease.Release(ctx); err != nil {
+				return err
+			}
+			return sqllock.Within(context.WithoutCancel(ctx), db, deposit(1))
+		})
+		if !errors.Is(err, locker.ErrReleased) {
+			t.Errorf("after the release: %v", err)
+		}
+		db.holds(t, 101)
+	})
+}
+
+func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		var seen lockertest.Recorder
+		l, _ := memory(t, locker.WithObserver(&seen))
+		rules := []locker.Rule{{Key: "b"}, {Key: "c"}, {Key: "a"}, {Key: "b"}}
+		err := sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+			var keys []string
+			for _, lease := range tx.Leases() {
+				keys = append(keys, lease.Key())
+			}
+			if !slices.Equal(keys, []string{"a", "b", "c"}) || tx.Fence() != tx.Leases()[0].Fence() {
+				t.Errorf("keys %v", keys)
+			}
+			return deposit(1)(ctx, tx)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(seen.Records(locker.OpAcquire)); n != 3 {
+			t.Errorf("%d locks were taken, want 3", n)
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE fence > 0"); n != 3 {
+			t.Errorf("%d claims, want 3", n)
+		}
+		if n := db.number(t, "SELECT count(*) FROM latchkit_ledger"); n != 1 {
+			t.Errorf("%d operations, want 1", n)
+		}
+
+		// Transfers in both directions at once: nobody waits for each other, nothing is lost.
+		errs := together(20, func(i int) error {
+			from, to := 1+i%2, 2-i%2
+			rules := []locker.Rule{{Key: fmt.Sprintf("account:%d", from)}, {Key: fmt.Sprintf("account:%d", to)}}
+			return sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+				a, err := read(ctx, tx, from)
+				if err != nil {
+					return err
+				}
+				b, err := read(ctx, tx, to)
+				if err != nil {
+					return err
+				}
+				return errors.Join(write(ctx, tx, from, a-int64(i)), write(ctx, tx, to, b+int64(i)))
+			}, sqllock.WithRetries(100))
+		})
+		for _, err := range errs {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if sum := db.number(t, "SELECT sum(balance) FROM accounts"); sum != 201 {
+			t.Errorf("the sum is %d, want 201", sum)
+		}
+		db.holds(t, 101+10) // even i from 1 to 2, odd ones back: 90 out, 100 in
+
+		if err := sqllock.DoAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
+			t.Errorf("without rules: %v", err)
+		}
+	})
+}
+
+func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		engine, _ := memory(t)
+		l := locker.NewReentrant(engine)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if err := sqllock.Do(ctx, l, db, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
+				t.Errorf("inside the other: %v", err)
+			}
+			return deposit(10)(ctx, tx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+			for range 2 {
+				if err := sqllock.Do(ctx, l, db, account, deposit(1)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		db.holds(t, 112)
+	})
+}
+
+func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if err := tx.Nested(ctx, deposit(1)); err != nil {
+				return err
+			}
+			if err := tx.Nested(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+				if err := tx.Nested(ctx, deposit(10)); err != nil {
+					return err
+				}
+				if _, err := tx.ExecContext(ctx, "INSERT INTO accounts (id, balance) VALUES (1, 0)"); err == nil { // PostgreSQL needs the savepoint now
+					t.Error("the key is not unique")
+				}
+				return errOnPurpose
+			}); err != errOnPurpose {
+				t.Errorf("err = %v", err)
+			}
+			func() {
+				defer func() { _ = recover() }()
+				_ = tx.Nested(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+					_ = deposit(100)(ctx, tx)
+					panic(errOnPurpose)
+				})
+			}()
+			return deposit(1)(ctx, tx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		db.holds(t, 102)
+	})
+}
+
+func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		update := func(ctx context.Context, ex sqllock.Execer, fence uint64, balance int64) error {
+			return sqllock.FencedUpdate(ctx, ex, fmt.Sprintf("UPDATE accounts SET balance = %d, fence = %d WHERE id = 1 AND fence <= %d", balance, fence, fence))
+		}
+		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+			lease, _ := locker.FromContext(ctx)
+			if err := update(ctx, db, lease.Fence(), 110); err != nil {
+				return err
+			}
+			err := update(ctx, db, lease.Fence()-1, 0)
+			e, ok := errors.AsType[*sqllock.Error](err)
+			if !ok || !errors.Is(err, sqllock.ErrStaleFence) || e.Resource != account.Key {
+				t.Errorf("a smaller fence: %v", err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return update(ctx, tx, tx.Fence(), 120) }); err != nil {
+			t.Error(err)
+		}
+		db.holds(t, 120)
+	})
+}
+
+func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if err := deposit(10)(ctx, tx); err != nil {
+				return err
+			}
+			store.Steal(account.Key)
+			lease, _ := locker.FromContext(ctx)
+			_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL)
+			await(t, "the row is free again", func() bool { // though this function has not returned
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				_, err := db.ExecContext(ctx, "UPDATE accounts SET balance = balance + 1 WHERE id = 1")
+				return err == nil
+			})
+			return nil
+		})
+		if !errors.Is(err, locker.ErrLost) {
+			t.Errorf("err = %v", err)
+		}
+		db.holds(t, 101)
+	})
+}
+
+func TestWhatMakesNoSenseIsRefused(t *testing.T) {
+	db := newDatabase(t, sqlite)
+	l, _ := memory(t)
+	var none *locker.Engine
+	var noDB *sql.DB
+	long := strings.Repeat("x", 65)
+	for name, tc := range map[string]struct {
+		do   func() error
+		want string
+	}{
+		"a nil Locker":   {func() error { return sqllock.Do(t.Context(), none, db, account, deposit(1)) }, "the Locker is nil"},
+		"a nil database": {func() error { return sqllock.Do(t.Context(), l, noDB, account, deposit(1)) }, "the database is nil"},
+		"a nil function": {func() error { return sqllock.Do(t.Context(), l, db, account, nil) }, "the function is nil"},
+		"a nil option":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), nil) }, "option 1 is nil"},
+		"a binary key": {func() error {
+			return sqllock.Do(t.Context(), l, db, locker.Rule{Key: "a\x00b"}, deposit(1))
+		}, "UTF-8 without NUL"},
+		"a long key": {func() error {
+			return sqllock.Do(t.Context(), l, db, locker.Rule{Key: strings.Repeat("k", 513)}, deposit(1))
+		}, "513 bytes, and at most 512"},
+		"a Database without Begin": {func() error {
+			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Dialect: sqlite}, account, func(context.Context, *silent) error { return nil })
+		}, "Begin"},
+		"a Database without a dialect": {func() error {
+			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Begin: func(context.Context, *sql.TxOptions) (*silent, sqllock.Transaction, error) { return nil, nil, nil }},
+				account, func(context.Context, *silent) error { return nil })
+		}, "WithDialect"},
+		"a dialect": {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithDialect(9)) }, "WithDialect(9)"},
+		"a prefix": {func() error {
+			return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTablePrefix("a;b"))
+		}, `WithTablePrefix("a;b")`},
+		"a strategy": {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithStrategy(9)) }, "ClaimFirst or VerifyLast"},
+		"retries":    {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithRetries(-1)) }, "WithRetries(-1)"},
+		"a margin":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithMargin(-1)) }, "positive times"},
+		"an answer":  {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithAnswerWithin(0)) }, "WithAnswerWithin(0s)"},
+		"an owner":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithOwner(long)) }, "65 bytes"},
+	} {
+		if err := tc.do(); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want something about %q", name, err, tc.want)
+		}
+	}
+	db.holds(t, 100)
+}
+
+func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
+	each(t, func(t *testing.T, db *database) {
+		l := onRedis(t)
+		rule := locker.Rule{Key: t.Name()}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 10 {
+					if err := sqllock.Do(t.Context(), l, db, rule, deposit(1)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		db.holds(t, 180)
+	})
+}

@@ -1,0 +1,68 @@
+package storetest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// faultLaws concern values that are no leases of ours, and replies that are lost.
+var faultLaws = []law{
+	{name: "a foreign holder is respected, and never disturbed", needs: foreign, check: func(b *bench) {
+		b.Occupy(b.TB, b.key, ttl)
+		c := b.claim(owner())
+		if g := b.want(b.acquire(c), store.Busy, "acquire of a foreign key"); b.Can.Left && (!g.Holder.Foreign || g.Holder.Left <= 0) {
+			b.Fatalf("holder %+v is not foreign", g.Holder)
+		}
+		b.want(b.renew(c), store.NotOurs, "renewal of a foreign key")
+		c.TombstoneTTL = time.Minute
+		if b.release(c); b.left() <= 0 {
+			b.Fatal("the foreign holder is gone")
+		}
+	}},
+	{name: "a foreign holder without end is busy without end", needs: foreign, check: func(b *bench) {
+		b.Occupy(b.TB, b.key, 0)
+		if left := b.left(); left >= 0 {
+			b.Fatalf("%v left", left)
+		}
+	}},
+	{name: "data that is no lock is refused, and stays", needs: spoils, check: func(b *bench) {
+		intact := b.Spoil(b.TB, b.key)
+		_, err := b.Store.Acquire(b.Context(), b.claim(owner()))
+		var no *store.Refusal
+		if !errors.As(err, &no) || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
+			b.Fatalf("acquire: %v, want a refusal that is ErrInvalidKey", err)
+		}
+		c := b.claim(owner())
+		b.want(b.renew(c), store.NotOurs, "renewal of data that is no lock")
+		c.TombstoneTTL = time.Minute
+		b.want(b.release(c), store.NotOurs, "undo of data that is no lock")
+		if !intact() {
+			b.Fatal("the data is gone")
+		}
+	}},
+
+	{name: "an acquire whose answer was lost is found again, with its fence", needs: losesReplies, check: func(b *bench) {
+		c := b.claim(owner())
+		b.LoseReply(b.TB, locker.OpAcquire, b.key)
+		_, err := b.Store.Acquire(b.Context(), c)
+		if no := (*store.Refusal)(nil); err == nil || errors.As(err, &no) {
+			b.Fatalf("acquire: %v, want an error that leaves it open whether the call ran", err)
+		}
+		held := b.acquire(b.claim(owner()))
+		b.want(held, store.Busy, "acquire by a stranger meanwhile")
+		if g := b.gets(c, "repeated acquire"); g.Fence != held.Holder.Fence {
+			b.Fatalf("fence %d became %d", held.Holder.Fence, g.Fence)
+		}
+	}},
+	{name: "a release whose answer was lost has happened", needs: losesReplies, check: func(b *bench) {
+		c, _ := b.granted()
+		b.LoseReply(b.TB, locker.OpRelease, b.key)
+		if g, err := b.Store.Release(b.Context(), c); err == nil {
+			b.Fatalf("release answered %v although its answer was lost", g.State)
+		}
+		b.want(b.release(c), store.NotOurs, "repeated release")
+	}},
+}

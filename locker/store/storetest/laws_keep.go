@@ -1,0 +1,83 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// keepLaws concern what a release leaves under the key: for a time, or as a mark that the work is
+// done.
+var keepLaws = []law{
+	{name: "a kept key stays busy without an owner, and runs out", needs: atLeast, check: func(b *bench) {
+		c, _ := b.granted()
+		c.KeepFor = 100 * time.Millisecond
+		b.want(b.release(c), store.Released, "release with Keep")
+		other := b.claim(owner())
+		g := b.acquire(other)
+		if g.State == store.Busy && g.Holder.Foreign {
+			b.Fatal("the kept key looks as if another library held it")
+		}
+		b.want(b.renew(c), store.NotOurs, "renewal after the release")
+		if g.State == store.Granted { // it has run out already, on a slow machine
+			b.release(other)
+		}
+		b.want(b.release(c), store.NotOurs, "second release")
+		next := b.claim(owner())
+		b.eventually(10*time.Second, "the kept key ran out", func() bool { return b.acquire(next).State == store.Granted })
+	}},
+	{name: "keeping a key does not shorten or lengthen what was asked", needs: atLeast, check: func(b *bench) {
+		c, _ := b.granted()
+		c.KeepFor = 10 * time.Second
+		b.want(b.release(c), store.Released, "release with Keep")
+		if left := b.left(); left > 10*time.Second || left < 5*time.Second {
+			b.Fatalf("%v left of 10s", left)
+		}
+	}},
+	{name: "work that is done is not granted again to an acquire with Once", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = time.Minute
+		b.gets(c, "acquire with Once")
+		c.Complete = true
+		b.want(b.release(c), store.Released, "release with Complete")
+		second := b.claim(owner())
+		second.Once = time.Minute
+		b.want(b.acquire(second), store.Done, "acquire with Once after Complete")
+		b.granted() // an owner without Once is not affected
+	}},
+	{name: "work that failed is granted again", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = time.Minute
+		b.gets(c, "acquire with Once")
+		b.want(b.release(c), store.Released, "release without Complete")
+		b.want(b.acquire(b.claim(owner())), store.Granted, "acquire after a failure")
+	}},
+	{name: "an owner that lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once, c.Complete = time.Minute, true
+		b.want(b.release(c), store.NotOurs, "Complete by an owner that does not hold")
+		c.Owner, c.Complete = owner(), false
+		b.gets(c, "acquire with Once")
+	}},
+	{name: "a repeated Complete learns that the mark is there", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = time.Minute
+		b.gets(c, "acquire with Once")
+		c.Complete = true
+		b.want(b.release(c), store.Released, "release with Complete")
+		b.want(b.release(c), store.Done, "repeated release with Complete")
+	}},
+	{name: "a done mark runs out", needs: once, check: func(b *bench) {
+		c := b.claim(owner())
+		c.Once = 50 * time.Millisecond
+		b.gets(c, "acquire with Once")
+		c.Complete = true
+		b.want(b.release(c), store.Released, "release with Complete")
+		next := b.claim(owner())
+		next.Once = time.Minute
+		b.eventually(time.Minute, "the mark ran out", func() bool {
+			g, err := b.Store.Acquire(b.Context(), next) // nodes with different marks may disagree at first
+			return err == nil && g.State == store.Granted
+		})
+	}},
+}
