@@ -44,6 +44,7 @@ type lease struct {
 	foreign  bool
 	kept     bool
 	readers  map[string]reader // by owner; nil: no phase of readers
+	permits  *permits          // nil: no semaphore
 }
 
 // owned is a key and one of its owners.
@@ -82,7 +83,9 @@ func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 func (m *Memory) lease(key string) (lease, bool) {
 	l, ok := m.leases[key]
 	if ok && !l.ends.IsZero() && !m.now().Before(l.ends) {
-		delete(m.leases, key)
+		if l.permits == nil || m.now().Sub(l.ends) >= permitsLife { // before, reap must see who has not confirmed
+			delete(m.leases, key)
+		}
 		return lease{}, false
 	}
 	return l, ok

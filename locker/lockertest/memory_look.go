@@ -42,7 +42,7 @@ func (m *Memory) line(key string) []locker.Waiter {
 	var all []locker.Waiter
 	processes := make(map[string]int)
 	for _, w := range m.queue(key) {
-		shown := locker.Waiter{Mode: w.mode, Since: w.since, Handed: w.handed, Metadata: w.metadata}
+		shown := locker.Waiter{Mode: w.mode, Since: w.since, Handed: w.handed, Metadata: w.metadata, Weight: w.weight, Limit: w.limit}
 		if w.inbox != "" {
 			if processes[w.inbox] == 0 {
 				processes[w.inbox] = len(processes) + 1

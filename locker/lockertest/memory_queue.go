@@ -22,6 +22,8 @@ type waiter struct {
 	owner    string
 	inbox    string // "": it receives no events
 	mode     locker.Mode
+	weight   int // of units
+	limit    int // 0: it waits for a lock
 	hand     time.Duration
 	block    int
 	metadata string
@@ -62,12 +64,18 @@ func (m *Memory) enqueue(c store.Claim) {
 	if i := indexOf(waiting, c.Owner); i >= 0 {
 		waiting[i].handed = false
 	} else {
-		waiting = append(waiting, waiter{
-			owner: c.Owner, inbox: c.Inbox, mode: c.Mode, hand: c.HandoffTTL, block: c.FenceCount, metadata: c.Metadata, once: c.Once > 0,
-			since: m.now(),
-		})
+		w := waiterOf(c)
+		w.since = m.now()
+		waiting = append(waiting, w)
 	}
 	m.queues[c.Key] = queue{waiting: waiting, ends: m.now().Add(queueLife)}
+}
+
+func waiterOf(c store.Claim) waiter {
+	return waiter{
+		owner: c.Owner, inbox: c.Inbox, mode: c.Mode, weight: c.Weight, limit: c.Limit, hand: c.HandoffTTL, block: c.FenceCount,
+		metadata: c.Metadata, once: c.Once > 0,
+	}
 }
 
 // leave removes owner from the queue, and reports whether it was there.
@@ -161,6 +169,10 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 			return
 		}
 		if head.owner == asker {
+			return
+		}
+		if head.limit > 0 {
+			m.serve(key, nil)
 			return
 		}
 		waiting = m.queue(key)

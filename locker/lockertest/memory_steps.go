@@ -24,7 +24,12 @@ var _ interface {
 
 // Acquire is the Store's step.
 func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
-	return step(p, locker.OpAcquire, func(m *Memory) (store.Grant, error) { return m.acquire(c, locker.Exclusive), nil })
+	return step(p, locker.OpAcquire, func(m *Memory) (store.Grant, error) {
+		if err := tooHeavy(c); err != nil {
+			return store.Grant{}, err
+		}
+		return m.acquire(c, locker.Exclusive), nil
+	})
 }
 
 // AcquireAll is the Store's step. Its faults are those of OpAcquire.
@@ -93,6 +98,10 @@ func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 		m.leave(c.Key, c.Owner)
 		return m.granted(l)
 	}
+	if c.Limit > 0 {
+		return m.acquirePermit(c)
+	}
+	m.reap(c.Key)
 	m.hand(c.Key, c.Owner, turn)
 	if g, ok := m.read(c); ok {
 		return g
@@ -154,7 +163,7 @@ func (m *Memory) busy(c store.Claim) store.Grant {
 	}
 	return store.Grant{
 		State: store.Busy, At: m.at(),
-		Holder:       store.Holder{Fence: l.fence, Left: m.left(l), Metadata: l.metadata, Foreign: l.foreign, Kept: l.kept},
+		Holder:       store.Holder{Fence: l.fence, Left: m.leftOf(l, c.Owner), Metadata: l.metadata, Foreign: l.foreign, Kept: l.kept},
 		Place:        m.place(c.Key, c.Owner),
 		NotListening: c.Queue && c.Inbox != "" && m.listener(c.Inbox) == nil,
 	}
@@ -166,6 +175,9 @@ func (m *Memory) renew(c store.Claim) store.Grant {
 		if c.ByHandoff {
 			m.leave(c.Key, c.Owner)
 		}
+		return store.Grant{State: store.Granted, At: m.at()}
+	}
+	if _, ok := m.confirm(c); ok {
 		return store.Grant{State: store.Granted, At: m.at()}
 	}
 	if l, reads := m.reads(c); reads && l.fence == c.Fence {
@@ -183,6 +195,9 @@ func (m *Memory) notOurs(c store.Claim) store.Grant {
 
 func (m *Memory) release(c store.Claim) store.Grant {
 	l, held := m.lease(c.Key)
+	if m.leases[c.Key].permits != nil || c.Limit > 0 {
+		return m.releasePermit(c)
+	}
 	ours := held && l.owner == c.Owner
 	left := (ours || c.Queue) && m.leave(c.Key, c.Owner)
 	_, reads := m.reads(c)
@@ -246,6 +261,9 @@ func (m *Memory) inspect(key string) locker.Info {
 	if !l.foreign {
 		info.Since = l.since
 	}
+	if l.permits != nil {
+		m.permitsOf(l, &info)
+	}
 	if l.readers != nil {
 		info.Mode, info.Readers = locker.Shared, m.readersLeft(l)
 	}
@@ -256,6 +274,9 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (store.Gra
 	l, held := m.lease(key)
 	if held && l.foreign {
 		return store.Grant{}, &store.Refusal{Err: locker.ErrUnsupported}
+	}
+	if held && l.permits != nil {
+		return m.breakPermit(key, fence, reason), nil
 	}
 	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // a block is one holder
 		return store.Grant{State: store.NotOurs, At: m.at()}, nil

@@ -12,7 +12,7 @@ import (
 func TestMemoryObeysTheLaws(t *testing.T) {
 	storetest.RunInBubble(t, func(*testing.T) storetest.Harness {
 		m, can := lockertest.NewMemory(), storetest.All
-		can.Readers = true
+		can.Readers, can.Permits = true, true
 		return storetest.Harness{
 			Store:     m,
 			Can:       can,
