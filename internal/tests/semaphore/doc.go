@@ -19,8 +19,13 @@
 // Every rule of the protocol is a switch ([Rule]), and with any one of them off, one of these must
 // show it.
 //
+// The steps of this server are compared, one by one, with what the scripts answer and tell on a
+// real server, and with lockertest's Memory. So a simulation of another protocol than the real one
+// fails. Histories are drawn at random, and must see each rule of the server's that is left out.
+//
 //	go test ./semaphore             the ordinary run: seconds
 //	go test ./semaphore -runs 500   a campaign
+//	go test ./semaphore -run 'InMemory|OnRedis' -rapid.checks 20000
 //
 // Where to begin: server.go is what the scripts do, process.go and process_ticket.go what the
 // engine does.

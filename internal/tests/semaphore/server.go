@@ -20,6 +20,7 @@ type server struct {
 	lostP   bool // P was evicted in this epoch
 	ends    int64
 	queue   []*entry
+	asked   int64            // when a waiter asked last; nobody has asked for long: the queue runs out
 	notes   map[string]int64 // tombstones, until when
 	counter int64
 	head    string
@@ -55,6 +56,8 @@ type claim struct {
 	weight   int
 	limit    int
 	ttl, own int64 // own: by the client's clock, for those who use it
+	hand     int64 // how long it keeps units that were handed to it, before it confirms
+	deaf     bool  // it receives no messages
 }
 
 // entry is a waiter.
@@ -92,9 +95,12 @@ func (s *server) expire() {
 	if len(s.permits) > 0 && s.ends+60*second <= s.now() {
 		s.forget()
 	}
+	if len(s.queue) > 0 && s.asked+60*second <= s.now() {
+		s.queue = nil
+	}
 }
 
-func (s *server) forget() { s.permits, s.lostP = make(map[string]*permit), false }
+func (s *server) forget() { s.permits, s.lostP, s.head = make(map[string]*permit), false, "" }
 
 // open says whether permits may be granted.
 func (s *server) open() bool {
@@ -134,14 +140,17 @@ func (s *server) reap(now int64) {
 		}
 		delete(s.permits, token)
 		if p.handed && !s.off(LapsedLoses) {
-			s.drop(p.proc)
+			s.drop(p.claim)
 		}
 	}
 	s.settle()
 }
 
-func (s *server) drop(p *process) {
-	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.proc == p })
+// drop removes a waiter that does not react, and all others of its process that receive messages.
+func (s *server) drop(c claim) {
+	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool {
+		return e.token == c.token || e.proc == c.proc && !e.deaf && !c.deaf
+	})
 }
 
 func (s *server) settle() {
@@ -181,13 +190,13 @@ func (s *server) serve(own string, c claim) {
 	for len(s.queue) > 0 {
 		e := s.queue[0]
 		fits := s.fits(e.claim)
-		if e.token != own && (fits || !s.off(LivingHead)) && !s.listens(e.proc) {
-			s.drop(e.proc)
+		if e.token != own && (fits || !s.off(LivingHead)) && !e.deaf && !s.listens(e.proc) {
+			s.drop(e.claim)
 			continue
 		}
 		if !fits {
 			if used, limit := s.used(); used < limit && !s.watch(e, own) {
-				s.drop(e.proc)
+				s.drop(e.claim)
 				continue
 			}
 			break
@@ -197,8 +206,10 @@ func (s *server) serve(own string, c claim) {
 			s.enter(c, c.ttl, false)
 			continue
 		}
-		p := s.enter(e.claim, claimFor, true)
-		s.w.tell(e.proc, message{kind: grantedMessage, token: e.token, fence: p.fence, at: s.now()})
+		p := s.enter(e.claim, e.hand, true)
+		if !e.deaf {
+			s.w.tell(e.proc, message{kind: grantedMessage, token: e.token, fence: p.fence, at: s.now()})
+		}
 		if served, last = served+1, e.proc; served >= s.w.most {
 			if !s.off(TellAfterMost) {
 				s.tellHead(nil, milli)
@@ -222,7 +233,7 @@ func (s *server) watch(e *entry, own string) bool {
 	if e.token != own && s.head == e.token {
 		return s.now()-s.seen <= 3*second
 	}
-	if e.token != own {
+	if e.token != own && !e.deaf {
 		s.w.tell(e.proc, message{kind: headMessage, token: e.token, in: milli})
 		s.tellHead(e.proc, 3*second)
 	}
@@ -233,7 +244,7 @@ func (s *server) watch(e *entry, own string) bool {
 // tellHead tells the first waiter of another process to ask.
 func (s *server) tellHead(but *process, in int64) {
 	for _, e := range s.queue {
-		if e.proc != but && s.listens(e.proc) {
+		if e.proc != but && !e.deaf && s.listens(e.proc) {
 			s.w.tell(e.proc, message{kind: headMessage, token: e.token, in: in})
 			return
 		}
@@ -287,6 +298,7 @@ func (s *server) acquire(c claim, waits bool) answer {
 		a.left = max(s.lease.ends-s.now(), milli)
 	}
 	if waits {
+		s.asked = s.now()
 		at := slices.IndexFunc(s.queue, func(e *entry) bool { return e.token == c.token })
 		if at < 0 {
 			s.queue = append(s.queue, &entry{c})

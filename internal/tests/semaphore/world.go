@@ -51,6 +51,7 @@ type world struct {
 	procs   []*process
 	ended   bool
 	result  Result
+	mail    func(message) // in place of the network; nil: there is one
 
 	believed  map[*ticket]bool
 	fences    map[int64]bool
@@ -150,6 +151,10 @@ func (w *world) call(p *process, step func(*server) answer, answered func(a answ
 }
 
 func (w *world) tell(p *process, m message) {
+	if w.mail != nil {
+		w.mail(m)
+		return
+	}
 	if !w.chance(w.losses) {
 		w.at(w.now+w.delay(), func() { p.run(func() { p.hear(m) }) })
 	}

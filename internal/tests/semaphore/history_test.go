@@ -1,0 +1,267 @@
+package semaphore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// source makes the choices of a history.
+type source interface {
+	choose(n int, what string) int // from 0 to n-1
+}
+
+// history plays steps on the model and on a Store.
+type history struct {
+	source
+	model  *world
+	stores *stores
+	owners []*owned
+	fences map[int64]uint64 // the model's, and the Store's
+	mail   []message        // of the model
+	trace  []string
+
+	differs string // how the Store differs from the model
+}
+
+// owned is a token of the history.
+type owned struct {
+	claim
+	queues bool
+}
+
+// newHistory begins one. without leaves a rule out of the model.
+func newHistory(c source, s *stores, without Rule) *history {
+	h := &history{source: c, stores: s, fences: make(map[int64]uint64)}
+	h.model = &world{
+		Scenario: Scenario{most: 64}, without: without, now: 1_000_000 * second, fences: make(map[int64]bool), givenBack: make(map[string]bool),
+		mail: func(m message) {
+			if m.kind == grantedMessage {
+				h.mail = append(h.mail, m)
+			}
+		},
+	}
+	h.model.server = &server{w: h.model, notes: make(map[string]int64), permits: make(map[string]*permit)}
+	for range 3 {
+		h.begin()
+	}
+	return h
+}
+
+func (h *history) begin() {
+	h.stores.start()
+	h.model.procs = append(h.model.procs, &process{w: h.model, number: len(h.model.procs), rate: 1})
+}
+
+func (h *history) log(format string, args ...any) {
+	h.trace = append(h.trace, fmt.Sprintf(format, args...))
+}
+
+func (h *history) differ(format string, args ...any) { h.differs = fmt.Sprintf(format, args...) }
+
+// String returns what happened.
+func (h *history) String() string { return strings.Join(append(h.trace, h.differs), "\n") }
+
+func (h *history) newOwner() *owned {
+	o := &owned{queues: h.choose(5, "queues") > 0}
+	for alive := false; !alive; alive = !o.proc.dead {
+		o.proc = h.model.procs[h.choose(len(h.model.procs), "process")]
+	}
+	o.token = fmt.Sprintf("t%d", len(h.owners)+1)
+	o.limit = 1 + h.choose(4, "limit")
+	o.weight = 1 + h.choose(o.limit, "weight")
+	o.ttl = int64(1+h.choose(3, "ttl")) * unit.Microseconds()
+	o.hand = min(o.ttl, int64(1+h.choose(2, "hand"))*unit.Microseconds())
+	o.deaf = !o.queues || h.choose(8, "deaf") == 0
+	h.owners = append(h.owners, o)
+	return o
+}
+
+// among draws an owner for which is true, or makes a new one.
+func (h *history) among(is func(*owned) bool) *owned {
+	var all []*owned
+	for _, o := range h.owners {
+		if is(o) {
+			all = append(all, o)
+		}
+	}
+	if len(all) == 0 {
+		return h.newOwner()
+	}
+	return all[h.choose(len(all), "who")]
+}
+
+func (h *history) some() *owned { return h.among(func(*owned) bool { return true }) }
+
+func (h *history) holder() *owned {
+	return h.among(func(o *owned) bool { return h.model.server.permits[o.token] != nil })
+}
+
+func (h *history) waiting() *owned {
+	return h.among(func(o *owned) bool {
+		return slices.ContainsFunc(h.model.server.queue, func(e *entry) bool { return e.token == o.token })
+	})
+}
+
+func (h *history) acquire(o *owned) {
+	want := h.model.server.acquire(o.claim, o.queues)
+	got, err := h.stores.asker(o.proc.number).Acquire(context.Background(), h.stores.claimOf(o.claim, o.queues))
+	h.log("p%d %s acquires %d of %d, queues %v deaf %v: %+v", o.proc.number, o.token, o.weight, o.limit, o.queues, o.deaf, want)
+	state := store.Busy
+	switch {
+	case want.granted:
+		state = store.Granted
+	case want.undone:
+		state = store.Undone
+	}
+	switch {
+	case err != nil || got.State != state:
+		h.differ("the Store: %+v %v", got, err)
+	case want.granted:
+		h.fence(want.fence, got.Fence)
+	case want.busy && o.queues && got.Place != want.place:
+		h.differ("the Store: place %d", got.Place)
+	case want.busy && ceil(got.Holder.Left) != ceil(timesOf(want.left)):
+		h.differ("the Store: %v left", got.Holder.Left)
+	}
+}
+
+func ceil(d time.Duration) int { return int((d + unit - 1) / unit) }
+
+// fence compares a grant's fence with that of the same permit, and with those of all others.
+func (h *history) fence(want int64, got uint64) {
+	for other, its := range h.fences {
+		if cmp.Compare(want, other) != cmp.Compare(got, its) {
+			h.differ("the Store: fence %d, and %d before", got, its)
+		}
+	}
+	h.fences[want] = got
+}
+
+func (h *history) release(o *owned) {
+	undo := h.choose(2, "undo") == 1
+	want := h.model.server.release(o.claim, undo)
+	c := h.stores.claimOf(o.claim, o.queues)
+	if undo {
+		c.TombstoneTTL = time.Minute
+	}
+	got, err := h.stores.asker(o.proc.number).Release(context.Background(), c)
+	h.log("p%d %s releases, undo %v: %+v", o.proc.number, o.token, undo, want)
+	if err != nil || (got.State == store.Released) != want.ours {
+		h.differ("the Store: %+v %v", got, err)
+	}
+}
+
+func (h *history) renew(o *owned) {
+	ttl := int64(1+h.choose(3, "ttl")) * unit.Microseconds()
+	want := h.model.server.renew(o.claim, ttl)
+	c := h.stores.claimOf(o.claim, o.queues)
+	c.TTL, c.ByHandoff = timesOf(ttl), true
+	got, err := h.stores.asker(o.proc.number).Renew(context.Background(), []store.Claim{c})
+	h.log("p%d %s renews for %v: %+v", o.proc.number, o.token, timesOf(ttl), want)
+	if err != nil || (got[0].State == store.Granted) != want.ours {
+		h.differ("the Store: %+v %v", got, err)
+	}
+}
+
+func (h *history) pass() {
+	n := 1 + h.choose(2, "units")
+	h.model.now += int64(n) * unit.Microseconds()
+	h.stores.later(time.Duration(n) * unit)
+	h.log("%d units pass", n)
+}
+
+func (h *history) kill() {
+	i := h.choose(len(h.stores.processes), "process")
+	h.stores.kill(i)
+	h.model.procs[i].dead = true
+	h.log("p%d dies", i)
+	if h.begin(); h.choose(2, "again") == 0 {
+		h.log("another comes")
+	}
+}
+
+// others do what a program or the server does to the key.
+func (h *history) others() {
+	s := h.model.server
+	s.expire()
+	switch what := h.choose(4, "what"); {
+	case what == 0 && s.lease.kind == free && (h.stores.evict != nil || len(s.permits) == 0):
+		s.lease = holder{foreign, s.now() + unit.Microseconds()}
+		h.stores.occupy(unit)
+		h.log("a program takes the key")
+	case h.stores.evict == nil || s.lease.kind != shield || s.lostP:
+	case what == 1:
+		s.lease = holder{}
+		h.stores.evict("L")
+		h.log("L is evicted")
+	case what > 1:
+		s.permits, s.lostP = make(map[string]*permit), true
+		h.stores.evict(map[int]string{2: "P", 3: "U"}[what])
+		h.log("P or U is evicted")
+	}
+}
+
+// play plays so many steps, and compares the messages after each, until the Store differs.
+func (h *history) play(steps int) {
+	for range steps {
+		if h.differs != "" {
+			return
+		}
+		switch h.choose(16, "step") {
+		case 0, 1, 2:
+			h.acquire(h.newOwner())
+		case 3:
+			h.acquire(h.some())
+		case 4, 5:
+			h.acquire(h.waiting())
+		case 6:
+			h.renew(h.some())
+		case 7:
+			h.renew(h.holder())
+		case 8, 9, 10:
+			h.release(h.holder())
+		case 11:
+			h.release(h.waiting())
+		case 12:
+			h.release(h.some())
+		case 13:
+			h.pass()
+		case 14:
+			h.kill()
+		case 15:
+			h.others()
+		}
+		h.compareMail()
+	}
+}
+
+// compareMail wants every grant that the model told, and no other.
+func (h *history) compareMail() {
+	for h.differs == "" && len(h.mail) > 0 {
+		select {
+		case e := <-h.stores.heard:
+			token := strings.TrimLeft(e.Owner, "-")
+			i := slices.IndexFunc(h.mail, func(m message) bool { return m.token == token })
+			if i < 0 {
+				h.differ("the Store told %s that it was granted units", token)
+				return
+			}
+			h.log("%s is told", token)
+			h.fence(h.mail[i].fence, e.Fence)
+			h.mail = slices.Delete(h.mail, i, i+1)
+		case <-time.After(unit / 5):
+			h.differ("nobody was told: %+v", h.mail)
+		}
+	}
+	select {
+	case e := <-h.stores.heard:
+		h.differ("the Store told %s that it was granted units", strings.TrimLeft(e.Owner, "-"))
+	default:
+	}
+}
