@@ -106,7 +106,7 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 		"AtMost 1s is shorter than AtLeast 10s":                               {l, ginlock.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: time.Second}},
 		"Mode Shared needs a Locker with readers":                             {single, ginlock.Rule{Key: "a", Mode: locker.Shared}},
 		"Shared needs a Locker with readers":                                  {single, ginlock.Rule{Key: "a", ModeByMethod: true}},
-		"Limit and Weight need a Locker of NewSemaphore":                      {l, ginlock.Rule{Key: "a", Limit: 3}},
+		"Limit and Weight need a Locker of NewSemaphore":                      {single, ginlock.Rule{Key: "a", Limit: 3}},
 		"WithTTL(1ms): a lease that short ends before its holder knows of it": {l, ginlock.Rule{Key: "a", TTL: time.Millisecond}},
 		"WithWait(1ns): give at least 1ms":                                    {l, ginlock.Rule{Key: "a", Wait: 1}},
 		"it has Key and Keys":                                                 {l, ginlock.Rule{Key: "a", Keys: []ginlock.Key{"b"}}},
@@ -119,7 +119,7 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	}
 }
 
-// plain is a Store without readers.
+// plain is a Store without readers and permits.
 type plain struct{ locker.Store }
 
 func TestRoutesWithoutARuleAreListed(t *testing.T) {

@@ -228,7 +228,7 @@ func TestAnAnnotationThatMakesNoSenseIsFoundAtTheStart(t *testing.T) {
 		"at_least is 0":                      {Key: "k", AtLeast: &durationpb.Duration{}},
 		"at_most is 400000000000 s":          {Key: "k", AtMost: &durationpb.Duration{Seconds: 400000000000}},
 		"a field that this version does not": unknown,
-		"need a Locker of NewSemaphore":      {Key: "k", Limit: 3, Weight: 2},
+		"Weight 4 is more than the Limit":    {Key: "k", Limit: 3, Weight: 4},
 		"the message PACKAGE.Request has":    {Key: "k:{req.nope}"},
 	} {
 		pkg, service := annotate(t, lock)

@@ -7,16 +7,26 @@ import (
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// At most so many requests of a key are in flight, and each other one is refused.
+// At most so many requests of a key are in flight, and each other one is refused: on a server, and
+// in memory, where users test their rules.
 func TestARuleLimitsRequestsInFlight(t *testing.T) {
 	t.Parallel()
-	l, err := locker.NewSemaphore(redistest.Start(t).Client(t), 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close(t.Context()) }()
+	t.Run("Redis", func(t *testing.T) {
+		l, err := locker.NewSemaphore(redistest.Start(t).Client(t), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close(t.Context()) }()
+		limitsRequests(t, l)
+	})
+	t.Run("memory", func(t *testing.T) { limitsRequests(t, lockertest.NewLocker(t, lockertest.NewMemory())) })
+}
+
+func limitsRequests(t *testing.T, l locker.Locker) {
+	t.Helper()
 	guard, err := httplock.FromRules(l, httplock.Rules{
 		"POST /reports/{tenant}": {Key: "reports:{param.tenant}", Limit: 3, Weight: 1, Wait: locker.NoWait},
 	})

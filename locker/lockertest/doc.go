@@ -21,6 +21,9 @@
 //	one, other := store.NewProcess(), store.NewProcess()
 //	a, b := lockertest.NewLocker(t, one), lockertest.NewLocker(t, other)
 //
+// Rules with a Limit work as on a Locker of locker.NewSemaphore, so the limit of an adapter's rule
+// can be tested too.
+//
 // [Recorder] is an Observer that records what happened.
 //
 // To test a Store of your own, use package storetest.

@@ -6,7 +6,7 @@ import "time"
 
 // Steal gives key to another holder, as if the present holder had been paused past its lease. The
 // present holder learns of it at its next renewal, release or extension. The new holder never
-// renews, and keeps the key until [Memory.Free].
+// renews, and keeps the key until [Memory.Free]. All permits of a semaphore are taken at once.
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -26,8 +26,8 @@ func (m *Memory) Occupy(key string, ttl time.Duration) {
 	m.leases[key] = l
 }
 
-// Free removes the holder of key, as another library or an operator would. Waiters in the queue are
-// not notified; they find out when they ask again.
+// Free removes the holder of key, or all its permits, as another library or an operator would.
+// Waiters in the queue are not notified; they find out when they ask again.
 func (m *Memory) Free(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
