@@ -32,7 +32,7 @@ const (
 func (p *process) newTicket(c *caller) *ticket {
 	p.w.serial++
 	t := &ticket{c: c, claim: claim{
-		token: fmt.Sprintf("t%07d", p.w.serial), proc: p, weight: c.weight, limit: c.limit, ttl: p.w.ttl,
+		token: fmt.Sprintf("t%07d", p.w.serial), proc: p, weight: c.weight, limit: c.limit, ttl: p.w.ttl, hand: claimFor,
 	}}
 	c.ticket = t
 	p.tokens[t.token] = t
