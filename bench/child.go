@@ -31,6 +31,7 @@ var parts = map[string]func(*stage) error{
 	"heir":    heirPart,
 	"library": libraryPart,
 	"quorum":  quorumPart,
+	"units":   unitsPart,
 }
 
 // playPart belongs at the start of main: in a child it does not return.

@@ -89,7 +89,7 @@ var contestants = append(append(latchkits(), readWrites()...),
 	rueidislockUsual, rueidislockZero,
 	throughRueidis,
 	updateOptimistic, updateLocked, updateIncr,
-	semaphores[0], semaphores[1],
+	semaphores[0], semaphores[1], asynqRate,
 	section(0), section(1024), section(256), section(64), section(16),
 )
 

@@ -10,9 +10,11 @@ import (
 var semaphoreRow = row{
 	name:  "P19",
 	title: "A semaphore of 50: 4 processes × 50 goroutines, 1 ms under a permit",
-	about: `No peer has a semaphore with a queue. So the figures stand beside redislock and redsync
-with 50 locks: each caller picks one of 50 keys at random, and waits for that key even if others are
-free. A violation is a 51st worker inside.`,
+	about: `No peer has a semaphore with a queue. The one of asynq's contrib module (x/rate) has none: each
+caller, which must be a task of asynq, asks again after 1 ms here. It counts by the clients' clocks
+in whole seconds, and renews nothing. The callers of redislock and redsync have one lock of 50,
+which is no semaphore: each caller picks one of 50 keys at random, and waits for that key although
+others are free. A violation is a 51st worker inside.`,
 	run: runSemaphore,
 }
 
@@ -22,11 +24,11 @@ func runSemaphore(ctx context.Context, o order) (f finding, err error) {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, on.close()) }()
-	names := []string{semaphore, semaphoreFair, "redislock 1ms", "redsync 1ms"}
+	names := []string{semaphore, semaphoreFair, asynqRate.name, "redislock 1ms", "redsync 1ms"}
 	runners := field(names...)
 	turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
 		crowd := shape{processes: 4, workers: 50, permits: mostPermits, oneKey: true}
-		if c.kind == peer {
+		if !c.admits {
 			crowd.oneKey, crowd.shared = false, mostPermits
 		}
 		return crowd.take(ctx, on, c, o.turn)

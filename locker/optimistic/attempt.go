@@ -30,7 +30,9 @@ func (a *attempt) call(ctx context.Context) error {
 		}
 		executed := false
 		defer func() {
-			if !executed { // the connection goes back to the pool
+			// The connection goes back to the pool. go-redis itself does this only for keys that it
+			// has watched itself, and not for those that values watches.
+			if !executed {
 				_ = tx.Unwatch(ctx).Err()
 			}
 		}()
@@ -52,7 +54,6 @@ func (a *attempt) call(ctx context.Context) error {
 		if sent = true; len(values) == 0 {
 			return nil
 		}
-		executed = true
 		_, written = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			for key, value := range values {
 				if value == nil {
@@ -63,6 +64,8 @@ func (a *attempt) call(ctx context.Context) error {
 			}
 			return nil
 		})
+		// Before EXEC the server may have refused MULTI.
+		executed = written == nil || errors.Is(written, redis.TxFailedErr) || redis.IsExecAbortError(written)
 		return nil // only written says how EXEC ended
 	})
 	var reply redis.Error

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -125,6 +126,44 @@ func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
 		if _, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error { p.Incr(t.Context(), key+":other"); return nil }); err != nil {
 			t.Errorf("a transaction on the same connection: %v", err)
 		}
+	}
+}
+
+// refusesMulti answers the first transaction as a server that loads its data.
+type refusesMulti struct{ refused atomic.Bool }
+
+func (*refusesMulti) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*refusesMulti) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (r *refusesMulti) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "multi" && r.refused.CompareAndSwap(false, true) {
+			return loading{}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+type loading struct{}
+
+func (loading) Error() string { return "LOADING Redis is loading the dataset in memory" }
+func (loading) RedisError()   {}
+
+// A transaction that the server refused before EXEC left its WATCH on the connection, and the next
+// transaction of another caller there failed.
+func TestARefusedTransactionLeavesNoWatch(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	c := server.Client(t, func(o *redis.Options) { o.PoolSize = 1 })
+	hook := new(refusesMulti)
+	c.AddHook(hook)
+	key := t.Name()
+	if err := optimistic.Update(t.Context(), c, key, increment); err == nil || !hook.refused.Load() {
+		t.Fatalf("positive control: %v, and the transaction was not refused", err)
+	}
+	must(t, server.Client(t).Incr(t.Context(), key).Err())
+	if _, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error { p.Incr(t.Context(), key+":other"); return nil }); err != nil {
+		t.Errorf("a transaction on the same connection: %v", err)
 	}
 }
 

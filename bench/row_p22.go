@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+)
+
+// P22: what a heavy waiter costs those behind it, when it does not react any more.
+var headRow = row{
+	name:  "P22",
+	title: "A dead heavy head: light waiters of a semaphore of 50",
+	about: fmt.Sprintf(`A process holds 10 units of 50. Another one waits for all 50, and a third one has %d callers
+that wait for one unit each, behind it: the queue is strict, so they wait although 40 units are
+free. Then the heavy waiter leaves, is killed (SIGKILL), or is stopped (SIGSTOP). The figures are
+the times from then until a light waiter has its unit. In the last case the holder releases, one
+second after the kill. No peer has a semaphore with a queue.`, lightWaiters),
+	run: runHeads,
+}
+
+const lightWaiters = 10
+
+var heads = []struct {
+	name   string
+	strike func(holder, heavy *child) error
+}{
+	{"it leaves", func(_, heavy *child) error { return heavy.say("leave") }},
+	{"it is killed", func(_, heavy *child) error { return heavy.process.Kill() }},
+	{"it is stopped", func(_, heavy *child) error { return heavy.process.Pause() }},
+	{"it is killed, and a holder releases 1 s later", func(holder, heavy *child) error {
+		err := heavy.process.Kill()
+		time.Sleep(time.Second)
+		return errors.Join(err, holder.say("release"))
+	}},
+}
+
+func runHeads(ctx context.Context, o order) (f finding, err error) {
+	on, err := launchServer()
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, on.close()) }()
+	f.table = newTable("the heavy waiter", "light waiters", "ms", "max ms")
+	for _, h := range heads {
+		var late []float64
+		for range o.rounds {
+			times, err := behind(ctx, on, h.strike, o.inheritTTL)
+			if err != nil {
+				return f, fmt.Errorf("%s: %w", h.name, err)
+			}
+			late = append(late, each(times, millis)...)
+		}
+		f.table.add(h.name, fmt.Sprint(len(late)), spread("%.1f", late), middle("%.0f", []float64{percentile(late, 100)}))
+		progress("P22 %s: %.1f ms", h.name, median(late))
+		if h.name == "it is killed" {
+			f.verdicts = append(f.verdicts, atMost("P22 killed: the longest wait, ms", 3500, "%.0f", []float64{percentile(late, 100)}))
+		}
+	}
+	return f, nil
+}
+
+// behind returns how long after the strike each light waiter had its unit.
+func behind(ctx context.Context, on server, strike func(holder, heavy *child) error, ttl time.Duration) (late []time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*ttl+patience)
+	defer cancel()
+	if err := on.clear(ctx); err != nil {
+		return nil, err
+	}
+	var all children
+	defer func() { err = errors.Join(err, all.end()) }()
+	for i, u := range []units{{Callers: 1, Weight: 10}, {Callers: 1, Weight: mostPermits}, {Callers: lightWaiters, Weight: 1}} {
+		u.Settings = on.settings(lockTTL, i)
+		c, err := launch("units", u)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, c); i == 0 {
+			err = c.expect(ctx, "had", nil)
+		} else {
+			err = inQueue(ctx, on, i)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	began := monotonic()
+	if err := strike(all[0], all[1]); err != nil {
+		return nil, err
+	}
+	var had []time.Duration
+	if err := all[2].expect(ctx, "had", &had); err != nil {
+		return nil, err
+	}
+	for _, at := range had {
+		if at < began {
+			return nil, errors.New("a light waiter overtook the heavy one")
+		}
+		late = append(late, at-began)
+	}
+	return late, nil
+}
+
+// inQueue waits until so many processes wait. The callers of a process that want the same have one
+// entry.
+func inQueue(ctx context.Context, on server, n int) error {
+	for on.witness.ZCard(ctx, redisstore.QueueKey(unitsKey)).Val() < int64(n) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(between) // they have their answers, and wait
+	return nil
+}
