@@ -18,8 +18,8 @@ type units struct {
 
 const unitsKey = "units"
 
-// unitsPart acquires for all callers at once, says when each had its units, and keeps them until the
-// parent says a word. At the word "leave" the callers that wait leave.
+// unitsPart acquires for all callers at once, says when each had its units, and keeps them until
+// the parent says a word. Callers that wait leave then.
 func unitsPart(s *stage) error {
 	var u units
 	if err := s.read(&u); err != nil {

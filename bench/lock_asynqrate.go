@@ -12,9 +12,10 @@ import (
 	"github.com/hibiken/asynq/x/rate"
 )
 
-// asynqRate is the semaphore of asynq's contrib module. It keeps no queue, so each waiter asks again
-// after 1 ms; a handler that follows its documentation fails, and its task is retried much later. A
-// permit belongs to a task, so each of its callers is a task of asynq that runs all the time.
+// asynqRate is the semaphore of asynq's contrib module. It keeps no queue, so each waiter asks
+// again after 1 ms; a handler that follows its documentation fails, and its task is retried much
+// later. A permit belongs to a task, so each of its callers is a task of asynq that runs all the
+// time.
 var asynqRate = contestant{
 	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },
