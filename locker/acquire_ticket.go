@@ -72,7 +72,7 @@ func (a *acquisition) join(inbox string) {
 // expectAt makes the post expect the events about the ticket at inbox; "" is none.
 func (a *acquisition) expectAt(inbox string) {
 	if a.claim.Inbox = inbox; inbox != "" {
-		a.box.key, a.expected = a.claim.Key, true
+		a.box.key, a.box.inbox, a.expected = a.claim.Key, inbox, true
 		a.engine.post.register(a.claim.Owner, &a.box)
 	}
 }

@@ -217,13 +217,13 @@ func (k *keeper) leave(h *hold, l *Lease) {
 	delete(h.sharers, l)
 }
 
-// renewReaders makes the renewals of all readers due now.
-func (k *keeper) renewReaders() {
+// renewReaders makes the renewals of the readers at inbox due now, "" stands for all inboxes.
+func (k *keeper) renewReaders(inbox string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var readers []*hold
 	for h := range k.due.holds() {
-		if h.claim.Mode == Shared && !h.final {
+		if h.claim.Mode == Shared && !h.final && (inbox == "" || h.claim.Inbox == inbox) {
 			readers = append(readers, h)
 		}
 	}

@@ -31,6 +31,7 @@ type post struct {
 // mailbox has the events that an acquisition has not read yet.
 type mailbox struct {
 	key    string
+	inbox  string
 	bell   chan struct{} // signalled with each event
 	news   news          // guarded by the post's mutex, as is writer
 	writer bool          // a writer waits for the phase that the token reads in; kept apart from news, because it stays true
@@ -163,7 +164,7 @@ func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
 	case store.EventReopened: // readers may have missed the event of a writer; a renewal finds it out
-		p.engine.keeper.renewReaders()
+		p.engine.keeper.renewReaders(e.Inbox)
 	case store.EventWriter: // after the box, which a hold reads that is not known here yet
 		p.engine.cohorts.writerWaits(e.Owner)
 	default:
@@ -176,7 +177,7 @@ func (p *post) deliver(e store.Event) {
 	defer p.mu.Unlock()
 	if e.Kind == store.EventFree || e.Kind == store.EventReopened {
 		for _, box := range p.boxes {
-			if box != nil && (e.Key == "" || e.Key == box.key) {
+			if box != nil && (e.Key == "" || e.Key == box.key) && (e.Inbox == "" || e.Inbox == box.inbox) {
 				box.news.maybe = box.news.maybe || e.Kind == store.EventFree
 				box.news.reopened = box.news.reopened || e.Kind == store.EventReopened
 				box.ring()

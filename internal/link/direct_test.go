@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -62,7 +63,7 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 		slow := named("slow", Step)
 		ls.Send(t.Context(), slow)
 		takes(t, slow, time.Microsecond)
-		f.slow(0)
+		f.slow(time.Millisecond) // so that a flight cannot be answered before Send returns
 		byFlight := named("by flight", Step)
 		if ls.Send(t.Context(), byFlight); isThere(byFlight) {
 			t.Error("the next call was made directly too")
@@ -74,6 +75,33 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 			t.Error("a flight that was answered soon does not open the way")
 		}
 	})
+}
+
+// The caller of a direct call is back at most 250 ms after its end, also when the call began early in
+// its slot.
+func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
+	for _, into := range []time.Duration{0, time.Millisecond, every / 2, every - 1, every, 3 * every} {
+		for _, patience := range []time.Duration{time.Nanosecond, 100 * time.Millisecond, time.Second} {
+			bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
+				f.obeys = true
+				prompted(t, ls)
+				ls.Send(t.Context(), named("begins a slot", Step))
+				time.Sleep(into) //nolint:forbidigo // in a bubble
+				f.stop()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				began := time.Now()
+				c := named("hangs", Step)
+				if ls.Send(ctx, c); !isThere(c) {
+					t.Error("positive control: the call was not made directly")
+				}
+				if took := time.Since(began); took > 250*time.Millisecond {
+					t.Errorf("%v into the slot, with %v left, the caller is back after %v", into, patience, took)
+				}
+				f.resume()
+			})
+		}
+	}
 }
 
 func TestACallThatFailsClosesTheWay(t *testing.T) {

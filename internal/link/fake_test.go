@@ -15,11 +15,12 @@ import (
 var errNo = errors.New("the connection broke")
 
 // fake is a client in a synctest bubble. It answers each command with its second word, after delay.
-// While it is stopped, it answers nothing, and does not obey its context, as a client without
-// time-outs.
+// While it is stopped, it answers nothing. It obeys its context only if obeys is set; otherwise it is
+// like a client without time-outs.
 type fake struct {
 	mu      sync.Mutex
 	delay   time.Duration
+	obeys   bool
 	stopped chan struct{} // closed when it goes on; nil: it runs
 	err     error
 	flights [][]string // what was sent together
@@ -46,7 +47,7 @@ func (f *fake) sent() [][]string {
 	return append([][]string(nil), f.flights...)
 }
 
-func (f *fake) send(cmds []redis.Cmder) error {
+func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
 	f.mu.Lock()
 	var words []string
 	for _, cmd := range cmds {
@@ -56,12 +57,20 @@ func (f *fake) send(cmds []redis.Cmder) error {
 	f.now++
 	f.most = max(f.most, f.now)
 	stopped, delay, err := f.stopped, f.delay, f.err
+	var ends <-chan struct{}
+	if f.obeys {
+		ends = ctx.Done()
+	}
 	f.mu.Unlock()
 	if delay > 0 {
 		time.Sleep(delay) //nolint:forbidigo // in a bubble
 	}
 	if stopped != nil {
-		<-stopped
+		select {
+		case <-stopped:
+		case <-ends:
+			err = ctx.Err()
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +86,9 @@ func (f *fake) send(cmds []redis.Cmder) error {
 }
 
 // Process is what makes it a Client.
-func (f *fake) Process(_ context.Context, cmd redis.Cmder) error { return f.send([]redis.Cmder{cmd}) }
+func (f *fake) Process(ctx context.Context, cmd redis.Cmder) error {
+	return f.send(ctx, []redis.Cmder{cmd})
+}
 
 // piped is a fake that pipelines.
 type piped struct{ *fake }
@@ -95,7 +106,9 @@ func (p *pipe) Process(_ context.Context, cmd redis.Cmder) error {
 	return nil
 }
 
-func (p *pipe) Exec(context.Context) ([]redis.Cmder, error) { return p.cmds, p.fake.send(p.cmds) }
+func (p *pipe) Exec(ctx context.Context) ([]redis.Cmder, error) {
+	return p.cmds, p.fake.send(ctx, p.cmds)
+}
 
 // slow makes each answer take so long.
 func (f *fake) slow(delay time.Duration) {

@@ -13,6 +13,13 @@ import (
 // Slack is how much later than promised something may come on a busy machine.
 const Slack = 5 * time.Second
 
+// Overstay is how much longer than its context or its wait a call may take, and Room is how much
+// later than that its caller may run on a busy machine.
+const (
+	Overstay = 250 * time.Millisecond
+	Room     = 750 * time.Millisecond
+)
+
 // StuckAfter is the time after which a waiting caller counts as stuck.
 const StuckAfter = 25 * time.Second
 
@@ -42,6 +49,16 @@ func Within(t *testing.T, promised time.Duration, what string, do func()) time.D
 	}
 	t.Logf("%s took %v, promised are %v", what, took, promised)
 	return took
+}
+
+// Back checks that a call takes no longer than promised, Overstay and Room.
+func Back(t *testing.T, promised time.Duration, what string, call func()) {
+	t.Helper()
+	start := time.Now()
+	call()
+	if took := time.Since(start); took > promised+Overstay+Room {
+		t.Errorf("%s is back after %v, want %v and at most %v more", what, took, promised+Overstay, Room)
+	}
 }
 
 // Goroutines are the stacks of all goroutines in a package of latchkit, such as "locker". Its

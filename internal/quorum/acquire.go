@@ -45,6 +45,9 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 		if no, ok := errtype.As[*store.Refusal](err); ok && b.remains() {
 			err = no.Err // a Refusal means that the step had no effect, but a node has the token in its queue
 		}
+		if err == nil && g.State == store.Done {
+			b.finished()
+		}
 		if err != nil || g.State != store.Busy {
 			return g, err
 		}

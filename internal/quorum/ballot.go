@@ -115,6 +115,21 @@ func (b *ballot) lives(now time.Time, ttl time.Duration) {
 	}
 }
 
+// finished is called when the token is of no more use: it was undone, or its work is done. The ballot
+// stays for calls of the token that are still on their way in this process.
+func (b *ballot) finished() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if soon := time.Now().Add(finishedFor); soon.Before(b.until) {
+		b.until = soon
+	}
+}
+
+// finishedFor is much longer than the goroutine of an abandoned acquire takes to begin. If one begins
+// even later, tombstones refuse it at the nodes that knew the token; votes of the others end with
+// their TTL, because no process renews them.
+const finishedFor = 5 * time.Second
+
 func (b *ballot) over(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

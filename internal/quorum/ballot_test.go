@@ -2,7 +2,9 @@ package quorum
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/locker/store"
@@ -134,4 +136,22 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	if _, _, _, ok := b.begin(q); ok {
 		t.Error("a round begins after the release")
 	}
+}
+
+// A process whose callers give up all the time remembers the undone tokens of some seconds, and not
+// those of a minute.
+func TestUndoneTokensAreForgottenAfterSomeSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bs ballots
+		const every = time.Millisecond
+		for i := range 60_000 {
+			b := bs.open(store.Claim{Key: "k", Owner: fmt.Sprint(i), TTL: 30 * time.Second}, time.Second)
+			b.leave(true)
+			b.finished()
+			time.Sleep(every) //nolint:forbidigo // in a bubble
+		}
+		if n := len(bs.all); n > 2*int(finishedFor/every)+1024 {
+			t.Errorf("%d tokens are known, one was undone every %v", n, every)
+		}
+	})
 }

@@ -41,7 +41,7 @@ func TestANodeThatHangsDelaysNobody(t *testing.T) {
 				key := fmt.Sprint("free", i%5)
 				back := func(what string, call func(ctx context.Context) error) {
 					t.Helper()
-					within(t, locker.DefaultNodeTimeout, what, func() {
+					locktest.Back(t, locker.DefaultNodeTimeout, what, func() {
 						if err := call(t.Context()); err != nil {
 							t.Errorf("%s, with two nodes that answer: %v", what, err)
 						}
@@ -116,7 +116,7 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 		if what == "Release" {
 			promised = 2 * time.Second // it goes on although its ctx has ended
 		}
-		within(t, promised, what, func() {
+		locktest.Back(t, promised, what, func() {
 			if err := call(ctx); err == nil {
 				t.Errorf("%s: two nodes that stand still have answered", what)
 			}

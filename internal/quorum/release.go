@@ -74,8 +74,10 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 	g, err := t.collect(f)
 	if err == nil {
 		open.clean()
-		if c.TombstoneTTL == 0 { // with a tombstone, a later acquire of the token must find the ballot and fail
+		if c.TombstoneTTL == 0 {
 			q.ballots.drop(c.Owner)
+		} else if b != nil { // a later acquire of the token must find the ballot and fail
+			b.finished()
 		}
 	}
 	return g, err

@@ -274,7 +274,7 @@ func (s *Subscriptions) lost(all []*shard) {
 		}
 		if !missed {
 			missed = true
-			s.notify(store.Event{Kind: store.EventReopened}) // the waiters must poll meanwhile
+			s.notify(s.reopened(all)) // the waiters must poll meanwhile
 		}
 		s.sites.reload(s.ctx)
 	}
@@ -306,9 +306,22 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 		s.mu.Unlock()
 	}
 	if len(failed) < len(all) {
-		s.notify(store.Event{Kind: store.EventReopened})
+		s.notify(s.reopened(all))
 	}
 	return failed
+}
+
+// reopened is the event for channels that were lost together. A single one is that of a slot that
+// has moved: only its waiters ask again, because a cluster that moves thousands of slots would
+// otherwise be asked by all waiters after each of them.
+func (s *Subscriptions) reopened(all []*shard) store.Event {
+	e := store.Event{Kind: store.EventReopened}
+	if len(all) == 1 {
+		s.mu.Lock()
+		e.Inbox = all[0].name
+		s.mu.Unlock()
+	}
+	return e
 }
 
 // unused reports whether a channel is to be unsubscribed. s.mu is held.

@@ -89,3 +89,29 @@ func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.C
 		}
 	}, store)
 }
+
+// Over TLS no proxy can read what is sent, so the laws on lost replies are left out.
+func TestTheLawsHoldOverTLS(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartTLS(t)
+	direct := server.Client(t)
+	over := func(*testing.T) site {
+		return site{
+			direct: direct,
+			client: func(dialer) redis.UniversalClient {
+				return redis.NewClient(&redis.Options{Addr: server.Addr(), TLSConfig: direct.Options().TLSConfig})
+			},
+			listeners: func(channel string) int64 {
+				return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
+			},
+		}
+	}
+	for name, store := range map[string]func(c locker.Client) locker.Store{
+		"exclusive": locktest.SingleStore, "readers": locktest.ReadWriteStore, "permits": locktest.SemaphoreStore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lawsHold(t, over, store)
+		})
+	}
+}

@@ -17,6 +17,7 @@
 //		redistest.Main(proc.Main(m), func() error { return goleak.Find() })
 //	}
 //
+// [StartTLS] starts a server that accepts TLS connections only.
 // [StartSentinel] starts a master with replicas and Sentinels. [StartCluster] starts a Redis
 // Cluster.
 //

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ type Server struct {
 	config   string   // the first text of its configuration file; "": no file
 	port     int
 	password string
+	tls      *tls.Config // of its clients; nil: it speaks no TLS
 
 	process *proc.Process // the present run
 	log     string        // the log file of the present run
@@ -81,7 +83,7 @@ func (s *Server) Port() int { return s.port }
 // the test ends. Its options are go-redis' defaults, changed by mod.
 func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client {
 	t.Helper()
-	options := &redis.Options{Addr: s.Addr(), Password: s.password}
+	options := &redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls}
 	for _, change := range mod {
 		change(options)
 	}

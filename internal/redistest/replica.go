@@ -28,7 +28,7 @@ func (s *Server) awaitSync() error {
 
 // await calls look repeatedly until it returns no error.
 func (s *Server) await(what string, look func(context.Context, *redis.Client) error) error {
-	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, MaxRetries: -1})
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls, MaxRetries: -1})
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -128,7 +128,7 @@ func clusterOK(info string) bool { return strings.Contains(info, "cluster_state:
 
 // once runs one operation on the server, on a separate connection.
 func (s *Server) once(ask func(context.Context, *redis.Client) error) error {
-	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, MaxRetries: -1})
+	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls, MaxRetries: -1})
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -3,6 +3,7 @@ package redistest
 import (
 	"bufio"
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -79,6 +80,10 @@ func (s *Server) listen() error {
 		"--bind", loopback, "--port", strconv.Itoa(s.port), "--dir", s.dir,
 		"--save", "", "--appendonly", "no",
 	}
+	if s.tls != nil {
+		args[3] = "0"
+		args = append(args, "--tls-port", strconv.Itoa(s.port))
+	}
 	if s.config != "" {
 		file, err := s.configFile()
 		if err != nil {
@@ -138,6 +143,9 @@ func (s *Server) whoAnswers() (pid int, err error) {
 	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err != nil {
 		return 0, err
+	}
+	if s.tls != nil {
+		conn = tls.Client(conn, s.tls)
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {

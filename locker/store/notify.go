@@ -29,7 +29,8 @@ type Notifier interface {
 // Event is a message from a Notifier.
 type Event struct {
 	Kind       EventKind
-	Key        string        // with the Locker's prefix; "" with EventReopened: all
+	Key        string        // with the Locker's prefix; "" with EventReopened
+	Inbox      string        // EventReopened: the inbox that was subscribed again; "": all
 	Owner      string        // EventGranted, EventDone, EventHead, EventWriter: the token
 	Fence      uint64        // EventGranted: the first fence of the hold
 	FenceCount int           // EventGranted: how many fences are reserved
@@ -52,6 +53,6 @@ const (
 	EventDone                          // the work that Owner waited for is done; Owner left the queue
 	EventHead                          // Owner is now the head of the queue, and should ask again after HandoffTTL
 	EventFree                          // the key may be free: its waiters should ask again
-	EventReopened                      // events may have been lost: all waiters should ask again
+	EventReopened                      // events may have been lost: the waiters at Inbox should ask again
 	EventWriter                        // Owner is a reader and a writer waits: no more callers may share the lease
 )

@@ -246,12 +246,14 @@ func TestWaitingW2WhatWasNeverSentIsNotUndone(t *testing.T) {
 func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	t.Parallel()
 	for name, deadlines := range map[string]bool{"by flight": false, "direct": true} {
-		t.Run("one server, "+name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Start(t)
-			client := s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = deadlines })
-			standstill(t, client, newEngine(t, client), "a", "b", s, nil)
-		})
+		for over, start := range map[string]func(testing.TB, ...string) *redistest.Server{"TCP": redistest.Start, "TLS": redistest.StartTLS} {
+			t.Run("one server, over "+over+", "+name, func(t *testing.T) {
+				t.Parallel()
+				s := start(t)
+				client := s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = deadlines })
+				standstill(t, client, newEngine(t, client), "a", "b", s, nil)
+			})
+		}
 		t.Run("Cluster, "+name, func(t *testing.T) {
 			t.Parallel()
 			s := newSites(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -16,7 +17,7 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 // promised is what a caller may overstay its context or its wait by.
-const promised = 250 * time.Millisecond
+const promised = locktest.Overstay
 
 // newEngine is a Locker of its own process, as far as the server can see.
 func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *locker.Engine {

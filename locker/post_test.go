@@ -1,0 +1,30 @@
+package locker
+
+import (
+	"testing"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// silent is a Store whose events the test itself delivers.
+type silent struct {
+	store.Store
+	store.Notifier
+}
+
+// After a slot of a cluster has moved, only the waiters at its inbox may have missed events. The
+// others do not ask again: a cluster that moves thousands of slots would be asked by all waiters
+// after each of them.
+func TestAnInboxThatIsOpenAgainConcernsItsWaitersOnly(t *testing.T) {
+	p := &post{engine: &Engine{}, notifier: silent{}, boxes: make(map[string]*mailbox)}
+	here, elsewhere := &mailbox{key: "a", inbox: "one"}, &mailbox{key: "b", inbox: "two"}
+	p.register("A", here)
+	p.register("B", elsewhere)
+	for inbox, want := range map[string][2]bool{"one": {true, false}, "two": {false, true}, "": {true, true}} {
+		p.deliver(store.Event{Kind: store.EventReopened, Inbox: inbox})
+		got := [2]bool{p.read(here).reopened, p.read(elsewhere).reopened}
+		if got != want {
+			t.Errorf("inbox %q: told %v, want %v", inbox, got, want)
+		}
+	}
+}
