@@ -57,9 +57,9 @@ test: tools clients gotestsum ## run all tests, in all modules, on real servers,
 	@echo "the root once more, with the oldest Go and the oldest dependencies"
 	$(alone) $(oldest) $(test-go) --packages ./... -- -shuffle=on -timeout 20m
 	@cat $(rerun)
-	@echo "the laws of all Stores on Redis 6.2"
+	@echo "the laws of all Stores on Redis 6.2, and a former master that serves on"
 	@.ci/install-servers redis-6.2 $(redis-6.2)
-	PATH="$(redis-6.2):$$PATH" $(test-go) --packages ./... -- -race -count=1 -run ObeysTheLaws
+	PATH="$(redis-6.2):$$PATH" $(test-go) --packages ./... -- -race -count=1 -run 'ObeysTheLaws|FormerMaster'
 	@cat $(rerun)
 	@set -e; for module in $(modules); do \
 		echo "$$module builds and vets alone"; \
