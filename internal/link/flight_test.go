@@ -243,6 +243,7 @@ func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
 			first := named("first", Step)
 			ls.Put(t.Context(), first)
 			takes(t, first, time.Second)
+			synctest.Wait() // the link has noted the round trip
 			for i := range 20 {
 				ls.Put(t.Context(), named(fmt.Sprint(i), Step))
 			}
