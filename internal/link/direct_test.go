@@ -77,8 +77,8 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 	})
 }
 
-// The caller of a direct call is back at most 250 ms after its end, also when the call began early in
-// its slot.
+// The caller of a direct call is back at most 250 ms after its end, also when the call began early
+// in its slot.
 func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
 	for _, into := range []time.Duration{0, time.Millisecond, every / 2, every - 1, every, 3 * every} {
 		for _, patience := range []time.Duration{time.Nanosecond, 100 * time.Millisecond, time.Second} {

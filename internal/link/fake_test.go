@@ -15,8 +15,8 @@ import (
 var errNo = errors.New("the connection broke")
 
 // fake is a client in a synctest bubble. It answers each command with its second word, after delay.
-// While it is stopped, it answers nothing. It obeys its context only if obeys is set; otherwise it is
-// like a client without time-outs.
+// While it is stopped, it answers nothing. It obeys its context only if obeys is set; otherwise it
+// is like a client without time-outs.
 type fake struct {
 	mu      sync.Mutex
 	delay   time.Duration

@@ -115,8 +115,8 @@ func (b *ballot) lives(now time.Time, ttl time.Duration) {
 	}
 }
 
-// finished is called when the token is of no more use: it was undone, or its work is done. The ballot
-// stays for calls of the token that are still on their way in this process.
+// finished is called when the token is of no more use: it was undone, or its work is done. The
+// ballot stays for calls of the token that are still on their way in this process.
 func (b *ballot) finished() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,9 +125,9 @@ func (b *ballot) finished() {
 	}
 }
 
-// finishedFor is much longer than the goroutine of an abandoned acquire takes to begin. If one begins
-// even later, tombstones refuse it at the nodes that knew the token; votes of the others end with
-// their TTL, because no process renews them.
+// finishedFor is much longer than the goroutine of an abandoned acquire takes to begin. If one
+// begins even later, tombstones refuse it at the nodes that knew the token; votes of the others end
+// with their TTL, because no process renews them.
 const finishedFor = 5 * time.Second
 
 func (b *ballot) over(now time.Time) bool {
