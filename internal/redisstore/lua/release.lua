@@ -14,15 +14,69 @@
 -- idempotent: a second execution finds L without the token and changes only the tombstone's expiry.
 --   The next token enters only with the first execution. If its answer is lost, the next token asks
 --   with acquire.lua, which finds it in its place.
--- first write: DEL or PEXPIRE when the token holds L, otherwise GETEX of X, which changes nothing.
---   A full server accepts these, and all that follows; a replica answers READONLY instead of a
---   false "not ours".
+-- first write: DEL, PEXPIRE or ZREM when the token holds L, otherwise GETEX of X, which changes
+--   nothing. A full server accepts these, and all that follows; a replica answers READONLY instead
+--   of a false "not ours".
 local owner = ARGV[1] .. ':'
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it raises no error for data that is no lock
 local ours = lease and string.sub(lease, 1, #owner) == owner
-if ours and not ARGV[3] and redis.call('ZCARD', KEYS[2]) == 0 then
+if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
   redis.call('DEL', KEYS[1]) -- the common case: no waiters, nothing else to do
   return 'released'
+end
+
+-- The short way of a token that may have queued. It frees the key, or hands it to a waiter that
+-- lives, has not waited for long, and gets the clock as its fence. It does what the long way would
+-- do. "repeat" is there for "break", which leads to the long way before anything is written.
+if ours and ARGV[2] and not ARGV[3] then
+  repeat
+    local page = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
+    local own = page[1] == ARGV[2] -- the key was handed over to the token
+    local entry, ticket = page[own and 3 or 1], page[own and 4 or 2]
+    if not entry then
+      redis.call('DEL', KEYS[1], KEYS[own and 2 or 1])
+      return 'released'
+    end
+    local clock = redis.call('TIME')
+    local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+    if #ticket ~= #stamp or stamp - ticket >= 500000 then -- hand also notifies the waiter behind it
+      break
+    end
+    local bar = string.find(entry, '|', 28, true) or 28
+    local token, inbox = string.sub(entry, 1, 26), string.sub(entry, 28, bar - 1)
+    local ms, block, metadata = string.match(entry, '^([1-9]%d*)|0|([1-9]%d*)|0|(.*)$', bar + 1)
+    if not ms or inbox == '-' or #block > 5 or string.find(entry, '|', 1, true) ~= 27 then
+      break
+    end
+    local last, counter = stamp, redis.call('GET', KEYS[3])
+    if block ~= '1' then
+      last = clock[1] .. string.format('%06d', clock[2] + block - 1)
+    end
+    if #last ~= #stamp or counter and (#counter ~= #stamp or counter >= stamp) then
+      break
+    end
+    local sharded = string.sub(inbox, 1, 11) == 'latchkit:s:'
+    if redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', inbox)[2] == 0 then
+      break
+    end
+    local by = string.find(lease, '\1', 1, true) and string.match(lease, '^[^:]*:%d+:%d+:\1([%x-]+)\1')
+    if own then
+      redis.call('ZREM', KEYS[2], ARGV[2])
+    else
+      redis.call('DEL', KEYS[1])
+    end
+    redis.call('ZADD', KEYS[2], '-' .. ticket, entry)
+    redis.call('SET', KEYS[3], last)
+    redis.call('SET', KEYS[1], token .. ':' .. stamp .. ':' .. block .. (metadata == '' and '' or ':' .. metadata), 'PX', ms)
+    local message = 'granted ' .. stamp .. ' ' .. stamp .. ' ' .. block .. ' ' .. ms .. ' ' .. token ..
+      (by and '|' .. by or '') .. ' ' .. KEYS[1]
+    if sharded then
+      redis.pcall('SPUBLISH', inbox, message)
+    else
+      redis.pcall('PUBLISH', inbox, message)
+    end
+    return 'released'
+  until true
 end
 
 -- fragments
