@@ -57,18 +57,7 @@ func hoardPart(s *stage) error {
 	}
 	before := footprint()
 	keeping := newRefreshing(h.Settings.TTL)
-	err = together(hoarders, func(worker int) error {
-		for i := worker; i < h.Leases; i += hoarders {
-			h, err := l.Lock(context.Background(), keys[i])
-			if err != nil {
-				return err
-			}
-			held[i] = h
-			keeping.add(h)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := lockAll(l, keys, held, keeping); err != nil {
 		return err
 	}
 
@@ -93,6 +82,21 @@ func hoardPart(s *stage) error {
 	keeping.stop()
 	s.say("released", releaseAll(held))
 	return nil
+}
+
+// lockAll locks each key, and puts its hold into held.
+func lockAll(l locks, keys []string, held []hold, keeping *refreshing) error {
+	return together(hoarders, func(worker int) error {
+		for i := worker; i < len(keys); i += hoarders {
+			h, err := l.Lock(context.Background(), keys[i])
+			if err != nil {
+				return err
+			}
+			held[i] = h
+			keeping.add(h)
+		}
+		return nil
+	})
 }
 
 type memory struct {

@@ -68,9 +68,14 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 			middle("%.1f", each(d, dialogue.clientCPU)), total(each(d, dialogue.violations)))
 	}
 
-	one, three := places[0].name, places[1].name
+	f.verdicts = shardVerdicts(own, handed, places[0].name, places[1].name)
+	return f, nil
+}
+
+// shardVerdicts compares a cluster of three masters with one server.
+func shardVerdicts(own map[string][]turn, handed map[string][]dialogue, one, three string) []verdict {
 	all := slices.Concat(own[latchkit+one], own[latchkit+three])
-	f.verdicts = []verdict{
+	return []verdict{
 		atMost("P11 own keys: client commands × one server", 1.01, "%.3f", ratios(each(own[latchkit+three], turn.sent), each(own[latchkit+one], turn.sent))),
 		atMost("P11 handed over: client commands × one server", 1.05, "%.3f", ratios(each(handed[three], dialogue.sent), each(handed[one], dialogue.sent))),
 		atMost("P11 handed over: p50 × one server", 2, "%.2f", ratios(each(handed[three], dialogue.p50), each(handed[one], dialogue.p50))),
@@ -78,7 +83,6 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 		none("P11 violations, own keys", all, turn.violations),
 		none("P11 violations, handed over", slices.Concat(handed[one], handed[three]), dialogue.violations),
 	}
-	return f, nil
 }
 
 // place is the servers on which the contestants of this row lock.

@@ -114,26 +114,9 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 	if kind == sqltest.MariaDB {
 		name, database = "MariaDB", ""
 	}
-	db, err := sql.Open(driver, server.DSN(database))
+	db, err := openDatabase(ctx, server, kind, driver, database)
 	if err != nil {
 		return nil, err
-	}
-	if kind == sqltest.MariaDB {
-		if _, err := db.ExecContext(ctx, "CREATE DATABASE bench"); err != nil {
-			return nil, err
-		}
-		_ = db.Close()
-		if db, err = sql.Open(driver, server.DSN("bench")); err != nil {
-			return nil, err
-		}
-	}
-	if err := sqllock.Migrate(ctx, db); err != nil {
-		return nil, err
-	}
-	for _, statement := range []string{"CREATE TABLE bench (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)", "INSERT INTO bench VALUES (1, 0)"} {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
-			return nil, err
-		}
 	}
 	rule := locker.Rule{Key: "bench:" + name}
 	plain := func(ctx context.Context) error { return plainTransaction(ctx, db) }
@@ -158,6 +141,37 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 	if err != nil {
 		return nil, err
 	}
+	return append(ways, transactionsOfPgx(pool, rule, l)...), nil
+}
+
+// openDatabase opens a database with the tables of the claims and of the work.
+func openDatabase(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver, database string) (*sql.DB, error) {
+	db, err := sql.Open(driver, server.DSN(database))
+	if err != nil {
+		return nil, err
+	}
+	if kind == sqltest.MariaDB {
+		if _, err := db.ExecContext(ctx, "CREATE DATABASE bench"); err != nil {
+			return nil, err
+		}
+		_ = db.Close()
+		if db, err = sql.Open(driver, server.DSN("bench")); err != nil {
+			return nil, err
+		}
+	}
+	if err := sqllock.Migrate(ctx, db); err != nil {
+		return nil, err
+	}
+	for _, statement := range []string{"CREATE TABLE bench (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)", "INSERT INTO bench VALUES (1, 0)"} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return nil, err
+		}
+	}
+	return db, nil
+}
+
+// transactionsOfPgx are the ways of a program that uses pgx without database/sql.
+func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transacting {
 	work := func(ctx context.Context, tx pgx.Tx) error {
 		n := 0
 		if err := tx.QueryRow(ctx, readRow).Scan(&n); err != nil {
@@ -171,11 +185,11 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 			return pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error { return work(ctx, tx) })
 		}}
 	}
-	return append(ways,
-		transacting{bare, bare, func(ctx context.Context) error {
+	return []transacting{
+		{bare, bare, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return work(ctx, tx) })
 		}},
-		transacting{"PostgreSQL, pgx by hand", bare, byHand(l.client, rule.Key, func(ctx context.Context, fence int64) error {
+		{"PostgreSQL, pgx by hand", bare, byHand(l.client, rule.Key, func(ctx context.Context, fence int64) error {
 			return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 				var batch pgx.Batch
 				batch.Queue("BEGIN")
@@ -194,7 +208,9 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 				return err
 			})
 		})},
-		doPgx("PostgreSQL, pgxlock.Do", l.plain), doPgx("PostgreSQL, pgxlock.Do"+besideSuffix, l.beside)), nil
+		doPgx("PostgreSQL, pgxlock.Do", l.plain),
+		doPgx("PostgreSQL, pgxlock.Do"+besideSuffix, l.beside),
+	}
 }
 
 const besideSuffix = ", WithBackgroundRelease"

@@ -88,20 +88,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	now := time.Now()
 	e.times.held(l.rule.Name, now.Sub(l.began))
 	l.notifyObserver(nil)
-	d := &departure{engine: e, ctx: ctx, hold: h, over: make(chan struct{})}
-	if end != nil {
-		d.report = func(err error, calls int) {
-			if err != nil {
-				err = l.wrap(OpRelease, err)
-			}
-			o := l.outcome(OpRelease, err)
-			o.Calls = calls
-			end(o)
-		}
-	}
-	if c := h.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
-		d.terms = c.terms // the cohort may soon be another one's
-	}
+	d := l.departure(ctx, end)
 	passed, rest := e.cohorts.release(h)
 	if passed {
 		e.keeper.leave(h, l)
@@ -134,6 +121,25 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	}
 	e.cohorts.depart(d)
 	return true
+}
+
+// departure is the release of l's hold, before it is sent. end, if any, gets its outcome.
+func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
+	d := &departure{engine: l.engine, ctx: ctx, hold: l.hold, over: make(chan struct{})}
+	if end != nil {
+		d.report = func(err error, calls int) {
+			if err != nil {
+				err = l.wrap(OpRelease, err)
+			}
+			o := l.outcome(OpRelease, err)
+			o.Calls = calls
+			end(o)
+		}
+	}
+	if c := l.hold.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
+		d.terms = c.terms // the cohort may soon be another one's
+	}
+	return d
 }
 
 // answered acts on the answer to the release. It must not wait for anything.

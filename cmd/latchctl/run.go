@@ -83,6 +83,11 @@ Exit codes:
 			return r.run(to)
 		},
 	}
+	r.flags(c)
+	return c
+}
+
+func (r *running) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVarP(&r.noWait, "no-wait", "n", false, "fail at once if the lock is not free")
 	f.DurationVarP(&r.wait, "wait", "w", 0, "fail if the lock is not free within this time (default: wait for ever)")
@@ -98,7 +103,6 @@ Exit codes:
 	f.IntVar(&r.lost, "lost-exit-code", exitFailed, "exit code when the lock was lost")
 	f.DurationVar(&r.longest, "max-ttl", 0, "on a quorum: the longest TTL that any process uses, as WithMaxTTL")
 	f.DurationVar(&r.skew, "max-skew", 0, "on a quorum, Sentinel or Cluster: how far the servers' clocks differ, as WithMaxSkew")
-	return c
 }
 
 // check refuses flags that contradict each other, and fills in the rule.

@@ -48,13 +48,7 @@ func tour(out io.Writer) error {
 	v := &visitor{url: web.URL, out: out}
 
 	v.say("Cart 42 is being paid. A second click on it is refused, and cart 43 is served.")
-	first := make(chan string)
-	go func() { first <- v.send(checkout("42", "key-1")) }()
-	<-paying
-	v.show(checkout("42", "key-2"))
-	v.show(checkout("43", "key-3"))
-	close(paid)
-	v.print(checkout("42", "key-1"), <-first)
+	v.clickTwice(paying, paid)
 
 	v.say("A reply was lost, and the client repeats the request: it gets the stored reply, and the handler does not run.")
 	v.show(checkout("43", "key-3"))
@@ -94,6 +88,17 @@ func checkout(cart, key string) request {
 type visitor struct {
 	url string
 	out io.Writer
+}
+
+// clickTwice pays cart 42 a second time, and cart 43, while cart 42 is being paid.
+func (v *visitor) clickTwice(paying <-chan struct{}, paid chan<- struct{}) {
+	first := make(chan string)
+	go func() { first <- v.send(checkout("42", "key-1")) }()
+	<-paying
+	v.show(checkout("42", "key-2"))
+	v.show(checkout("43", "key-3"))
+	close(paid)
+	v.print(checkout("42", "key-1"), <-first)
 }
 
 func (v *visitor) say(text string) { _, _ = fmt.Fprintf(v.out, "\n# %s\n", text) }

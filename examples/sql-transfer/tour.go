@@ -49,22 +49,9 @@ func tour(ctx context.Context, out io.Writer) error {
 	}
 	defer func() { _ = other.l.Close(ending) }()
 	v := &visitor{ctx, b, out}
-	nothing := func() {}
 
 	v.say("Forty transfers at once, in both directions: no deadlock, and no lost update.")
-	var wg sync.WaitGroup
-	errs := make([]error, 40)
-	for i := range errs {
-		wg.Go(func() {
-			if i%2 == 0 {
-				errs[i] = b.transfer(ctx, "alice", "bob", 300, nothing)
-			} else {
-				errs[i] = b.transfer(ctx, "bob", "alice", 100, nothing)
-			}
-		})
-	}
-	wg.Wait()
-	v.got("forty transfers", errors.Join(errs...))
+	v.got("forty transfers", v.transferAtOnce(40))
 
 	v.say("Do returns the function's own error unchanged, and the accounts stay as they were.")
 	v.got("alice pays bob 9999", b.transfer(ctx, "alice", "bob", 999900, nothing))
@@ -88,17 +75,11 @@ func tour(ctx context.Context, out io.Writer) error {
 	v.got("bob pays alice 5, after Repair", b.transfer(ctx, "bob", "alice", 500, nothing))
 
 	v.say("The spans of the transactions after the first forty.")
-	n := 0
-	for _, s := range spans.Ended() {
-		if s.Name() != "transact account" {
-			continue
-		}
-		if n++; n > len(errs) {
-			v.trace(s)
-		}
-	}
+	v.trace(spans.Ended(), 40)
 	return nil
 }
+
+func nothing() {}
 
 // A visitor calls the bank and prints the results.
 type visitor struct {
@@ -108,6 +89,23 @@ type visitor struct {
 }
 
 func (v *visitor) say(text string) { _, _ = fmt.Fprintf(v.out, "\n# %s\n", text) }
+
+// transferAtOnce makes n transfers at once, in both directions.
+func (v *visitor) transferAtOnce(n int) error {
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range errs {
+		wg.Go(func() {
+			if i%2 == 0 {
+				errs[i] = v.bank.transfer(v.ctx, "alice", "bob", 300, nothing)
+			} else {
+				errs[i] = v.bank.transfer(v.ctx, "bob", "alice", 100, nothing)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
 
 // got prints the result of a transfer and the balances. It leaves fences out, because they differ
 // in each run.
@@ -123,11 +121,20 @@ func (v *visitor) got(what string, err error) {
 	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", what, said, float64(alice)/100, float64(bob)/100)
 }
 
-// trace prints the result of a span.
-func (v *visitor) trace(s sdk.ReadOnlySpan) {
-	for _, a := range s.Attributes() {
-		if a.Key == "latchkit.lock.result" {
-			_, _ = fmt.Fprintf(v.out, "%s: %s\n", s.Name(), a.Value.AsString())
+// trace prints the results of the transactions after the first ones.
+func (v *visitor) trace(spans []sdk.ReadOnlySpan, first int) {
+	n := 0
+	for _, s := range spans {
+		if s.Name() != "transact account" {
+			continue
+		}
+		if n++; n <= first {
+			continue
+		}
+		for _, a := range s.Attributes() {
+			if a.Key == "latchkit.lock.result" {
+				_, _ = fmt.Fprintf(v.out, "%s: %s\n", s.Name(), a.Value.AsString())
+			}
 		}
 	}
 }
