@@ -101,7 +101,7 @@ tidy: ## does each go.mod name what is used, and nothing else?
 	done
 
 .PHONY: arch
-arch: ## who imports what, the public API, the scripts, the README
+arch: ## who imports what, the public API, the scripts, the documents
 	$(alone) go test ./internal/archtest
 
 .PHONY: generate

@@ -9,86 +9,127 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
+	"unicode"
 )
-
-// TestLinks follows the relative links of the documents.
-func TestLinks(t *testing.T) {
-	t.Parallel()
-	report(t, checkLinks(t, repo(t)))
-}
-
-// documented are the documents at the root that are looked at, besides all below docs.
-var documented = []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
-
-func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
-	t.Helper()
-	for _, name := range find(t, tree, "*.md") {
-		if !slices.Contains(documented, name) && !strings.HasPrefix(name, "docs/") {
-			continue
-		}
-		for _, target := range linksOf(read(t, tree, name)) {
-			if why := broken(tree, path.Dir(name), target); why != "" {
-				problems = append(problems, fmt.Sprintf("%s links to %s, %s", name, target, why))
-			}
-		}
-	}
-	return problems
-}
 
 var (
 	fenced     = regexp.MustCompile("(?ms)^\\s*(```|~~~).*?^\\s*(```|~~~)\\s*$")
 	inlineCode = regexp.MustCompile("`[^`\n]+`")
 	// [text](target "title"), images too
-	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["'(][^)]*)?\s*\)`)
+	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
+	// A heading, whose links count with their text alone.
+	section = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	// A file of ours that stands in the text of a document, without a link.
+	named = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
 )
 
-// linksOf finds the targets of a document's links, outside of code.
-func linksOf(text string) (targets []string) {
-	text = inlineCode.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
-	for _, m := range link.FindAllStringSubmatch(text, -1) {
-		targets = append(targets, m[1])
+// checkLinks follows the relative links of the documents, to headings too. A guarantee links to the
+// test that shows it, and the title is the test's name. Each page below docs is in an index.
+func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
+	t.Helper()
+	linked := make(map[string]bool)
+	var files []string
+	for _, name := range find(t, tree, "*.go", "*.lua") {
+		files = append(files, path.Base(name))
 	}
-	return targets
+	documents := find(t, tree, "*.md")
+	for _, name := range documents {
+		text := fenced.ReplaceAllString(read(t, tree, name), "")
+		for _, m := range link.FindAllStringSubmatch(inlineCode.ReplaceAllString(text, ""), -1) {
+			if why := broken(t, tree, name, m[1], m[2]); why != "" {
+				problems = append(problems, fmt.Sprintf("%s links to %s, %s", name, m[1], why))
+			}
+			if path.Base(name) == "README.md" {
+				linked[name+" "+path.Join(path.Dir(name), m[1])] = true
+			}
+		}
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(files, m[1]) && name != "CHANGELOG.md" {
+				problems = append(problems, fmt.Sprintf("%s names the file %s, which does not exist: correct the name", name, m[1]))
+			}
+		}
+	}
+	for _, name := range documents {
+		index := path.Join(path.Dir(name), "README.md")
+		if strings.HasPrefix(name, "docs/") && name != index && !linked[index+" "+name] {
+			problems = append(problems, fmt.Sprintf("%s is not in the index: link to it in %s", name, index))
+		}
+	}
+	return problems
 }
 
-// broken returns what is wrong with a link of a document in dir, or "". Links to the web are not
-// followed.
-func broken(tree fs.FS, dir, target string) string {
+// broken returns what is wrong with a link of a document, or "". Links to the web are not followed.
+func broken(t testing.TB, tree fs.FS, document, target, title string) string {
+	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {
 		return "which is no link: " + err.Error()
 	}
-	if u.Scheme != "" || u.Host != "" || u.Path == "" {
+	if u.Scheme != "" || u.Host != "" {
 		return ""
 	}
-	if strings.HasPrefix(u.Path, "/") {
+	file := document
+	if u.Path != "" {
+		file = path.Join(path.Dir(document), u.Path)
+	}
+	switch {
+	case strings.HasPrefix(u.Path, "/"):
 		return "which begins with a slash: link relative to the document, so that it works on disk too"
-	}
-	file := path.Join(dir, u.Path)
-	if !fs.ValidPath(file) {
+	case !fs.ValidPath(file):
 		return "which lies outside of the repository: give a whole URL"
-	}
-	if !exists(tree, file) {
+	case !exists(tree, file):
 		return "which does not exist: correct the link, or remove it"
+	case u.Fragment != "" && strings.HasSuffix(file, ".md") && !slices.Contains(sections(read(t, tree, file)), u.Fragment):
+		return "and that page has no such heading: correct the link"
+	case strings.HasPrefix(title, "Test") && !strings.Contains(read(t, tree, file), "\nfunc "+title+"("):
+		return "which has no " + title + ": correct the name, or take the claim back"
+	case document == "docs/guarantees.md" && strings.HasSuffix(file, "_test.go") && title == "":
+		return "without a title: say which test shows it"
 	}
 	return ""
 }
 
+// sections are the names under which the headings of a document can be linked to.
+func sections(text string) (names []string) {
+	for _, m := range section.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		names = append(names, strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, linkTarget.ReplaceAllString(strings.TrimSpace(m[1]), "]")))
+	}
+	return names
+}
+
 func TestLinksRefused(t *testing.T) {
 	t.Parallel()
-	tree := fstest.MapFS{
-		"README.md": {Data: []byte("[a](docs/a.md) [a](docs/a.md#part \"title\") [dir](docs) [web](https://example.com/x) [here](#part)\n" +
-			"![picture](docs/none.png) [mail](mailto:a@example.com) `[code](none)`\n" +
-			"\n```md\n[block](none.md)\n```\n[back](../outside.md) [slash](/docs/a.md)\n")},
-		"docs/a.md":        {Data: []byte("[up](../README.md) [deep](adr/b.md)\n")},
-		"docs/adr/b.md":    {Data: []byte("[up](../a.md) [wrong](a.md)\n")},
-		"examples/note.md": {Data: []byte("[not looked at](none.md)\n")},
-	}
-	expect(t, checkLinks(t, tree),
+	expect(t, checkLinks(t, treeOf(map[string]string{
+		"README.md": "# A `part`, of [it](docs/a.md)\n[a](docs/a.md) [a](docs/a.md#no-part \"title\") [dir](docs) [web](https://example.com/x)\n" +
+			"[here](#a-part-of-it) ![picture](docs/none.png) [mail](mailto:a@example.com) `[code](none)` `lua/a.lua` `gone.go`\n" +
+			"\n```md\n# no part\n[block](none.md)\n```\n[back](../outside.md) [slash](/docs/a.md)\n",
+		"CHANGELOG.md":       "`gone.go` is gone\n",
+		"docs/README.md":     "[a](a.md)\n",
+		"docs/a.md":          "[up](../README.md) [deep](adr/b.md)\n",
+		"docs/adr/b.md":      "[up](../a.md) [wrong](a.md)\n",
+		"docs/adr/c.md":      "",
+		"docs/adr/README.md": "[c](c.md)\n",
+		"docs/guarantees.md": "[●](../a/a_test.go \"TestA\") [●](../a/a_test.go \"TestB\") [●](../a/a_test.go)\n",
+		"a/a.lua":            "",
+		"a/a_test.go":        "package a\n\nfunc TestA(t *testing.T) {}\n",
+	})),
+		"README.md links to docs/a.md#no-part, and that page has no such heading",
 		"README.md links to docs/none.png, which does not exist",
 		"README.md links to ../outside.md, which lies outside",
 		"README.md links to /docs/a.md, which begins with a slash",
+		"README.md names the file gone.go, which does not exist",
 		"docs/adr/b.md links to a.md, which does not exist",
+		"docs/adr/b.md is not in the index",
+		"docs/guarantees.md links to ../a/a_test.go, which has no TestB",
+		"docs/guarantees.md links to ../a/a_test.go, without a title",
+		"docs/guarantees.md is not in the index",
 	)
 }

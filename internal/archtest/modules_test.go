@@ -3,7 +3,6 @@ package archtest
 import (
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -11,9 +10,8 @@ import (
 	"testing"
 )
 
-// mayRequire are the modules that the root's go.mod may require directly: they
-// are in the go.sum of everybody who uses latchkit, whatever part of it. Later
-// adapters bring their frameworks (asynq), each with a row here.
+// mayRequire are the modules that the root's go.mod may require directly: they are in the go.sum of
+// everybody who uses latchkit, whatever part of it.
 var mayRequire = map[string]string{
 	"github.com/redis/go-redis/v9":    "the client that users have already",
 	"github.com/bsm/redislock":        "NewPolling, and otel's view of services that use it by themselves",
@@ -47,64 +45,53 @@ func TestModules(t *testing.T) {
 
 // modFile is what go mod edit says of a go.mod.
 type modFile struct {
-	Module  struct{ Path string }
-	Go      string
-	Require []struct {
+	Module           struct{ Path string }
+	Go               string
+	Require, Exclude []struct {
 		Path     string
 		Indirect bool
 	}
 	Replace []struct {
 		Old, New struct{ Path, Version string }
 	}
-	Exclude []struct{ Path string }
-}
-
-func (m modFile) requires(module string) bool {
-	for _, r := range m.Require {
-		if r.Path == module {
-			return true
-		}
-	}
-	return false
-}
-
-// workFile is what go work edit says of a go.work.
-type workFile struct {
-	Go  string
-	Use []struct{ DiskPath string }
 }
 
 func checkModules(t testing.TB, dir string) (problems []string) {
 	t.Helper()
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	tree := os.DirFS(dir)
-	top := parseMod(t, tree, dir, "go.mod")
-	problems = checkRequires(top)
-
-	if !exists(tree, "go.work") {
-		return append(problems, "there is no go.work, so `go test work` tests nothing: run `go work init`, and `go work use` for each module")
+	var work struct { // what go work edit says
+		Go  string
+		Use []struct{ DiskPath string }
 	}
-	read(t, tree, "go.work") // as in parseMod
-	var work workFile
-	decode(t, goCommand(t, dir, "work", "edit", "-json", filepath.Join(dir, "go.work")), &work)
-	if top.Go != oldestGo {
-		problems = append(problems, fmt.Sprintf("go.mod says go %s, and users may have go %s (oldestGo, internal/archtest/modules_test.go)", top.Go, oldestGo))
-	}
+	parse(t, dir, "work", "go.work", &work)
 	used := make(map[string]bool)
 	for _, use := range work.Use {
 		used[path.Clean(use.DiskPath)] = true
 	}
 	for _, name := range find(t, tree, "go.mod") {
+		var m modFile
+		parse(t, dir, "mod", name, &m)
 		module := path.Dir(name)
 		why, leftOut := notInWorkspace[module]
 		switch {
 		case leftOut && used[module]:
-			problems = append(problems, fmt.Sprintf("go.work uses ./%s, which notInWorkspace leaves out (%s): decide", module, why))
+			bad("go.work uses ./%s, which notInWorkspace leaves out (%s): decide", module, why)
 		case !leftOut && !used[module]:
-			problems = append(problems, fmt.Sprintf("go.work does not use ./%s, so `go test work` does not test it: "+
-				"run `go work use ./%s`, or list it in notInWorkspace (internal/archtest/modules_test.go) with the reason", module, module))
+			bad("go.work does not use ./%s, so `go test work` does not test it: run `go work use ./%s`, "+
+				"or list it in notInWorkspace (internal/archtest/modules_test.go) with the reason", module, module)
 		}
-		if module != "." {
-			problems = append(problems, checkNested(module, parseMod(t, tree, dir, name), work)...)
+		want, reason := work.Go, "go.work says it"
+		if module == "." || strings.HasPrefix(module, "contrib/") || module == "internal/sqltest" { // which tests of contrib need
+			want, reason = oldestGo, "users may have it (oldestGo, internal/archtest/modules_test.go)"
+		}
+		if m.Go != want {
+			bad("%s says go %s; say go %s, because %s", name, m.Go, want, reason)
+		}
+		if module == "." {
+			problems = append(problems, checkRequires(m)...)
+		} else {
+			problems = append(problems, checkNested(module, m)...)
 		}
 	}
 	return problems
@@ -129,46 +116,36 @@ func checkRequires(top modFile) (problems []string) {
 }
 
 // checkNested looks at a module below the root's.
-func checkNested(dir string, m modFile, work workFile) (problems []string) {
+func checkNested(dir string, m modFile) (problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, dir+"/go.mod "+fmt.Sprintf(format, args...))
 	}
 	if want := modulePath + "/" + dir; m.Module.Path != want {
 		bad("says module %s: it must be %s, where it lies", m.Module.Path, want)
 	}
-	if strings.HasPrefix(dir, "contrib/") || dir == "internal/sqltest" { // users build the first, whose tests need the second
-		if m.Go != oldestGo {
-			bad("says go %s, and users may have go %s (oldestGo, internal/archtest/modules_test.go)", m.Go, oldestGo)
-		}
-	} else if m.Go != work.Go {
-		bad("says go %s and go.work says go %s: let both say the same", m.Go, work.Go)
-	}
+	top := strings.TrimSuffix(strings.Repeat("../", strings.Count(dir, "/")+1), "/")
 	replaced := false
 	for _, r := range m.Replace {
-		if r.Old.Path != modulePath {
-			continue
-		}
-		replaced = true
-		if r.Old.Version != "" || path.Join(dir, r.New.Path) != "." || !strings.HasPrefix(r.New.Path, "..") {
-			bad("replaces %s by %s: it must be the root's directory, by a relative path", modulePath, r.New.Path)
+		if r.Old.Path == modulePath {
+			replaced = true
+			if r.Old.Version != "" || path.Clean(r.New.Path) != top {
+				bad("replaces %s by %s: it must be the root's directory, by a relative path", modulePath, r.New.Path)
+			}
 		}
 	}
-	if !replaced && m.requires(modulePath) {
-		bad("requires %s without `replace %s => %s`, so with GOWORK=off it would be built with a release of it",
-			modulePath, modulePath, strings.TrimSuffix(strings.Repeat("../", strings.Count(dir, "/")+1), "/"))
+	for _, r := range m.Require {
+		if r.Path == modulePath && !replaced {
+			bad("requires %s without `replace %s => %s`, so with GOWORK=off it would be built with a release of it", modulePath, modulePath, top)
+		}
 	}
 	return problems
 }
 
-func parseMod(t testing.TB, tree fs.FS, dir, name string) (m modFile) {
+// parse reads a go.mod or a go.work.
+func parse(t testing.TB, dir, kind, name string, into any) {
 	t.Helper()
-	read(t, tree, name) // the go command's own reading would not tell the test cache of the file
-	decode(t, goCommand(t, dir, "mod", "edit", "-json", filepath.Join(dir, filepath.FromSlash(name))), &m)
-	return m
-}
-
-func decode(t testing.TB, text string, into any) {
-	t.Helper()
+	read(t, os.DirFS(dir), name) // the go command's own reading would not tell the test cache of the file
+	text := goCommand(t, dir, kind, "edit", "-json", filepath.Join(dir, filepath.FromSlash(name)))
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +154,8 @@ func decode(t testing.TB, text string, into any) {
 func TestModulesRefused(t *testing.T) {
 	t.Parallel()
 	const head = "module " + modulePath
-	dir := write(t, map[string]string{
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, treeOf(map[string]string{
 		"go.mod": head + "\n\ngo 1.24.0\n" + `
 			require github.com/jackc/pgx/v5 v5.12.0
 			require go.opentelemetry.io/otel/trace v1.47.0
@@ -192,15 +170,17 @@ func TestModulesRefused(t *testing.T) {
 		"internal/tests/go.mod":   head + "/internal/tests\n\ngo 1.26.0\n",
 		"tools/go.mod":            head + "/tools\n\ngo 1.26.0\n",
 		"bench/testdata/x/go.mod": "module x\n",
-	})
+	})); err != nil {
+		t.Fatal(err)
+	}
 	expect(t, checkModules(t, dir),
 		"go.mod replaces golang.org/x/sys",
 		"go.mod excludes golang.org/x/sys",
 		"go.mod requires github.com/jackc/pgx/v5, which is in no row",
-		"go.mod says go 1.24.0, and users may have go 1.25.0",
+		"go.mod says go 1.24.0; say go 1.25.0",
 		"go.work uses ./tools, which notInWorkspace leaves out",
 		"go.work does not use ./internal/tests",
-		"examples/go.mod says go 1.25.0",
+		"examples/go.mod says go 1.25.0; say go 1.26.0",
 		"examples/go.mod requires "+modulePath+" without `replace "+modulePath+" => ..`",
 		"far/away/go.mod says module "+modulePath+"/away: it must be "+modulePath+"/far/away",
 		"far/away/go.mod replaces "+modulePath+" by ../",

@@ -7,51 +7,37 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"path"
 	"regexp"
 	"strings"
 	"testing"
-	"testing/fstest"
 )
-
-// TestReadme compares the Go code of the documents with compiled code: each block of Go in
-// README.md and docs/*.md stands, but for its indentation, in an Example function or in a program
-// below examples. A comment before the block may name the file:
-//
-//	<!-- example: locker/example_test.go -->
-func TestReadme(t *testing.T) {
-	t.Parallel()
-	report(t, checkReadme(t, repo(t)))
-}
 
 var (
 	goBlock  = regexp.MustCompile("(?ms)(?:<!-- example: (\\S+) -->\\s*)?^[ \\t]*```go\\n(.*?)^[ \\t]*```[ \\t]*$")
 	goOpened = regexp.MustCompile("(?m)^[ \\t]*```go$")
 )
 
+// checkReadme compares the Go code of the documents with compiled code: each block of Go in
+// README.md and docs/*.md stands, but for its indentation, in an Example function or in a program
+// below examples. A comment before the block may name the file:
+//
+//	<!-- example: locker/example_test.go -->
 func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	documents, err := fs.Glob(tree, "docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if exists(tree, "README.md") {
-		documents = append([]string{"README.md"}, documents...)
-	} else {
-		bad("there is no README.md: it says what this is, how to install it and what it does not promise")
-	}
 	compiled := examples(t, tree)
-	for _, name := range documents {
+	for _, name := range find(t, tree, "*.md") {
+		if dir := path.Dir(name); dir != "." && dir != "docs" {
+			continue // decisions show what was thought of
+		}
 		text := read(t, tree, name)
 		blocks := goBlock.FindAllStringSubmatchIndex(text, -1)
 		if n := len(goOpened.FindAllString(text, -1)); n != len(blocks) {
 			bad("%s: %d blocks of Go begin and %d end", name, n, len(blocks))
 		}
 		for _, b := range blocks {
-			file := ""
-			if b[2] >= 0 {
-				file = text[b[2]:b[3]]
-			}
+			file := text[max(b[2], 0):max(b[3], 0)]
 			code := trimmed(text[b[4]:b[5]])
 			if why := missing(compiled, file, code); why != "" {
 				first, _, _ := strings.Cut(code, "\n")
@@ -72,29 +58,24 @@ func examples(t testing.TB, tree fs.FS) (all []example) {
 	t.Helper()
 	for _, name := range find(t, tree, "*.go") {
 		text := read(t, tree, name)
-		switch {
-		case strings.HasSuffix(name, "_test.go"):
-			all = append(all, exampleFunctions(t, name, text)...)
-		case strings.HasPrefix(name, "examples/"):
+		if strings.HasPrefix(name, "examples/") && !strings.HasSuffix(name, "_test.go") {
 			all = append(all, example{name, trimmed(text)})
 		}
-	}
-	return all
-}
-
-func exampleFunctions(t testing.TB, name, text string) (all []example) {
-	t.Helper()
-	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range doc.Examples(file) {
-		from, to := e.Code.Pos(), e.Code.End()
-		if body, ok := e.Code.(*ast.BlockStmt); ok {
-			from, to = body.Lbrace+1, body.Rbrace
+		if !strings.HasSuffix(name, "_test.go") {
+			continue
 		}
-		all = append(all, example{name, trimmed(text[set.Position(from).Offset:set.Position(to).Offset])})
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range doc.Examples(file) {
+			from, to := e.Code.Pos(), e.Code.End()
+			if body, ok := e.Code.(*ast.BlockStmt); ok {
+				from, to = body.Lbrace+1, body.Rbrace
+			}
+			all = append(all, example{name, trimmed(text[set.Position(from).Offset:set.Position(to).Offset])})
+		}
 	}
 	return all
 }
@@ -142,15 +123,15 @@ func TestReadmeRefused(t *testing.T) {
 	const whole = "package p_test\n\ntype Order struct{ ID int }\n\nfunc ExampleOrder() { _ = Order{} }\n"
 	const examples = "package p_test\n\nfunc ExampleRun() {\n\terr := run(func() {\n\t\tmine()\n\t})\n\t// Output: mine\n}\n" +
 		"func TestRun(t *testing.T) {\n\ttested := 1\n}\n"
-	tree := func(text string) fstest.MapFS {
-		return fstest.MapFS{
-			"README.md":            {Data: []byte("# p\n\n* in a list:\n\n  ```go\n  mine()\n  ```\n```sh\ngo get p\n```\n" + text)},
-			"p/example_test.go":    {Data: []byte(examples)},
-			"p/whole_test.go":      {Data: []byte(whole)},
-			"p/p.go":               {Data: []byte("package p\n\nfunc inTheLibrary() {}\n")},
-			"examples/a/main.go":   {Data: []byte("// Command a does.\npackage main\n\nfunc main() { b() }\n")},
-			"docs/adr/0001-old.md": {Data: []byte("```go\nwhat was thought of\n```\n")},
-		}
+	tree := func(text string) fs.FS {
+		return treeOf(map[string]string{
+			"README.md":            "# p\n\n* in a list:\n\n  ```go\n  mine()\n  ```\n```sh\ngo get p\n```\n" + text,
+			"p/example_test.go":    examples,
+			"p/whole_test.go":      whole,
+			"p/p.go":               "package p\n\nfunc inTheLibrary() {}\n",
+			"examples/a/main.go":   "// Command a does.\npackage main\n\nfunc main() { b() }\n",
+			"docs/adr/0001-old.md": "```go\nwhat was thought of\n```\n",
+		})
 	}
 	for text, want := range map[string]string{
 		"": "",
@@ -172,5 +153,5 @@ func TestReadmeRefused(t *testing.T) {
 			expect(t, problems, want)
 		}
 	}
-	expect(t, checkReadme(t, fstest.MapFS{"docs/a.md": {Data: []byte("```go\nlost()\n```\n")}}), "there is no README.md", "docs/a.md:1:")
+	expect(t, checkReadme(t, treeOf(map[string]string{"docs/a.md": "```go\nlost()\n```\n"})), "docs/a.md:1:")
 }

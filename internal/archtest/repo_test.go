@@ -1,7 +1,6 @@
 package archtest
 
 import (
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,12 +10,31 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
 // modulePath is the root module's.
 const modulePath = "github.com/latchkit/latchkit"
+
+// TestRules checks the repository. Each rule returns what is wrong with a tree of files.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	for name, check := range map[string]func(testing.TB, fs.FS) []string{
+		"imports": checkImports,
+		"readme":  checkReadme,
+		"links":   checkLinks,
+		"lua":     checkLua,
+		"columns": checkColumns,
+		"hygiene": checkHygiene,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report(t, check(t, os.DirFS(root(t))))
+		})
+	}
+}
 
 // root finds the directory of the root module: the nearest go.mod above.
 func root(t testing.TB) string {
@@ -35,34 +53,20 @@ func root(t testing.TB) string {
 	}
 }
 
-// repo is the tree that the rules hold for.
-func repo(t testing.TB) fs.FS {
+// find lists the files whose name matches one of the patterns of [path.Match], in all modules.
+// Folder testdata and hidden folders hold no code of ours.
+func find(t testing.TB, tree fs.FS, patterns ...string) (found []string) {
 	t.Helper()
-	return os.DirFS(root(t))
-}
-
-// find lists the files whose name matches one of the patterns of [path.Match], in
-// all modules; testdata and hidden directories are nobody's code.
-func find(t testing.TB, tree fs.FS, patterns ...string) []string {
-	t.Helper()
-	var found []string
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+		base := d.Name()
+		if err == nil && d.IsDir() && name != "." && (base[0] == '.' || base[0] == '_' || base == "testdata") {
+			return fs.SkipDir
 		}
-		if d.IsDir() {
-			if base := d.Name(); name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata") {
-				return fs.SkipDir
-			}
-			return nil
+		fits := func(pattern string) bool { ok, _ := path.Match(pattern, base); return ok }
+		if !d.IsDir() && slices.ContainsFunc(patterns, fits) {
+			found = append(found, name)
 		}
-		for _, p := range patterns {
-			if ok, err := path.Match(p, d.Name()); err != nil || ok {
-				found = append(found, name)
-				return err
-			}
-		}
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -84,52 +88,22 @@ func exists(tree fs.FS, name string) bool {
 	return err == nil
 }
 
-// listed is what go list says of a package.
-type listed struct {
-	Dir        string // in the module, with slashes: "locker/lockertest"
-	ImportPath string
-	Name       string
-
-	GoFiles        []string // those of this system; none is a test
-	CgoFiles       []string
-	IgnoredGoFiles []string // those of other systems, tests among them
-}
-
-// files are the Go files of all systems, without tests.
-func (p listed) files() []string {
-	all := slices.Concat(p.GoFiles, p.CgoFiles, p.IgnoredGoFiles)
-	return slices.DeleteFunc(all, func(name string) bool {
-		return strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "_") || strings.HasPrefix(name, ".")
-	})
-}
-
-// public tells packages that users can import.
-func (p listed) public() bool {
-	return p.Name != "main" && !slices.Contains(strings.Split(p.Dir, "/"), "internal")
-}
-
-// packages lists the packages of the module at dir, and of none below it.
-func packages(t testing.TB, dir string) []listed {
+// packages maps the folders of the root module to their Go files of all systems, without tests.
+func packages(t testing.TB, tree fs.FS) map[string][]string {
 	t.Helper()
-	if resolved, err := filepath.EvalSymlinks(dir); err == nil { // go list does the same
-		dir = resolved
-	}
-	var all []listed
-	stream := json.NewDecoder(strings.NewReader(goCommand(t, dir, "list", "-find", "-json", "./...")))
-	for stream.More() {
-		var p listed
-		if err := stream.Decode(&p); err != nil {
-			t.Fatal(err)
+	modules := find(t, tree, "go.mod")
+	all := make(map[string][]string)
+	for _, name := range find(t, tree, "*.go") {
+		nested := func(mod string) bool { return strings.HasPrefix(name, path.Dir(mod)+"/") }
+		if !strings.HasSuffix(name, "_test.go") && !slices.ContainsFunc(modules, nested) {
+			all[path.Dir(name)] = append(all[path.Dir(name)], name)
 		}
-		below, err := filepath.Rel(dir, p.Dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Dir = filepath.ToSlash(below)
-		all = append(all, p)
 	}
 	return all
 }
+
+// public tells packages that users can import.
+func public(dir string) bool { return !slices.Contains(strings.Split(dir, "/"), "internal") }
 
 // goCommand runs the go command as if there were no go.work, and returns what it printed.
 func goCommand(t testing.TB, dir string, args ...string) string {
@@ -147,24 +121,6 @@ func goCommand(t testing.TB, dir string, args ...string) string {
 	return string(out)
 }
 
-// matches knows a pattern of import paths: "x", or "x/..." for x and all below it.
-func matches(pattern, importPath string) bool {
-	if base, ok := strings.CutSuffix(pattern, "/..."); ok {
-		return importPath == base || strings.HasPrefix(importPath, base+"/")
-	}
-	return importPath == pattern
-}
-
-// lookup finds the reason of the pattern that an import path matches.
-func lookup(rules map[string]string, importPath string) (why string, ok bool) {
-	for pattern, why := range rules {
-		if matches(pattern, importPath) {
-			return why, true
-		}
-	}
-	return "", false
-}
-
 // report fails the test once per problem.
 func report(t *testing.T, problems []string) {
 	t.Helper()
@@ -180,7 +136,7 @@ func expect(t *testing.T, problems []string, want ...string) {
 	for _, w := range want {
 		i := slices.IndexFunc(rest, func(p string) bool { return strings.Contains(p, w) })
 		if i < 0 {
-			t.Errorf("nobody complains of %q, only:\n\t%s", w, strings.Join(rest, "\n\t"))
+			t.Errorf("no complaint has %q, only:\n\t%s", w, strings.Join(rest, "\n\t"))
 			continue
 		}
 		rest = slices.Delete(rest, i, i+1)
@@ -190,18 +146,11 @@ func expect(t *testing.T, problems []string, want ...string) {
 	}
 }
 
-// write makes a directory with these files, for what the go command must see.
-func write(t testing.TB, files map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
+// treeOf is a tree of files for a rule to refuse.
+func treeOf(files map[string]string) fs.FS {
+	tree := make(fstest.MapFS)
 	for name, text := range files {
-		name = filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		tree[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	return dir
+	return tree
 }
