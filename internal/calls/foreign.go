@@ -13,9 +13,10 @@ import (
 )
 
 // Foreign begins the steps of any Store, each on a goroutine of its own, because a user's Store may
-// block.
+// block. A [Starter] needs no goroutine.
 type Foreign struct {
-	pool   *Pool
+	pool    *Pool
+	starter Starter // the pool's Store, or nil
 	chores link.Chores
 	renews atomic.Int32 // calls of Renew under way
 }
@@ -24,7 +25,9 @@ var _ Steps = (*Foreign)(nil)
 
 // NewForeign begins the steps of the pool's Store.
 func NewForeign(p *Pool, warn func(error)) *Foreign {
-	return &Foreign{pool: p, chores: link.Chores{Warn: warn}}
+	f := &Foreign{pool: p, chores: link.Chores{Warn: warn}}
+	f.starter, _ = p.Store.(Starter)
+	return f
 }
 
 // mostHanging bounds the abandoned calls to a Store, and its renewals.
@@ -34,11 +37,17 @@ var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls
 
 // BeginAcquire calls Acquire.
 func (f *Foreign) BeginAcquire(ctx context.Context, c store.Claim) Question {
+	if f.starter != nil {
+		return f.pool.start(ctx, c, f.starter.StartAcquire)
+	}
 	return f.pool.Begin(ctx, store.Store.Acquire, c)
 }
 
 // BeginRelease calls Release.
 func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
+	if f.starter != nil {
+		return f.pool.start(ctx, c, f.starter.StartRelease)
+	}
 	return f.pool.Begin(Until(ctx, time.Now().Add(Timeout)), store.Store.Release, c)
 }
 

@@ -61,6 +61,27 @@ const (
 	AtOnce
 )
 
+// A Starter is a Store that can begin a step without making its caller wait. It calls answered once,
+// on any goroutine and also at once; answered must not block.
+type Starter interface {
+	StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error))
+	StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error))
+
+	// Prompt reports whether the latest replies of all servers came soon.
+	Prompt(key string) bool
+}
+
+// Await makes a step and waits for its answer.
+func Await(ctx context.Context, c store.Claim, start func(context.Context, store.Claim, func(store.Grant, error))) (g store.Grant, err error) {
+	done := make(chan struct{})
+	start(ctx, c, func(answer store.Grant, failed error) {
+		g, err = answer, failed
+		close(done)
+	})
+	<-done
+	return g, err
+}
+
 // Joins begins the questions of a store.Joiner.
 type Joins interface {
 	// BeginJoin is Join. It calls answered once. answered must not block.

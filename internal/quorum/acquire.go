@@ -21,26 +21,47 @@ const soon = 5 * time.Millisecond
 // Acquire asks all nodes for their votes. It is granted when more than half of the nodes have voted
 // for the token and agree on the fence.
 func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return calls.Await(ctx, c, q.StartAcquire)
+}
+
+// StartAcquire is Acquire for a caller that does not wait here. The votes of the first round mostly
+// decide; then the goroutine that brings the last of them has the answer. Otherwise a goroutine of
+// its own continues.
+func (q *quorum) StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
 	b := q.ballots.open(c, c.TTL+2*q.skew)
+	if !b.isCalm() {
+		q.nodes[0].links.Go(func() { answered(q.acquire(ctx, c, b, q.round(ctx, b, c))) })
+		return
+	}
+	q.startRound(ctx, b, c, func(r *round) {
+		if !r.won() {
+			q.nodes[0].links.Go(func() { answered(q.acquire(ctx, c, b, r.count(ctx))) })
+			return
+		}
+		g, err := r.count(ctx).result()
+		g.Rounds = 1
+		answered(g, err)
+	})
+}
+
+// acquire continues after the first round.
+func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally) (store.Grant, error) {
 	total, tended := 0, false
 	for round := 1; ; round++ {
-		t, ok := q.round(ctx, b, c)
-		total += t.rounds
-		if !ok {
+		if t == nil {
 			return store.Grant{State: store.Undone}, nil
 		}
+		total += t.rounds
 		g, err := t.result()
 		g.Rounds = total
 		if r := q.roster(c.Key); err != nil && !tended && r.voting() < q.need {
 			tended = true
 			r.tended(ctx)
-			if r.voting() >= q.need { // the nodes have come back
-				continue
+			if t = q.round(ctx, b, c); t != nil { // its errors explain why the nodes do not vote
+				t.after = r.left()
 			}
-			t, _ = q.round(ctx, b, c) // its errors explain why the nodes do not vote
-			t.after = r.left()
-			g, err = t.result()
+			continue
 		}
 		if no, ok := errtype.As[*store.Refusal](err); ok && b.remains() {
 			err = no.Err // a Refusal means that the step had no effect, but a node has the token in its queue
@@ -53,6 +74,7 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 		}
 		if (t.split() || t.tied()) && round < mostRounds {
 			time.Sleep(time.Millisecond/2 + rand.N(t.took+time.Millisecond)) //nolint:forbidigo // contenders pause for different times
+			t = q.round(ctx, b, c)
 			continue
 		}
 		if b.settled() {
@@ -66,27 +88,51 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 	}
 }
 
-// round collects votes once. ok is false when the token is being released.
-func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally, ok bool) {
+// round is one collection of votes.
+type round struct {
+	*tally
+	claim store.Claim
+	votes taker[poll]
+	sent  time.Time
+	of    *ballot
+	open  bool // it counts in the ballot
+}
+
+// round collects votes once, and waits for them. It is nil when the token is being released.
+func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) *tally {
 	b.await(soon)
-	ask, hint, ticket, ok := b.begin(q)
-	t = newTally(q)
-	if !ok {
-		return t, false
+	decided := make(chan *round, 1)
+	q.startRound(ctx, b, c, func(r *round) { decided <- r })
+	return (<-decided).count(ctx)
+}
+
+// startRound begins to collect votes. decided is called when further votes change nothing, on any
+// goroutine, and must not wait.
+func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, decided func(*round)) {
+	r := &round{tally: newTally(q), claim: c, of: b}
+	r.votes.take = func(a answer[poll]) { r.record(a.node, a.value, a.err) }
+	r.votes.decided = func(more bool) bool { // the votes that are there already may agree on the fence
+		return r.decided() && (!more || !r.enough() || r.won())
+	}
+	r.votes.end = func() { decided(r) }
+	var ask nodes
+	var hint, ticket uint64
+	if ask, hint, ticket, r.open = b.begin(q); !r.open {
+		decided(r)
+		return
 	}
 	for i, n := range q.nodes {
 		switch {
 		case ask.has(i):
 		case q.behind(n):
-			t.record(i, poll{}, errBehind)
+			r.record(i, poll{}, errBehind)
 		default:
-			t.record(i, poll{}, errOwnWay)
+			r.record(i, poll{}, errOwnWay)
 		}
 	}
-	sent := time.Now()
-	t.rounds = 1
+	r.sent, r.rounds = time.Now(), 1
 	a := q.appeal(c, hint, ticket)
-	f := fanOut(q, ask, isVote, func(n *node, answered func(poll, error)) {
+	r.votes.start(q, ask, isVote, func(n *node, answered func(poll, error)) {
 		n.acquire(ctx, a, func(p poll, err error) {
 			if p.NotListening {
 				n.links.Go(func() { n.resubscribe(c.Key) })
@@ -95,29 +141,23 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) (t *tally,
 			answered(p, err)
 		})
 	})
-	for !t.decided() {
-		a, ok := f.next()
-		if !ok {
-			break
-		}
-		t.record(a.node, a.value, a.err)
-		if t.enough() { // the answers that are there already may agree on the fence
-			for a, ok := f.ready(); ok && !t.won(); a, ok = f.ready() {
-				t.record(a.node, a.value, a.err)
-			}
-			break
-		}
+}
+
+// count ends a round. It is nil when the token is being released.
+func (r *round) count(ctx context.Context) *tally {
+	if !r.open {
+		return nil
 	}
-	f.done()
+	q, t := r.quorum, r.tally
 	if t.enough() && !t.won() {
 		t.rounds++
-		q.agree(ctx, c, t)
+		q.agree(ctx, r.claim, t)
 	}
-	t.took = time.Since(sent)
-	for n := range q.each(b.end(t.won(), t.uncertain(), q.need)) {
-		q.giveBack(n, b)
+	t.took = time.Since(r.sent)
+	for n := range q.each(r.of.end(t.won(), t.uncertain(), q.need)) {
+		q.giveBack(n, r.of)
 	}
-	return t, true
+	return t
 }
 
 // isVote reports whether an answer names the token that has the node's vote. One such answer does

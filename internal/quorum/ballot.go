@@ -140,6 +140,13 @@ func (b *ballot) over(now time.Time) bool {
 // still receive the first proposal.
 const hintLife = time.Second
 
+// isCalm reports whether no call of an acquire is under way.
+func (b *ballot) isCalm() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asking|b.giving == 0
+}
+
 // await waits a short time for the late answers to the previous round. Only a node that has
 // answered can be asked again, and can queue the token.
 func (b *ballot) await(soon time.Duration) {

@@ -56,6 +56,19 @@ func (c *clocks) off(i int) time.Duration {
 	return max((c.offsets[i]-c.median()).Abs()-c.slack[i], 0)
 }
 
+// beyond is the set of nodes whose clocks are further than skew from the median.
+func (c *clocks) beyond(skew time.Duration) (far nodes) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	median := c.median()
+	for i, offset := range c.offsets {
+		if (offset-median).Abs()-c.slack[i] > skew {
+			far = far.with(i)
+		}
+	}
+	return far
+}
+
 // offset is the last measured distance of node i's clock from the median.
 func (c *clocks) offset(i int) time.Duration {
 	c.mu.Lock()
@@ -69,13 +82,17 @@ func (c *clocks) offset(i int) time.Duration {
 // wrong is the set of nodes whose clocks are further than skew from the median. The set is empty
 // unless the clocks of need other nodes are right.
 func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
+	far := c.beyond(skew)
+	if far == 0 {
+		return 0
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	median, right := c.median(), 0
+	right := 0
 	for i, known := range c.known {
-		switch by := (c.offsets[i] - median).Abs() - c.slack[i]; {
+		switch {
 		case !known:
-		case by > skew:
+		case far.has(i):
 			off = off.with(i)
 		default:
 			right++

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,18 +19,23 @@ func (s nodes) with(i int) nodes    { return s | 1<<i }
 func (s nodes) without(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
-// fan is one step that is under way on several nodes at once. Its caller takes answers until they
-// decide the step. The calls themselves handle later answers.
+// fan is one step that is under way on several nodes at once. Answers are taken until they decide
+// the step, by one goroutine at a time. The calls themselves handle later answers.
 type fan[T any] struct {
-	quorum  *quorum
-	answers chan answer[T] // room for all
-	bell    chan struct{}  // signalled when there are answers that may decide the step; room for one
-	open    nodes          // nodes whose answers the caller has not taken
-	timer   *time.Timer
-	overdue bool
+	quorum *quorum
+	quiet  func(T, error) bool
+	wake   func() // called when there are answers that may decide the step, or the time is over
+	timer  *time.Timer
 
-	arrived atomic.Int32 // number of answers
-	loud    atomic.Bool  // one of them was not quiet
+	answers []answer[T]   // by node
+	arrived atomic.Uint32 // nodes whose answers are there
+	enough  int           // number of answers that may decide the step
+	loud    atomic.Bool   // one of the answers was not quiet
+	late    atomic.Bool   // the time is over
+
+	open    nodes // nodes whose answers were not taken
+	overdue bool  // the answers of the open nodes are not waited for
+	bell    chan struct{}
 }
 
 // answer is the answer of one node.
@@ -39,14 +45,12 @@ type answer[T any] struct {
 	err   error
 }
 
-// fanOut begins a call to some nodes. begin does not wait: it calls answered once with the answer,
-// on any goroutine.
+// newFan prepares a step on some nodes. wake may be called on any goroutine.
 //
-// An answer for which quiet is true does not wake the caller until the number of answers reaches
-// the size of a quorum, or the number of responsive nodes. With quiet nil, each answer wakes the
-// caller.
-func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) *fan[T] {
-	f := &fan[T]{quorum: q, open: to, answers: make(chan answer[T], len(q.nodes)), bell: make(chan struct{}, 1)}
+// An answer for which quiet is true causes no wake until the number of answers reaches the size of
+// a quorum, or the number of responsive nodes. With quiet nil, each answer causes one.
+func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) *fan[T] {
+	f := &fan[T]{quorum: q, open: to, quiet: quiet, wake: wake, answers: make([]answer[T], len(q.nodes))}
 	responsive := 0
 	for n := range q.each(to) {
 		n.underWay.Add(1)
@@ -54,22 +58,78 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n 
 			responsive++
 		}
 	}
-	enough := int32(min(q.need, responsive)) //nolint:gosec // at most mostNodes
+	f.enough = min(q.need, responsive)
 	q.active.Add(1)
-	f.timer = q.timers.Start(q.patience)
-	for n := range q.each(to) {
-		begin(n, func(v T, err error) {
-			n.answered(err)
-			f.answers <- answer[T]{n.index, v, err}
-			if quiet == nil || !quiet(v, err) {
-				f.loud.Store(true)
-			}
-			if f.arrived.Add(1) >= enough || f.loud.Load() {
-				f.ring()
-			}
-		})
-	}
+	f.timer = time.AfterFunc(q.patience, func() {
+		f.late.Store(true)
+		f.wake()
+	})
 	return f
+}
+
+// fanOut begins a step for a caller that waits for the answers with next or rest. begin does not
+// wait: it calls answered once with the answer, on any goroutine.
+func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) *fan[T] {
+	bell := make(chan struct{}, 1)
+	f := newFan(q, to, quiet, func() {
+		select {
+		case bell <- struct{}{}:
+		default:
+		}
+	})
+	f.bell = bell
+	f.begin(to, begin)
+	return f
+}
+
+// taker has the answers of a step for which no goroutine waits. The goroutine that brings an answer
+// takes all that are there.
+type taker[T any] struct {
+	take    func(answer[T])
+	decided func(more bool) bool // more: there are answers that were not taken
+	end     func()               // called once, on any goroutine
+
+	mu   sync.Mutex
+	fan  *fan[T]
+	over bool
+}
+
+// start begins a step. It returns at once, and the step may end before.
+func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) {
+	t.fan = newFan(q, to, quiet, t.wake)
+	t.fan.begin(to, begin)
+	t.wake() // there may be no node to wait for
+}
+
+func (t *taker[T]) wake() {
+	t.mu.Lock()
+	if t.over || !t.drain() {
+		t.mu.Unlock()
+		return
+	}
+	t.over = true
+	t.mu.Unlock()
+	t.fan.done()
+	t.end()
+}
+
+// drain takes the answers that are there. It returns true when they decide the step, or when there
+// is no answer to wait for.
+func (t *taker[T]) drain() bool {
+	for !t.decided(t.fan.there() != 0) {
+		a, ok, over := t.fan.poll()
+		if !ok {
+			return over
+		}
+		t.take(a)
+	}
+	return true
+}
+
+func (f *fan[T]) begin(to nodes, begin func(n *node, answered func(T, error))) {
+	for n := range f.quorum.each(to) {
+		begin(n, func(v T, err error) { f.answer(n, v, err) })
+	}
 }
 
 // waiting makes a begin function of a step that waits for its answer.
@@ -77,45 +137,50 @@ func waiting[T any](step func(n *node) (T, error)) func(n *node, answered func(T
 	return func(n *node, answered func(T, error)) { n.links.Go(func() { answered(step(n)) }) }
 }
 
-// ring wakes the caller.
-func (f *fan[T]) ring() {
-	select {
-	case f.bell <- struct{}{}:
-	default:
+// answer records a node's answer.
+func (f *fan[T]) answer(n *node, v T, err error) {
+	n.answered(err)
+	f.answers[n.index] = answer[T]{n.index, v, err}
+	if f.quiet == nil || !f.quiet(v, err) {
+		f.loud.Store(true)
+	}
+	arrived := nodes(f.arrived.Or(1 << n.index)).with(n.index)
+	if arrived.count() >= f.enough || f.loud.Load() {
+		f.wake()
 	}
 }
 
-// next waits for an answer. It returns false when there is no answer to wait for: all nodes have
-// answered, the time is over, or all open nodes are unresponsive and the others are a quorum.
-func (f *fan[T]) next() (answer[T], bool) {
-	for {
-		a, ok := f.ready()
-		switch {
-		case ok, f.open == 0, f.overdue:
-			return a, ok
-		case f.hopeless():
-			f.overdue = true
-			return f.ready()
-		}
-		select {
-		case <-f.bell:
-		case <-f.timer.C:
-			f.overdue = true
-			for n := range f.quorum.each(f.open) {
+// there is the set of nodes whose answers can be taken.
+func (f *fan[T]) there() nodes { return nodes(f.arrived.Load()) & f.open }
+
+// poll takes an answer that is there. When none is there, over reports whether there is none to
+// wait for: all nodes have answered, the time is over, or all open nodes are unresponsive and the
+// others are a quorum.
+func (f *fan[T]) poll() (a answer[T], ok, over bool) {
+	if there := f.there(); there != 0 {
+		i := bits.TrailingZeros32(uint32(there))
+		f.open = f.open.without(i)
+		return f.answers[i], true, false
+	}
+	if late := f.late.Load(); !f.overdue && (late || f.hopeless()) {
+		f.overdue = true
+		for n := range f.quorum.each(f.open) {
+			if late {
 				n.failed.Store(fewFailures)
 			}
 		}
+		return f.poll()
 	}
+	return answer[T]{}, false, f.open == 0 || f.overdue
 }
 
-// ready takes an answer that has come already.
-func (f *fan[T]) ready() (answer[T], bool) {
-	select {
-	case a := <-f.answers:
-		f.open = f.open.without(a.node)
-		return a, true
-	default:
-		return answer[T]{}, false
+// next waits for an answer. It returns false when there is no answer to wait for.
+func (f *fan[T]) next() (answer[T], bool) {
+	for {
+		if a, ok, over := f.poll(); ok || over {
+			return a, ok
+		}
+		<-f.bell
 	}
 }
 
@@ -153,10 +218,9 @@ func (f *fan[T]) hopeless() bool {
 
 // done ends the wait. The calls that are still open go on by themselves.
 func (f *fan[T]) done() {
-	f.quorum.timers.Stop(f.timer)
+	f.timer.Stop()
 	f.quorum.active.Add(-1)
 }
-
 const (
 	// fewFailures is the number of calls in a row that must fail until steps do not wait for the
 	// node. A single failure can have many causes. A call without an answer in time counts as

@@ -51,14 +51,18 @@ func generations(seats []seat) string {
 	return strings.Join(parts, ",")
 }
 
-// under is the part of a marker's text that votes must have in common to be counted together: the
-// set and its generations.
-func under(text string) string {
-	parts := strings.SplitN(text, "/", 6)
-	if len(parts) != 6 {
-		return ""
+// era is the part of a marker that votes must have in common to be counted together.
+type era struct{ set, generations string }
+
+// under is the era of a marker's text.
+func under(text string) (e era) {
+	_, rest, _ := strings.Cut(text, "/")
+	e.set, rest, _ = strings.Cut(rest, "/")
+	for range 3 {
+		_, rest, _ = strings.Cut(rest, "/")
 	}
-	return parts[1] + "/" + parts[5]
+	e.generations = rest
+	return e
 }
 
 func parseMarker(text string) (m marker, ok bool) {

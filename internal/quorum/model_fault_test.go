@@ -163,12 +163,12 @@ func (w *model) wander(i int) time.Duration {
 // healed waits until all nodes vote, and goes on.
 func (w *model) healed(by time.Duration) {
 	w.after(50*time.Millisecond, func() {
-		texts := make(map[string]bool)
+		texts := make(map[era]bool)
 		for i, s := range w.nodes {
 			m, ok := parseMarker(s.text)
 			texts[under(s.text)] = true
 			if !ok || m.id != s.id || m.state != votes || w.swap == i {
-				texts["out"] = true
+				texts[era{set: "out"}] = true
 			}
 		}
 		switch {

@@ -35,12 +35,12 @@ func (c *simClient) work() {
 	minted := make([]int64, w.n)
 	hint := (time.Second + w.now).Microseconds()
 	c.all(which, func(i int, s *server) { minted[i] = w.vote(s, texts[i], token, ttl, hint) }, func(ok nodes) {
-		by := map[string]nodes{}
+		by := map[era]nodes{}
 		for i := range w.n {
 			if ok.has(i) && minted[i] > 0 {
 				u := under(texts[i])
 				if !w.grouped {
-					u = ""
+					u = era{}
 				}
 				by[u] = by[u].with(i)
 			}
@@ -123,12 +123,12 @@ func (c *simClient) granted(token string, texts []string, ttl, sent time.Duratio
 				s.until, good[i] = max(s.until, w.at(s)+w.life(ttl)), true
 			}
 		}, func(ok nodes) {
-			by := map[string]int{}
+			by := map[era]int{}
 			for i := range w.n {
 				if ok.has(i) && good[i] {
 					u := under(texts[i])
 					if !w.grouped {
-						u = ""
+						u = era{}
 					}
 					if by[u]++; by[u] >= w.need && w.now < g.until {
 						g.until = max(g.until, sent+ttl-modelDrift(ttl))

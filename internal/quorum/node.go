@@ -42,6 +42,7 @@ type poll struct {
 	minted uint64 // Granted: the fence that this node has minted, whatever the quorum's fence is
 	vote   uint64 // Granted: identifies the vote; grows with each vote that the node gives to a token
 	text   string // the marker's text that the request carried
+	era    era    // of that text
 }
 
 func newNode(c redisstore.Client, i int, q *quorum) *node {
@@ -110,7 +111,7 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 		if !at.IsZero() {
 			a.roster.clockSeen(n, at, sent)
 		}
-		p.text = *text
+		p.text, p.era = *text, under(*text)
 		if p.vote = p.minted; c.Mode == store.Shared { // all readers of a phase have one fence, so the end of this reader's part identifies the vote
 			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
 		}

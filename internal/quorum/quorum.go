@@ -50,6 +50,7 @@ var _ interface {
 	store.Closer
 	store.Membership
 	store.Explainer
+	calls.Starter
 } = (*quorum)(nil)
 
 // Settings are the options of a Locker that a quorum needs.
@@ -109,6 +110,16 @@ func (q *quorum) each(s nodes) func(yield func(*node) bool) {
 			}
 		}
 	}
+}
+
+// Prompt reports whether all nodes have lately answered soon.
+func (q *quorum) Prompt(key string) bool {
+	for _, n := range q.nodes {
+		if !n.links.Prompt(key) {
+			return false
+		}
+	}
+	return true
 }
 
 // Close waits for the calls that are under way, and for the releases that nodes have not confirmed,

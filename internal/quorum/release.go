@@ -14,34 +14,38 @@ import (
 // have decided the release, it is repeated at each node that has not answered. Before that, the
 // Engine repeats the whole release.
 //
-// With Next, the claim Next asks for the key after the release, which takes one more round trip.
+// Next is not asked for: no node can grant the key by itself, so the claim that follows asks when
+// the release is decided, and nobody waits for its answer here.
 func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	ctx = context.WithoutCancel(ctx)
-	g, err := q.release(ctx, c)
-	if err == nil && g.State == store.Released && c.Next != nil && c.KeepFor == 0 {
-		if next, err := q.Acquire(ctx, *c.Next); err == nil {
-			g.Next = &next
-		}
-	}
-	return g, err
+	return calls.Await(ctx, c, q.StartRelease)
 }
 
-func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error) {
+// StartRelease is Release for a caller that does not wait here.
+func (q *quorum) StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
+	ctx = context.WithoutCancel(ctx)
+	c.Next = nil
+	if !c.Complete {
+		q.release(ctx, c, nil, answered)
+		return
+	}
+	q.nodes[0].links.Go(func() { q.release(ctx, c, q.roster(c.Key).known(ctx), answered) })
+}
+
+func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, answered func(store.Grant, error)) {
 	now, tombstones, later := q.all(), nodes(0), nodes(0)
 	b := q.ballots.of(c.Owner)
 	if b != nil {
 		now, tombstones, later = b.leave(c.TombstoneTTL > 0)
 	}
-	open := leftovers{}
+	open := new(leftovers)
 	claim := func(n *node) store.Claim {
 		c := c
-		c.Next = nil
 		if tombstones.has(n.index) {
 			c.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
 		}
 		return c
 	}
-	t := count{quorum: q, gone: len(q.nodes) - (now | later).count()}
+	t := &count{quorum: q, gone: len(q.nodes) - (now | later).count()}
 	for n := range q.each(now) {
 		if q.behind(n) {
 			now = now.without(n.index)
@@ -49,12 +53,22 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 			t.record(n, store.Grant{}, errBehind)
 		}
 	}
-	first, texts := q.nodes[0], []string(nil)
-	if c.Complete {
-		texts = q.roster(c.Key).known(ctx)
+	step := &taker[store.Grant]{take: t.take, decided: func(bool) bool { return t.decided() }}
+	step.end = func() {
+		g, err := t.result(step.fan.silent)
+		if err == nil {
+			open.clean()
+			if c.TombstoneTTL == 0 {
+				q.ballots.drop(c.Owner)
+			} else if b != nil { // a later acquire of the token must find the ballot and fail
+				b.finished()
+			}
+		}
+		answered(g, err)
 	}
+	first := q.nodes[0]
 	channel, call := first.channelOf(&c), first.withdrawal(&c, withdrawal{}) // the words are made once, because most nodes get the same call
-	f := fanOut(q, now, isReleased, func(n *node, answered func(store.Grant, error)) {
+	step.start(q, now, isReleased, func(n *node, answered func(store.Grant, error)) {
 		end := func(g store.Grant, err error) {
 			if err != nil {
 				open.add(n, claim(n), err)
@@ -71,16 +85,6 @@ func (q *quorum) release(ctx context.Context, c store.Claim) (store.Grant, error
 			n.begin(ctx, &call, link.Release, end)
 		}
 	})
-	g, err := t.collect(f)
-	if err == nil {
-		open.clean()
-		if c.TombstoneTTL == 0 {
-			q.ballots.drop(c.Owner)
-		} else if b != nil { // a later acquire of the token must find the ballot and fail
-			b.finished()
-		}
-	}
-	return g, err
 }
 
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
@@ -144,6 +148,8 @@ func (t *count) record(n *node, g store.Grant, err error) {
 	t.gone++
 }
 
+func (t *count) take(a answer[store.Grant]) { t.record(t.quorum.nodes[a.node], a.value, a.err) }
+
 // collect takes answers until they decide the step, and returns the result.
 func (t *count) collect(f *fan[store.Grant]) (store.Grant, error) {
 	defer f.done()
@@ -152,7 +158,7 @@ func (t *count) collect(f *fan[store.Grant]) (store.Grant, error) {
 		if !ok {
 			break
 		}
-		t.record(t.quorum.nodes[a.node], a.value, a.err)
+		t.take(a)
 	}
 	return t.result(f.silent)
 }

@@ -87,10 +87,10 @@ func (q *quorum) gate(longest time.Duration) time.Duration {
 func (r *roster) texts() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	texts, common := make([]string, len(r.members)), ""
+	texts, common := make([]string, len(r.members)), era{}
 	for i := range r.members {
 		text := r.members[i].text.Load()
-		if text == nil || common != "" && under(*text) != common || slices.Contains(texts, *text) {
+		if text == nil || common != (era{}) && under(*text) != common || slices.Contains(texts, *text) {
 			continue
 		}
 		texts[i], common = *text, under(*text)

@@ -19,7 +19,7 @@ type tally struct {
 	errs    []error
 	replied nodes  // nodes that have answered, also with an error
 	off     nodes  // nodes whose clocks were wrong when the last answer came
-	under   string // the set and generations under which most votes were given; only those votes count
+	under   era    // under which most votes were given; only those votes count
 	took    time.Duration
 	rounds  int
 	after   time.Duration // time until enough nodes are expected to vote
@@ -32,19 +32,16 @@ func newTally(q *quorum) *tally {
 func (t *tally) record(i int, p poll, err error) {
 	t.replied = t.replied.with(i)
 	t.polls[i], t.errs[i] = p, err
-	t.off = 0
+	t.off = t.replied & t.quorum.clocks.beyond(t.quorum.skew)
+	t.under = era{}
+	most := 0
 	for i := range t.polls {
-		if t.replied.has(i) && t.quorum.clocks.off(i) > t.quorum.skew {
-			t.off = t.off.with(i)
+		if !t.granted(i) || most > 0 && t.polls[i].era == t.under {
+			continue
 		}
-	}
-	t.under = ""
-	if most, n := 0, len(t.polls); n > 0 {
-		for i := range t.polls {
-			u := under(t.polls[i].text)
-			if m := t.count(func(j int) bool { return t.granted(j) && under(t.polls[j].text) == u }); m > most {
-				t.under, most = u, m
-			}
+		e := t.polls[i].era
+		if m := t.count(func(j int) bool { return t.granted(j) && t.polls[j].era == e }); m > most {
+			t.under, most = e, m
 		}
 	}
 }
@@ -61,7 +58,7 @@ func (t *tally) answered(i int) bool {
 // votes reports whether node i's vote counts: it was given under the same generations as the other
 // votes, by a server that is not counted already.
 func (t *tally) votes(i int) bool {
-	if !t.granted(i) || under(t.polls[i].text) != t.under {
+	if !t.granted(i) || t.polls[i].era != t.under {
 		return false
 	}
 	for j := range i {
@@ -93,7 +90,7 @@ func (t *tally) won() bool {
 // favourite is the fence that most votes have.
 func (t *tally) favourite() (fence uint64, n int) {
 	for i := range t.polls {
-		if !t.votes(i) {
+		if n > 0 && t.polls[i].Fence == fence || !t.votes(i) {
 			continue
 		}
 		f := t.polls[i].Fence
@@ -202,6 +199,9 @@ func (t *tally) tied() bool {
 
 // uncertain reports whether the known votes together with the unclear ones could be a quorum.
 func (t *tally) uncertain() bool {
+	if t.won() {
+		return false
+	}
 	if _, err := t.result(); err == nil {
 		return false
 	}

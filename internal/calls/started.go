@@ -1,0 +1,53 @@
+package calls
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// started is a step of a [Starter] for which a caller may wait.
+type started struct {
+	of    *Pool
+	grant store.Grant
+	err   error
+	fate  atomic.Int32
+	done  chan struct{} // a signal when the answer is there, unless it was abandoned
+}
+
+// start begins a step. Abandoned steps that are under way are bounded, like those on goroutines.
+func (cs *Pool) start(ctx context.Context, c store.Claim, begin func(context.Context, store.Claim, func(store.Grant, error))) Question {
+	if cs.hanging.Load() >= mostHanging {
+		r := make(refused)
+		close(r)
+		return r
+	}
+	s := &started{of: cs, done: make(chan struct{}, 1)}
+	begin(ctx, c, s.answered)
+	return s
+}
+
+func (s *started) answered(g store.Grant, err error) {
+	s.grant, s.err = g, err
+	if s.fate.CompareAndSwap(UnderWay, Answered) {
+		s.done <- struct{}{}
+	} else {
+		s.of.hanging.Add(-1)
+	}
+}
+
+// Answered is signalled when the answer is there.
+func (s *started) Answered() <-chan struct{} { return s.done }
+
+// Answer is the answer of the Store, after Answered.
+func (s *started) Answer() (store.Grant, error) { return s.grant, s.err }
+
+// Abandon gives up the step: its answer is dropped.
+func (s *started) Abandon() (sent bool) {
+	s.of.hanging.Add(1)
+	if !s.fate.CompareAndSwap(UnderWay, Abandoned) {
+		s.of.hanging.Add(-1)
+	}
+	return true
+}
