@@ -17,8 +17,8 @@ import (
 type Foreign struct {
 	pool    *Pool
 	starter Starter // the pool's Store, or nil
-	chores link.Chores
-	renews atomic.Int32 // calls of Renew under way
+	chores  link.Chores
+	renews  atomic.Int32 // calls of Renew under way
 }
 
 var _ Steps = (*Foreign)(nil)

@@ -14,6 +14,7 @@ type appeal struct {
 	claim        store.Claim
 	roster       *roster
 	hint, ticket uint64
+	block        int
 
 	channel string           // on which the first node would publish
 	call    *redisstore.Call // to the first node; the nodes get copies of it
@@ -27,7 +28,10 @@ const textAt = 3 + voteKeys
 const voteKeys = 9
 
 func (q *quorum) appeal(c store.Claim, hint, ticket uint64) *appeal {
-	a := &appeal{claim: c, roster: q.roster(c.Key), hint: hint, ticket: ticket}
+	a := &appeal{claim: c, roster: q.roster(c.Key), hint: hint, ticket: ticket, block: max(c.FenceCount, 1)}
+	if c.Mode == store.Shared {
+		a.block = 1
+	}
 	n := q.nodes[0]
 	a.channel, a.call = n.channelOf(&a.claim), n.asking(a)
 	return a
@@ -49,19 +53,26 @@ func (a *appeal) to(n *node, text *string) redisstore.Call {
 // a writer that does not queue, sends only the arguments that it needs.
 func (n *node) asking(a *appeal) *redisstore.Call {
 	c, q := &a.claim, n.quorum
-	block, part, again := max(c.FenceCount, 1), "", "0"
+	owner, part, again := c.Owner, "", "0"
 	if c.Mode == store.Shared {
-		part, block = n.partOf(*c), 1
+		owner, part = redisstore.SharedToken, n.partOf(*c)
 	}
 	if c.Queue && q.readers {
 		again = "1"
 	}
 	keys := []string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner),
-		redisstore.DoneKey(c.Key), a.roster.marker, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key)}
-	hint, last := strconv.FormatUint(a.hint, 10), strconv.FormatUint(a.hint+uint64(block)-1, 10) //nolint:gosec // ≥ 1
+		a.roster.marker, redisstore.DoneKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key)}
+	skew, last := uint64(q.skew.Microseconds()), a.hint+uint64(a.block)-1 //nolint:gosec // ≥ 1
+	fence := strconv.FormatUint(a.hint, 10)
+	lease := owner + ":" + fence + ":" + strconv.Itoa(a.block) + ":" + fence + ":" + c.Metadata
+	earliest := strconv.FormatUint(max(a.hint-skew, last-mostAhead), 10)
+	args := [12]any{"", lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(a.hint+skew, 10)}
 	if part == "" && !c.Queue && c.Once == 0 {
-		return voteScript.Call(keys, "", c.Owner, q.life(c.TTL), hint, last, int64(block), q.skew.Microseconds(), c.Metadata)
+		return voteScript.Call(keys, args[:7]...)
 	}
-	return voteScript.Call(keys, "", c.Owner, q.life(c.TTL), hint, last, int64(block), q.skew.Microseconds(), c.Metadata,
-		redisstore.AsksOnce(*c), n.inboxOf(c), strconv.FormatUint(a.ticket, 10), part, again)
+	args[7], args[8], args[9], args[10], args[11] = redisstore.AsksOnce(*c), n.inboxOf(c), strconv.FormatUint(a.ticket, 10), part, again
+	return voteScript.Call(keys, args[:]...)
 }
+
+// mostAhead is how far the last fence of a block may be ahead of a node's clock, in µs.
+const mostAhead = 100_000

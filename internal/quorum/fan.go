@@ -221,6 +221,7 @@ func (f *fan[T]) done() {
 	f.timer.Stop()
 	f.quorum.active.Add(-1)
 }
+
 const (
 	// fewFailures is the number of calls in a row that must fail until steps do not wait for the
 	// node. A single failure can have many causes. A call without an answer in time counts as

@@ -259,8 +259,8 @@ func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
 		hint := strconv.FormatInt(before.UnixMicro(), 10)
 		key := fmt.Sprintf("k%d", i)
 		v, err := c.Eval(t.Context(), quorum.ScriptTexts["quorum_vote"],
-			[]string{key, redisstore.QueueKey(key), "w", redisstore.CounterKey(key), redisstore.TombstoneKey(key, "o"), redisstore.DoneKey(key), "latchkit:node", "r", "i"},
-			text, "o", 60_000, hint, hint, 1, 500_000, "").Text()
+			[]string{key, redisstore.QueueKey(key), "w", redisstore.CounterKey(key), redisstore.TombstoneKey(key, "o"), "latchkit:node", redisstore.DoneKey(key), "r", "i"},
+			text, "o:"+hint+":1:"+hint+":", 60_000, hint, hint, before.UnixMicro()-500_000, before.UnixMicro()+500_000).Text()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,8 +269,9 @@ func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
 		if clock := time.UnixMicro(micros); err != nil || clock.Before(before) || clock.After(after) {
 			t.Fatalf("%q: %v, between %v and %v", v, clock, before, after)
 		}
-		if want := fmt.Sprintf("granted %d 60000 o:%s:1:%s:", micros, hint, hint); v != want {
-			t.Fatalf("%q, want %q", v, want)
+		lease := "o:" + hint + ":1:" + hint + ":"
+		if want, held := fmt.Sprint("1 ", micros), c.Get(t.Context(), key).Val(); v != want || held != lease {
+			t.Fatalf("%q for %q, want %q for %q", v, held, want, lease)
 		}
 		if after.Nanosecond() < int(100*time.Millisecond) && after.Second() == before.Second() {
 			return

@@ -107,7 +107,7 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 			answered(poll{}, err)
 			return
 		}
-		p, at, err := n.quorum.pollOf(v)
+		p, at, err := n.quorum.pollOf(a, v)
 		if !at.IsZero() {
 			a.roster.clockSeen(n, at, sent)
 		}
@@ -119,14 +119,16 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 	})
 }
 
-// pollOf reads the answer to an acquire. at is the node's clock.
-func (q *quorum) pollOf(text string) (p poll, at time.Time, err error) {
+// pollOf reads the answer to an appeal. at is the node's clock.
+func (q *quorum) pollOf(a *appeal, text string) (p poll, at time.Time, err error) {
 	r := redisstore.Reply{Rest: text}
 	state := r.Word()
 	at = r.Time()
 	switch state {
 	case "changed":
 		return poll{}, at, errChanged
+	case "1":
+		p.State, p.Fence, p.FenceCount, p.minted = store.Granted, a.hint, a.block, a.hint
 	case "granted", "entered":
 		_ = r.Word()
 		if state == "entered" {

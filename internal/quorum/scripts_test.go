@@ -37,13 +37,15 @@ const (
 
 func (b *bench) vote(words ...any) (string, error) {
 	return b.c.Eval(b.t.Context(), voteScript.Text,
-		[]string{keyL, keyQ, keyW, keyC, keyX, keyD, redisstore.NodeKey, keyR, keyI}, append([]any{b.text}, words...)...).Text()
+		[]string{keyL, keyQ, keyW, keyC, keyX, redisstore.NodeKey, keyD, keyR, keyI}, append([]any{b.text}, words...)...).Text()
 }
 
 func (b *bench) now() int64 { return b.c.Time(b.t.Context()).Val().UnixMicro() }
 
 // writer is what a lone writer sends that proposes a fence.
-func writer(fence int64) []any { return []any{"o", 60_000, fence, fence, 1, 500_000, ""} }
+func writer(fence int64) []any {
+	return []any{fmt.Sprintf("o:%d:1:%d:", fence, fence), 60_000, fence, fence, fence - 500_000, fence + 500_000}
+}
 
 // reader is what a reader sends.
 func reader(fence int64, part string) []any {
@@ -70,7 +72,7 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 	_, busy := b.vote(writer(b.now())...)
 	again := writer(b.now())
-	again[0], again[1] = "another", 10 // nothing has to be lengthened
+	again[0], again[1] = "another:7:1:7:", 10 // nothing has to be lengthened
 	_, ours := b.vote(again...)
 	for what, err := range map[string]error{
 		"a vote for a key that is held": busy,

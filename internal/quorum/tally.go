@@ -17,9 +17,9 @@ type tally struct {
 	quorum  *quorum
 	polls   []poll
 	errs    []error
-	replied nodes  // nodes that have answered, also with an error
-	off     nodes  // nodes whose clocks were wrong when the last answer came
-	under   era    // under which most votes were given; only those votes count
+	replied nodes // nodes that have answered, also with an error
+	off     nodes // nodes whose clocks were wrong when the last answer came
+	under   era   // under which most votes were given; only those votes count
 	took    time.Duration
 	rounds  int
 	after   time.Duration // time until enough nodes are expected to vote

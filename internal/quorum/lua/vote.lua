@@ -1,16 +1,17 @@
 -- vote.lua: give one node's vote for a lease to a writer, or let a reader in; or say who holds the
 -- lease, and queue.
 --
--- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · done mark D
---       · marker N of the node · readers R · intent I of a writer
--- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms ·
---       fence that the client proposes · last fence of the block if the proposal is taken · fences
---       to reserve · largest clock skew in µs · metadata, may be "" · ["1" when the done mark
---       counts, else "0"; this and the rest is not there for a writer that does not queue] · inbox
---       where the caller waits, "" when it does not · ticket · entry in R, for a reader, "" for a
---       writer · "1" when a writer that is refused leaves its intent, else "0"
--- returns: "changed" server-µs when N is not the text that the client has read, or not this
---          server's · "granted" server-µs PTTL L · "entered" server-µs PTTL writers L, for a
+-- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · marker N of
+--       the node · done mark D · readers R · intent I of a writer
+-- ARGV: text of N that the client has read · L as it is if the proposal is taken · how long the
+--       node keeps the lease, in ms · fence that the client proposes · last fence of the block · the
+--       earliest and the latest time of the node's clock at which the proposal is taken, in µs ·
+--       ["1" when the done mark counts, else "0"; this and the rest is not there for a writer that
+--       does not queue] · inbox where the caller waits, "" when it does not · ticket · entry in R,
+--       for a reader, "" for a writer · "1" when a writer that is refused leaves its intent, else
+--       "0"
+-- returns: "1" server-µs when the vote is given as proposed, the short way · "changed" server-µs
+--          when N is not the text that the client has read, or not this server's · "granted" server-µs PTTL L · "entered" server-µs PTTL writers L, for a
 --          reader, where writers is "1" when one waits · "busy" server-µs PTTL place listeners
 --          holder, where listeners is "-" for a caller that does not wait, and holder is L, or
 --          token:0:0 of the one for whom the vote is kept · "undone" server-µs · "revoked"
@@ -24,29 +25,43 @@
 -- L is token:fence:block:minted:metadata, of readers shared:fence:1:minted:metadata. I keeps new
 -- readers out while a writer waits, for 3 s after the writer has last asked; no order follows from
 -- I.
+-- One MGET, not five GETs. It reads data of another type as missing.
+local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+local lease, woken, counter, tombstone = found[1], found[2], found[3], found[4]
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6) -- in µs; to format a number costs as much as a command
 local at = ' ' .. stamp .. ' '
-
--- One MGET, not six GETs. It reads data of another type as missing.
-local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[7], KEYS[9])
-local lease, woken, counter, tombstone, intent = found[1], found[2], found[3], found[4], found[6]
 if found[5] ~= ARGV[1] or
   not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[1], 1, 40), 1, true) then
   return 'changed' .. at
 end
+
+-- The proposal is larger than every fence before, and other nodes will take it as well. Times and
+-- fences are texts of one length.
+local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and stamp >= ARGV[6] and stamp <= ARGV[7]
+if taken and not lease and not woken and not tombstone and not ARGV[8] then
+  redis.call('SET', KEYS[4], ARGV[5], 'GET') -- GET: what is no counter is refused, and MGET says nothing of it
+  if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
+    redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
+  end
+  redis.call('DEL', KEYS[8]) -- readers of a phase before, whose L was taken away
+  return '1 ' .. stamp
+end
+
 if tombstone then
   if string.sub(tombstone, 1, 8) == 'revoked:' then
     return 'revoked' .. at .. string.sub(tombstone, 9)
   end
   return 'undone' .. at
 end
-if ARGV[9] == '1' and redis.call('GET', KEYS[6]) then
+if ARGV[8] == '1' and redis.call('GET', KEYS[7]) then
   return 'done' .. at
 end
 
-local owner, inbox, part = ARGV[2] .. ':', ARGV[10] or '', ARGV[12] or ''
+local inbox, part = ARGV[9] or '', ARGV[11] or ''
 local reader = part ~= ''
+local token = string.match(reader and part or ARGV[2], '^([^:|]*)')
+local owner = token .. ':'
 if lease and string.sub(lease, 1, #owner) == owner then
   redis.call('GETEX', KEYS[1])
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
@@ -55,13 +70,13 @@ if lease and string.sub(lease, 1, #owner) == owner then
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
 
-local open = not lease and (not woken or woken == ARGV[2])
-local entry = inbox ~= '' and ARGV[2] .. '|' .. inbox .. '|' .. ARGV[9] .. '|' .. (reader and '1' or '0')
+local open = not lease and (not woken or woken == token)
+local entry = inbox ~= '' and token .. '|' .. inbox .. '|' .. ARGV[8] .. '|' .. (reader and '1' or '0')
 local now, writers, enters = tonumber(stamp), '0', nil
 if reader or not open then
 -- fragments
   local phase = lease and string.sub(lease, 1, 7) == 'shared:'
-  local intends, where = string.match(intent or '', '^([^|]*)|(.*)$')
+  local intends, where = string.match(redis.call('MGET', KEYS[9])[1] or '', '^([^|]*)|(.*)$')
   if reader and intends and where ~= '' and hearing(where) == 0 then
     redis.call('DEL', KEYS[9]) -- the writer's process is gone
     intends = nil
@@ -78,25 +93,25 @@ if reader or not open then
     -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy",
     -- and lets what follows pass on a full server.
     redis.call('GETEX', KEYS[1])
-    if not reader and ARGV[13] == '1' and (not intends or intends == ARGV[2]) then
-      intends = ARGV[2]
-      redis.call('SET', KEYS[9], ARGV[2] .. '|' .. inbox, 'PX', '3000')
+    if not reader and ARGV[12] == '1' and (not intends or intends == token) then
+      intends = token
+      redis.call('SET', KEYS[9], token .. '|' .. inbox, 'PX', '3000')
       for _, r in ipairs(phase and redis.call('ZRANGE', KEYS[8], '0', '-1') or {}) do
-        local token, channel = string.match(r, '^([^|]+)|([^|]+)$')
-        if token and channel ~= '-' then
-          say(channel, 'writer ' .. token .. ' ' .. KEYS[1])
+        local who, channel = string.match(r, '^([^|]+)|([^|]+)$')
+        if who and channel ~= '-' then
+          say(channel, 'writer ' .. who .. ' ' .. KEYS[1])
         end
       end
     end
     local place, listening = nil, '-'
     if entry then
-      redis.call('ZADD', KEYS[2], ARGV[11], entry)
+      redis.call('ZADD', KEYS[2], ARGV[10], entry)
       redis.call('PEXPIRE', KEYS[2], '60000')
       place, listening = redis.call('ZRANK', KEYS[2], entry) + 1, hearing(inbox)
     else
       place = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
     end
-    if intends == ARGV[2] then
+    if intends == token then
       place = 1 -- so the writer asks often, and its intent lasts
     end
     local left, holder = redis.call('PTTL', KEYS[1]), lease
@@ -111,14 +126,13 @@ if reader or not open then
 end
 
 if not enters then
-  -- The fence: larger than every one before, mostly the one that is proposed, which other nodes
-  -- will take as well. A client whose clock is ahead cannot drive the counter further than the
-  -- skew; one that is behind gets the server's clock.
-  local skew, hint = tonumber(ARGV[7]), tonumber(ARGV[4])
-  local last = counter and tonumber(counter) or 0
-  local fence, block, ends = ARGV[4], ARGV[6], ARGV[5]
-  if hint <= last or math.abs(now - hint) > skew or tonumber(ends) > now + 100000 then
-    hint = math.min(hint, now + skew)
+  -- A client whose clock is ahead cannot drive the counter further than the skew; one that is behind
+  -- gets the server's clock.
+  local fence, ends = ARGV[4], ARGV[5]
+  local block, metadata = string.match(ARGV[2], '^[^:]*:%d+:(%d+):%d+:(.*)$')
+  if not taken then
+    local skew, last = ARGV[7] - ARGV[4], counter and tonumber(counter) or 0
+    local hint = math.min(tonumber(ARGV[4]), now + skew)
     local first, n = math.max(last + 1, hint), tonumber(block)
     if now > hint + skew then
       first = math.max(first, now)
@@ -131,8 +145,8 @@ if not enters then
   if reader then
     redis.call('ZCARD', KEYS[8]) -- WRONGTYPE before the first write
   end
-  lease = (reader and 'shared:' or owner) .. fence .. ':' .. block .. ':' .. fence .. ':' .. ARGV[8]
-  redis.call('SET', KEYS[4], ends, 'GET') -- GET: what is no counter is refused, and MGET says nothing of it
+  lease = (reader and 'shared:' or owner) .. fence .. ':' .. block .. ':' .. fence .. ':' .. metadata
+  redis.call('SET', KEYS[4], ends, 'GET') -- see above
   if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
