@@ -81,7 +81,11 @@ func newEngine(s Store, cfg config) *Engine {
 		e.foreign = calls.NewForeign(&e.calls, cfg.undoEnded)
 		e.steps = e.foreign
 	}
-	if cfg.background {
+	switch {
+	case !cfg.background:
+	case e.foreign != nil:
+		e.departures.steps = e.foreign.Releases()
+	default:
 		e.departures.steps, _ = e.steps.(calls.Releases)
 	}
 	e.cohorts.init(e)

@@ -33,6 +33,13 @@ type QuorumOption interface {
 	setQuorum(c *config)
 }
 
+// A ServersOption sets up a Locker on one Redis server or on several: it is a SingleOption and a
+// QuorumOption.
+type ServersOption interface {
+	SingleOption
+	QuorumOption
+}
+
 // A ReadWriteOption sets up a Locker of [NewReadWrite]: a SingleOption with one client, a
 // QuorumOption with several.
 type ReadWriteOption interface {
@@ -54,6 +61,8 @@ type (
 	anyOption    func(*config)
 	singleOption func(*config)
 	quorumOption func(*config)
+
+	serversOption func(*config)
 )
 
 func (o anyOption) set(c *config)          { o(c) }
@@ -68,6 +77,11 @@ func (o singleOption) setSemaphore(c *config) { o(c) }
 
 func (o quorumOption) setQuorum(c *config)    { o(c) }
 func (o quorumOption) setReadWrite(c *config) { o(c) }
+
+func (o serversOption) setSingle(c *config)    { o(c) }
+func (o serversOption) setQuorum(c *config)    { o(c) }
+func (o serversOption) setReadWrite(c *config) { o(c) }
+func (o serversOption) setSemaphore(c *config) { o(c) }
 
 type observerOption struct{ anyOption }
 

@@ -33,6 +33,10 @@ func WithRenewClient(client Client) SingleOption {
 // the key as free at once, other processes a round trip later than without the option, and up to 1
 // ms more when no other process was known to wait for the key. Close waits for all releases.
 //
+// On several servers the release is sent to all of them at once, when each of them has lately
+// answered within 20 ms. The next Acquire of this process waits until a quorum has released the
+// key.
+//
 // Run then no longer reports a loss that only the release would have found: a revocation, or a
 // server that lost its data, since the last renewal. The [Observer] is notified after Run has
 // returned. The release is awaited as without the option when Rule.Once or Rule.AtLeast is set,
@@ -40,6 +44,6 @@ func WithRenewClient(client Client) SingleOption {
 // 1024 such releases are open, and under [NewReentrant]. Release and Complete by hand are always
 // awaited, and so are the releases of idempotent requests, of buffered responses, and of
 // transactions of package sqllock that are not committed. Default: every release is awaited.
-func WithBackgroundRelease() SingleOption {
-	return singleOption(func(c *config) { c.background = true })
+func WithBackgroundRelease() ServersOption {
+	return serversOption(func(c *config) { c.background = true })
 }

@@ -51,6 +51,24 @@ func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
 	return f.pool.Begin(Until(ctx, time.Now().Add(Timeout)), store.Store.Release, c)
 }
 
+// Releases are releases without a waiting caller, nil when each would need a goroutine.
+func (f *Foreign) Releases() Releases {
+	if f.starter == nil {
+		return nil
+	}
+	return leaving{f.starter}
+}
+
+// leaving sends releases at once, because the calls to several servers cannot be taken back
+// together.
+type leaving struct{ Starter }
+
+// ReleaseBeside is a release without a waiting caller.
+func (l leaving) ReleaseBeside(ctx context.Context, c store.Claim, _ When, answered func(store.Grant, error)) (recall func() bool) {
+	l.StartRelease(ctx, c, answered)
+	return func() bool { return false }
+}
+
 // mostRenewed is the largest number of claims of one call of Renew.
 const mostRenewed = 100
 

@@ -17,7 +17,7 @@ type started struct {
 }
 
 // start begins a step. Abandoned steps that are under way are bounded, like those on goroutines.
-func (cs *Pool) start(ctx context.Context, c store.Claim, begin func(context.Context, store.Claim, func(store.Grant, error))) Question {
+func (cs *Pool) start(ctx context.Context, c store.Claim, begin Start) Question {
 	if cs.hanging.Load() >= mostHanging {
 		r := make(refused)
 		close(r)

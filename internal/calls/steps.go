@@ -61,8 +61,8 @@ const (
 	AtOnce
 )
 
-// A Starter is a Store that can begin a step without making its caller wait. It calls answered once,
-// on any goroutine and also at once; answered must not block.
+// A Starter is a Store that can begin a step without making its caller wait. It calls answered
+// once, on any goroutine and also at once; answered must not block.
 type Starter interface {
 	StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 	StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error))
@@ -71,8 +71,11 @@ type Starter interface {
 	Prompt(key string) bool
 }
 
+// Start is StartAcquire or StartRelease of a Starter.
+type Start func(ctx context.Context, c store.Claim, answered func(store.Grant, error))
+
 // Await makes a step and waits for its answer.
-func Await(ctx context.Context, c store.Claim, start func(context.Context, store.Claim, func(store.Grant, error))) (g store.Grant, err error) {
+func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err error) {
 	done := make(chan struct{})
 	start(ctx, c, func(answer store.Grant, failed error) {
 		g, err = answer, failed

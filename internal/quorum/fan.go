@@ -96,7 +96,9 @@ type taker[T any] struct {
 
 // start begins a step. It returns at once, and the step may end before.
 func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) {
+	t.mu.Lock() // the time may be over before this goroutine goes on
 	t.fan = newFan(q, to, quiet, t.wake)
+	t.mu.Unlock()
 	t.fan.begin(to, begin)
 	t.wake() // there may be no node to wait for
 }

@@ -3,19 +3,20 @@
 --
 -- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · marker N of
 --       the node · done mark D · readers R · intent I of a writer
--- ARGV: text of N that the client has read · L as it is if the proposal is taken · how long the
---       node keeps the lease, in ms · fence that the client proposes · last fence of the block · the
---       earliest and the latest time of the node's clock at which the proposal is taken, in µs ·
+-- ARGV: text of N that the client has read · L as it lies when the proposal is taken · how long
+--       the node keeps the lease, in ms · fence that the client proposes · last fence of the block
+--       · earliest time of the node's clock at which the proposal is taken, in µs · latest time ·
 --       ["1" when the done mark counts, else "0"; this and the rest is not there for a writer that
 --       does not queue] · inbox where the caller waits, "" when it does not · ticket · entry in R,
 --       for a reader, "" for a writer · "1" when a writer that is refused leaves its intent, else
 --       "0"
 -- returns: "1" server-µs when the vote is given as proposed, the short way · "changed" server-µs
---          when N is not the text that the client has read, or not this server's · "granted" server-µs PTTL L · "entered" server-µs PTTL writers L, for a
---          reader, where writers is "1" when one waits · "busy" server-µs PTTL place listeners
---          holder, where listeners is "-" for a caller that does not wait, and holder is L, or
---          token:0:0 of the one for whom the vote is kept · "undone" server-µs · "revoked"
---          server-µs reason · "done" server-µs; as one string
+--          when N is not the text that the client has read, or not this server's · "granted"
+--          server-µs PTTL L · "entered" server-µs PTTL writers L, for a reader, where writers is
+--          "1" when one waits · "busy" server-µs PTTL place listeners holder, where listeners is
+--          "-" for a caller that does not wait, and holder is L, or token:0:0 of the one for whom
+--          the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done" server-µs;
+--          as one string
 -- idempotent: a second execution finds the token in L or in R, answers with the same L and at most
 --   lengthens it; or it finds the token in Q, where it keeps its ticket; after an undo it finds X.
 -- first write: SET C for a free L, ZADD of a reader that enters, which a full server refuses, and
@@ -25,6 +26,7 @@
 -- L is token:fence:block:minted:metadata, of readers shared:fence:1:minted:metadata. I keeps new
 -- readers out while a writer waits, for 3 s after the writer has last asked; no order follows from
 -- I.
+
 -- One MGET, not five GETs. It reads data of another type as missing.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 local lease, woken, counter, tombstone = found[1], found[2], found[3], found[4]
@@ -126,8 +128,8 @@ if reader or not open then
 end
 
 if not enters then
-  -- A client whose clock is ahead cannot drive the counter further than the skew; one that is behind
-  -- gets the server's clock.
+  -- A client whose clock is ahead cannot drive the counter further than the skew; one that is
+  -- behind gets the server's clock.
   local fence, ends = ARGV[4], ARGV[5]
   local block, metadata = string.match(ARGV[2], '^[^:]*:%d+:(%d+):%d+:(.*)$')
   if not taken then
