@@ -32,8 +32,9 @@ var _ interface {
 	redisstore.Subscriber
 } = (*Client)(nil)
 
-// New returns a client for the constructors of package locker: NewSingle, NewReadWrite and, one for
-// each server, NewRedlock. c must outlive the Locker, and belongs to the caller.
+// New returns a client for the constructors of package locker: NewSingle, NewReadWrite,
+// NewSemaphore and, one for each server, NewRedlock. c must outlive the Locker, and belongs to the
+// caller.
 //
 // c leads to one server, or to one that Sentinel picks. A client of a Redis Cluster is refused:
 // latchkit must know which node serves a key, and rueidis does not say that. Give the Locker a

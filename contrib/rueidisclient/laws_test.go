@@ -31,6 +31,11 @@ func TestReadWriteObeysTheLaws(t *testing.T) {
 	obeysTheLaws(t, redisstore.NewReadWrite)
 }
 
+func TestSemaphoreObeysTheLaws(t *testing.T) {
+	t.Parallel()
+	obeysTheLaws(t, redisstore.NewSemaphore)
+}
+
 type maker = func(c redisstore.Client, s redisstore.Settings) (store.Store, error)
 
 // obeysTheLaws runs the laws with Stores that reach the server through rueidis.
@@ -43,6 +48,9 @@ func obeysTheLaws(t *testing.T, open maker) {
 		under := storeOn(t, open, connect(t, proxy.Addr()))
 		can := storetest.All
 		_, can.Readers = under.(store.Downgrader)
+		if _, can.Permits = under.(store.Permitter); can.Permits {
+			can.Metadata, can.Next, can.Join = false, false, false
+		}
 		return storetest.Harness{
 			Store:     under,
 			Can:       can,
