@@ -3,8 +3,8 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 
-# go.work is the one list of our modules. tools/, which it leaves out and says
-# why, only has to be tidy.
+# go.work is the one list of our modules. It leaves out tools/, for the reason stated there, which
+# only has to be tidy.
 modules = $(shell go list -m -f '{{.Dir}}')
 
 # Alone: with the versions of the module's own go.mod. The workspace raises every version to the
@@ -19,7 +19,7 @@ oldest = GOTOOLCHAIN=go$(shell sed -n 's/^go //p' go.mod)
 # nothing to the go.mod there.
 golangci-lint = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
-# What the tests need and no package manager has lies here.
+# Files that the tests need and no package manager has.
 cache = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit
 
 # The server of the oldest Redis that users may have.

@@ -13,7 +13,7 @@ import (
 )
 
 // New returns a Guard for the tasks that its rules match: see [On]. New finds every mistake that
-// can be found when the program starts. Its error says what to change.
+// can be found when the program starts. Its error explains what to change.
 func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	if isNil(l) {
 		return nil, errors.New("asynqlock: New: the Locker is nil; make one with locker.NewSingle, and check its error")

@@ -69,8 +69,8 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 		case asynq.QueueOpt:
 			m.queue, _ = o.Value().(string)
 		case asynq.UniqueOpt:
-			return nil, fmt.Errorf("asynqlock: the task %s has Unique from its rule and asynq.Unique; leave the latter out: where its ID is taken, "+
-				"asynq would keep it from being enqueued for the whole time given there", t.Type())
+			return nil, fmt.Errorf("asynqlock: the task %s has Unique from its rule and the option asynq.Unique; remove asynq.Unique: "+
+				"if the task's ID is taken, its lock would block the task for the whole time of that option", t.Type())
 		case asynq.TaskIDOpt:
 			return nil, fmt.Errorf("asynqlock: the task %s has an ID that its rule makes, because of Unique; leave asynq.TaskID out", t.Type())
 		default:

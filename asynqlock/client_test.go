@@ -170,7 +170,7 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 	c := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.Unique()).Client(q.client, q.inspector)
 	for says, enqueue := range map[string]func() (*asynq.TaskInfo, error){
 		"the task is nil": func() (*asynq.TaskInfo, error) { return c.EnqueueContext(t.Context(), nil) },
-		"leave the latter out": func() (*asynq.TaskInfo, error) {
+		"remove asynq.Unique": func() (*asynq.TaskInfo, error) {
 			return c.EnqueueContext(t.Context(), job("42"), asynq.Unique(time.Hour))
 		},
 		"leave asynq.TaskID out": func() (*asynq.TaskInfo, error) {

@@ -124,12 +124,12 @@ type message struct {
 	task   *asynq.Task
 	known  bool   // asynq delivered the task: the fields below are set
 	taskID string // this task's ID
-	id     string // the ID of the original; of this task if it is no clone
+	id     string // the ID of the original; of this task if it is not a clone
 	queue  string
 
 	retried, most int // retries used, and allowed
 
-	before bool // the task has run or tried to run before: it is no duplicate
+	before bool // the task has run or tried to run before, so it is not a duplicate
 
 	members map[string]any // of the payload, once a template has read one
 }

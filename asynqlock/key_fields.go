@@ -58,7 +58,7 @@ func Fields[T any](prefix string) Keys {
 // tagged appends a part for each tagged field of the struct typ. path leads to typ.
 func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 	if typ.Kind() != reflect.Struct {
-		return fmt.Errorf("%v is no struct, so it has no tags; use Key", typ)
+		return fmt.Errorf("%v is not a struct, so it has no tags; use Key", typ)
 	}
 	for i := range typ.NumField() {
 		f := typ.Field(i)

@@ -70,7 +70,7 @@ func formatJSON(raw []byte) (string, error) {
 	case 't', 'f':
 		return string(raw), nil
 	case '{', '[':
-		return "", errors.New("it is no text, number or boolean")
+		return "", errors.New("it is not a string, a number or a boolean")
 	default:
 		return key.Format(json.Number(raw))
 	}

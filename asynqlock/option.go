@@ -15,7 +15,7 @@ import (
 // An Option sets up the Guard that [New] returns.
 type Option func(*config)
 
-// config is what the options set. Only newConfig sets its defaults.
+// config has the values of the options. Only newConfig sets its defaults.
 type config struct {
 	rules      rules
 	decode     Decoder
@@ -107,7 +107,8 @@ func WithWaking(c redis.UniversalClient) Option {
 // lines. Default: none.
 func WithKeyPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithLogger sets where a Guard logs that a server is not configured. Default: slog.Default.
+// WithLogger sets the logger for warnings about servers without [Guard.Configure]. Default:
+// slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
 // WithClones lets a clone replace every task that must be put off without a retry left, even a task

@@ -127,14 +127,14 @@ func newRule(pattern string, keys Keys, policies []Policy) *rule {
 	return r
 }
 
-// refuse records what is wrong with the rule; the first mistake counts.
+// refuse records a mistake in the rule; only the first one counts.
 func (r *rule) refuse(format string, args ...any) {
 	r.err = cmp.Or(r.err, fmt.Errorf("asynqlock: On(%q): %s", r.pattern, fmt.Sprintf(format, args...)))
 }
 
 func (r *rule) whenBusy(v Verdict) {
 	if r.busy != Snoozed && r.busy != v {
-		r.refuse("Drop and Archive say different things of a busy key; give one of them")
+		r.refuse("Drop and Archive contradict each other for a busy key; give one of them")
 	}
 	r.busy = v
 }

@@ -158,7 +158,7 @@ func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	return info
 }
 
-// Only a watcher notices that the key is free, because its holder is no worker.
+// Only a watcher detects that the key is free, because its holder is not a worker.
 func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

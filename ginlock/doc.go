@@ -10,13 +10,13 @@
 // It is httplock for Gin. The documentation of httplock holds here, too.
 //
 // [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs it. At
-// start-up they report routes and parameters that do not exist. [Idempotency] remembers responses,
-// so that a request which comes again is answered and not run again.
+// start-up they report routes and parameters that do not exist. [Idempotency] stores responses, so
+// that a repeated request gets the stored response and does not run again.
 //
 // # Keys
 //
-// A key is a template of literal text and of parts of the request; package key says what it
-// promises. The parts:
+// A key is a template of literal text and of parts of the request; package key describes the
+// guarantees. The parts:
 //
 //	{param.id}          a parameter of the route's path
 //	{query.page}        of the URL's query

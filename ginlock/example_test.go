@@ -40,7 +40,7 @@ func ExampleNew() {
 // The reply to a refused request has the time after which the client should try again.
 func ExampleNew_busy() {
 	store := lockertest.NewMemory()
-	store.Occupy("order:42", 1500*time.Millisecond) // somebody else is at it
+	store.Occupy("order:42", 1500*time.Millisecond) // another request holds the lock
 	l, err := locker.New(store)
 	if err != nil {
 		log.Fatal(err)

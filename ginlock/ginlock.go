@@ -16,8 +16,8 @@ import (
 // New returns a middleware that runs the handlers after it under the lock that k names, such as
 // "order:{param.id}". The package's comment has the grammar of keys.
 //
-// It panics, with a text that says what to do, when l is nil or k or an option makes no sense: like
-// a route that Gin cannot register, that is a mistake in the program, found when it starts.
+// It panics, with advice in the text, if l is nil, or if k or an option is invalid. Like a route
+// that Gin cannot register, this is a mistake in the program, found at start-up.
 func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.Make(l, k, ofGin(opts)...)
 	if err != nil {
@@ -26,9 +26,9 @@ func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	return func(c *gin.Context) { serve(c, lock) }
 }
 
-// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers it
-// with the same response when it comes again. scope says who owns the keys, such as "{claim.sub}".
-// [httplock.Idempotency] says the rest. It panics as [New] does.
+// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
+// repeated requests with the same response. scope identifies the owner of the keys, such as
+// "{claim.sub}". See [httplock.Idempotency]. It panics as [New] does.
 func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.MakeIdempotency(l, store, scope, ofGin(opts)...)
 	if err != nil {
@@ -50,8 +50,8 @@ func FromContext(c *gin.Context) (*locker.Lease, bool) {
 	return httplock.FromContext(c.Request)
 }
 
-// visit is one request on its way through httplock, which does not know Gin. As the request's
-// context it carries Gin's context, and as the handler it goes on with Gin's handlers.
+// visit is one request on its way through httplock, which does not know Gin. It is the request's
+// context, which carries Gin's context, and it is the handler, which calls Gin's handlers.
 type visit struct {
 	context.Context
 

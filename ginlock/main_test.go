@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// seen is what a middleware outside ginlock finds when all is over, as a logger would.
+// seen is the result that an outer middleware finds at the end, as a logger would.
 type seen struct {
 	errors  []string
 	outcome string // the Problem's code

@@ -48,7 +48,7 @@ func WithStatus(code int) Option { return httplock.WithStatus(code) }
 // Exclusive for all others. It needs a Locker with readers; see [httplock.WithModeByMethod].
 func WithModeByMethod() Option { return httplock.WithModeByMethod() }
 
-// WithFailOpen runs requests without a lock while the lock server cannot be asked; see
+// WithFailOpen runs requests without a lock while the lock server is unavailable; see
 // [httplock.WithFailOpen].
 func WithFailOpen() Option { return httplock.WithFailOpen() }
 
@@ -112,7 +112,7 @@ func WithIdempotencyStore(store idempotency.Store) Option {
 // left. Default: 1 min.
 func WithFinishWithin(d time.Duration) Option { return httplock.WithFinishWithin(d) }
 
-// WithFingerprint sets what distinguishes two requests that come with the same Idempotency-Key; see
+// WithFingerprint sets how to distinguish two requests with the same Idempotency-Key; see
 // [httplock.WithFingerprint].
 func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error)) Option {
 	if distinct == nil {
@@ -146,9 +146,9 @@ func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
 	})
 }
 
-// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done. A
-// request to which the handlers have added c.Error has not succeeded. Default: those with a status
-// below 400.
+// WithSuccess defines which requests have succeeded, so that Rule.Once remembers their work as
+// done. A request to which the handlers have added c.Error has not succeeded. Default: those with a
+// status below 400.
 func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 	if succeeded == nil {
 		return httplock.WithSuccess(nil)

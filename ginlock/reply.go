@@ -48,8 +48,8 @@ func Outcome(c *gin.Context) (*Problem, bool) {
 	return problem, ok
 }
 
-// observe adds what an operator should know to c.Error. A busy lock is not added, because loggers
-// and traces take every such error for a failure.
+// observe adds what an operator should know to c.Error. The error of a busy lock is not added,
+// because loggers and traces treat every such error as a failure.
 func observe(r *http.Request, p *Problem) {
 	v := visitOf(r)
 	v.problem = p

@@ -17,7 +17,7 @@ import (
 )
 
 type (
-	// Rules say which routes are guarded, and how: all of a service's locks on one page. The names
+	// Rules define which routes are guarded, and how: all locks of a service on one page. The names
 	// are method and path as they are registered, such as "POST /orders/:id/pay". [ParseRules]
 	// reads them from YAML.
 	Rules = httplock.Rules

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// asked is a Locker that remembers what it was asked for, and refuses.
+// asked is a Locker that records each Rule, and refuses.
 func asked(rules *[]locker.Rule) locker.Locker {
 	return lockerFunc(func(r locker.Rule) error {
 		*rules = append(*rules, r)

@@ -189,7 +189,7 @@ func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 	if w := pays(t, e, "k1", "x"); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" || runs != 1 {
 		t.Errorf("a replay while the order is locked: %d %s, %d runs", w.Code, w.Body, runs)
 	}
-	// A refusal by the lock inside is no answer to store.
+	// A refusal by the inner lock is not stored.
 	if w := pays(t, e, "k2", "x"); w.Code != 409 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

@@ -30,8 +30,8 @@ import (
 //
 // The other members are name, ttl, at-least, at-most, once, status, fail-open, lifetime,
 // buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
-// stall-timeout. A member that is not known, or there twice, is an error that says where. So is a
-// text without rules.
+// stall-timeout. An unknown or repeated member is an error with its position. So is a text without
+// rules.
 func ParseRules(text []byte) (Rules, error) {
 	var written map[string]writtenRule
 	if err := yaml.UnmarshalWithOptions(text, &written, yaml.Strict()); err != nil {
@@ -55,7 +55,7 @@ func ParseRules(text []byte) (Rules, error) {
 	return rules, nil
 }
 
-// writtenRule is a Rule as it stands in YAML.
+// writtenRule is the YAML form of a Rule.
 type writtenRule struct {
 	Key      string   `yaml:"key"`
 	Keys     []string `yaml:"keys"`

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A lock that guards nothing is worse than none: Bind finds what is not guarded.
+// A lock that guards nothing is worse than none: Bind finds unguarded methods.
 func TestBindFindsWhatNothingGuards(t *testing.T) {
 	newLocker := func() locker.Locker { return lockertest.NewLocker(t, lockertest.NewMemory()) }
 	for name, tc := range map[string]struct {
@@ -110,7 +110,7 @@ func TestDescribeShowsTheMistakesThatBindFound(t *testing.T) {
 	}
 }
 
-// A server that forgot Bind, or went on after its error, runs no call.
+// A server without Bind, or after a failed Bind, refuses every call.
 func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
 	rules := grpclock.FromDescriptors()
 	options, err := grpclock.ServerOptions(lockertest.NewLocker(t, lockertest.NewMemory()), rules)

@@ -67,7 +67,7 @@ func (g *guard) locks(ctx context.Context, c *call) ([]locker.Rule, error) {
 	return locks, nil
 }
 
-// complete fills in what a rule leaves to the interceptor.
+// complete adds the interceptor's defaults to a rule.
 func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 	name := r.Name
 	r.TTL, r.Wait = cmp.Or(r.TTL, g.ttl), cmp.Or(r.Wait, g.wait)

@@ -14,12 +14,12 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// UnaryClientInterceptor returns a client's interceptor that repeats calls which were refused
-// before they did anything, when the server said that they may: after the RetryInfo of a status of
-// this package. It does so up to [WithRetries] times, and only while the call's deadline leaves
-// time for it. Other errors it returns as they are.
+// UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
+// permits it: after the RetryInfo of a status of this package. Refused calls have had no effect. It
+// does so up to [WithRetries] times, and only while the call's deadline leaves time for it. Other
+// errors it returns as they are.
 //
-// gRPC's own retries, see [RetryServiceConfig], do the same inside the transport. Use one of them:
+// gRPC's own retries do the same inside the transport, see [RetryServiceConfig]. Use one of them:
 // with both, each repetition of the one is repeated by the other.
 func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
 	c, err := newClient("UnaryClientInterceptor", opts)
@@ -32,7 +32,7 @@ func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, 
 // A ClientOption sets up a client's interceptor.
 type ClientOption func(*client)
 
-// client is what the options set; its defaults stand in newClient and nowhere else.
+// client has the values of the options; newClient has their defaults.
 type client struct {
 	retries int
 	within  time.Duration
@@ -82,7 +82,7 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 			return err
 		}
 		pause = max(pause, shortest(tries))
-		// Clients that were refused together must not come back together, and none before its time.
+		// Clients that were refused together must not retry together, and none before its time.
 		pause += rand.N(pause/10 + 1)
 		again := time.Now().Add(pause)
 		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {
@@ -98,8 +98,8 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 }
 
-// retryAfter returns when a call that ended with err may be repeated; false: the server did not
-// say.
+// retryAfter returns when a call that ended with err may be repeated; It returns false if the
+// server sent no time.
 func retryAfter(err error) (time.Duration, bool) {
 	if _, ours := Reason(err); !ours {
 		return 0, false

@@ -83,7 +83,7 @@ func TestARetryingClientFollowsThePushback(t *testing.T) {
 	}
 }
 
-// busyAlways is a Locker that knows nothing of the holder.
+// busyAlways is a busy Locker that does not know the holder.
 type busyAlways struct{ locker.Locker }
 
 func (busyAlways) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, error) {

@@ -14,14 +14,14 @@ import (
 
 // WithDelegated lets calls to targets run under the leases of their contexts: a handler that holds
 // a lock can call a service that wants the same one. A target is what the connection was made with,
-// as in grpc.NewClient(target). To all other targets nothing is sent, and what stands in a call's
-// metadata is taken away. Default: no target gets a delegation.
+// as in grpc.NewClient(target). Calls to all other targets carry no delegation, and lose one in
+// their metadata. Default: no target gets a delegation.
 func WithDelegated(s *delegate.Sender, targets ...string) ClientOption {
 	return func(c *client) { c.delegates, c.sender, c.targets = true, s, targets }
 }
 
 // StreamClientInterceptor returns a client's interceptor that delegates leases to streams: see
-// [WithDelegated]. Streams are not repeated by it: a service config does that, see
+// [WithDelegated]. The interceptor does not repeat streams: a service config does that, see
 // [RetryServiceConfig].
 func StreamClientInterceptor(opts ...ClientOption) (grpc.StreamClientInterceptor, error) {
 	c, err := newClient("StreamClientInterceptor", opts)
@@ -49,8 +49,8 @@ func (c *client) validateDelegation() error {
 	return nil
 }
 
-// delegate puts the delegation of ctx's leases into the metadata of a call to one of the targets,
-// and keeps everything else from carrying one.
+// delegate adds the delegation of ctx's leases to the metadata of a call to one of the targets, and
+// removes a delegation from all other calls.
 func (c *client) delegate(ctx context.Context, cc *grpc.ClientConn) (context.Context, error) {
 	var token []byte
 	if c.delegates && cc != nil && (slices.Contains(c.targets, cc.Target()) || slices.Contains(c.targets, cc.CanonicalTarget())) {

@@ -18,14 +18,14 @@ import (
 // package does not import lockpb, which registers the number.
 const option protoreflect.FullName = "latchkit.lock.v1.lock"
 
-// annotation is the rule that stands in a .proto file; the zero Rule when there is none.
+// annotation is the rule in the .proto file, or the zero Rule.
 func annotation(m protoreflect.MethodDescriptor) (r Rule, err error) {
 	lock, found := optionOf(m)
 	if !found {
 		return r, nil
 	}
 	if lock == nil {
-		return r, fmt.Errorf("the option %s is no message; copy lock.proto as it is, but for the number and go_package", option)
+		return r, fmt.Errorf("the option %s is not a message; copy lock.proto, and change only the number and go_package", option)
 	}
 	if len(lock.GetUnknown()) > 0 {
 		return r, fmt.Errorf("the option %s has a field that this version does not know; use the version whose lock.proto you import", option)
@@ -40,7 +40,7 @@ func annotation(m protoreflect.MethodDescriptor) (r Rule, err error) {
 	return r, err
 }
 
-// optionOf finds the annotation of a method. lock is nil when it is no message.
+// optionOf finds the annotation of a method. lock is nil if the annotation is not a message.
 func optionOf(m protoreflect.MethodDescriptor) (lock protoreflect.Message, found bool) {
 	m.Options().ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if f.FullName() != option {
@@ -130,7 +130,7 @@ func setTime(what string, from protoreflect.Message, to *time.Duration) error {
 	*to = d.AsDuration()
 	switch {
 	case d.CheckValid() != nil || *to < 0:
-		return fmt.Errorf("%s is %d s and %d ns, which is no time to wait or to hold; give a positive one", what, d.GetSeconds(), d.GetNanos())
+		return fmt.Errorf("%s is %d s and %d ns, which is not a valid duration; give a positive one", what, d.GetSeconds(), d.GetNanos())
 	case *to == 0 && what == "wait":
 		*to = locker.NoWait
 	case *to == 0:

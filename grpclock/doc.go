@@ -59,9 +59,10 @@
 // # Streams
 //
 // A stream whose key needs no request is under its lock from before the first message to the end.
-// Otherwise the first message that the handler receives takes the lock, before the handler sees
-// that message. A method with one request and streamed replies therefore has its lock before the
-// handler runs. A client can repeat a refused stream by itself only if nothing was sent before.
+// Otherwise the stream acquires the lock when its first message arrives, before the handler
+// receives the message. A method with one request and streamed replies therefore has its lock
+// before the handler runs. A client can repeat a refused stream by itself only if nothing was sent
+// before.
 //
 // When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
 // returns. When the handler returns, the lock is released, also if a goroutine of the handler still
@@ -73,15 +74,15 @@
 //
 // # Idempotency
 //
-// A unary method with idempotency: "pay:{claim.sub}:{meta.idempotency-key}" answers a repeated call
-// with the answer of the first one; see [Idempotency].
+// A unary method with idempotency: "pay:{claim.sub}:{meta.idempotency-key}" gives a repeated call
+// the answer of the first one; see [Idempotency].
 //
 // # Replies
 //
-// A call that does not get its lock ends with a status that carries an ErrorInfo, whose domain is
-// [Domain] and whose reason says why. RetryInfo says when the client may come back, and so does the
-// trailer grpc-retry-pushback-ms, which gRPC's own clients obey if their retry policy has the code:
-// see [RetryServiceConfig]. [UnaryClientInterceptor] retries by the RetryInfo.
+// A call that does not get its lock ends with a status with an ErrorInfo. Its domain is [Domain],
+// and its reason is one of the table. RetryInfo has the time after which the client may retry. So
+// has the trailer grpc-retry-pushback-ms, which gRPC's own clients obey if their retry policy has
+// the code: see [RetryServiceConfig]. [UnaryClientInterceptor] retries by the RetryInfo.
 //
 //	LOCK_BUSY               ABORTED             another call holds the lock; retry
 //	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry

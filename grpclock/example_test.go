@@ -73,11 +73,11 @@ func ExampleFromMap() {
 	// without a lock: 6 methods
 }
 
-// The status that a client gets when another caller holds the lock. With a retry policy it would
-// come back by itself.
+// The status that a client gets when another caller holds the lock. With a retry policy, the client
+// would retry by itself.
 func ExampleRetryServiceConfig() {
 	store := lockertest.NewMemory()
-	store.Occupy("order:42", 0) // somebody else is at it, for ever
+	store.Occupy("order:42", 0) // another call holds the lock
 	l, err := locker.New(store)
 	if err != nil {
 		log.Fatal(err)

@@ -19,7 +19,7 @@ type path struct {
 	list    int // the index in fields of the list whose elements are meant; -1: there is none
 }
 
-// anyElement stands in a path for each element of the list before it.
+// anyElement is the step of a path for each element of the list before it.
 const anyElement = "*"
 
 // pathOf finds the fields of a path once, so that a call only follows them.
@@ -159,7 +159,7 @@ func (p path) readAll(m protoreflect.Message) []string {
 	return texts
 }
 
-// text is a value as it stands in a key.
+// text is the text of a value in a key.
 func text(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch f.Kind() {
 	case protoreflect.StringKind:

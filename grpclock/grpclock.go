@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// ServerOptions returns what a server needs to run its methods under the locks that rules name: the
+// ServerOptions returns the options of a server that runs its methods under the locks of rules: the
 // interceptors for unary calls and for streams.
 //
 //	options, err := grpclock.ServerOptions(l, rules)
@@ -64,7 +64,7 @@ func StreamServerInterceptor(l locker.Locker, rules *Rules, opts ...Option) (grp
 	return g.stream, nil
 }
 
-// guard is what the constructors make of their arguments.
+// guard has the checked arguments of the constructors.
 type guard struct {
 	config
 	rules    *Rules
@@ -73,7 +73,7 @@ type guard struct {
 	locker   locker.Locker // plain, or receiver
 	receiver *delegate.Receiver
 	breaker  *breaker.Breaker // nil without WithFailOpen
-	events   requestObserver  // nil: nobody counts calls
+	events   requestObserver  // nil: calls are not counted
 }
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
@@ -101,8 +101,8 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 	return g, nil
 }
 
-// errFailed tells locker.Run that the handler did not succeed, so that Rule.Once does not mark the
-// work as done.
+// errFailed makes locker.Run treat the handler as failed, so that Rule.Once does not mark the work
+// as done.
 var errFailed = errors.New("the handler failed")
 
 // unary is the interceptor. How a call ends:

@@ -219,8 +219,8 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 	}
 }
 
-// The server of the locks stands still in the middle of a call. The call ends when its lease can
-// have run out, other callers get Unavailable, and calls succeed again when the server does.
+// The lock server stops in the middle of a call. The call ends when its lease may have expired,
+// other callers get Unavailable, and calls succeed again when the server continues.
 func TestAStoppedRedisEndsCallsAndLetsNobodyIn(t *testing.T) {
 	server := redistest.Start(t)
 	l, err := locker.NewSingle(server.Client(t), locker.WithTTL(time.Second))

@@ -23,15 +23,13 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Idempotency says how answers are stored, for rules with [Rule].Idempotency. Only Store is
-// required.
+// Idempotency configures stored answers, for rules with [Rule].Idempotency. Only Store is required.
 //
 // The answer of a call is its status, its response, and the metadata that the handler has set. It
 // is looked up before any lock is taken. A repeated call waits while the first one is under way,
 // and gets its answer, with "true" in the header [ReplayedKey]. The handler's context does not end
-// when the client leaves: the handler finishes, and the client finds the answer when it comes
-// again. The lock of the method's other keys is taken inside, so locker.FromContext finds the lease
-// of that lock.
+// when the client leaves: the handler finishes, and a repeated call finds the answer. The lock of
+// the method's other keys is taken inside, so locker.FromContext finds the lease of that lock.
 type Idempotency struct {
 	_ struct{} // keyed literals only
 
@@ -49,7 +47,7 @@ type Idempotency struct {
 	// again. Default: OK, and what would fail in the same way again: INVALID_ARGUMENT, NOT_FOUND,
 	// ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION and OUT_OF_RANGE.
 	Storable func(code codes.Code) bool
-	// Fingerprint returns what a repeated call must have in common with the first one. Default: the
+	// Fingerprint returns the data that a repeated call must share with the first one. Default: the
 	// whole request. A call with the same name and another fingerprint is refused with
 	// INVALID_ARGUMENT.
 	Fingerprint func(ctx context.Context, fullMethod string, req any) ([]byte, error)
@@ -122,7 +120,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	switch {
 	case w.ran && err == nil:
 		return w.resp, w.failure
-	case w.ran && errors.Is(err, idempotency.ErrNotStored): // to fail now would make the client repeat what is done
+	case w.ran && errors.Is(err, idempotency.ErrNotStored): // an error now would make the client repeat work that is done
 		g.report(ctx, unavailable.problem(c, err))
 		return w.resp, w.failure
 	case w.ran && endedEarly(err):
@@ -213,7 +211,7 @@ func (w *work) encode() ([]byte, error) {
 	return proto.Marshal(m)
 }
 
-// replay is the answer that an earlier call was given.
+// replay returns the stored answer of an earlier call.
 func (g *guard) replay(ctx context.Context, c *call, r idempotency.Response) (any, error) {
 	header := metadata.MD(r.Header).Copy()
 	header.Set(ReplayedKey, "true")

@@ -151,7 +151,8 @@ func failing(code codes.Code) func(context.Context) (*shop.Receipt, error) {
 	return func(context.Context) (*shop.Receipt, error) { return nil, status.Error(code, "no") }
 }
 
-// The retry of a client that hung up finds the answer: the handler went on without the client.
+// The retry of a disconnected client finds the answer, because the handler has finished without the
+// client.
 func TestAHandlerFinishesWhenItsClientHasLeft(t *testing.T) {
 	entered, gone := make(chan struct{}), make(chan struct{})
 	p := newPayments(t, grpclock.Idempotency{}, func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
@@ -178,7 +179,7 @@ func TestAHandlerFinishesWhenItsClientHasLeft(t *testing.T) {
 	}
 }
 
-// A refusal by the lock inside is no answer to remember.
+// A refusal by the inner lock is not stored.
 func TestARefusalIsNotRemembered(t *testing.T) {
 	p := newPayments(t, grpclock.Idempotency{}, nil, grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Wait = locker.NoWait }))
 	p.store.Occupy("order:42", 0)

@@ -92,7 +92,7 @@ type (
 	partFunc = func(ctx context.Context, fullMethod string) (string, error)
 )
 
-// vocabulary is what the Rules add to the parts of keys.
+// vocabulary has the parts of keys that the Rules add.
 type vocabulary struct {
 	secret []byte
 	claims func(context.Context) map[string]any

@@ -20,8 +20,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// service is a Shop whose methods are what a test makes them; by default they answer with their
-// lease.
+// service is a Shop whose methods the test defines; by default they answer with their lease.
 type service struct {
 	shop.UnimplementedShopServer
 	unary func(ctx context.Context, o *shop.Order) (*shop.Receipt, error)
@@ -67,7 +66,7 @@ func (s *service) Talk(stream grpc.BidiStreamingServer[shop.Order, shop.Receipt]
 	return s.talk(stream)
 }
 
-// receipt says under which lease a handler runs.
+// receipt describes the lease of a handler.
 func receipt(ctx context.Context) *shop.Receipt {
 	lease, ok := locker.FromContext(ctx)
 	if !ok {

@@ -16,7 +16,7 @@ import (
 // An Option sets up a server's interceptors.
 type Option func(*config)
 
-// config is what the options set. Its defaults stand in newConfig and nowhere else.
+// config has the values of the options; newConfig has their defaults.
 type config struct {
 	mustBind bool
 	wait     time.Duration
@@ -88,12 +88,12 @@ func (c *config) validate() error {
 	return nil
 }
 
-// WithWait sets how long a call waits for its locks where its rule does not say. locker.NoWait
-// refuses at once. Default: 5 s.
+// WithWait sets how long a call waits for its locks if its rule has no wait. locker.NoWait refuses
+// at once. Default: 5 s.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 
-// WithTTL sets how long the lock server keeps a lock when this process dies, where a rule does not
-// say. Default: the Locker's, 30 s.
+// WithTTL sets how long the lock server keeps a lock when this process dies, if the rule has no
+// TTL. Default: the Locker's, 30 s.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithBusyCode sets the code of a call whose lock is busy: Aborted, Unavailable or
@@ -112,8 +112,8 @@ func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then nothing
 // excludes two of them, and nothing is idempotent: choose it where a double is a nuisance and an
 // outage is worse. Only the calls that are under way when the outage begins wait for the lock
-// server; later calls run at once, and the server is probed in the background. WithObserve sees
-// each call that runs so. Default: such calls are refused with UNAVAILABLE.
+// server; later calls run at once, and the server is probed in the background. WithObserve receives
+// each call that runs without a lock. Default: such calls are refused with UNAVAILABLE.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithObserve calls see with each Problem: a call that did not get its locks, lost one, ran without
@@ -125,7 +125,7 @@ func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 }
 
 // WithBoundRules refuses every call with INTERNAL until [Rules.Bind] has succeeded. [ServerOptions]
-// does that by itself; it is for servers that install the interceptors one by one.
+// includes it; use it if you install the interceptors one by one.
 func WithBoundRules() Option { return func(c *config) { c.mustBind = true } }
 
 // WithFilter guards only calls for which guarded is true; the others run without a lock. Given

@@ -11,13 +11,13 @@ import (
 // interceptors stand. On any other goroutine a panic ends the process.
 type carrier struct{ first atomic.Pointer[carried] }
 
-// carried is a panic that goes on, on another goroutine than its own.
+// carried is a panic that continues on another goroutine.
 type carried struct {
 	value any
 	stack []byte
 }
 
-// Error is what the Go runtime prints, and what a recovery interceptor logs.
+// Error returns the text for the Go runtime and for recovery interceptors.
 func (c *carried) Error() string { return fmt.Sprintf("%v\n\n%s", c.value, c.stack) }
 
 // Unwrap returns the panic's value if that is an error.
@@ -26,7 +26,7 @@ func (c *carried) Unwrap() error {
 	return err
 }
 
-// errExited stands for the result of a goroutine that runtime.Goexit ends.
+// errExited is the result of a goroutine that runtime.Goexit has ended.
 var errExited = errors.New("the goroutine ended by runtime.Goexit")
 
 // catch calls f. If f panics, catch keeps the panic and returns it as an error.

@@ -22,7 +22,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Domain is that of the ErrorInfo in the statuses of this package.
+// Domain is the domain of the ErrorInfo in the statuses of this package.
 const Domain = "github.com/latchkit/latchkit"
 
 // The reasons in an ErrorInfo, and the values of [Problem.Reason].
@@ -51,8 +51,9 @@ const pushback = "grpc-retry-pushback-ms"
 const soon = time.Second
 
 // A Problem is the reason why a call did not get its lock, or lost it. It is the error that the
-// interceptors return; gRPC sends its status. Its text is fit for logs, without the key; errors.Is
-// and errors.As find the Locker's error in it, and what the handler returned if it ran.
+// interceptors return; gRPC sends its status. Its text is for logs and does not contain the key.
+// errors.Is and errors.As find the Locker's error in it, and the handler's error if the handler
+// ran.
 type Problem struct {
 	Code       codes.Code
 	Reason     string        // of the ErrorInfo
@@ -80,7 +81,7 @@ func (p *Problem) Unwrap() error { return p.err }
 // ErrorType is a low-cardinality name of the problem, for OpenTelemetry's error.type.
 func (p *Problem) ErrorType() string { return p.Reason }
 
-// GRPCStatus returns what the client gets.
+// GRPCStatus returns the status for the client.
 func (p *Problem) GRPCStatus() *status.Status {
 	st := status.New(p.Code, p.Message)
 	info := &errdetails.ErrorInfo{Reason: p.Reason, Domain: Domain, Metadata: map[string]string{}}
@@ -129,7 +130,7 @@ type reply struct {
 	retry   bool // say when
 }
 
-// replies are the answers to calls that were not run, by what the error is; the first that fits.
+// replies are the answers to refused calls, by error; the first match counts.
 var replies = []reply{
 	{is: idempotency.ErrReused, code: codes.InvalidArgument, reason: ReasonKeyReused,
 		message: "the idempotency key belongs to a different request; use a new key for a new request"},
@@ -173,8 +174,8 @@ var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
 var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
 	message: "the stream made no progress for too long while it held its lock; the call may or may not have been completed"}
 
-// broken is what a handler gets from a stream on which another function of the program panicked.
-// The client gets what a recovery interceptor makes of the panic.
+// broken is the error of a stream after a panic in another function of the program. The client gets
+// the status that a recovery interceptor makes of the panic.
 var broken = reply{code: codes.Internal, reason: ReasonMisconfigured,
 	message: "the call failed inside the server"}
 

@@ -11,10 +11,10 @@ import (
 )
 
 // RetryServiceConfig returns a service config for grpc.WithDefaultServiceConfig. With it, gRPC's
-// own client repeats refused calls after the time that the server asks for, and does not repeat
-// calls that may have done something. methods are full methods, as in
+// own client repeats refused calls after the time that the server requests, and does not repeat
+// calls that may have had an effect. methods are full methods, as in
 // Inventory_Reserve_FullMethodName, or services, as in "inventory.v1.Inventory" for all methods of
-// the service; none stands for all methods of all services.
+// the service; without methods, it holds for all methods of all services.
 //
 // A call is tried up to five times, the most that gRPC allows. ABORTED, UNAVAILABLE and
 // RESOURCE_EXHAUSTED are repeated also when they do not come from grpclock, and without advice of

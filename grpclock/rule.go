@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// A Rule says under which locks the calls of a method run: give Key, Keys or Func, or Idempotency.
-// An empty field of a Rule has the default of the interceptor. The zero Rule lets the calls run
-// without a lock. It overrides the .proto file.
+// A Rule defines the locks of a method's calls: give Key, Keys or Func, or Idempotency. An empty
+// field of a Rule has the default of the interceptor. The zero Rule lets the calls run without a
+// lock. It overrides the .proto file.
 type Rule struct {
 	_ struct{} // keyed literals only
 
@@ -23,18 +23,17 @@ type Rule struct {
 	// Func makes the keys instead of templates; see [KeyOf] and [KeysOf].
 	Func KeyFunc
 	// Idempotency is a template that names the request, such as
-	// "payment:{claim.sub}:{meta.idempotency-key}": a call that comes again with the same name gets
-	// the answer of the first one, and the handler does not run again. It needs [WithIdempotency],
-	// and is for unary methods only. Start it with whose request it is, so that no client gets
-	// another one's answer.
+	// "payment:{claim.sub}:{meta.idempotency-key}": a repeated call with the same name gets the
+	// answer of the first one, and the handler does not run again. It needs [WithIdempotency], and
+	// is for unary methods only. Start it with whose request it is, so that no client gets another
+	// one's answer.
 	Idempotency key.Key
 	// Name is the lock's name in traces and metrics. Default: the text of the first key before its
 	// first ':'; with Func the method.
 	Name string
 	// Mode is Exclusive by default.
 	Mode locker.Mode
-	// Wait is how long a call waits for its locks; locker.NoWait: not at all. Default: as
-	// [WithWait] says.
+	// Wait is how long a call waits for its locks; locker.NoWait: not at all. Default: [WithWait].
 	Wait time.Duration
 	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default for the TTL: the value of
 	// [WithTTL].
@@ -42,8 +41,8 @@ type Rule struct {
 	// Limit is how many calls may hold a key at once, and Weight how many of them a call counts as:
 	// see [locker.Rule]. They need a Locker of locker.NewSemaphore.
 	Limit, Weight int
-	// MaxStall is for how long the client of a stream may keep the handler waiting. Default: as
-	// [WithMaxStall] says.
+	// MaxStall is for how long the client of a stream may keep the handler waiting. Default:
+	// [WithMaxStall].
 	MaxStall time.Duration
 }
 

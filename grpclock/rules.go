@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Rules say under which locks each method of a server runs. They are compiled once: by
-// [Rules.Bind], or method by method with the first call. Make them with [FromDescriptors],
-// [FromMap] or [FromProviders]; they are safe for concurrent use.
+// Rules define the locks of each method of a server. They are compiled once: by [Rules.Bind], or
+// method by method with the first call. Make them with [FromDescriptors], [FromMap] or
+// [FromProviders]; they are safe for concurrent use.
 type Rules struct {
 	annotated bool // the .proto files count
 	provided  bool // the services are KeyProviders
@@ -38,8 +38,8 @@ func FromDescriptors() *Rules { return &Rules{annotated: true} }
 // FromMap returns rules that were written in Go. It ignores the annotations of .proto files.
 func FromMap(rules RuleMap) *Rules { return (&Rules{}).With(rules) }
 
-// FromProviders returns rules for a server whose services say themselves under which locks their
-// calls run; see [KeyProvider].
+// FromProviders returns rules for a server whose services name the locks of their calls; see
+// [KeyProvider].
 func FromProviders() *Rules { return &Rules{provided: true} }
 
 // With returns these rules, and others for some methods. The others come first.
@@ -86,7 +86,7 @@ func (r *Rules) clone() *Rules {
 	return c
 }
 
-// guardedBy notes an interceptor that was made of these Rules.
+// guardedBy records an interceptor that was made of these Rules.
 func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

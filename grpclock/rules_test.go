@@ -39,7 +39,7 @@ var theShop = func() registered {
 	return s.GetServiceInfo()
 }()
 
-// asked is what a Locker was asked for.
+// asked is a recorded request to a Locker.
 func asked(t *testing.T, rules *grpclock.Rules, method string, req any, opts ...grpclock.Option) (locker.Rule, error) {
 	t.Helper()
 	var got locker.Rule

@@ -9,9 +9,9 @@ import (
 // errStalled is the cause of the end of a stream whose client did nothing for too long.
 var errStalled = errors.New("the client kept the stream waiting for too long while the lock was held")
 
-// watch notices a client that keeps a stream waiting while the stream holds its lock: a Recv or a
-// Send is under way, and none has returned, for as long as limit. A handler that works, and waits
-// for no client, may take its time.
+// watch detects a client that blocks a stream which holds its lock: a Recv or a Send is pending,
+// and none has returned for the time limit. A handler that works, and waits for no client, may take
+// its time.
 type watch struct {
 	limit   time.Duration
 	stalled func()

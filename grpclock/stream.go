@@ -39,9 +39,9 @@ func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServer
 // guardedStream is a stream that is under a lock, or will be when its first message is received.
 //
 // The lock is held by a goroutine of its own, which sits in locker.Run: when the first message is
-// there, the handler has begun already. Three goroutines meet here: the interceptor's, which runs
-// the handler; the one that receives, which takes the lock and may be any goroutine of the handler;
-// and the holder. Their order is decided under mu:
+// there, the handler has begun already. Three goroutines use a stream: the interceptor's goroutine,
+// which runs the handler; the receiver, which may be any goroutine of the handler and acquires the
+// lock; and the holder. Their order is decided under mu:
 //
 //	the lock is asked for, then the handler returns     settle waits for the holder to end
 //	the handler returns, then the lock is asked for     the lock is not asked for
@@ -119,7 +119,7 @@ func (s *guardedStream) acquire() error {
 	}
 }
 
-// goWithout lets the stream go on without a lock.
+// goWithout continues the stream without a lock.
 func (s *guardedStream) goWithout() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,11 +175,11 @@ func (s *guardedStream) refuse(err error) error {
 	return s.stop(s.guard.refuse(s.base, s.call, err))
 }
 
-// serve runs the handler, and gives the lock up.
+// serve runs the handler, and releases the lock.
 func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 	returned := false
 	defer func() {
-		if !returned { // the handler panicked, and the panic goes on after the release
+		if !returned { // the handler panicked, and the panic continues after the release
 			_ = s.settle(errFailed)
 		}
 	}()
@@ -193,7 +193,7 @@ func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 		err = s.settle(nil)
 	}
 	s.panics.resume()
-	if stopped != nil { // whatever the handler made of it
+	if stopped != nil { // whatever error the handler has returned
 		return *stopped
 	}
 	switch {
@@ -303,8 +303,8 @@ func (s *guardedStream) stall() {
 	_ = s.stop(p)
 }
 
-// stopped returns why the handler must stop; nil while the handler may go on, and also when its
-// client has gone.
+// stopped returns why the handler must stop; nil while the handler may continue, and also after its
+// client has disconnected.
 func (s *guardedStream) stopped() error {
 	if failed := s.failed.Load(); failed != nil {
 		return *failed

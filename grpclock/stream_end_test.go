@@ -329,7 +329,7 @@ func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 					for {
 						if _, err := s.Recv(); err != nil {
 							causes <- context.Cause(s.Context())
-							return nil //nolint:nilerr // a handler that makes nothing of it
+							return nil //nolint:nilerr // a handler that ignores it
 						}
 					}
 				},

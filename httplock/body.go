@@ -33,10 +33,10 @@ var (
 	// errSlowBody is answered 408.
 	errSlowBody = errors.New("the body did not arrive in time")
 	// errNotJSONType is answered 415.
-	errNotJSONType = errors.New("its key reads JSON, and the Content-Type says something else")
+	errNotJSONType = errors.New("its key reads JSON, and the Content-Type is another one")
 )
 
-// errLeft means that the client has left in the middle of its body. Nobody receives the answer.
+// errLeft means that the client has left in the middle of its body. No client receives the answer.
 var errLeft = fmt.Errorf("the client has left before its body was complete: %w", context.Canceled)
 
 // prefetch reads the body of r, up to most bytes, before the lock is taken: a client that is slow
@@ -86,7 +86,7 @@ type longBody struct {
 	read int64
 }
 
-// bodyError says why a body cannot be read.
+// bodyError is the reason why a body cannot be read.
 func bodyError(r *http.Request, err error) error {
 	if tooLarge, ok := errtype.As[*http.MaxBytesError](err); ok { // of http.MaxBytesHandler outside
 		return fmt.Errorf("%w: %w", errBodyTooLarge, tooLarge)

@@ -9,13 +9,13 @@
 // lease in it, and its fence. The lock is released when the handler returns or panics, also if the
 // client has left.
 //
-// [FromRules] guards many routes by one table, [Idempotency] remembers responses, so that a request
-// which comes again is answered and not run again.
+// [FromRules] guards many routes by one table, [Idempotency] stores responses, so that a repeated
+// request gets the stored response and does not run again.
 //
 // # Keys
 //
-// A key is a template of literal text and of parts of the request; package key says what it
-// promises. The parts:
+// A key is a template of literal text and of parts of the request; package key describes the
+// guarantees. The parts:
 //
 //	{param.id}          a parameter of the route's path
 //	{query.page}        of the URL's query

@@ -21,7 +21,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer func() { _ = l.Close(context.Background()) }()
-	store.Occupy("order:43", 1500*time.Millisecond) // somebody else is at that one
+	store.Occupy("order:43", 1500*time.Millisecond) // another request holds that lock
 
 	mux := http.NewServeMux()
 	lock := httplock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait))

@@ -28,8 +28,8 @@ const (
 	probeTimeout = 500 * time.Millisecond
 )
 
-// asks reports whether a request shall ask the server. During an outage one request at a time does,
-// after a pause; the others run without a lock.
+// asks reports whether a request shall ask the server. During an outage, one request at a time asks
+// the server, after a pause; the others run without a lock.
 func (b *breaker) asks() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,8 +63,8 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// impatience ends the wait for a server that gives no answer. A wait for a busy lock goes on. nil
-// is endless patience, for middlewares without WithFailOpen.
+// impatience ends the wait for a server that gives no answer. A wait for a busy lock continues.
+// nil, for middlewares without WithFailOpen, sets no bound.
 type impatience struct {
 	ctx     context.Context
 	end     context.CancelCauseFunc
@@ -127,7 +127,7 @@ func (w *impatience) grant() {
 	w.breaker.asked(nil)
 }
 
-// stop ends the wait, and returns what came of it. err is the Locker's error.
+// stop ends the wait, and returns its result. err is the Locker's error.
 func (w *impatience) stop(ran bool, err error) error {
 	if w == nil {
 		return err

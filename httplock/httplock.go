@@ -24,9 +24,9 @@ type Key = key.Key
 // and every other router that wraps an http.Handler. For a request with several keys see
 // [WithKeys].
 //
-// New panics, with a text that says what to do, when l is nil or k or an option makes no sense.
-// Such a mistake is in the program and is found when the program starts, as with a pattern that
-// ServeMux cannot register. For keys that are read from configuration call [Make].
+// New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
+// is in the program and is found when the program starts, as with a pattern that ServeMux cannot
+// register. For keys that are read from configuration call [Make].
 func New(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Handler {
 	middleware, err := Make(l, k, opts...)
 	if err != nil {
@@ -35,8 +35,8 @@ func New(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Handler
 	return middleware
 }
 
-// Make is [New] for keys and options that are not part of the program's text: it returns what is
-// wrong.
+// Make is [New] for keys and options that are not part of the program's text: it returns an error
+// instead of a panic.
 func Make(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeMiddleware(l, k, opts)
 	if err != nil {
@@ -109,7 +109,7 @@ type middleware struct {
 	templates key.Templates[*http.Request]
 	receiver  *delegate.Receiver // nil without WithDelegation
 	keeper    idempotency.Keeper // without a Store it is not used
-	events    requestObserver    // nil: nobody counts requests
+	events    requestObserver    // nil: requests are not counted
 	breaker   breaker
 }
 
@@ -255,9 +255,8 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	return rule
 }
 
-// alone is a bound that no request reaches. It keeps a lease from being passed on inside the
-// process: the lease goes back to the server, and the server's answer proves that the lease was
-// held until then.
+// alone is a bound that no request reaches. It prevents a hand-off of the lease inside the process.
+// The lease is released at the server, whose answer proves that the lease was held until then.
 const alone = 365 * 24 * time.Hour
 
 // safe methods change nothing (RFC 9110, section 9.2.1).
@@ -322,9 +321,8 @@ func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Re
 	next.ServeHTTP(w, inner)
 }
 
-// carry hands what the handler has read and parsed back to the request that the middlewares outside
-// know: the server removes the files of a multipart form that it finds there, and access logs show
-// the route.
+// carry copies the parsed forms and the route to the request of the outer middlewares: the server
+// removes the files of the multipart form in that request, and access logs show its route.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 	if to.Pattern == from.Pattern {
@@ -336,9 +334,9 @@ func carry(to, from *http.Request) {
 	}
 }
 
-// buffered runs the handler, gives the lock up, and only then lets the response go: the answer to
-// the release proves that the lock was held until then. The reply of a handler that failed needs
-// the proof as well, since the reply may show what the handler saw under the lock.
+// buffered runs the handler, releases the lock, and then sends the response: the answer to the
+// release proves that the lock was held until then. The reply of a failed handler needs the proof
+// as well, because it may contain data that the handler read under the lock.
 func (m *middleware) buffered(ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler) error {
 	leases := leasesOf(ctx, r)
 	if len(leases) == 0 {

@@ -227,8 +227,8 @@ func TestAHeldBackResponse(t *testing.T) {
 	}
 }
 
-// A lease that is passed on inside the process is not asked about at the server, so one that a
-// held-back response depends on is not passed on.
+// A hand-off inside the process does not ask the server. So a lease that a held-back response
+// depends on is not handed off there.
 func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
@@ -252,7 +252,7 @@ func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 	})
 }
 
-// released sees that nothing is sent while the lock is held.
+// released checks that nothing is sent while the lock is held.
 type released struct {
 	*httptest.ResponseRecorder
 	store *lockertest.Memory

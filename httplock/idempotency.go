@@ -18,15 +18,15 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Idempotency returns a middleware that runs a request with an Idempotency-Key once. When the
-// request comes again, in any process, it gets the response of the first run. While the first run
-// is under way, the second request waits for it, at most for the time of [WithWait]. Safe methods
-// pass. Idempotency panics as [New] does.
+// Idempotency returns a middleware that runs a request with an Idempotency-Key once. A repeated
+// request, in any process, gets the response of the first run. While the first run is under way,
+// the second request waits for it, at most for the time of [WithWait]. Safe methods pass.
+// Idempotency panics as [New] does.
 //
-// scope says who owns the keys: a template such as "{claim.sub}". Take a part that the client
-// cannot choose, set by authentication that runs before this middleware. With a header such as
-// X-Tenant, a client could name another tenant and be shown the response to that tenant's request.
-// For a service with a single client the scope may be a constant text.
+// scope identifies the owner of the keys by a template such as "{claim.sub}". Take a part that the
+// client cannot choose, set by authentication that runs before this middleware. With a header such
+// as X-Tenant, a client could name another tenant and be shown the response to that tenant's
+// request. For a service with a single client the scope may be a constant text.
 //
 // The reply to a request
 //
@@ -41,10 +41,10 @@ import (
 //
 // A response is stored for 24 h ([WithLifetime]). These are not stored, and let the request run
 // again: status 5xx, 408, 425 and 429; a response with Retry-After; a status of 400 or more after
-// the client has left; a refusal by another lock inside; a handler that has written nothing. The
-// last one is no success either: write a status, such as 204. Set-Cookie and the headers of a
-// connection are not stored. A response of more than 64 KiB, or of more than the size of
-// [WithBufferedResponse], is sent as it is written, and only the mark "done" is stored.
+// the client has left; a refusal by another lock inside; a handler that has written nothing. A
+// handler that writes nothing has not succeeded either: write a status, such as 204. Set-Cookie and
+// the headers of a connection are not stored. A response of more than 64 KiB, or of more than the
+// size of [WithBufferedResponse], is sent as it is written, and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. A process that dies leaves it behind,
 // and the next request runs the handler again; there idempotency.FromContext reports the
@@ -130,7 +130,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 	}
 }
 
-// outcome is what the handler's response in h means for the Store.
+// outcome converts the handler's response in h for the Store.
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
 	// Where the handler failed and has written nothing, a middleware outside writes the response

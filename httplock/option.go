@@ -18,7 +18,7 @@ import (
 // An Option sets up the middleware that [New] returns.
 type Option func(*config)
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
+// config has the values of the options; newConfig has their defaults.
 type config struct {
 	wait         time.Duration
 	ttl          time.Duration
@@ -162,7 +162,7 @@ func WithBufferedResponse(most int) Option {
 
 // WithDelegation lets a request that carries a delegation join the lease of its caller: see
 // package delegate, whose options are those that the caller uses, and whose Transport sends it.
-// Take this for services that only your own services can reach. Of several middlewares around a
+// Use it for services that only your own services can reach. Of several middlewares around a
 // handler, give it to the outermost as well. Default: a delegation that comes with a request is
 // taken away from its header and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {
@@ -322,7 +322,7 @@ func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 // one that sends nothing of the body that the handler reads, or takes less than 64 KiB of the
 // response. Then the read or write fails, and the handler's context ends with [ErrStalled]. A
 // request that was not answered by then is answered 408. The time that a handler spends elsewhere
-// does not count, so a quiet stream of events is no stall. 0: no bound. Default: 30 s.
+// does not count, so a quiet stream of events is not a stall. 0: no bound. Default: 30 s.
 func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it

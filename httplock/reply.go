@@ -179,7 +179,7 @@ func (m *middleware) replyTo(err error) reply {
 // refuse answers a request that was not run.
 func (m *middleware) refuse(out response, r *http.Request, err error) {
 	if attempt, ok := idempotency.FromContext(r.Context()); ok {
-		attempt.Discard() // nothing was done: a refusal is no answer to repeat
+		attempt.Discard() // nothing was done, so the refusal is not stored
 	}
 	// A Locker may fail with a context error of its own. Only the end of the request's context
 	// means that the client has left.

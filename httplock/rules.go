@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Rules say which routes are guarded, and how: all locks of a service on one page. The names are
+// Rules define which routes are guarded, and how: all locks of a service on one page. The names are
 // method and path as the router has them, such as "POST /orders/{id}/pay".
 type Rules map[string]Rule
 
@@ -235,7 +235,7 @@ func (rs Rules) Describe() string {
 	return b.String()
 }
 
-// lock is what a Rule locks, in a word.
+// lock describes the lock of a Rule.
 func (r Rule) lock() string {
 	keys := r.keys()
 	if r.NoLock || len(keys) == 0 {

@@ -19,7 +19,7 @@ import (
 //	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
 //
 // It repeats replies with the status 409, 423, 429 or 503 and a Retry-After: with them a server
-// says that it did nothing and when to come again. Of a reply of this package it obeys the member
+// reports that it did nothing, and when to retry. Of a reply of this package it obeys the member
 // retry_after_ms, which is more exact. The pauses grow: the first one is at least 100 ms, each next
 // one at least twice as long. All other replies, such as lock-lost, are returned.
 //
@@ -33,7 +33,7 @@ import (
 type Transport struct {
 	// Base sends each attempt. Default: http.DefaultTransport.
 	Base http.RoundTripper
-	// Retries is how often a request is repeated; a negative number stands for never. Default: 6.
+	// Retries is how often a request is repeated; a negative number means never. Default: 6.
 	Retries int
 	// Within bounds the time from the first attempt to the last one. Default: 30 s.
 	Within time.Duration
@@ -99,7 +99,7 @@ func (t *Transport) pause(r *http.Request, res *http.Response, err error, tries 
 		pause, again = advice(res)
 	}
 	pause = max(pause, firstBackoff<<min(tries, 6))
-	// Clients that were refused together must not come back together, and none before its time.
+	// Clients that were refused together must not retry together, and none before its time.
 	return pause + mathrand.N(pause/10+1), again
 }
 

@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// response is a ResponseWriter that knows how far it has come. Gin's is one.
+// response is a ResponseWriter that records its progress. Gin's is one.
 type response interface {
 	http.ResponseWriter
 	// Status returns what was, or will be, the status: 200 unless set otherwise.

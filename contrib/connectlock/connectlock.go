@@ -29,7 +29,7 @@ import (
 // does nothing.
 //
 // Call rules.Bind with [Services] before the server starts. Until it has succeeded, every call is
-// refused with CodeInternal. The error says which argument makes no sense.
+// refused with CodeInternal. The error names the wrong argument.
 func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) (connect.Interceptor, error) {
 	return NewServiceInterceptor(l, rules, nil, opts...)
 }
@@ -49,9 +49,9 @@ func NewServiceInterceptor(l locker.Locker, rules *grpclock.Rules, service any, 
 	return &interceptor{service: service, unary: unary, stream: stream}, nil
 }
 
-// Services are what Rules.Bind checks, for servers of connect-go: services by their full names,
-// such as "inventory.v1.Inventory", or inventoryv1connect.InventoryName in generated code. A
-// service that this program does not contain is refused by Bind.
+// Services tells Rules.Bind the services of a connect-go server by their full names, such as
+// "inventory.v1.Inventory", or inventoryv1connect.InventoryName in generated code. A service that
+// this program does not contain is refused by Bind.
 func Services(names ...string) ServiceInfo { return names }
 
 // ServiceInfo describes services to Rules.Bind; see [Services].
@@ -64,7 +64,7 @@ func (s ServiceInfo) GetServiceInfo() map[string]grpc.ServiceInfo {
 		all[name] = grpc.ServiceInfo{}
 		found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
 		if err != nil {
-			continue // Bind says that no method of it has a rule
+			continue // Bind then reports that none of its methods has a rule
 		}
 		service, ok := found.(protoreflect.ServiceDescriptor)
 		if !ok {
@@ -139,10 +139,10 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// repeated is a stored answer, whose type connect does not know.
+// repeated is a stored answer. connect does not know its type.
 type repeated struct{ proto.Message }
 
-// handled is the error of a handler, which grpclock asks for its status.
+// handled is the error of a handler. grpclock reads its status.
 type handled struct{ error }
 
 // Unwrap returns what the handler returned.
@@ -161,7 +161,7 @@ func (h *handled) GRPCStatus() *status.Status {
 	return status.FromProto(st)
 }
 
-// failure is err as connect sends it.
+// failure converts err to the error that connect sends.
 func (t *transport) failure(err error) error {
 	var own *handled
 	var p *grpclock.Problem
@@ -188,25 +188,25 @@ func (t *transport) refusal(p *grpclock.Problem) error {
 	return &refusal{failure, p}
 }
 
-// failureOf is a status of gRPC as connect's error.
+// failureOf converts a status of gRPC to connect's error.
 func failureOf(st *status.Status) *connect.Error {
 	failure := connect.NewError(connect.Code(st.Code()), errors.New(st.Message()))
 	for _, detail := range st.Proto().GetDetails() {
-		if d, err := connect.NewErrorDetail(detail); err == nil { // a detail of a status always is one
+		if d, err := connect.NewErrorDetail(detail); err == nil { // each detail of a status is a message
 			failure.AddDetail(d)
 		}
 	}
 	return failure
 }
 
-// refusal is what interceptors outside of this one see: connect's error, and the Problem with the
-// Locker's error inside.
+// refusal is the error that outer interceptors receive. It wraps connect's error, and the Problem
+// with the Locker's error.
 type refusal struct {
 	sent *connect.Error
 	why  *grpclock.Problem
 }
 
-// Error is fit for logs, without the key.
+// Error returns a text for logs, without the key.
 func (r *refusal) Error() string { return r.why.Error() }
 
 // Unwrap returns both errors. Connect sends the first one.
@@ -227,8 +227,8 @@ func Reason(err error) (reason string, ok bool) {
 	return "", false
 }
 
-// RetryAfter returns when a refused call may be repeated; false: not, or the server did not say
-// when.
+// RetryAfter returns when a refused call may be repeated; It returns false if the call may not be
+// repeated, or if the server sent no time.
 func RetryAfter(err error) (time.Duration, bool) {
 	var failure *connect.Error
 	if _, ours := Reason(err); !ours || !errors.As(err, &failure) {

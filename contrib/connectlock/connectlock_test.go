@@ -24,14 +24,14 @@ import (
 
 const theShop = "latchkit.shop.v1.Shop"
 
-// protocols are the ways in which a client of connect-go may speak.
+// protocols are the protocols of connect-go's clients.
 var protocols = map[string][]connect.ClientOption{
 	"connect":  nil,
 	"gRPC":     {connect.WithGRPC()},
 	"gRPC-Web": {connect.WithGRPCWeb()},
 }
 
-// handlers are what a test runs under the locks.
+// handlers are the handlers that a test runs under locks.
 type handlers struct {
 	place func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error)
 	watch func(ctx context.Context, r *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error
@@ -193,7 +193,7 @@ func TestALostLockEndsTheHandler(t *testing.T) {
 			s.Receive()
 			store.Steal("order:43")
 			<-ctx.Done()
-			return connect.NewResponse(receipt(ctx)), nil // a handler that does not look
+			return connect.NewResponse(receipt(ctx)), nil // a handler that ignores its context
 		},
 	}, grpclock.FromDescriptors())
 	_, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
@@ -289,7 +289,7 @@ func TestAServerWhoseRulesAreNotBoundRefusesEveryCall(t *testing.T) {
 	want(t, err, connect.CodeInternal, grpclock.ReasonMisconfigured)
 }
 
-// provider says itself under which lock its calls run.
+// provider is a service that names the locks of its calls.
 type provider struct{}
 
 func (provider) LockKey(_ context.Context, _ string, req any) (locker.Rule, error) {
@@ -324,7 +324,7 @@ func TestAServiceThatProvidesKeysIsAsked(t *testing.T) {
 	_ = s.Close()
 }
 
-// Clients leave at random moments, also while their lock is being taken. Nothing stays.
+// Clients cancel at random moments, some while their lock is being acquired. Nothing stays.
 func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	s := serve(t, lockertest.NewLocker(t, store), handlers{

@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A client that does not read loses the stream's lock, and nothing is written to its connection by
-// two goroutines: the end of the stream follows the message that could not be sent.
+// A client that does not read loses the lock of its stream. Two goroutines never write to its
+// connection at once: the end of the stream follows the message that could not be sent.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	}
 }
 
-// The same for a lock that is lost while the client does not read.
+// A lock is lost while the client does not read.
 func TestALostLockEndsASendThatWaits(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestALostLockEndsASendThatWaits(t *testing.T) {
 	}
 }
 
-// A client that sends nothing more is told why its stream has ended.
+// A client that has stopped sending receives the reason for the end of its stream.
 func TestAClientThatSendsNothingLosesItsHold(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestAClientThatSendsNothingLosesItsHold(t *testing.T) {
 	}
 }
 
-// flood sends more than any buffer between server and client takes. The text is random, because
+// flood sends more than the buffers between server and client can hold. The text is random, because
 // connect-go compresses it.
 func flood(_ context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
 	noise := make([]byte, 64<<10)

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// transport stands for the gRPC server that is not there: it collects the metadata that grpclock,
-// and handlers, set for the response.
+// transport replaces the transport of a gRPC server: it collects the metadata that grpclock and
+// handlers set for the response.
 type transport struct {
 	procedure string
 
@@ -79,7 +79,7 @@ func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) 
 			if strings.HasSuffix(name, "-bin") {
 				raw, err := connect.DecodeBinaryHeader(v)
 				if err != nil {
-					continue // as if it had not come
+					continue // as if the client had not sent it
 				}
 				v = string(raw)
 			}
@@ -96,11 +96,11 @@ type address string
 
 var _ net.Addr = address("")
 
-// Network returns "tcp", which connect does not say.
+// Network returns "tcp", because connect does not report the network.
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-// encoded is a value as HTTP carries it.
+// encoded is the form of a value in an HTTP header.
 func encoded(name, value string) string {
 	if strings.HasSuffix(strings.ToLower(name), "-bin") {
 		return connect.EncodeBinaryHeader([]byte(value))
@@ -108,11 +108,11 @@ func encoded(name, value string) string {
 	return value
 }
 
-// serverStream is a connection of connect as gRPC's interceptors see a stream.
+// serverStream makes a stream for gRPC's interceptors from a connection of connect.
 //
 // A guarded handler may return while a Send still waits for its client, because the lock was lost
-// or the client has stalled. grpc-go bears that. connect-go would write the end of the stream into
-// the message: so end waits for the Send, and no Send begins after it. The lock is released before.
+// or the client has stalled. grpc-go allows that. connect-go would write the end of the stream into
+// the message. So end waits for the Send, and no Send begins after it. The lock is released before.
 type serverStream struct {
 	ctx  context.Context
 	conn connect.StreamingHandlerConn

@@ -6,14 +6,14 @@
 //	})
 //	c.Start()
 //
-// All processes add the same job, with the same name. A tick is a key of its own, such as
-// report@2026-11-22T03:00:00Z, with the time that the schedule names and not the time at which the
-// process comes to it. So the clocks of the processes may differ: by [MaxSkew], 5 s unless given. A
-// process that was stopped for long finds the key of its tick free again. Therefore it looks at the
-// age of the tick after it has got the key, and leaves an old one out.
+// All processes add the same job, with the same name. Each tick has a key of its own, such as
+// report@2026-11-22T03:00:00Z. The key has the scheduled time of the tick, not the time at which a
+// process starts it. So the clocks of the processes may differ, by at most [MaxSkew] (5 s by
+// default). A process that was suspended for a long time finds the key of its tick free again.
+// Therefore each process checks the age of the tick after the grant, and skips an old tick.
 //
-// A tick runs at most once: one that has begun in a process that dies is lost. With [MakeUp]
-// another process makes up for it.
+// A tick runs at most once: a tick whose process dies is lost. With [MakeUp], another process runs
+// it again.
 package cronlock
 
 import (
@@ -32,8 +32,8 @@ import (
 // by the parser of c. name names the job, and must be the same in all processes and different from
 // that of every other job.
 //
-// The context of job ends if its lock is lost, or with [Base]. An error of job is logged. The error
-// of Once says what is wrong with the arguments.
+// The context of job ends if its lock is lost, or with [Base]. An error of job is logged. Once
+// fails if its arguments are wrong.
 //
 // "@every 5m" counts from the start of each process, so its ticks have no common time. Such a job
 // runs at most once in nine tenths of the interval, whichever process comes first.
@@ -50,7 +50,7 @@ func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context
 	}
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 		if e.cfg.makesUp {
-			return 0, fmt.Errorf("cronlock: Once %q: MakeUp with %q: its ticks have no common time, so none can be made up; give a spec such as */5 * * * *", name, spec)
+			return 0, fmt.Errorf("cronlock: Once %q: MakeUp does not work with %q, because its ticks have no common time; give a spec such as */5 * * * *", name, spec)
 		}
 		e.interval = every.Delay
 	}
@@ -97,7 +97,7 @@ func (e *entry) Run() {
 	}
 }
 
-// run takes the locks of a tick, and calls the job if the tick is young enough.
+// run acquires the locks of a tick, and calls the job if the tick is not too old.
 func (e *entry) run(tick time.Time) error {
 	return locker.RunAll(e.cfg.base, e.locker, e.rules(tick), func(ctx context.Context) error {
 		// After the grant: this process may have been stopped while it asked.
@@ -108,13 +108,13 @@ func (e *entry) run(tick time.Time) error {
 	})
 }
 
-// rules returns what must be locked for a tick.
+// rules returns the locks of a tick.
 func (e *entry) rules(tick time.Time) []locker.Rule {
 	r := locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait, TTL: e.cfg.ttl}
 	switch {
 	case e.interval > 0:
 		r.AtLeast = e.interval * 9 / 10
-		return []locker.Rule{r} // which also means that no run overlaps with another one
+		return []locker.Rule{r} // which also prevents overlapping runs
 	case e.cfg.makesUp:
 		r.Key, r.Wait, r.Once = e.keyOf(tick), e.cfg.window, e.remembered()
 	default:
@@ -138,9 +138,9 @@ func (e *entry) remembered() time.Duration {
 	return e.cfg.window
 }
 
-// oldest is the age, by the clock of this process, from which a tick is not started. A tick that
-// another process has run is remembered until it is that old by any process' clock. A hundredth is
-// for clocks that run at different rates.
+// oldest is the age, by the clock of this process, from which a tick is not started. The server
+// remembers a tick that has run until it has this age by the clock of every process. A hundredth is
+// a margin for clocks that run at different rates.
 func (e *entry) oldest() time.Duration {
 	r := e.remembered()
 	return r - e.cfg.skew - r/100

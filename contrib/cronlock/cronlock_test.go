@@ -58,8 +58,8 @@ func start(t *testing.T, l locker.Locker, spec string, job func(context.Context)
 	return p
 }
 
-// Three processes run each tick once, however long the job takes, and each finds the lease in its
-// context.
+// Three processes run each tick once, whatever the duration of the job, and each job finds the
+// lease in its context.
 func TestEachTickRunsOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var mu sync.Mutex
@@ -91,7 +91,7 @@ func TestEachTickRunsOnce(t *testing.T) {
 	})
 }
 
-// A tick is not started when its process gets the key late: it may have run elsewhere.
+// A tick whose key is granted late does not start, because another process may have run it.
 func TestAnOldTickIsNotStarted(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		for _, c := range []struct {
@@ -115,8 +115,8 @@ func TestAnOldTickIsNotStarted(t *testing.T) {
 }
 
 // A tick whose job failed, or whose process died, is made up for by another process; one that
-// succeeded is not. The three processes take the tick in any order. When the one that dies is the
-// last, no process is left to make up for it, and the test begins anew.
+// succeeded is not. The three processes take the tick in any order. If the last process dies, no
+// process is left to make up for its tick, and the test begins again.
 func TestATickIsMadeUp(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -129,8 +129,8 @@ func TestATickIsMadeUp(t *testing.T) {
 	t.Error("the process that dies was always the last")
 }
 
-// dieInATick lets one of three processes die in its job. It returns how many had not had the tick
-// before.
+// dieInATick lets one of three processes die in its job. It returns how many processes had not had
+// the tick before.
 func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 	var early, runs, died atomic.Int32
 	killed := store.NewProcess()
@@ -159,7 +159,7 @@ func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 	return left
 }
 
-// A tick is left out while the job of an earlier tick still runs in another process.
+// A tick is skipped while the job of an earlier tick still runs in another process.
 func TestTicksDoNotOverlap(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var inside, runs atomic.Int32
@@ -183,7 +183,7 @@ func TestTicksDoNotOverlap(t *testing.T) {
 }
 
 // Ticks of "@every" come at other times in each process. Together the processes run about as many
-// as one would.
+// jobs as one process would.
 func TestEveryRunsOncePerInterval(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var runs atomic.Int32
@@ -227,7 +227,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		"the job is nil":    func() error { _, err := cronlock.Once(c, l, "@daily", "job", nil); return err },
 		"option 1 is nil":   func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, nil); return err },
 		"expected exactly":  func() error { _, err := cronlock.Once(c, l, "daily", "job", job); return err },
-		"longer than the clocks can differ": func() error {
+		"longer than the skew": func() error {
 			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.Window(5*time.Second))
 			return err
 		},
@@ -298,7 +298,7 @@ func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 			lost++
 		}
 	}
-	// A process that asks and is stopped before it works costs its tick.
+	// If a process gets the key and is suspended before it works, its tick is lost.
 	if t.Logf("%d ticks ran", len(runs)); lost > 3 {
 		t.Errorf("%d ticks did not run", lost)
 	}

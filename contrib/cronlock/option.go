@@ -26,12 +26,12 @@ type config struct {
 
 // MakeUp runs a tick again, in another process, when its process died or its job returned an error.
 // The other processes wait for the first one, for as long as [Window]. A tick that succeeded does
-// not run again. So a tick runs at least once, while some process lives, and its job must bear a
-// second run.
+// not run again. So a tick runs at least once, as long as one process is alive, and a second run of
+// its job must be harmless.
 func MakeUp() Option { return func(c *config) { c.makesUp = true } }
 
-// NoOverlap leaves a tick out while the job of an earlier tick still runs, in any process. With
-// [MakeUp] the tick waits for the end of that job, for as long as [Window].
+// NoOverlap skips a tick while the job of an earlier tick still runs, in any process. With [MakeUp]
+// the tick waits for the end of that job, for as long as [Window].
 func NoOverlap() Option { return func(c *config) { c.alone = true } }
 
 // Window sets how long a tick is remembered: for that long after its start no other process starts
@@ -42,22 +42,20 @@ func Window(d time.Duration) Option { return func(c *config) { c.window = d } }
 // Default: 5 s.
 func MaxSkew(d time.Duration) Option { return func(c *config) { c.skew = d } }
 
-// TTL sets after which time the lock of a process that died is free. Default: the Locker's.
+// TTL sets how long the lock of a crashed process stays locked. Default: the Locker's.
 func TTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
-// Base sets the context on which those of jobs are based. Its end ends them. Default:
-// context.Background.
+// Base sets the parent of the jobs' contexts. Its end ends them, too. Default: context.Background.
 func Base(ctx context.Context) Option { return func(c *config) { c.base = ctx } }
 
-// WithLogger sets where errors of jobs, and ticks that are left out, are logged. Default:
-// slog.Default.
+// WithLogger sets the logger for errors of jobs, and for skipped ticks. Default: slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
-// configure applies the options, and refuses arguments that cannot be used.
+// configure applies the options, and refuses invalid arguments.
 func (e *entry) configure(c *cron.Cron, opts []Option) error {
 	for i, o := range opts {
 		if o == nil {
-			return fmt.Errorf("option %d is nil; leave it out instead", i+1)
+			return fmt.Errorf("option %d is nil; remove it", i+1)
 		}
 		o(&e.cfg)
 	}
@@ -71,9 +69,9 @@ func (e *entry) configure(c *cron.Cron, opts []Option) error {
 	case e.job == nil:
 		return errors.New("the job is nil")
 	case e.cfg.base == nil || e.cfg.logger == nil:
-		return errors.New("Base(nil) or WithLogger(nil); leave it out for the default")
+		return errors.New("Base(nil) or WithLogger(nil); remove the option for the default")
 	case e.cfg.skew < 0 || e.cfg.window <= e.cfg.skew+e.cfg.window/100:
-		return fmt.Errorf("Window(%v) with MaxSkew(%v); the window must be longer than the clocks can differ", e.cfg.window, e.cfg.skew)
+		return fmt.Errorf("Window(%v) with MaxSkew(%v); the window must be longer than the skew", e.cfg.window, e.cfg.skew)
 	}
 	return nil
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// ticks is a Schedule that remembers the ticks that it has named, because cron does not tell a job
-// its tick.
+// ticks is a Schedule that remembers the ticks that Next has returned, because cron does not pass a
+// job its tick.
 type ticks struct {
 	cron.Schedule
 
 	mu    sync.Mutex
-	named []time.Time // in order, each once
+	named []time.Time // in order, without duplicates
 }
 
 // Next returns the tick after now. cron calls it when it starts, and each time it has started the
@@ -29,18 +29,18 @@ func (t *ticks) Next(now time.Time) time.Time {
 	if i, known := slices.BinarySearchFunc(t.named, next, time.Time.Compare); !known {
 		t.named = slices.Insert(t.named, i, next)
 	}
-	t.tidy(time.Now()) // now may lie ahead, when a program asks
+	t.tidy(time.Now()) // now may be in the future, if a program called Next
 	return next
 }
 
-// take returns the tick of a job that cron has started: the latest that is due and was not taken.
-// Older ones belong to jobs that have not come to this line yet, or to a Cron that was stopped
-// before they were due. If the clock was set back, no tick is due; then it is the next one.
+// take returns the tick of a job that cron has started: the latest due tick that was not taken.
+// Older ticks belong to jobs that have not reached this line yet, or to a Cron that was stopped
+// before they were due. If the clock was set back and no tick is due, take returns the next tick.
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.named) == 0 {
-		return now.Truncate(time.Second) // cron started the job without asking
+		return now.Truncate(time.Second) // cron started the job without a call of Next
 	}
 	i := max(t.due(now)-1, 0)
 	tick := t.named[i]
@@ -57,8 +57,8 @@ func (t *ticks) due(now time.Time) int {
 	return i
 }
 
-// tidy drops ticks that no job will take: old ones, and those far ahead that a program asked for.
-// t.mu is held.
+// tidy drops ticks that no job will take: old ticks, and ticks far in the future that a program
+// asked for. t.mu is held.
 func (t *ticks) tidy(now time.Time) {
 	const most = 16 // of each
 	due := t.due(now)

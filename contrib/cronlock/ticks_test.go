@@ -9,7 +9,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// named makes ticks of each minute, of which Next has named some.
+// named makes ticks of each minute, some of which Next has returned.
 func named(t *testing.T, asked ...time.Time) *ticks {
 	t.Helper()
 	schedule, err := cron.ParseStandard("* * * * *")
@@ -52,7 +52,8 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 	}
 }
 
-// A program that shows the next runs of its jobs all day makes nothing grow, and displaces no tick.
+// A program may call Next all day to show the next runs of its jobs: memory does not grow, and no
+// tick is displaced.
 func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,11 +2,11 @@
 //
 //	e.POST("/orders/:id/pay", pay, echolock.New(l, "order:{param.id|int}"))
 //
-// It is httplock for Echo: keys, options and replies are those of httplock. What differs is what
-// Echo does differently. An error that a handler returns is a failure: Echo's HTTPErrorHandler
-// writes the reply before the lock is given up, so the reply can be held back, stored or replaced
-// like any other. The error is also returned to the middlewares outside. A handler that returns nil
-// has succeeded when its status is below 400, also when it has written nothing.
+// It is httplock for Echo: keys, options and replies are those of httplock. Two things differ, as
+// Echo does. An error that a handler returns is a failure: Echo's HTTPErrorHandler writes the reply
+// before the lock is released, so the reply can be held back, stored or replaced like any other.
+// The error is also returned to the middlewares outside. A handler that returns nil has succeeded
+// if its status is below 400, even if it has written nothing.
 //
 //	{param.id}     a parameter of the route's path
 //	{ip}           echo.Context.RealIP

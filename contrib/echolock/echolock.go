@@ -13,8 +13,8 @@ import (
 )
 
 // New returns a middleware that runs a handler under the lock that k names, such as
-// "order:{param.id}". It panics, with a text that says what to do, when l is nil or k or an option
-// makes no sense.
+// "order:{param.id}". It panics, with advice in the text, if l is nil, or if k or an option is
+// invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
 	lock, err := httplock.Make(l, k, ofEcho(opts)...)
 	if err != nil {
@@ -23,9 +23,9 @@ func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) echo.Middlewa
 	return middleware(lock)
 }
 
-// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers it
-// with the same response when it comes again. scope says who owns the keys, such as "{claim.sub}".
-// [httplock.Idempotency] says the rest. It panics as [New] does.
+// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
+// repeated requests with the same response. scope identifies the owner of the keys, such as
+// "{claim.sub}". See [httplock.Idempotency]. It panics as [New] does.
 func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
 	lock, err := httplock.MakeIdempotency(l, store, scope, ofEcho(opts)...)
 	if err != nil {
@@ -46,7 +46,7 @@ func Outcome(c echo.Context) (*httplock.Problem, bool) {
 	return p, ok
 }
 
-// ofEcho puts Echo's own ways before the options that the user gave.
+// ofEcho puts options for Echo before the user's options.
 func ofEcho(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
@@ -63,8 +63,8 @@ func ofEcho(opts []httplock.Option) []httplock.Option {
 	}, opts...)
 }
 
-// visit is one request on its way through httplock, which does not know Echo. As the request's
-// context it carries Echo's context, and as the handler it goes on with Echo's handlers.
+// visit is one request on its way through httplock, which does not know Echo. It is the request's
+// context, which carries Echo's context, and it is the handler, which calls Echo's handlers.
 type visit struct {
 	context.Context
 
@@ -102,11 +102,12 @@ func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.Handl
 	r := c.Request().WithContext(v)
 	lock(v).ServeHTTP(c.Response(), r)
 	carry(c.Request(), r)
-	return v.err // the reply is written already: Echo only hands the error to loggers
+	return v.err // the reply has been written: Echo only passes the error to loggers
 }
 
 // ServeHTTP runs Echo's handlers with a request whose context ends with the lock and a response
-// that httplock may hold back. Then it puts back what the middlewares outside know.
+// that httplock may hold back. Then it restores the request and the response of the outer
+// middlewares.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, response := v.c.Request(), v.c.Response()
 	v.ran = true
@@ -122,8 +123,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// carry hands on what handlers have read and parsed: the server removes the files of a multipart
-// form that it finds.
+// carry passes on the forms that handlers have parsed: the server removes the files of the
+// multipart form in its own request.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

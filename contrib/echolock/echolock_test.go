@@ -56,7 +56,7 @@ func serve(t *testing.T, guard echo.MiddlewareFunc, h echo.HandlerFunc, outside 
 
 var errBank = errors.New("the bank does not answer")
 
-// Through echo.WrapMiddleware each of these became an empty 200, and the stored answer of a day.
+// Through echo.WrapMiddleware each of these errors became an empty 200, which was stored for a day.
 func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
@@ -89,8 +89,8 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	}
 }
 
-// The reply is sent already, so Echo cannot turn it into a 500. Rule.Once must not take the work
-// for done.
+// The reply is sent already, so Echo cannot turn it into a 500. Rule.Once must not treat the work
+// as done.
 func TestAHandlerThatReturnsAnErrorAfterItsReplyHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })

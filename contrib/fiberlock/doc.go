@@ -2,26 +2,28 @@
 //
 //	app.Post("/orders/:id/pay", fiberlock.New(l, "order:{param.id|int}"), pay)
 //
-// It is httplock for Fiber: keys, options and replies are those of httplock. What differs is what
-// fasthttp does differently.
+// It is httplock for Fiber: keys, options and replies are those of httplock. Some things differ,
+// because fasthttp does.
 //
 // An error that a handler returns is a failure: the ErrorHandler of the app writes the reply before
 // the lock is released, so the reply can be held back, stored or replaced like any other. Fiber
 // middlewares outside see the reply and no error, as with Fiber's own logger. A handler that
 // returns nil has succeeded when its status is below 400.
 //
-// fasthttp sends a reply when all handlers have returned. So a reply is always replaced when the
-// lock was lost, and a client that reads slowly holds no lock. A body that a handler streams
-// (SendStream, SendStreamWriter) is also sent then, after the release of the lock: only under
-// [Idempotency] and httplock.WithBufferedResponse is it read while the lock is held. The same is
-// true of a hijacked connection, such as a WebSocket.
+// fasthttp sends a reply when all handlers have returned. So the reply is always replaced when the
+// lock was lost, and a client that reads slowly does not keep a lock. A body that a handler streams
+// (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under [Idempotency]
+// and httplock.WithBufferedResponse the body is read while the lock is held. The same is true of a
+// hijacked connection, such as a WebSocket.
 //
 // fasthttp reads the body of a request before it calls a handler. In an app with
-// StreamRequestBody, the body is read before the lock is taken; one that is longer than
-// httplock.WithMaxBody is answered 413, unless httplock.WithStreamedBody leaves it to the handler.
+// StreamRequestBody, the body is read before the lock is taken; a body longer than
+// httplock.WithMaxBody gets the reply 413, unless httplock.WithStreamedBody leaves the body to the
+// handler.
 //
-// fasthttp does not notice a client that leaves. On Linux, fiberlock does while the request waits
-// for its lock: the wait ends within half a second. A handler that runs is not ended by its client.
+// fasthttp does not detect that a client disconnects. On Linux, fiberlock detects it while the
+// request waits for its lock: the wait ends within half a second. A disconnected client does not
+// end a running handler.
 //
 // The context that ends with the lock is c.Context(). Fiber's c is a context too, and never ends.
 //

@@ -14,8 +14,8 @@ import (
 )
 
 // New returns a handler that runs the handlers after it under the lock that k names, such as
-// "order:{param.id}". It panics, with a text that says what to do, when l is nil or k or an option
-// makes no sense.
+// "order:{param.id}". It panics, with advice in the text, if l is nil, or if k or an option is
+// invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) fiber.Handler {
 	lock, err := httplock.Make(l, k, ofFiber(opts)...)
 	if err != nil {
@@ -24,9 +24,9 @@ func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) fiber.Handler
 	return handler(lock)
 }
 
-// Idempotency returns a handler that runs a request with an Idempotency-Key once, and answers it
-// with the same response when it comes again. scope says who owns the keys, such as "{claim.sub}".
-// [httplock.Idempotency] says the rest. It panics as [New] does.
+// Idempotency returns a handler that runs a request with an Idempotency-Key once, and answers
+// repeated requests with the same response. scope identifies the owner of the keys, such as
+// "{claim.sub}". See [httplock.Idempotency]. It panics as [New] does.
 func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) fiber.Handler {
 	lock, err := httplock.MakeIdempotency(l, store, scope, ofFiber(opts)...)
 	if err != nil {
@@ -56,8 +56,8 @@ func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
 	return p, ok
 }
 
-// ofFiber puts Fiber's own ways before the options that the user gave. Fiber's strings are only
-// valid until the handler returns, and a key may be used for longer: they are copied.
+// ofFiber puts options for Fiber before the user's options. Fiber's strings are only valid until
+// the handler returns, and a key may be used for longer: they are copied.
 func ofFiber(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
@@ -84,8 +84,8 @@ func ofFiber(opts []httplock.Option) []httplock.Option {
 	}, opts...)
 }
 
-// visit is one request on its way through httplock, which does not know Fiber. As the request's
-// context it carries Fiber's context, and as the handler it goes on with Fiber's handlers.
+// visit is one request on its way through httplock, which does not know Fiber. It is the request's
+// context, which carries Fiber's context, and it is the handler, which calls Fiber's handlers.
 type visit struct {
 	context.Context
 	c     fiber.Ctx
@@ -121,7 +121,7 @@ func serve(c fiber.Ctx, lock func(http.Handler) http.Handler) error {
 	defer v.probe.stop()
 	lock(v).ServeHTTP(v.reply, r)
 	if v.body != nil && !v.ran && !v.body.whole {
-		c.RequestCtx().SetConnectionClose() // the rest of the body would be taken for the next request
+		c.RequestCtx().SetConnectionClose() // otherwise the rest of the body would be read as the next request
 	}
 	v.reply.send(c.Response())
 	return nil

@@ -158,7 +158,7 @@ func TestAStoredResponseIsTheFirstOne(t *testing.T) {
 	}
 }
 
-// recorded refuses everybody, and keeps the keys.
+// recorded is a Locker that refuses every request, and records the keys.
 type recorded struct {
 	mu   sync.Mutex
 	keys []string
@@ -171,7 +171,7 @@ func (l *recorded) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, err
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 }
 
-// fasthttp uses its memory again: a key of the first request must not change with the next one.
+// fasthttp reuses its memory: the next request must not change the key of the first one.
 func TestPartsOfFiberAreCopied(t *testing.T) {
 	l := &recorded{}
 	var outcome *httplock.Problem
@@ -312,7 +312,7 @@ func (s *server) dial(t *testing.T, text string) net.Conn {
 	return conn
 }
 
-// within waits for what will be true soon, also on a slow machine.
+// within waits until a condition holds.
 func within(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !true(); <-time.After(5 * time.Millisecond) {
@@ -374,7 +374,7 @@ func TestClientsThatLeaveAtRandomLeaveNoLock(t *testing.T) {
 	within(t, "no lease is left", func() bool { return store.Len() == 0 })
 }
 
-// An app with StreamRequestBody hands the body on as it comes in.
+// An app with StreamRequestBody passes the body on while it arrives.
 func TestABodyThatFiberStreams(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -395,7 +395,7 @@ func TestABodyThatFiberStreams(t *testing.T) {
 	app.Post("/large", fiberlock.New(l, "large", httplock.WithMaxBody(1000)), length)
 	s := start(t, app)
 	body := `{"sku":"pen","note":"` + strings.Repeat("x", 30_000) + `"}`
-	// The rest of a body that nobody reads must not be taken for the next request.
+	// The unread rest of a body must not be read as the next request.
 	conn := s.dial(t, fmt.Sprintf("POST /busy HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 	if reply, _ := io.ReadAll(conn); !strings.HasPrefix(string(reply), "HTTP/1.1 409 ") || strings.Count(string(reply), "HTTP/1.1") != 1 {
 		t.Errorf("a refusal whose body nobody reads: %s", reply)
@@ -409,7 +409,7 @@ func TestABodyThatFiberStreams(t *testing.T) {
 	}
 }
 
-// Nobody forwards a delegation that the guard has not accepted.
+// A delegation that the guard has not accepted is not forwarded.
 func TestADelegationIsTakenOutOfTheRequest(t *testing.T) {
 	s := serve(t, fiberlock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"),
 		func(c fiber.Ctx) error { return c.SendString(c.Get(delegate.Header)) })

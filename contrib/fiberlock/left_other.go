@@ -4,5 +4,5 @@ package fiberlock
 
 import "syscall"
 
-// left does not know: the wait ends by its own bound.
+// left cannot detect it here: the wait ends by its own bound.
 func left(syscall.RawConn) bool { return false }

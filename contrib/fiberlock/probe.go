@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// probe looks, while a request waits for its lock, whether its client has left.
+// probe checks, while a request waits for its lock, whether its client has disconnected.
 type probe struct {
 	conn syscall.RawConn
 	gone func()
 
 	mu    sync.Mutex
-	timer *time.Timer // nil: nobody looks
+	timer *time.Timer // nil: no checks are made
 }
 
 const (
-	// firstLook comes so late that requests which get their lock at once cost nothing.
+	// firstLook is long enough that requests that get their lock at once need no check.
 	firstLook = 100 * time.Millisecond
 	nextLook  = 250 * time.Millisecond
 )
 
-// newProbe begins to look. gone is called at most once.
+// newProbe starts the checks. gone is called at most once.
 func newProbe(conn net.Conn, gone func()) *probe {
 	p := &probe{gone: gone}
 	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // of TLS
@@ -55,7 +55,7 @@ func (p *probe) look() {
 	}
 }
 
-// stop ends the looking: from then on gone is not called.
+// stop ends the checks; afterwards gone is not called.
 func (p *probe) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// reply is what httplock answers: a Problem, a stored response, or one that was held back. It
+// reply is the response of httplock: a Problem, a stored response, or one that was held back. It
 // replaces the response of Fiber's handlers, unless nothing was written to it.
 type reply struct {
 	header http.Header
-	before http.Header // what the middlewares outside have set
+	before http.Header // set by outer middlewares
 	status int         // 0: nothing was written
 	body   bytes.Buffer
 }
@@ -36,10 +36,10 @@ func headerOf(resp *fasthttp.Response) http.Header {
 	return h
 }
 
-// Header returns what will be sent.
+// Header returns the headers that will be sent.
 func (w *reply) Header() http.Header { return w.header }
 
-// Status is for httplock, which asks how far the reply has come.
+// httplock calls Status to learn whether the reply has begun.
 func (w *reply) Status() int {
 	if w.status == 0 {
 		return http.StatusOK
@@ -47,10 +47,10 @@ func (w *reply) Status() int {
 	return w.status
 }
 
-// Written is for httplock: what stands in the reply is not replaced.
+// httplock calls Written: it does not replace a reply that has begun.
 func (w *reply) Written() bool { return w.status != 0 }
 
-// WriteHeader notes the status.
+// WriteHeader records the status.
 func (w *reply) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status = status
@@ -63,7 +63,7 @@ func (w *reply) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// send makes resp the reply. Where nothing was written, it only adds headers of httplock's.
+// send makes resp the reply. If nothing was written, it only adds httplock's headers.
 func (w *reply) send(resp *fasthttp.Response) {
 	if w.status == 0 {
 		for name, values := range w.header {
@@ -102,7 +102,7 @@ func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
 	}
 	w.WriteHeader(resp.StatusCode())
 	if !resp.IsBodyStream() {
-		_, _ = w.Write(resp.Body()) // httplock knows of a response that is too long
+		_, _ = w.Write(resp.Body()) // httplock itself reports a response that is too long
 		return
 	}
 	_, _ = io.Copy(w, resp.BodyStream())

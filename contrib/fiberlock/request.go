@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// request is the request as net/http has it. All of it is copied, because fasthttp uses its memory
-// again when the handler has returned.
+// request converts Fiber's request to one of net/http. It copies everything, because fasthttp
+// reuses the memory after the handler's return.
 func (v *visit) request() *http.Request {
 	from := &v.c.RequestCtx().Request
 	uri := string(from.RequestURI())
@@ -39,8 +39,8 @@ func (v *visit) request() *http.Request {
 	return r.WithContext(v)
 }
 
-// handBack gives Fiber's request what httplock has made of it: no delegation that was taken out,
-// and a body that was read.
+// handBack copies httplock's changes to Fiber's request: it removes a consumed delegation, and
+// restores a body that httplock has read.
 func (v *visit) handBack(r *http.Request) error {
 	request := &v.c.RequestCtx().Request
 	if r.Header.Get(delegate.Header) == "" {
@@ -50,7 +50,7 @@ func (v *visit) handBack(r *http.Request) error {
 		return nil
 	}
 	if !v.body.whole {
-		v.c.RequestCtx().SetConnectionClose() // the rest of the body is still to come
+		v.c.RequestCtx().SetConnectionClose() // the rest of the body has not arrived yet
 		return fiber.ErrRequestEntityTooLarge
 	}
 	data, err := io.ReadAll(r.Body)
@@ -61,14 +61,14 @@ func (v *visit) handBack(r *http.Request) error {
 	return nil
 }
 
-// lazyBody is the body of an app with StreamRequestBody. What was read of it cannot be put back
+// lazyBody is the body of an app with StreamRequestBody. Bytes that were read cannot be put back
 // into fasthttp's stream.
 type lazyBody struct {
 	from         io.Reader
 	begun, whole bool
 }
 
-// Read notes how far the body was read.
+// Read records how much of the body was read.
 func (b *lazyBody) Read(p []byte) (int, error) {
 	b.begun = true
 	n, err := b.from.Read(p)

@@ -36,7 +36,8 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 }
 
 // Handle registers handlers for a route, such as "POST /orders/:id/pay", under the lock of the
-// route's Rule if there is one. In a group, the path of the Rule is the one without the group's.
+// route's Rule if there is one. In a group, the path of the Rule is the one without the group's
+// prefix.
 func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Handler) {
 	fields := strings.Fields(route)
 	if len(fields) != 2 || len(handlers) == 0 {
@@ -71,8 +72,8 @@ func (g *Guard) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Unguarded returns the routes that were registered by Handle, change something by their method,
-// and have no Rule: those to think about. A Rule with NoLock takes a route off the list.
+// Unguarded returns the routes that were registered by Handle, can change data according to their
+// method, and have no Rule. A Rule with NoLock takes a route off the list.
 func (g *Guard) Unguarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package gocronlock is a Locker and an Elector for gocron (version 2), on the locks of latchkit.
 //
-// gocron tells its Locker the name of a job, but not the time for which the run is due. Choose what
-// shall run once:
+// gocron passes its Locker the name of a job, but not the scheduled time of the run. Choose what
+// must run only once:
 //
 //	PerTick      each tick, where all processes know the times of ticks: cron jobs, daily jobs
 //	PerInterval  the job in each interval, which each process counts from its start: DurationJob
@@ -10,8 +10,8 @@
 //	each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute))
 //	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(each))
 //
-// Name each job (gocron.WithName): the name is the key. A job whose lock is lost goes on, because
-// gocron's jobs have no context of their own run: see [OnLost].
+// Name each job (gocron.WithName): the name is the key. When its lock is lost, a job continues,
+// because gocron has no context for each run: see [OnLost].
 //
 // With [NewElector] only the leader runs jobs. When the leader changes, a tick can run twice or not
 // at all, because clocks differ. gocron uses no Locker beside an Elector; [WhileLeading] is both.
@@ -29,7 +29,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// ErrLate refuses a run whose lock was granted so late that another process may have run the tick.
+// ErrLate means that a lock was granted so late that another process may have run the tick.
 var ErrLate = errors.New("gocronlock: the tick is so old that another process may have run it")
 
 // PerTick returns a Locker with which a job runs once for each tick, in one of the processes. tick
@@ -46,7 +46,7 @@ func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) 
 }
 
 // Round returns a function for [PerTick] that rounds the clock of the process to a multiple of d.
-// Give the longest time that divides the distance of all ticks: time.Minute for cron specs.
+// Choose the longest time that divides the intervals between all ticks: time.Minute for cron specs.
 func Round(d time.Duration) func(name string) time.Time {
 	return func(string) time.Time { return time.Now().Round(d) }
 }
@@ -85,12 +85,12 @@ func newJobs(who string, l locker.Locker, opts []Option, set func(*jobs)) (gocro
 	j.rule.Wait = locker.NoWait
 	for i, o := range opts {
 		if o == nil {
-			return nil, fmt.Errorf("gocronlock: %s: option %d is nil; leave it out instead", who, i+1)
+			return nil, fmt.Errorf("gocronlock: %s: option %d is nil; remove it", who, i+1)
 		}
 		o(j)
 	}
 	if j.skew < 0 || j.window <= j.skew+j.window/100 {
-		return nil, fmt.Errorf("gocronlock: %s: Window(%v) with MaxSkew(%v); the window must be longer than the clocks can differ", who, j.window, j.skew)
+		return nil, fmt.Errorf("gocronlock: %s: Window(%v) with MaxSkew(%v); the window must be longer than the skew", who, j.window, j.skew)
 	}
 	set(j)
 	if err := locker.Check(l, j.rule); err != nil {
@@ -99,8 +99,8 @@ func newJobs(who string, l locker.Locker, opts []Option, set func(*jobs)) (gocro
 	return j, nil
 }
 
-// Lock takes the lock of a job. gocron calls it when the job is due, and leaves the run out if it
-// fails: with locker.ErrBusy another process runs the job.
+// Lock takes the lock of a job. gocron calls it when the job is due, and skips the run if Lock
+// fails: locker.ErrBusy means that another process runs the job.
 func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	rule, tick := j.rule, time.Time{}
 	rule.Key, rule.Name = name, name
@@ -130,11 +130,11 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 // lock is the lease of a job that runs.
 type lock struct{ lease *locker.Lease }
 
-// Unlock releases the lease. The key stays taken for the rest of its time.
+// Unlock releases the lease. The server remembers the key for the rest of its time.
 func (l lock) Unlock(ctx context.Context) error { return l.lease.Release(ctx) }
 
-// ErrNotLeading refuses a run in a process that does not lead.
-var ErrNotLeading = errors.New("gocronlock: this process does not lead")
+// ErrNotLeading means that this process is not the leader.
+var ErrNotLeading = errors.New("gocronlock: this process is not the leader")
 
 // NewElector returns an Elector: jobs run while leader leads. It never asks the server. The program
 // runs the leader:
@@ -182,7 +182,7 @@ func Window(d time.Duration) Option { return func(j *jobs) { j.window = d } }
 // Default: 5 s.
 func MaxSkew(d time.Duration) Option { return func(j *jobs) { j.skew = d } }
 
-// TTL sets after which time the lock of a process that died is free. Default: the Locker's.
+// TTL sets how long the lock of a crashed process stays locked. Default: the Locker's.
 func TTL(d time.Duration) Option { return func(j *jobs) { j.rule.TTL = d } }
 
 // OnLost calls f when the lock of a job is lost while the job runs. The job may then run in another

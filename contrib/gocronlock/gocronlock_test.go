@@ -106,7 +106,7 @@ func TestEachIntervalRunsOnce(t *testing.T) {
 	}
 }
 
-// take locks and expects success.
+// take acquires a lock, and fails the test if it cannot.
 func take(t *testing.T, l gocron.Locker, name string) gocron.Lock {
 	t.Helper()
 	lock, err := l.Lock(t.Context(), name)
@@ -116,7 +116,7 @@ func take(t *testing.T, l gocron.Locker, name string) gocron.Lock {
 	return lock
 }
 
-// A tick has a key of its own, which stays taken when the job has ended.
+// A tick has a key of its own, which is remembered after the end of the job.
 func TestATickIsRemembered(t *testing.T) {
 	t.Parallel()
 	store := lockertest.NewMemory()
@@ -178,7 +178,7 @@ func TestNoOverlapFreesTheKey(t *testing.T) {
 	}
 }
 
-// Only the leader runs jobs, and the next one goes on.
+// Only the leader runs jobs, and the next leader continues.
 func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 	t.Parallel()
 	type process struct {
@@ -255,7 +255,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		"the Locker is nil": func() (gocron.Locker, error) { return gocronlock.PerTick(nil, tick) },
 		"every is 0s":       func() (gocron.Locker, error) { return gocronlock.PerInterval(l, 0) },
 		"option 1 is nil":   func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, nil) },
-		"longer than the clocks can differ": func() (gocron.Locker, error) {
+		"longer than the skew": func() (gocron.Locker, error) {
 			return gocronlock.PerTick(l, tick, gocronlock.MaxSkew(time.Minute))
 		},
 		"TTL is 1ns": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, gocronlock.TTL(1)) },

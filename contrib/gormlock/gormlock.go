@@ -1,6 +1,6 @@
 // Package gormlock runs GORM transactions under locks, as package sqllock does for database/sql.
-// Every lease's fence is claimed in the transaction that does the work, so a holder that was
-// overtaken commits nothing.
+// Every lease's fence is claimed in the transaction that does the work, so a stale holder commits
+// nothing.
 //
 //	rule := locker.Rule{Key: "sku:book"}
 //	err := gormlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *gorm.DB) error {
@@ -83,7 +83,7 @@ func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Cl
 	}
 	begun, ok := transactionOf(tx.Statement.ConnPool)
 	if !ok {
-		return nil, fmt.Errorf("%w: gormlock.InTx: %T is no open transaction; begin one with db.Transaction",
+		return nil, fmt.Errorf("%w: gormlock.InTx: %T is not an open transaction; begin one with db.Transaction",
 			locker.ErrUnsupported, tx.Statement.ConnPool)
 	}
 	return sqllock.InTx(ctx, d, begun, opts...)
@@ -120,7 +120,7 @@ func open(
 		return nil, nil, err
 	}
 	if _, ok := db.Statement.ConnPool.(gorm.TxCommitter); ok {
-		return nil, nil, fmt.Errorf("%w: gormlock: db is a transaction already; claim in it with gormlock.InTx", locker.ErrUnsupported)
+		return nil, nil, fmt.Errorf("%w: gormlock: db is already a transaction; claim in it with gormlock.InTx", locker.ErrUnsupported)
 	}
 	pool, err := db.DB()
 	if err != nil {
@@ -139,7 +139,7 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	}
 	d, ok := dialects[db.Name()]
 	if !ok {
-		return 0, fmt.Errorf("%w: gormlock knows PostgreSQL, MySQL, MariaDB and SQLite, and no %s", locker.ErrUnsupported, db.Name())
+		return 0, fmt.Errorf("%w: gormlock supports PostgreSQL, MySQL, MariaDB and SQLite, not %s", locker.ErrUnsupported, db.Name())
 	}
 	return d, nil
 }

@@ -234,8 +234,8 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	}
 }
 
-// GORM sends the statements of such a session to the database itself, unless the transaction can
-// take prepared statements.
+// GORM sends the statements of such a session to the database and not to the transaction, unless
+// the transaction supports prepared statements.
 func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
 	each(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())

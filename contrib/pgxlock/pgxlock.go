@@ -1,6 +1,6 @@
 // Package pgxlock runs pgx transactions under locks, as package sqllock does for database/sql.
-// Every lease's fence is claimed in the transaction that does the work, so a holder that was
-// overtaken commits nothing.
+// Every lease's fence is claimed in the transaction that does the work, so a stale holder commits
+// nothing.
 //
 //	rule := locker.Rule{Key: "account:42"}
 //	err := pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error {

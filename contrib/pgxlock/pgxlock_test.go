@@ -289,7 +289,7 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	}
 }
 
-// A nil pool is an error with a clear text, and no panic.
+// A nil pool causes an error with a clear text, not a panic.
 func TestWhatIsNilIsAnError(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	for name, db := range map[string]pgxlock.DB{"nil": nil, "a pool": (*pgxpool.Pool)(nil), "a conn": (*pgx.Conn)(nil)} {
@@ -330,8 +330,8 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	}
 }
 
-// COMMIT cannot be sent while rows are open. A second call of the function would not close them
-// either.
+// COMMIT cannot be sent while rows are open. A retry would not help, because the function would
+// leave them open again.
 func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

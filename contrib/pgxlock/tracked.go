@@ -13,7 +13,7 @@ import (
 type usage struct {
 	mu     sync.Mutex
 	busy   int
-	opaque bool // the function has the connection itself: its use is unknown
+	opaque bool // the function has the connection itself, so its use is unknown
 }
 
 var errInUse = errors.New("pgxlock: the connection is in use")
@@ -21,8 +21,8 @@ var errInUse = errors.New("pgxlock: the connection is in use")
 var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults still use the connection; " +
 	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
 
-// ended returns an error if the function has left the connection in use. PostgreSQL could not be
-// sent the COMMIT.
+// ended returns an error if the function has left the connection in use. A COMMIT could not be sent
+// on it.
 func (u *usage) ended() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -55,7 +55,7 @@ func (u *usage) enter() (leave func()) {
 	})
 }
 
-// blind records that the function may use the connection unseen.
+// blind records that the function may use the connection without a record.
 func (u *usage) blind() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -133,7 +133,7 @@ func (t *tracked) Conn() *pgx.Conn {
 	return t.Tx.Conn()
 }
 
-// outermost is the transaction itself. The function must not end it.
+// outermost is the transaction itself, not a savepoint. The function must not end it.
 type outermost struct{ *tracked }
 
 var errNotYours = errors.New("pgxlock: leave Commit and Rollback to Do: return an error to roll back")

@@ -16,12 +16,12 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// transaction is a transaction as sqllock uses it. BEGIN is sent with the first statement, in the
+// transaction implements a transaction for sqllock. BEGIN is sent with the first statement, in the
 // same round trip.
 type transaction struct {
 	db      DB
 	options pgx.TxOptions
-	conn    *pgx.Conn // nil: db is no type of pgx, and BEGIN is sent alone
+	conn    *pgx.Conn // nil if db is not a type of pgx; BEGIN is then sent alone
 	release func()    // returns conn to its pool
 	begun   pgx.Tx    // nil: nothing was sent
 	use     usage
@@ -56,7 +56,7 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 		}
 		if t.conn != nil && t.conn.PgConn().TxStatus() != 'I' && !t.conn.IsClosed() {
 			t.release()
-			return nil, nil, fmt.Errorf("%w: pgxlock: a transaction is open on the connection already; "+
+			return nil, nil, fmt.Errorf("%w: pgxlock: the connection already has an open transaction; "+
 				"end it first, or claim in it with pgxlock.InTx", locker.ErrUnsupported)
 		}
 		return t, t, nil
@@ -64,7 +64,7 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 	return d, nil
 }
 
-// bounded is a pool that says how many connections it has, as *sql.DB does.
+// bounded is a pool that reports its number of connections, as *sql.DB does.
 type bounded struct{ *pgxpool.Pool }
 
 // Stats returns MaxOpenConnections and nothing else.
@@ -84,7 +84,7 @@ func optionsOf(opts *sql.TxOptions) (o pgx.TxOptions, err error) {
 	}
 	level, ok := levels[opts.Isolation]
 	if !ok {
-		return o, fmt.Errorf("pgxlock: PostgreSQL has no isolation %v", opts.Isolation)
+		return o, fmt.Errorf("pgxlock: PostgreSQL has no isolation level %v", opts.Isolation)
 	}
 	o.IsoLevel = level
 	if opts.ReadOnly {

@@ -6,8 +6,8 @@
 //	…
 //	l, err := locker.NewSingle(client)
 //
-// Calls that are made at the same time share rueidis' connections, and travel together. A Locker
-// takes one more connection for its subscription, when a caller first waits.
+// Concurrent calls share rueidis' connections, and are sent together. A Locker uses one more
+// connection for its subscription, from the first wait.
 package rueidisclient
 
 import (
@@ -36,10 +36,10 @@ var _ interface {
 // NewSemaphore and, one for each server, NewRedlock. c must outlive the Locker, and belongs to the
 // caller.
 //
-// c leads to one server, or to one that Sentinel picks. A client of a Redis Cluster is refused:
-// latchkit must know which node serves a key, and rueidis does not say that. Give the Locker a
-// *redis.ClusterClient of go-redis there. locker.WithReplicaAck is refused too, because a WAIT
-// counts only what its own connection has written.
+// c connects to one server, or to the master that Sentinel names. New refuses a client of a Redis
+// Cluster: latchkit must know which node serves a key, and rueidis does not expose it. Use a
+// *redis.ClusterClient of go-redis on a Cluster. locker.WithReplicaAck is refused too, because a
+// WAIT counts only the writes of its own connection.
 //
 // The server must speak RESP3 (Redis 6). latchkit ends each call with a context, so rueidis'
 // time-out ConnWriteTimeout does not matter. A rueidis client whose commands are hooked, as by
@@ -50,7 +50,7 @@ func New(c rueidis.Client) (*Client, error) {
 	case c == nil:
 		return nil, errors.New("latchkit: rueidisclient.New: the client is nil; give one of rueidis.NewClient")
 	case c.Mode() == rueidis.ClientModeCluster:
-		return nil, errors.New("latchkit: rueidisclient.New: the client is one of a Redis Cluster, and rueidis does not say which node serves a key; give the Locker a *redis.ClusterClient of go-redis")
+		return nil, errors.New("latchkit: rueidisclient.New: the client is one of a Redis Cluster, and rueidis does not expose which node serves a key; give the Locker a *redis.ClusterClient of go-redis")
 	}
 	return &Client{c}, nil
 }
@@ -59,11 +59,11 @@ func New(c rueidis.Client) (*Client, error) {
 // leaves the difference between the servers' clocks out of its deadlines.
 func (c *Client) FailsOver() bool { return c.rueidis.Mode() == rueidis.ClientModeSentinel }
 
-// answered is a command whose answer is a string: latchkit sends no others.
+// answered is a command with a string as its reply; latchkit sends no other commands.
 type answered interface{ SetVal(val string) }
 
-// Process sends a command once, and sets its answer or its error. rueidis repeats no command that
-// may have been executed, because it takes all commands from here for writes.
+// Process sends a command once, and sets its reply or its error. rueidis does not repeat a command
+// that may have been executed, because it treats all these commands as writes.
 func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 	if scan, ok := cmd.(*redis.ScanCmd); ok {
 		return c.scan(ctx, scan)
@@ -73,13 +73,13 @@ func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 		cmd.SetErr(err)
 		return err
 	}
-	cmd.(answered).SetVal(text) //nolint:forcetypeassert // do has looked
+	cmd.(answered).SetVal(text) //nolint:forcetypeassert // do has checked the type
 	return nil
 }
 
 func (c *Client) do(ctx context.Context, cmd redis.Cmder) (string, error) {
 	if _, ok := cmd.(answered); !ok {
-		return "", fmt.Errorf("latchkit: rueidisclient: the answer of %s is a %T and not a string; use rueidis itself for it", cmd.Name(), cmd)
+		return "", fmt.Errorf("latchkit: rueidisclient: the reply to %s is a %T and not a string; send this command with rueidis itself", cmd.Name(), cmd)
 	}
 	words, err := textsOf(cmd.Args())
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Client) scan(ctx context.Context, cmd *redis.ScanCmd) error {
 	return err
 }
 
-// textsOf are the words of a command as they go over the wire.
+// textsOf returns the words of a command as they are sent.
 func textsOf(args []any) ([]string, error) {
 	words := make([]string, len(args))
 	for i, arg := range args {
@@ -139,7 +139,7 @@ func textOf(result rueidis.RedisResult) (string, error) {
 	return text, errorOf(err)
 }
 
-// errorOf is an error of rueidis as latchkit knows those of go-redis.
+// errorOf converts an error of rueidis to the error that go-redis would return.
 func errorOf(err error) error {
 	var reply *rueidis.RedisError
 	switch {
@@ -155,12 +155,12 @@ func errorOf(err error) error {
 	return err
 }
 
-// refusal is the error that a server has replied. rueidis cuts off an "ERR " before it.
+// refusal is an error in a server's reply. rueidis cuts off an "ERR " before it.
 type refusal string
 
 var _ redis.Error = refusal("")
 
-// RedisError tells replies of a server from other errors.
+// RedisError marks the error as a server's reply.
 func (refusal) RedisError() {}
 
 func (r refusal) Error() string {

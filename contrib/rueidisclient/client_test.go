@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// patient makes waiters depend on messages: they would ask again only after an hour.
+// patient makes waiters depend on messages: without a message they ask again only after an hour.
 var patient = locker.WithBackoff(locker.Constant(time.Hour))
 
 func TestAWaiterIsNotifiedThroughRueidis(t *testing.T) {
@@ -201,7 +201,7 @@ func TestAQuorumThroughRueidis(t *testing.T) {
 	}
 }
 
-// single is a Locker through a rueidis client of its own.
+// single makes a Locker with a rueidis client of its own.
 func single(t *testing.T, server *redistest.Server) *locker.Engine {
 	t.Helper()
 	c, err := rueidisclient.New(connect(t, server.Addr()))

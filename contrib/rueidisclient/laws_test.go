@@ -76,8 +76,7 @@ func obeysTheLaws(t *testing.T, open maker) {
 	})
 }
 
-// loseReply loses the reply to the next script about a key: the laws make the call that they name
-// right away.
+// loseReply loses the reply to the next script about a key. The laws make that call at once.
 func loseReply(t testing.TB, proxy *chaos.Proxy, open maker, warm redisstore.Client, key string) {
 	t.Helper()
 	s, err := open(warm, redisstore.Settings{})

@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// OpenPubSub is for package locker. It returns a connection for subscriptions, which is taken from
+// Package locker calls OpenPubSub. It returns a connection for subscriptions, which is taken from
 // the client when it is first used.
 func (c *Client) OpenPubSub(ctx context.Context) redisstore.PubSub {
 	s := &subscription{asked: make(chan request, mostAsked), said: make(chan any, mostSaid)}
@@ -21,31 +21,31 @@ func (c *Client) OpenPubSub(ctx context.Context) redisstore.PubSub {
 }
 
 const (
-	mostAsked = 16  // commands that were not sent yet
-	mostSaid  = 128 // events that were not received yet; more wait in the connection
+	mostAsked = 16  // commands that have not been sent yet
+	mostSaid  = 128 // events that have not been received yet; further events wait in the connection
 )
 
-// subscription is a connection of rueidis that nobody else uses, with the methods of a
-// *redis.PubSub. One goroutine sends, so the methods do not wait for the server.
+// subscription is a dedicated connection of rueidis, with the methods of a *redis.PubSub. One
+// goroutine sends, so the methods do not wait for the server.
 type subscription struct {
 	ctx   context.Context
 	cut   context.CancelFunc
 	asked chan request
-	said  chan any // what ReceiveTimeout returns; errors too
+	said  chan any // events and errors for ReceiveTimeout
 }
 
-// request is a command. Subscriptions are answered by hooks, and have no answer of their own.
+// request is a command. The server confirms subscriptions through hooks, not by replies.
 type request struct {
 	build  func(b rueidis.Builder) rueidis.Completed
 	answer any
 }
 
-// run takes a connection, and sends what was asked for, until the connection is lost or Close is
+// run takes a connection, and sends the requested commands until the connection is lost or Close is
 // called.
 func (s *subscription) run(c rueidis.Client) {
 	conn, putBack := c.Dedicate()
 	defer putBack()
-	defer conn.Close() // it has subscriptions, so nobody else may use it
+	defer conn.Close() // the connection has subscriptions, so it must not go back to the pool
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
 			s.say(&redis.Message{Channel: m.Channel, Payload: m.Message})
@@ -74,7 +74,7 @@ func (s *subscription) run(c rueidis.Client) {
 	}
 }
 
-// say hands an event to ReceiveTimeout. Its caller receives all the time, until Close.
+// say passes an event to ReceiveTimeout. A caller of ReceiveTimeout receives until Close.
 func (s *subscription) say(what any) {
 	select {
 	case s.said <- what:
@@ -119,12 +119,12 @@ func (s *subscription) SUnsubscribe(_ context.Context, channels ...string) error
 	}})
 }
 
-// Ping asks for a sign of life, a *redis.Pong.
+// Ping requests a *redis.Pong.
 func (s *subscription) Ping(context.Context, ...string) error {
 	return s.ask(request{func(b rueidis.Builder) rueidis.Completed { return b.Ping().Build() }, &redis.Pong{}})
 }
 
-// ReceiveTimeout returns the next event, or an error. A time-out leaves the connection as it is.
+// ReceiveTimeout returns the next event, or an error. A time-out does not close the connection.
 func (s *subscription) ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error) {
 	patience := time.NewTimer(timeout)
 	defer patience.Stop()
@@ -143,7 +143,7 @@ func (s *subscription) ReceiveTimeout(ctx context.Context, timeout time.Duration
 	}
 }
 
-// Close ends the connection. It does not wait for that.
+// Close ends the connection. It does not wait for the end.
 func (s *subscription) Close() error {
 	s.cut()
 	return nil

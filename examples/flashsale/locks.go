@@ -13,7 +13,7 @@ import (
 // Both locks get the same times. One purchase in twenty takes longer than the TTL, see work in
 // shop.go.
 const (
-	lockTTL  = 300 * time.Millisecond // a lock that nobody renews is free again after this
+	lockTTL  = 300 * time.Millisecond // a lock without renewals is free again after this
 	lockWait = 2 * time.Second        // a buyer who waits longer gets 409 with Retry-After
 )
 

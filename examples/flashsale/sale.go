@@ -17,7 +17,7 @@ type result struct {
 	way      string
 	sold     int // orders in the database
 	oversold int // orders beyond the stock
-	soldOut  int // buyers who found no item left
+	soldOut  int // buyers for whom no item was left
 	gaveUp   int // buyers who gave up after too many refusals
 	refused  int // 409s, also those followed by another try
 	failed   []error
@@ -93,7 +93,7 @@ func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) 
 	return results, request, nil
 }
 
-// once fills the stock, opens the shops, lets the buyers in, and counts.
+// once fills the stock, starts the shops, runs the buyers, and counts.
 func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, request *node, err error) {
 	books, err := openStore(ctx, cfg.DSN)
 	if err != nil {

@@ -17,14 +17,14 @@ type Cache struct {
 	TTL   time.Duration // of a value
 }
 
-// Get returns the value of key, from load if nobody has loaded it yet.
+// Get returns the value of key, from load if no caller has loaded it yet.
 func (c *Cache) Get(ctx context.Context, key string, load func(context.Context) (string, error)) (value string, err error) {
 	value, err = c.Redis.Get(ctx, key).Result()
 	if !errors.Is(err, redis.Nil) {
 		return value, err
 	}
 	err = locker.Run(ctx, c.L, locker.Rule{Key: "fill:" + key, TTL: 5 * time.Second}, func(ctx context.Context) error {
-		value, err = c.Redis.Get(ctx, key).Result() // somebody may have filled it while we waited
+		value, err = c.Redis.Get(ctx, key).Result() // another caller may have filled it meanwhile
 		if !errors.Is(err, redis.Nil) {
 			return err
 		}

@@ -31,13 +31,13 @@ func NewCertificateStorage(s certmagic.Storage, l locker.Locker) *CertificateSto
 	return &CertificateStorage{Storage: s, l: l, leases: make(map[string]*locker.Lease)}
 }
 
-// Lock waits until nobody else has the name. The lease is renewed until Unlock, so certmagic needs
-// no LockLeaseRenewer.
+// Lock waits until the name is free. The lease is renewed until Unlock, so certmagic needs no
+// LockLeaseRenewer.
 func (s *CertificateStorage) Lock(ctx context.Context, name string) error {
 	return s.lock(ctx, locker.Rule{Key: "certificate:" + name}, name)
 }
 
-// TryLock is false while somebody else has the name.
+// TryLock returns false while another caller has the name.
 func (s *CertificateStorage) TryLock(ctx context.Context, name string) (bool, error) {
 	err := s.lock(ctx, locker.Rule{Key: "certificate:" + name, Wait: locker.NoWait}, name)
 	if errors.Is(err, locker.ErrBusy) {

@@ -7,9 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// Relay runs a loop on one pod. The other pods wait, and one of them goes on when the leader stops
-// or dies. Relay returns when ctx ends. step does one piece of work, and writes the fence with
-// what it writes, so that the data can refuse a leader that was paused.
+// Relay runs a loop on one pod. The other pods wait, and one of them continues when the leader
+// stops or dies. Relay returns when ctx ends. step does one piece of work, and stores the fence
+// with its data, so that the data can refuse a stale leader.
 func Relay(ctx context.Context, l locker.Locker, step func(ctx context.Context, fence uint64) error) error {
 	return lead.Run(ctx, l, locker.Rule{Key: "outbox-relay"}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)

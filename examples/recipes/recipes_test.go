@@ -24,7 +24,7 @@ type pod struct {
 	l     *locker.Engine
 }
 
-// newPods are two instances on one Redis, whose keys nobody else uses.
+// newPods are two instances on one Redis, with keys that no other test uses.
 func newPods(t *testing.T) [2]pod {
 	t.Helper()
 	server := redistest.Shared(t)

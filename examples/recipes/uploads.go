@@ -70,7 +70,7 @@ func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error)
 	return nil
 }
 
-// watch asks for the end of this hold when the lease is lost, or when somebody waits for it.
+// watch requests the end of this hold when the lease is lost, or when another caller waits for it.
 func (k *uploadLock) watch(requestUnlock func()) {
 	look := time.NewTicker(200 * time.Millisecond)
 	defer look.Stop()

@@ -31,7 +31,7 @@ func uploads(t *testing.T, p pod, disk string) *httptest.Server {
 	return s
 }
 
-// A client loses its connection, as the pod sees only later, and resumes on another pod.
+// A client loses its connection, which the pod detects later, and resumes on another pod.
 func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	t.Parallel()
 	disk, pods := t.TempDir(), newPods(t)

@@ -85,7 +85,7 @@ func (Lock_Mode) EnumDescriptor() ([]byte, []int) {
 	return file_latchkit_lock_v1_lock_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// Lock says under which locks the calls of a method run, and how they wait for them.
+// Lock defines the locks of a method's calls, and how calls wait for them.
 type Lock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is locked: literal text, and parts of the call in braces, with a ':' between two parts,
@@ -95,16 +95,16 @@ type Lock struct {
 	// "stock:{req.items.*.sku}" makes a lock for each element of a repeated field.
 	Key  string    `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Mode Lock_Mode `protobuf:"varint,2,opt,name=mode,proto3,enum=latchkit.lock.v1.Lock_Mode" json:"mode,omitempty"`
-	// How long a call waits for its locks. Absent: as the interceptor says, 5 s by default. 0: not
+	// How long a call waits for its locks. Absent: the interceptor's setting, 5 s by default. 0: not
 	// at all.
 	Wait *durationpb.Duration `protobuf:"bytes,3,opt,name=wait,proto3" json:"wait,omitempty"`
-	// How long the lock server keeps a lock when the process that holds it dies. Absent: as the
-	// interceptor or the Locker says, 30 s by default.
+	// How long the lock server keeps a lock when the process that holds it dies. Absent: the setting
+	// of the interceptor or the Locker, 30 s by default.
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// The lock's name in traces and metrics. Empty: the text of the first key before its first ':'.
 	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
-	// After a call that succeeded, calls with the same key are answered with ALREADY_EXISTS for this
-	// long. Absent: never.
+	// For this time after a successful call, calls with the same key fail with ALREADY_EXISTS.
+	// Absent: never.
 	Once *durationpb.Duration `protobuf:"bytes,6,opt,name=once,proto3" json:"once,omitempty"`
 	// The lock is kept at least this long, even if the call is over sooner. Absent: it is not.
 	AtLeast *durationpb.Duration `protobuf:"bytes,7,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
@@ -113,14 +113,14 @@ type Lock struct {
 	// Several keys, instead of key. A call takes the locks of all of them together, or none.
 	Keys []string `protobuf:"bytes,9,rep,name=keys,proto3" json:"keys,omitempty"`
 	// How long the client of a stream may keep the handler waiting while the stream holds its locks.
-	// Absent: as the interceptor says, 30 s by default.
+	// Absent: the interceptor's setting, 30 s by default.
 	MaxStall *durationpb.Duration `protobuf:"bytes,10,opt,name=max_stall,json=maxStall,proto3" json:"max_stall,omitempty"`
-	// The name of the request, as in "payment:{claim.sub}:{meta.idempotency-key}". A call that comes
-	// again with the same name gets the answer of the first one, and the handler does not run again.
-	// Empty: answers are not stored. Only for unary methods.
+	// The name of the request, as in "payment:{claim.sub}:{meta.idempotency-key}". A repeated call
+	// with the same name gets the answer of the first one, and the handler does not run again. Empty:
+	// answers are not stored. Only for unary methods.
 	Idempotency string `protobuf:"bytes,11,opt,name=idempotency,proto3" json:"idempotency,omitempty"`
-	// How many calls may hold the key at once. It needs a Locker of NewSemaphore. Absent: as that
-	// Locker says.
+	// How many calls may hold the key at once. It needs a Locker of NewSemaphore. Absent: that
+	// Locker's limit.
 	Limit uint32 `protobuf:"varint,12,opt,name=limit,proto3" json:"limit,omitempty"`
 	// How many of them the call counts as. Absent: 1.
 	Weight        uint32 `protobuf:"varint,13,opt,name=weight,proto3" json:"weight,omitempty"`

@@ -37,7 +37,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type ShopClient interface {
 	Place(ctx context.Context, in *Order, opts ...grpc.CallOption) (*Receipt, error)
-	// Wait is the same, patiently.
+	// Wait has the same lock, and waits for it.
 	Wait(ctx context.Context, in *Order, opts ...grpc.CallOption) (*Receipt, error)
 	Move(ctx context.Context, in *Order, opts ...grpc.CallOption) (*Receipt, error)
 	Once(ctx context.Context, in *Order, opts ...grpc.CallOption) (*Receipt, error)
@@ -171,7 +171,7 @@ type Shop_TalkClient = grpc.BidiStreamingClient[Order, Receipt]
 // for forward compatibility.
 type ShopServer interface {
 	Place(context.Context, *Order) (*Receipt, error)
-	// Wait is the same, patiently.
+	// Wait has the same lock, and waits for it.
 	Wait(context.Context, *Order) (*Receipt, error)
 	Move(context.Context, *Order) (*Receipt, error)
 	Once(context.Context, *Order) (*Receipt, error)

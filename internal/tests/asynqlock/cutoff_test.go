@@ -20,9 +20,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// remote is a server in a process of its own, whose asynq and whose Locker each have a way of their
-// own to Redis. It prints the outcome of its tasks, and when a run's context ends. Its handler
-// ignores that context.
+// remote is a server in a process of its own. Its asynq and its Locker reach Redis through separate
+// proxies. It prints the outcome of its tasks, and the end of a run's context. Its handler ignores
+// that context.
 var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
 	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
 	db, err := sql.Open("pgx", dsn)
@@ -67,8 +67,8 @@ func tellProblems(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// outage is a worker that has begun a task, and is cut off from Redis since. Everybody else reaches
-// it.
+// outage is a worker that has begun a task, and is then cut off from Redis. All other processes
+// still reach Redis.
 type outage struct {
 	dsn, queue string
 	first      *proc.Child
@@ -76,8 +76,8 @@ type outage struct {
 	lift       func()
 }
 
-// cutOff cuts the ways to Redis that are named: nothing comes through any more, and with severed
-// all connections break as well.
+// cutOff cuts the named ways to Redis: they pass no more data, and with severed their connections
+// break as well.
 func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -112,8 +112,8 @@ func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	return o
 }
 
-// A worker that is cut off from Redis cannot be kept from being overtaken. It knows that by its own
-// clock, before anybody overtakes it, and commits nothing: not while it is cut off, and not later.
+// When a worker is cut off from Redis, another worker can take its task. The first worker detects
+// the end of its lease by its own clock before that, and commits nothing, now or later.
 func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
@@ -143,13 +143,13 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	}
 }
 
-// Where asynq alone is cut off, it starts the task elsewhere as well. The lock is still held:
+// If asynq alone is cut off, another server starts the task as well. The lock is still held:
 // nothing runs before the first run has ended, and with Once nothing after it.
 func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "guarded", true, false)
 	second := o.second()
-	for range 3 { // as often as one likes
+	for range 3 { // repeatedly
 		if got := second.Expect(t, ""); got != "problem: lock-busy snoozed" {
 			t.Errorf("while the first one is at work the second says %q", got)
 		}
@@ -166,8 +166,8 @@ func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	balanced(t, o.dsn, 90)
 }
 
-// Without a guard both do the work, at the same time. If that ends, there is nothing to guard
-// against.
+// Without a guard both do the work, at the same time. If this no longer happens, the guard is not
+// needed.
 func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "not guarded", true, false)

@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// hot is a worker in a process of its own. Its tasks have one key, and note in Redis when they
-// begin and end.
+// hot is a worker in a process of its own. Its tasks have one key, and record their beginnings and
+// ends in Redis.
 var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	addr, queue, each := args[0], args[1], args[2]
 	work, err := time.ParseDuration(each)
@@ -98,8 +98,9 @@ func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.D
 	}
 }
 
-// enqueueHot enqueues a task of the hot key, and waits until it is put off. The first task runs: a
-// worker that has it need not have the key yet, so what it notes is waited for.
+// enqueueHot enqueues a task of the hot key, and waits until it is put off. A worker may have
+// received the first task before it has the key, so enqueueHot waits for the record of the task's
+// beginning.
 func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	t.Helper()
 	log := queue
@@ -124,7 +125,7 @@ func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	}
 }
 
-// Tasks of one key come over two queues to three processes. They run one at a time, in the order in
+// Three processes receive tasks of one key over two queues. They run one at a time, in the order in
 // which they came.
 func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
@@ -150,8 +151,8 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	t.Logf("%d tasks of 300 ms in %d processes took %v", all, len(processes), time.Since(began))
 }
 
-// The process that has the key is killed. The others go on when its lease is over; its task comes
-// back by asynq.
+// The process that has the key is killed. The others continue when its lease is over, and asynq
+// delivers its task again.
 func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))

@@ -39,8 +39,8 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 		asynqlock.OnLeading(func(leads bool) { fmt.Println("leads", leads) })))
 })
 
-// Three processes run a schedule, and whichever leads is killed. Each tick comes, and none comes
-// twice, though its task is done long before the next leader looks.
+// Three processes run a schedule, and the leader is killed repeatedly. Each tick runs once, even if
+// its task ends long before the next leader looks.
 func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	server := redistest.Shared(t)
 	c := server.Client(t)

@@ -33,8 +33,8 @@ func (silent) Fatal(...any) {}
 
 const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
 
-// worker is a server in a process of its own. Its handler prints when it runs, and takes money from
-// an account when its parent asks for it. It ignores its context.
+// worker is a server in a process of its own. Its handler prints a line when it runs, and takes
+// money from an account when its parent requests it. It ignores its context.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, dsn, queue, way := args[0], args[1], args[2], args[3]
 	db, err := sql.Open("pgx", dsn)
@@ -60,7 +60,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		err := take(ctx, db, way == "guarded")
 		proc.Listen()
 		if way == "guarded" {
-			<-ctx.Done() // of the one that was stopped; nobody tells the other to go on
+			<-ctx.Done() // of the stopped worker; the other one receives no signal
 		}
 		fmt.Println("lost:", errors.Is(context.Cause(ctx), locker.ErrLost))
 		return err
@@ -107,7 +107,7 @@ func prompt(queue string) asynq.Config {
 
 var runs atomic.Int64 // of the test below, each with tables of its own
 
-// asynq gives the task of a worker that is stopped to another one. Without a guard both withdraw.
+// asynq delivers the task of a stopped worker to another worker. Without a guard both withdraw.
 func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	t.Parallel()
 	server, database := redistest.Shared(t), sqltest.Shared(t, sqltest.Postgres)

@@ -1,3 +1,3 @@
-// Package attack sends the adapters what a hostile or broken client could send, over real
-// connections: half a body, a response that nobody reads, a departure at any moment.
+// Package attack tests the adapters with hostile and broken clients over real connections: clients
+// that send half a body, do not read the response, or disconnect at any moment.
 package attack

@@ -20,7 +20,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// guarded are the front doors with one guarded route, POST /orders/{id}.
+// guarded are servers of all adapters with one guarded route, POST /orders/{id}.
 func guarded(l locker.Locker, k httplock.Key, h http.HandlerFunc, opts ...httplock.Option) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
@@ -32,7 +32,7 @@ func guarded(l locker.Locker, k httplock.Key, h http.HandlerFunc, opts ...httplo
 	return map[string]http.Handler{"net/http": mux, "chi": r, "Gin": e}
 }
 
-// watched grants no lock, and keeps the keys.
+// watched is a Locker that refuses every request, and records the keys.
 type watched struct {
 	mu   sync.Mutex
 	keys []string
@@ -63,8 +63,8 @@ func exchange(h http.Handler, path, body string, header ...string) *httptest.Res
 	return w
 }
 
-// Values that try to look like other values, or like a template: each has a key of its own or is
-// refused as the client's mistake.
+// Values that look like other values, or like a template: each has a key of its own, or is refused
+// as the client's mistake.
 func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	lies := []string{
 		"42", "042", "%2042", "42%20", "42:acme", "42%3Aacme", "%0d%0a42", "%00", "{param.id}", "%7Bparam.id%7D", "~", "%7E0",
@@ -99,7 +99,7 @@ func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	}
 }
 
-// Bodies that two readers could read differently lock nothing; numbers have one spelling.
+// Bodies that two parsers could read differently are refused; numbers have one spelling.
 func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 	deep := strings.Repeat("[", 200_000)
 	for body, want := range map[string]string{
@@ -141,7 +141,7 @@ func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 	}
 }
 
-// Forged delegations reach no handler, and let nobody in.
+// A request with a forged delegation is refused, and its handler does not run.
 func TestAForgedDelegationIsTakenAway(t *testing.T) {
 	for _, forged := range [][]string{{"x"}, {"AQEB"}, {"x", "y"}, {""}, {strings.Repeat("A", 100_000)}} {
 		var header []string

@@ -25,8 +25,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// What HTTP has besides a request and a reply: each kind passes the guard unchanged, and leaves no
-// lock behind.
+// HTTP has more than a request and a reply. Each of these features passes the guard unchanged, and
+// leaves no lock behind.
 
 // doors are guarded routes for every method. The handler finds its lease.
 func doors(t *testing.T, l locker.Locker, h http.HandlerFunc, opts ...httplock.Option) map[string]*httptest.Server {
@@ -184,8 +184,8 @@ func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 	}
 }
 
-// A handler that takes the connection over keeps its lock until it returns, and nothing is written
-// to the connection behind its back. With a buffered response the connection cannot be taken.
+// A handler that hijacks the connection keeps its lock until it returns, and the guard writes
+// nothing to the connection. With a buffered response the connection cannot be hijacked.
 func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -213,7 +213,7 @@ func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 	await(t, "no lock is left", func() bool { return store.Len() == 0 })
 }
 
-// Files come in as a form and go out with ranges, validators and their whole content.
+// Files arrive as a form, and are sent with ranges, validators and their whole content.
 func TestFilesPassTheGuard(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	file := bytes.Repeat([]byte("0123456789"), 100<<10) // 1 MB, more than one part of a paced write

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// outageCost bounds what an outage costs a request that notices it. The bound is 1.5 s, with wide
-// room for a slow machine.
+// outageCost bounds the time that an outage costs a request. The bound is 1.5 s, with wide room for
+// a slow machine.
 const outageCost = 20 * time.Second
 
 // asked counts the calls of Acquire.
@@ -52,8 +52,8 @@ func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
 	})
 }
 
-// A server that stands still answers nothing and refuses nothing: the worst outage. Only the
-// requests that are under way when it begins, and a few that ask again, wait for the server.
+// The worst outage is a server that is stopped: it neither replies nor refuses. Only the requests
+// in flight at its beginning, and a few probes, wait for the server.
 func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	server := redistest.Start(t)
 	e, err := locker.NewSingle(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))
@@ -81,7 +81,7 @@ func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 			resume := sync.OnceFunc(server.Resume)
 			defer resume()
 			began := time.Now()
-			hundred(t, door) // each may notice the outage for itself
+			hundred(t, door) // each process detects the outage separately
 			if d := time.Since(began); d > outageCost {
 				t.Errorf("the first requests of the outage took %v", d)
 			}
@@ -105,7 +105,7 @@ func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	}
 }
 
-// await waits for what will be true soon, also on a slow machine.
+// await waits until a condition holds.
 func await(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !true(); <-time.After(5 * time.Millisecond) {

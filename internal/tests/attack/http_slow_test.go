@@ -66,8 +66,8 @@ func hundred(t *testing.T, server *httptest.Server) {
 	wg.Wait()
 }
 
-// A client that sends half of its body and then nothing held the lock of its order for as long as
-// it liked, and with it all other clients of the order in all processes.
+// A client that sent half of its body and then nothing could hold the lock of its order without a
+// bound, and block all other clients of the order in all processes.
 func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -123,7 +123,8 @@ func TestAStalledUploadLosesItsHold(t *testing.T) {
 	}
 }
 
-// A client that does not read its response blocks the handler's Write, and held the lock meanwhile.
+// A client that does not read its response blocks the handler's Write, and the handler held the
+// lock meanwhile.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -155,7 +156,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	}
 }
 
-// A slow client that makes progress is served, whatever it takes.
+// A slow client that makes progress is served, however long it takes.
 func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := func(w http.ResponseWriter, r *http.Request) {
@@ -186,7 +187,7 @@ func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	}
 }
 
-// Clients that leave at random moments leave no lock behind.
+// Clients that disconnect at random moments leave no lock behind.
 func TestClientsThatLeaveAtRandomLeaveNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)

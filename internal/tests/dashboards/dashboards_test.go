@@ -60,8 +60,8 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-// The rules are rules, they fire when their test says so, and each links to a section of the
-// runbook that is there.
+// The alert rules are valid, promtool's tests of them pass, and each links to an existing section
+// of the runbook.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	promtool(t, "check", "rules", "alerts.yml")
@@ -83,7 +83,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// expressions are what the panels ask, with the variables filled in.
+// expressions are the queries of the panels, with the variables filled in.
 func expressions(t *testing.T) (all map[string]string) {
 	t.Helper()
 	var dashboard struct {
@@ -108,12 +108,12 @@ func expressions(t *testing.T) (all map[string]string) {
 	return all
 }
 
-// soon makes the rules fire within seconds: only times and bounds differ from what is shipped.
+// soon makes the rules fire within seconds: only times and bounds differ from the released rules.
 var soon = strings.NewReplacer("[5m]", "[20s]", "[15m]", "[20s]", "offset 5m", "offset 20s", "offset 15m", "offset 20s",
 	"for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
 
-// Every panel shows something after locks were used, contended, lost and refused, and every alert
-// fires when what it watches for happens.
+// Every panel shows data after locks were used, contended, lost and refused, and every alert fires
+// in its situation.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	observer, address := observed(t)
@@ -286,7 +286,7 @@ func (w *world) nodeStops(meanwhile func()) {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			_, _ = l.Nodes(ctx) // as an operator's page does; it notices the node
+			_, _ = l.Nodes(ctx) // as an operator's page does; the call detects the node
 			select {
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):

@@ -1,4 +1,4 @@
-// Package dashboards tests what dashboards/ asks Prometheus: each expression is parsed by promtool,
-// and asked of a real Prometheus that has scraped the real exporter of OpenTelemetry, fed by real
-// locks. Each alert is provoked and seen firing.
+// Package dashboards tests the queries of dashboards/. promtool parses each expression. A real
+// Prometheus evaluates it, after a scrape of OpenTelemetry's exporter with data of real locks. Each
+// alert is provoked, and must fire.
 package dashboards

@@ -66,7 +66,7 @@ scrape_configs: [{job_name: locks, static_configs: [{targets: [%q]}]}]
 			t.Fatal(err)
 		}
 	}
-	for range 5 { // somebody else may take the port
+	for range 5 { // another process may take the port
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

@@ -21,8 +21,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A waiter behind a holder of its own process, whose Release hangs, leaves when its context or its
-// wait ends. Without a subscription its acquire cannot go out with that release.
+// The Release of a holder hangs. A waiter in the same process returns when its context or its wait
+// ends. Without a subscription the waiter's acquire cannot travel with that release.
 func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	t.Parallel()
 	const patience = 500 * time.Millisecond
@@ -46,7 +46,7 @@ func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 				_, err := e.Acquire(ctx, rule)
 				left <- err
 			}()
-			time.Sleep(patience / 2) // the waiter is in the process' own line by now; nothing shows that from outside
+			time.Sleep(patience / 2) // the waiter is in the process' own queue by now, which is not visible from outside
 			server.Pause()
 			t.Cleanup(server.Resume)
 			go func() { _ = first.Release(context.Background()) }()
@@ -121,7 +121,7 @@ func lockers() map[string]func(*testing.T, locker.Client) *locker.Engine {
 	}
 }
 
-// A process that has lost its subscription, and cannot have another one, polls.
+// A process that has lost its subscription, and cannot renew it, polls.
 func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -157,8 +157,8 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	}
 }
 
-// A fleet of waiters that has died does not block the server: the time to pass over it grows with
-// its size, not with the square of that.
+// Many dead waiters do not block the server: the time to skip them grows with their number, not
+// with its square.
 func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -252,7 +252,7 @@ func (s *slow) Release(ctx context.Context, c store.Claim) (store.Grant, error) 
 	return s.Store.Release(ctx, c)
 }
 
-// A grant by message is noticed while a question hangs, also when another message came first.
+// A grant by message takes effect while an Acquire hangs, even if another message arrived first.
 func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -273,7 +273,7 @@ func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	held := proxy.HoldRequests(100, chaos.Command("evalsha"))
 	t.Cleanup(held.Lift)
-	held.Await(t, 1) // a question is under way
+	held.Await(t, 1) // an Acquire is in flight
 	admin := server.Client(t)
 	entries := admin.ZRange(t.Context(), "latchkit:q:{k}:k", 0, -1).Val()
 	if len(entries) != 1 {
@@ -349,7 +349,7 @@ func (b *between) Process(ctx context.Context, cmd redis.Cmder) error {
 	return b.Client.Process(ctx, cmd)
 }
 
-// A damaged counter gives an error, and does not repeat a fence for ever.
+// A damaged counter causes an error, instead of the same fence for every grant.
 func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -406,8 +406,8 @@ func counterOf(t *testing.T, c *redis.Client) string {
 	return keys[0]
 }
 
-// ahead is a context whose Err shows the end before its Done does. It makes the moment of a cancel
-// long.
+// ahead is a context whose Err shows the end before its Done does. It extends the moment of a
+// cancellation.
 type ahead struct {
 	context.Context
 	ended atomic.Bool
@@ -452,7 +452,7 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 				if elsewhere {
 					waiters(t, holder, "k", 2)
 				} else {
-					time.Sleep(200 * time.Millisecond) // it waits in the process, which nothing shows from outside
+					time.Sleep(200 * time.Millisecond) // it waits in the process, which is not visible from outside
 				}
 				ctx.ended.Store(true)
 				release(t, lease)

@@ -156,7 +156,7 @@ func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	proxy.Cut()
 }
 
-// far is a node that is far away: each round trip takes so long.
+// far is the round trip to a distant node.
 type far struct{ trip time.Duration }
 
 func (f far) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -241,8 +241,8 @@ func TestWaitingW2WhatWasNeverSentIsNotUndone(t *testing.T) {
 	}
 }
 
-// One node hangs for seconds. Whatever a caller does there, it is back in time; whatever it does at
-// another node succeeds.
+// One node hangs for seconds. Every call to that node returns in time, and every call to another
+// node succeeds.
 func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	t.Parallel()
 	for name, deadlines := range map[string]bool{"by flight": false, "direct": true} {

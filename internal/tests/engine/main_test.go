@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // promised is what a caller may overstay its context or its wait by.
 const promised = locktest.Overstay
 
-// newEngine is a Locker of its own process, as far as the server can see.
+// newEngine makes a Locker that looks to the server like one of a separate process.
 func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	e, err := locker.NewSingle(c, opts...)
@@ -27,7 +27,7 @@ func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *lock
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = e.Close(ctx) // a fault may have left something
+		_ = e.Close(ctx) // a fault may have left keys
 	})
 	return e
 }
@@ -58,7 +58,7 @@ func await(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// waiters awaits that so many wait for key at the server.
+// waiters waits until n waiters of key are in the server's queue.
 func waiters(t *testing.T, e *locker.Engine, key string, n int) {
 	t.Helper()
 	await(t, "waiters at the server", func() bool {
@@ -67,7 +67,7 @@ func waiters(t *testing.T, e *locker.Engine, key string, n int) {
 	})
 }
 
-// user makes a user with that rest of rules, and a client for it.
+// user makes a user with these additional rules, and a client for it.
 func user(t *testing.T, s *redistest.Server, name string, rules ...any) *redis.Client {
 	t.Helper()
 	setUser(t, s, name, rules...)

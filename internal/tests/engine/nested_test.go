@@ -52,8 +52,8 @@ func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 	})
 }
 
-// A goroutine with a detached context is a stranger: it waits until its parent has released, and
-// outlives it.
+// A goroutine with a detached context counts as another caller: it waits for the release of its
+// parent, and may outlive the parent.
 func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

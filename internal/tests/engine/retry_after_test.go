@@ -15,9 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A hundred clients that have never held the lock, each in a process of its own, come back when
-// RetryAfter says so. Together they wait no longer than twice as long as clients that stand in the
-// queue.
+// A hundred clients that have never held the lock, each in a process of its own, retry after
+// RetryAfter. Together they wait at most twice as long as clients in the queue.
 func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, held := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
@@ -33,7 +32,7 @@ func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T
 	}
 }
 
-// simulate is how long a hundred clients wait together.
+// simulate returns the total wait of a hundred clients.
 func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := lockertest.NewMemory()
@@ -70,8 +69,8 @@ func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Du
 	return total
 }
 
-// RetryAfter of a client that has never held the lock follows how long the holder has held it, up
-// to the bound, and not what the holder's lease has left.
+// For a client that has never held the lock, RetryAfter follows the time for which the holder has
+// held it, up to the bound, and not the remaining time of the holder's lease.
 func TestRetryAfterFollowsTheHold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -92,7 +91,8 @@ func TestRetryAfterFollowsTheHold(t *testing.T) {
 	}
 }
 
-// What AtLeast keeps is certain: neither bounded nor shortened.
+// The end of a key that AtLeast keeps is certain: RetryAfter is its remaining time, without a bound
+// or jitter.
 func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

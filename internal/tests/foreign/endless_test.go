@@ -17,7 +17,7 @@ const operations = "../../../docs/operations.md"
 
 var repairScript = regexp.MustCompile(`EVAL "([^"]+)" 1 KEY VALUE`)
 
-// A program has set the key without a TTL and is gone. Inspect says so, and the repair of
+// A program has set the key without a TTL, and has ended. Inspect reports it, and the repair of
 // docs/operations.md frees the key for the waiter, but only while the key holds the same value.
 func TestAForeignKeyWithoutTTLIsShownAndRepaired(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ var (
 	errLost = errors.New("lost")
 )
 
-// answerWith answers the questions of a peer until the test ends.
+// answerWith executes the commands of the test until the test ends.
 func answerWith(l locks, ports []string) {
 	log := clients(ports)[0]
 	for {
@@ -85,7 +85,7 @@ func answer(l locks, log *redis.Client, words []string) string {
 	return "unknown question"
 }
 
-// visitor notes its visits in a list, whose order is the server's.
+// visitor records its visits in a list on the server.
 type visitor struct {
 	redis *redis.Client
 	log   string
@@ -241,7 +241,7 @@ func lostUnlessBroken(err error) error {
 	return err
 }
 
-// isTaken reports whether enough servers say that another client holds the lock.
+// isTaken reports whether another client holds the lock on enough servers.
 func isTaken(err error) bool {
 	var all *redsync.ErrTaken
 	var one *redsync.ErrNodeTaken

@@ -7,16 +7,15 @@ import (
 	"testing"
 )
 
-// madeOf are the files that .ci/install-clients has made a language's folder of, in the order of
-// the stamp in that folder.
+// madeOf are the files from which .ci/install-clients has made a language's folder, in the order of
+// the folder's stamp.
 var madeOf = map[string][]string{
 	"python": {"requirements.txt"},
 	"node":   {"package.json", "package-lock.json"},
 	"java":   {"pom.xml", "Client.java"},
 }
 
-// installed is the folder with what a client of a language locks with. The Makefile names the same
-// folder.
+// installed is the folder with the lock library of a language. The Makefile names the same folder.
 func installed(t testing.TB, language string) string {
 	t.Helper()
 	cache := os.Getenv("XDG_CACHE_HOME")

@@ -15,10 +15,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds are the Lockers that meet other libraries on one server.
+// kinds are the Lockers that share one server with other libraries.
 var kinds = []string{"NewSingle", "NewReadWrite", "NewPolling"}
 
-// newLocker makes a Locker of a kind. "migrating" is NewSingle as docs/migrating.md wants it.
+// newLocker makes a Locker of a kind. "migrating" is NewSingle with the options of
+// docs/migrating.md.
 func newLocker(kind string, cs []*redis.Client) (*locker.Engine, error) {
 	all := make([]locker.Client, len(cs))
 	for i, c := range cs {

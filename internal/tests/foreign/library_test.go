@@ -9,15 +9,15 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// A library is what a peer locks with. It is a row of the table in docs/guarantees.md.
+// A library is the lock library of a peer. It is a row of the table in docs/guarantees.md.
 type library struct {
 	name    string
-	servers int    // that a lock is taken on
-	prefix  string // that it puts before the name of a lock
+	servers int    // on which a lock is taken
+	prefix  string // its prefix of lock names
 	starts  func(t testing.TB, name string, ports []string) *proc.Child
 }
 
-// key is the key in Redis that a peer takes for the name of a lock.
+// key is the Redis key that a peer uses for a lock's name.
 func (l library) key(name string) string { return l.prefix + name }
 
 func (l library) start(t testing.TB, ports []int) *peer {

@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A meeting is peers of one library and the Lockers of latchkit, on the same servers.
+// A meeting has peers of one library and Lockers of latchkit on the same servers.
 type meeting struct {
 	*testing.T
 	library library
@@ -53,7 +53,7 @@ func (m *meeting) ports() (ports []int) {
 	return ports
 }
 
-// names are what a check calls its lock with a kind of Locker: for the peers, and for latchkit.
+// names returns the names of a check's lock for a kind of Locker: for the peers, and for latchkit.
 func (m *meeting) names(check, kind string) (theirs, ours string) {
 	theirs = strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(m.library.name + ":" + check + ":" + kind)
 	return theirs, m.library.key(theirs)
@@ -64,7 +64,7 @@ func (m *meeting) acquire(kind string, rule locker.Rule) *locker.Lease {
 	return locktest.Acquire(m.T, m.lockers[kind], rule)
 }
 
-// busy wants that latchkit does not get the key, and says who holds it.
+// busy checks that latchkit does not get the key, and that its error names the holder.
 func (m *meeting) busy(kind, key string) {
 	m.Helper()
 	_, err := m.lockers[kind].Acquire(m.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
@@ -102,8 +102,8 @@ func (m *meeting) expire(key string) {
 	}
 }
 
-// notBefore fails if somebody got the key before its holder's lease was over. The server counts the
-// lease in whole milliseconds.
+// notBefore fails if a caller got the key before the end of its holder's lease. The server counts
+// the lease in whole milliseconds.
 func (m *meeting) notBefore(over time.Time, who string) {
 	m.Helper()
 	if early := time.Until(over); early > 2*time.Millisecond {
@@ -113,8 +113,8 @@ func (m *meeting) notBefore(over time.Time, who string) {
 
 const long, short = time.Minute, 1500 * time.Millisecond
 
-// A check is a column of the table in docs/guarantees.md. What it returns is what the other library
-// does to a key that latchkit holds; latchkit itself may do nothing wrong.
+// A check is a column of the table in docs/guarantees.md. It returns how the other library treats a
+// key that latchkit holds. A mistake of latchkit fails the test.
 type check struct {
 	head string
 	do   func(m *meeting) string
@@ -239,8 +239,8 @@ func latchkitComesTooLate(m *meeting, kind, theirs, ours string) string {
 	return ""
 }
 
-// itComesTooLate is the only check that a library may fail: it is about its holders, which latchkit
-// cannot keep from the key.
+// itComesTooLate is the only check that a library may fail: latchkit cannot protect the key from
+// late holders of another library.
 func itComesTooLate(m *meeting, kind, theirs, ours string) string {
 	var found []string
 	for _, late := range []struct{ question, harm string }{
@@ -270,7 +270,7 @@ func isLost(m *meeting, lease *locker.Lease) bool {
 	return err != nil
 }
 
-// theyVisit: two peers and each kind of Locker take one key in turn, and their visits do not
+// theyVisit: two peers and each kind of Locker lock one key repeatedly, and their visits do not
 // overlap.
 func theyVisit(m *meeting) string {
 	const visits = 15

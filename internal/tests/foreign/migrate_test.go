@@ -16,9 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// worker visits one key, again and again, until the test stops it. Its arguments are the library,
-// the key, its name, and the ports. It begins anew after each visit without a pause, so the key is
-// wanted all the time.
+// worker locks one key repeatedly until the test stops it. Its arguments are the library, the key,
+// its name, and the ports. It makes no pause between visits, so the key is always contended.
 var worker = proc.Register("worker", func(args []string) {
 	library, key, ports := args[0], args[1], args[3:]
 	v := visitor{clients(ports)[0], key + ":log", args[2]}
@@ -45,7 +44,7 @@ var worker = proc.Register("worker", func(args []string) {
 	fmt.Println("answer stopped")
 })
 
-// leaseOfWorkers is how long a killed worker's key stays.
+// leaseOfWorkers is how long the key of a killed worker stays locked.
 const leaseOfWorkers = 2 * time.Second
 
 // worksWith is one visit under a lock of a library, or of a kind of Locker.
@@ -63,7 +62,7 @@ func worksWith(library, key string, ports []string, v visitor) (func(context.Con
 	return func(ctx context.Context) error { return visit(ctx, old, key, leaseOfWorkers, v) }, nil
 }
 
-// visitWithFence notes the fence too, in a list of its own.
+// visitWithFence also records the fence, in a separate list.
 func visitWithFence(ctx context.Context, l *locker.Engine, key string, v visitor) error {
 	lease, err := l.Acquire(ctx, locker.Rule{Key: key, TTL: leaseOfWorkers})
 	if err != nil {
@@ -102,7 +101,7 @@ type migration struct {
 	*testing.T
 	library, kind string
 	key           string
-	redis         *redis.Client // of the server with the log
+	redis         *redis.Client // a client a client of the server with the log
 	ports         []string
 	workers       []*peer
 	killed        []string
@@ -161,7 +160,7 @@ func (m *migration) stop(w *peer) {
 	w.wants(m, "stopped")
 }
 
-// visits awaits so many visits more.
+// visits waits for n more visits.
 func (m *migration) visits(n int) {
 	m.Helper()
 	length := func() int64 { return m.redis.LLen(m.Context(), m.key+":log").Val() }

@@ -9,9 +9,9 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// A peer is a process that locks with one library. First it says "ready" and the versions of what
-// it locks with. Then it answers one question after the other. A question is a line, and so is an
-// answer, which begins with "answer":
+// A peer is a process that locks with one library. First it prints "ready" and the versions of its
+// libraries. Then it executes one command after the other. A command is a line, and so is its
+// result, which begins with "answer":
 //
 //	try KEY MS                     held | busy       one attempt, with a TTL in milliseconds
 //	wait KEY MS                    held | busy       attempts for a minute at most
@@ -29,12 +29,12 @@ func newPeer(t testing.TB, child *proc.Child) *peer {
 	return &peer{child, child.Expect(t, "ready ")}
 }
 
-// asks sends a question without awaiting the answer.
+// asks sends a command without waiting for the result.
 func (p *peer) asks(words ...any) {
 	p.Send(strings.TrimSuffix(fmt.Sprintln(words...), "\n"))
 }
 
-// wants awaits the answer.
+// wants waits for the result, and compares it.
 func (p *peer) wants(t testing.TB, answer string) {
 	t.Helper()
 	if got := p.Expect(t, "answer "); got != answer {
@@ -48,7 +48,7 @@ func (p *peer) try(t testing.TB, key string, ttl time.Duration, answer string) {
 	p.wants(t, answer)
 }
 
-// waits is answered by held.
+// waits sends "wait"; held waits for the result.
 func (p *peer) waits(key string, ttl time.Duration) { p.asks("wait", key, ttl.Milliseconds()) }
 
 func (p *peer) extend(t testing.TB, key string, ttl time.Duration, answer string) {
@@ -63,7 +63,7 @@ func (p *peer) unlock(t testing.TB, key, answer string) {
 	p.wants(t, answer)
 }
 
-// visits is answered by visited.
+// visits sends "visit"; visited waits for the result.
 func (p *peer) visits(key string, ttl time.Duration, n int, log, name string) {
 	p.asks("visit", key, ttl.Milliseconds(), n, log, name)
 }

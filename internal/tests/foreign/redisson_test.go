@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// redissonTries is what Redisson's RLock asks before it takes a lock.
+// redissonTries is the check that Redisson's RLock makes before it takes a lock.
 const redissonTries = `if (redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then
 	redis.call('hincrby', KEYS[1], ARGV[2], 1)
 	redis.call('pexpire', KEYS[1], ARGV[1])

@@ -16,7 +16,7 @@ const (
 	tableTo   = "<!-- end of what is made -->\n"
 )
 
-// Every library meets latchkit on the same keys. docs/guarantees.md says what has happened.
+// Every library locks the same keys as latchkit. docs/guarantees.md records the results.
 func TestEveryLibraryAndLatchkit(t *testing.T) {
 	var mu sync.Mutex
 	rows := make(map[string]string)
@@ -68,7 +68,7 @@ func rowOf(m *meeting) string {
 	return row + "\n"
 }
 
-// compare holds the page to the table, or writes it there.
+// compare compares the page with the table, or writes the table into the page.
 func compare(t *testing.T, table string) {
 	t.Helper()
 	text, err := os.ReadFile(page)

@@ -7,7 +7,7 @@ import (
 )
 
 // checkVisits reads a list of "in NAME" and "out NAME", in the server's order, and counts the whole
-// visits. Nobody may come in while somebody is in. A visitor that was killed may not have come out.
+// visits. Two visits must not overlap. A killed visitor may have no "out".
 func checkVisits(t testing.TB, log []string, killed ...string) (visits int) {
 	t.Helper()
 	inside := ""

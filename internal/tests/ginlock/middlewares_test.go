@@ -102,7 +102,7 @@ func TestInTheDocumentedOrder(t *testing.T) {
 			},
 		} {
 			if limit == "gin-contrib/timeout" && tc.within < time.Minute {
-				continue // it abandons its handler, whose context Gin then uses for another request: a race of its own
+				continue // it abandons its handler while Gin reuses its context: a data race of its own
 			}
 			t.Run(limit+"/"+name, func(t *testing.T) {
 				spans := tracetest.NewSpanRecorder()

@@ -40,7 +40,7 @@ import (
 
 // TestAnImportMovesNoVersionThatItDoesNotNeed builds a service with older dependencies, adds an
 // import of locker, and compares the versions. Each line of testdata/moves.txt is a version that
-// moves; CHANGELOG.md says why.
+// moves; CHANGELOG.md gives the reasons.
 func TestAnImportMovesNoVersionThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../../..")

@@ -1,6 +1,6 @@
 // Package miniredis runs the Locker on the server that the flash sale starts inside its process. It
-// is never the server of a safety test: this only shows that nothing depends on what it does not
-// know, and that what it knows is used right.
+// is never the server of a safety test. This test only shows that the Locker works with the
+// commands that this server supports.
 package miniredis
 
 import (

@@ -121,8 +121,8 @@ func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
 	<-ran
 }
 
-// guardedWork lets an adapter do its work twice: the first waits for a holder of another process,
-// the second loses the lock.
+// guardedWork runs the work of an adapter twice: the first run waits for a holder in another
+// process, and the second loses the lock.
 func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(context.Context)), opts ...otellock.Option) (here, there *telemetry, token string) {
 	here, there = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...), newTelemetry(t, sdktrace.AlwaysSample(), opts...)
 	backend := &spy{Memory: lockertest.NewMemory()}
@@ -204,7 +204,7 @@ func TestWithKeyEveryAdaptersKeyIsOnSpansAndLogsAndNoTokenIs(t *testing.T) {
 	}
 }
 
-// exported is all that has left a process: spans, metrics and logs.
+// exported is all telemetry of a process: spans, metrics and logs.
 func exported(t *testing.T, tel *telemetry) string {
 	t.Helper()
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())) + strings.Join(tel.measured(t), "\n") +

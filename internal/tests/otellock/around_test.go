@@ -18,8 +18,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// The span around a request shows the wait of the inner lock, also behind the span of an outer
-// hold, and that an answer was a stored one.
+// The span around a request shows the wait of the inner lock, even inside the span of an outer
+// hold, and marks a stored answer.
 func TestTheSpanAroundARequestShowsWaitsAndReplays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())

@@ -30,7 +30,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// orders is a Shop whose Place is what a test makes it.
+// orders is a Shop whose Place the test defines.
 type orders struct {
 	shop.UnimplementedShopServer
 	place func(ctx context.Context) error
@@ -40,8 +40,7 @@ func (s *orders) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, error
 	return &shop.Receipt{}, s.place(ctx)
 }
 
-// A call's reply and the spans that it leaves behind, for every row of grpclock's table, over a
-// real connection.
+// Each row of grpclock's table is a call over a real connection, with its reply and its spans.
 func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 	const canary = "canary"
 	refusal := func(err error) func(*lockertest.Memory) {
@@ -254,7 +253,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			}
 			var lines []string
 			for _, line := range tel.told(t) {
-				line, _, _ = strings.Cut(line, " wait.duration=") // as long as it took
+				line, _, _ = strings.Cut(line, " wait.duration=") // any duration
 				line, attempts, _ := strings.Cut(line, " wait.attempts=")
 				words := strings.Fields(line)
 				for i, word := range words {
@@ -271,7 +270,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			wanted := make([]string, 0, len(tc.spans))
 			for i, span := range tc.spans {
 				if some, ok := strings.CutSuffix(span, " wait.attempts=-1"); ok || strings.HasSuffix(span, "ttl=T") && i < len(lines) {
-					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=") // as many as it took
+					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=") // any number
 					span = some
 				}
 				wanted = append(wanted, span)

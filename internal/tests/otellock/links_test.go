@@ -19,7 +19,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// linked returns the links of a span by their role, as the names that ids has for the spans.
+// linked returns the links of a span by role; ids has the names of the spans.
 func linked(s sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) string {
 	var links []string
 	for _, l := range s.Links() {
@@ -45,7 +45,7 @@ type service struct {
 	lock *locker.Engine
 }
 
-// asks acquires order:42 in a span of that name, and hands the lease on.
+// asks acquires order:42 in a span of that name, and returns the lease.
 func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	got := make(chan *locker.Lease, 1)
 	ctx, span := s.tracer.Start(t.Context(), name)
@@ -80,7 +80,7 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 }
 
 // chain makes a hold the key, and then b, c and d want it, of which c and d belong to one process.
-// Each releases it when the next ones wait.
+// Each holder releases it when the next ones wait.
 func chain(t *testing.T, await func(), one, two *service) {
 	first := <-one.asks(t, "a")
 	b := two.asks(t, "b")
@@ -108,7 +108,7 @@ func chain(t *testing.T, await func(), one, two *service) {
 var wantChain = map[string]string{
 	"a": "",
 	"b": "holder=a released_by=a",
-	"c": "released_by=b",          // its holder is checked apart: b asked when it came
+	"c": "released_by=b",          // its holder is checked separately: b asked when it arrived
 	"d": "holder=b released_by=b", // at the server the streak has the name of its first
 }
 
@@ -235,7 +235,7 @@ func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {
 	}
 }
 
-// A holder's metadata is what its program gave, also where a traceparent lies with it.
+// A holder's metadata is that of its program, even if the lease also has a traceparent.
 func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

@@ -22,7 +22,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// Everything that is measured of each way in which a lock can go.
+// All metrics, for each course that a lock can take.
 func TestEachOutcomeIsMeasured(t *testing.T) {
 	const (
 		acquired = "acquire.duration contended=false mode=exclusive name=order result=acquired: 1 of 0"
@@ -159,7 +159,7 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 }
 
 // Two callers of one process want a key that a third one of another process holds: the lock goes
-// from the one process to the other, and there from hand to hand.
+// from one process to the other, and there from caller to caller.
 func TestHandoffsAndWhoIsActiveAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
@@ -238,7 +238,7 @@ func TestAttributesComeFromTheContext(t *testing.T) {
 	})
 }
 
-// Each of 10 000 keys is its own name by mistake, and each instrument is used.
+// By mistake, each of 10 000 keys is its own name. Each instrument is used.
 func TestTenThousandKeysMakeABoundedNumberOfSeries(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.NeverSample())
 	o := tel.observer.(interface {

@@ -28,7 +28,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// world is what a case of the table may touch. Its other locker is not observed.
+// world has the Locker and the clock of a case of the table. Its other locker is not observed.
 type world struct {
 	store *lockertest.Memory
 	lock  *locker.Engine
@@ -39,7 +39,7 @@ type world struct {
 
 func nothing(context.Context) error { return nil }
 
-// untilLost is work that ends when its lock does.
+// untilLost is work that ends when its lock is lost.
 func untilLost(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
@@ -367,7 +367,7 @@ func TestExemplarsLeadToTheSpan(t *testing.T) {
 	}
 }
 
-// picky is a Sampler that remembers what it was shown and takes nothing.
+// picky is a Sampler that records its input and samples nothing.
 type picky struct{ seen []sdktrace.SamplingParameters }
 
 func (p *picky) ShouldSample(params sdktrace.SamplingParameters) sdktrace.SamplingResult {
@@ -405,7 +405,7 @@ func TestTenThousandNamesBecomeABoundedNumber(t *testing.T) {
 	for worker := range 10 {
 		wg.Go(func() {
 			for i := range 1000 {
-				key := fmt.Sprintf("key-%d:x", worker*1000+i) // a Rule without a Name, whose key begins with what should come last
+				key := fmt.Sprintf("key-%d:x", worker*1000+i) // a Rule without a Name, whose key begins with its variable part
 				if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, nothing); err != nil {
 					t.Error(err)
 				}
@@ -440,7 +440,7 @@ func (tel *telemetry) everything(t testing.TB) (spans, points string) {
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())), fmt.Sprintf("%+v", tel.histogram(t))
 }
 
-// canaries does all that may show a key, a token, metadata or the text of an error.
+// canaries runs all operations that could show a key, a token, metadata or the text of an error.
 func canaries(t *testing.T, opts ...otellock.Option) (tel *telemetry, token string) {
 	tel = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...)
 	backend := &spy{Memory: lockertest.NewMemory()}
@@ -463,7 +463,7 @@ func canaries(t *testing.T, opts ...otellock.Option) (tel *telemetry, token stri
 	backend.Free(rule.Key)
 	backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("canary-error: canary-key is odd")})
 	refused()
-	synctest.Wait() // what the Engine still does in the background is over
+	synctest.Wait() // the Engine's background work has ended
 	if tel.span(t, "revoke lock") == nil || len(tel.spans.Ended()) < 9 || len(backend.owner) < 20 {
 		t.Fatalf("the canaries were not flown: %q", tel.told(t))
 	}

@@ -20,12 +20,12 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// redislockClient is what a service may have declared for its use of redislock.
+// redislockClient is an interface that a service may have declared for redislock.
 type redislockClient[L any] interface {
 	Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (L, error)
 }
 
-// redislockLock is what it does with a lock.
+// redislockLock has the methods of a lock that the service uses.
 type redislockLock interface {
 	Key() string
 	Token() string
@@ -211,8 +211,8 @@ func TestRedislockTellsAServerThatIsNotThere(t *testing.T) {
 	}
 }
 
-// What redislock sends becomes a child of our span: tracing of the client shows in which attempt
-// the time went.
+// The commands of redislock become children of our span, so the client's tracing shows which
+// attempt took the time.
 func TestTheCallsOfRedislockAreChildrenOfTheSpan(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	client := redistest.Shared(t).Client(t)
@@ -262,7 +262,7 @@ func TestRedislockRefusesWhatCannotBeMeant(t *testing.T) {
 	}
 }
 
-// A lock of redislock is measured like one of latchkit, as far as its calls show something.
+// A lock of redislock has the same metrics as one of latchkit, as far as its calls allow.
 func TestRedislockIsMeasured(t *testing.T) {
 	server := redistest.Start(t)
 	tel := newTelemetry(t, sdktrace.AlwaysSample())

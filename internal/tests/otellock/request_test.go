@@ -40,8 +40,7 @@ import (
 // root is the span of each request.
 const root = "POST /orders/{id}"
 
-// exchange is one request: what is set up for it, what its handler does, and what it must leave
-// behind.
+// exchange is one request: its setup, its handler, and the telemetry that it must leave.
 type exchange struct {
 	key    httplock.Key // "customer:{header.X-Customer}" by default
 	opts   []httplock.Option
@@ -61,11 +60,11 @@ type exchange struct {
 	spans  []string
 }
 
-// stage is what a request meets.
+// stage is the state before a request.
 type stage struct {
 	store  *lockertest.Memory
 	locker *locker.Engine
-	cancel context.CancelFunc // the client goes away
+	cancel context.CancelFunc // the client disconnects
 }
 
 const (
@@ -182,7 +181,7 @@ var exchanges = map[string]exchange{
 	"lost, held back": {
 		opts: []httplock.Option{httplock.WithBufferedResponse(100)},
 		handle: func(_ context.Context, w *stage, reply io.Writer) {
-			w.store.Steal("customer:canary") // which only the release finds out
+			w.store.Steal("customer:canary") // only the release detects it
 			_, _ = io.WriteString(reply, "paid")
 		},
 		status: 503, code: "lock-lost", failed: true,
@@ -250,7 +249,7 @@ var exchanges = map[string]exchange{
 	},
 }
 
-// reusedKey is a Store that knows every key, from another request.
+// reusedKey is a Store in which another request has used every key.
 type reusedKey struct{ idempotency.Store }
 
 func (reusedKey) Load(context.Context, string) (idempotency.Record, bool, error) {
@@ -391,7 +390,7 @@ func byTheTest(span string) bool {
 	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "revoke ")
 }
 
-// ours leaves those out, and how often exactly a waiter has asked.
+// ours leaves out those operations, and the number of a waiter's attempts.
 func ours(lines []string) (kept []string) {
 	for _, line := range lines {
 		name, _, _ := strings.Cut(line, ":")

@@ -24,7 +24,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// talker is a Shop whose Talk is what a test makes it.
+// talker is a Shop whose Talk the test defines.
 type talker struct {
 	shop.UnimplementedShopServer
 	talk func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error
@@ -90,7 +90,7 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 					return err
 				}
 				backend.Steal(key)
-				_, err := s.Recv() // the client sends nothing more: the loss ends the wait
+				_, err := s.Recv() // the client sends no further message, so only the loss can end the wait
 				return err
 			},
 			silent: true, code: codes.Aborted, result: "lock_lost", spans: held("Error(lost)", "lost", "error.type=lost "),

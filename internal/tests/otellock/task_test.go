@@ -68,7 +68,7 @@ func (s *tasks) becomes(t *testing.T, id, want string) {
 	})
 }
 
-// await returns once what is said is so.
+// await waits until a condition holds.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !so(); <-time.After(5 * time.Millisecond) {
@@ -78,7 +78,7 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// hold takes the task's key, and gives it up when it is called again.
+// hold acquires the task's key, and returns a function that releases it.
 func (s *tasks) hold(t *testing.T) (release func()) {
 	t.Helper()
 	lease, err := s.other.Acquire(t.Context(), locker.Rule{Key: taskKey})
@@ -102,7 +102,7 @@ func (s *tasks) waits(t *testing.T) {
 	})
 }
 
-// waited is what of a span depends on how fast the machine is.
+// waited matches the parts of a span that depend on the machine's speed.
 var waited = regexp.MustCompile(` wait\.(attempts|duration)=\S+`)
 
 // The outcome of a task, and how its trace shows the outcome.

@@ -21,7 +21,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// telemetry is an SDK that keeps what it is given, and an Observer in front of it.
+// telemetry is an SDK that keeps its data in memory, and an Observer that uses it.
 type telemetry struct {
 	observer locker.Observer
 	tracers  trace.TracerProvider
@@ -191,7 +191,7 @@ func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, resul
 	t.Errorf("counted are %v, want the result %s", tel.requests(t), result)
 }
 
-// told formats the span of each lock as one line, in the order of their ends: "acquire order: Unset
+// told formats each lock's span as one line, in the order of their ends: "acquire order: Unset
 // mode=exclusive …".
 func (tel *telemetry) told(t testing.TB) []string {
 	t.Helper()
@@ -212,7 +212,7 @@ func (tel *telemetry) told(t testing.TB) []string {
 	return lines
 }
 
-// apart are the attributes that have tests of their own.
+// apart are the attributes with separate tests.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 
 // text puts attributes into a line, sorted, without the common prefix and those that are apart; any

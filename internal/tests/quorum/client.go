@@ -1,7 +1,7 @@
 package quorum
 
-// client asks for the key, holds it for a while, and gives it up, over and over. Now and then it
-// dies in between: it goes on as a new one, and leaves everything as it is.
+// client asks for the key, holds it for a while, and releases it, repeatedly. Sometimes it dies in
+// between: then it continues as a new client, and its votes stay.
 type client struct {
 	world  *world
 	index  int
@@ -39,7 +39,7 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act does something by itself.
+// act makes the next step of the client's own.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)
@@ -84,7 +84,7 @@ func (c *client) giveUp() {
 	c.phase = idle
 }
 
-// hear takes an answer.
+// hear handles a reply.
 func (c *client) hear(m message) {
 	if m.token != c.token || !m.yes {
 		return
@@ -102,7 +102,7 @@ func (c *client) hear(m message) {
 	}
 }
 
-// tally looks whether enough nodes have voted, and for the same fence.
+// tally checks whether enough nodes have voted, and for the same fence.
 func (c *client) tally() {
 	w := c.world
 	given, most := 0, int64(0)
@@ -141,8 +141,8 @@ func (c *client) count(fence int64) (n int) {
 	return n
 }
 
-// propose settles the fence, with the shortest block of those that count; onlySame: those that have
-// it already.
+// propose chooses the fence, with the shortest block of the counted votes; with onlySame, only
+// votes for that fence count.
 func (c *client) propose(fence int64, onlySame bool) {
 	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
 	for i := range c.votes {
@@ -158,7 +158,7 @@ func (c *client) propose(fence int64, onlySame bool) {
 	}
 }
 
-// agreed takes the lease when enough nodes stand by the fence, if any of its time is left.
+// agreed takes the lease when enough nodes have confirmed the fence, if it has not expired.
 func (c *client) agreed() {
 	w, standing := c.world, 0
 	for _, v := range c.votes {

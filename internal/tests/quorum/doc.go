@@ -1,15 +1,15 @@
 // Package quorum simulates how a quorum of independent nodes grants a lock and its fence: random
 // schedules of votes, confirmations, releases and expiries, with messages that are lost, late or
-// repeated, clients that die, clocks that differ, and nodes that lose all they know. Ten million
-// steps take a few seconds.
+// repeated, clients that die, clocks that differ, and nodes that lose their data. Ten million steps
+// take a few seconds.
 //
-// It is a second writing-down of the rules, short enough to be read beside the scripts, and it asks
-// of each whether it is needed: with any one of them switched off ([Rule]) an invariant must break.
+// It is a second, short description of the rules, to be read beside the scripts. It also shows that
+// each rule is needed: with any one rule switched off ([Rule]), an invariant must break.
 //
 //	go test ./quorum                                   the ordinary run
 //	go test ./quorum -run TestTheRules -steps 1e9      a campaign
 //
-// What must be true of the leases that clients were granted, however the steps fall:
+// Invariants of the leases that clients were granted, in every schedule:
 //
 //	unique     no fence belongs to two of them
 //	forward    a lease that was granted before another was asked for has the smaller fences

@@ -4,7 +4,7 @@ package quorum
 type node struct {
 	counter int64
 	offset  int64 // of its clock
-	out     int64 // it does not vote before that
+	out     int64 // it does not vote before that time time
 
 	token   int // 0: free
 	minted  int64
@@ -79,8 +79,8 @@ func (n *node) confirm(s *Scenario, m message) bool {
 	return true
 }
 
-// release is release.lua, without a tombstone: late repetitions may take the vote again, for
-// nothing.
+// release is release.lua, without a tombstone: a late repetition of an acquire may take the vote
+// again, which no client then uses.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

@@ -8,8 +8,8 @@ import (
 
 var steps = flag.Float64("steps", 1.6e7, "steps of TestTheRules")
 
-// scenarios are those in which nothing may break: of both sizes, with expiries by the clock and at
-// any instant.
+// scenarios are the runs in which no invariant may break: with 3 and 5 nodes, and with expiries by
+// the clock and at any instant.
 func scenarios() (all []Scenario) {
 	for _, n := range []int{3, 5} {
 		for _, any := range []bool{false, true} {
@@ -46,7 +46,7 @@ func TestTheRulesKeepFencesUniqueAndLeasesApart(t *testing.T) {
 	}
 }
 
-// Each rule is switched off once, and something must break: otherwise the simulation proves
+// Each rule is switched off once, and an invariant must break: otherwise the simulation proves
 // nothing.
 func TestEachRuleIsNeeded(t *testing.T) {
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		{Clock, Forward, nil},
 		{Gate, Alone, nil},
 		{Sent, Alone, func(s *Scenario) { s.TTL = 100 }},
-		{None, Forward, func(s *Scenario) { s.Gate, s.Differ, s.Skew, s.TTL = 1, 5000, 5000, 600 }}, // a node is back sooner than clocks differ
+		{None, Forward, func(s *Scenario) { s.Gate, s.Differ, s.Skew, s.TTL = 1, 5000, 5000, 600 }}, // a node returns in less time than the difference of the clocks
 	} {
 		t.Run(c.rule.String(), func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,6 @@
 package quorum
 
-// Rule is something that the protocol must do. Off, an invariant breaks.
+// Rule is a rule of the protocol. Without it, an invariant breaks.
 type Rule int
 
 // The rules.
@@ -8,18 +8,18 @@ const (
 	None    Rule = iota
 	Confirm      // votes that differ are raised to the largest
 	Owner        // a confirmation counts only where the vote is still the token's
-	Pin          // and only if it is still the vote that was counted
+	Pin          // and only if the vote is still the counted one
 	Block        // a confirmation raises the counter over the whole block
-	Clock        // a counter is never behind the node's clock, so that a node that lost it goes on above
+	Clock        // a counter is never behind the node's clock, so that a node that lost its counter continues with larger fences
 	Gate         // a node that may have forgotten does not vote
-	Sent         // a lease's time counts from before its votes were asked for
+	Sent         // a lease's time counts from before the request for its votes
 )
 
 var names = [...]string{"none", "confirm", "owner", "pin", "block", "clock", "gate", "sent"}
 
 func (r Rule) String() string { return names[r] }
 
-// Kind is which invariant broke.
+// Kind is the invariant that broke.
 type Kind int
 
 // The invariants.
@@ -31,21 +31,21 @@ const (
 	kinds
 )
 
-// Scenario is what a run is made of. Times are in ticks.
+// Scenario has the settings of a run. Times are in ticks.
 type Scenario struct {
 	Nodes, Clients int
 	TTL            int64
-	Skew           int64 // by how much clocks may differ, as the protocol believes
-	Differ         int64 // by how much they do
+	Skew           int64 // the assumed largest difference of the clocks
+	Differ         int64 // their real largest difference
 	Gate           int64 // how long a node that forgot does not vote
 	Block          int64 // the most fences of a grant
 	Forget         int   // a node forgets once in so many steps; 0: never
-	Lose, Repeat   int   // of a hundred messages
-	AnyExpiry      bool  // votes may end at any instant: as if clocks were worth nothing
+	Lose, Repeat   int   // how many how many of a hundred messages are lost, late or repeated are lost, late or repeated
+	AnyExpiry      bool  // votes may end at any instant, as if the clocks were arbitrary
 	Without        Rule
 }
 
-// Result is what a run showed.
+// Result is the result of a run.
 type Result struct {
 	Grants, OneRound, Forgot, Expired int
 	Broken                            [kinds]int

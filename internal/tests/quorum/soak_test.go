@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 // Five processes with two callers each lock on real servers, while a minority of the servers at a
 // time is paused, emptied, restarted, cut off, answers late, loses answers, or executes late. No
-// two hold a key at once, no fence goes back, and when it is over all nodes vote.
+// two callers hold a key at once, no fence goes back, and at the end all nodes vote.
 func TestSoak(t *testing.T) {
 	for _, c := range []struct {
 		nodes   int
@@ -44,7 +44,7 @@ var soakOptions = []locker.QuorumOption{
 
 const soakWait = 700 * time.Millisecond
 
-// What can be wrong with the way from one process to one server.
+// The faults on the way from one process to one server.
 const (
 	fine int32 = iota
 	cutOff
@@ -90,7 +90,7 @@ func (w *way) Process(ctx context.Context, cmd redis.Cmder) error {
 	return w.Client.Process(ctx, cmd)
 }
 
-// board is what all processes know together of who holds what.
+// board records the holders of all processes.
 type board struct {
 	mu      sync.Mutex
 	holders map[string][]*locker.Lease
@@ -127,7 +127,7 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 	b.grants++
 }
 
-// over is called before a holder lets go.
+// A holder calls over before its release.
 func (b *board) over(l *locker.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -229,7 +229,7 @@ func open(cs []locker.Client, readers bool) (*locker.Engine, error) {
 	return locker.NewReadWrite(cs, options...)
 }
 
-// harm does something to a minority of the servers, and returns what ends it.
+// harm causes a fault at a minority of the servers, and returns the function that ends it.
 func harm(servers []*redistest.Server, ways [][]*way) (heal func()) {
 	var heals []func()
 	trouble := rand.Int32N(7)

@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// The wall clock of one server jumps to and fro while five processes lock: for a moment, or for
-// longer than a lease, by less than WithMaxSkew allows, and by hours. No two hold a key at once,
-// and no fence goes back. A step beyond WithMaxSkew lasts until a process has seen it: one that
-// nobody sees may end leases early, which docs/guarantees.md states.
+// The wall clock of one server steps forward and back while five processes lock: for a moment or
+// for longer than a lease, by less than WithMaxSkew or by hours. No two hold a key at once, and no
+// fence goes back. A step beyond WithMaxSkew lasts until a process has measured it: an unmeasured
+// step may end leases early, as docs/guarantees.md states.
 func TestAClockStrobe(t *testing.T) {
 	for _, readers := range []bool{false, true} {
 		t.Run(fmt.Sprint("readers ", readers), func(t *testing.T) {

@@ -38,7 +38,7 @@ type world struct {
 	history [][]tenure // of each node, the last few grants that had its vote
 }
 
-// tenure is a grant at one of its nodes.
+// tenure is a grant, as one of its nodes records it.
 type tenure struct {
 	tenancy     int
 	first, last int64
@@ -67,7 +67,7 @@ func (w *world) differ() int64 { return w.rng.Int64N(w.Differ+1) - w.Differ/2 }
 
 func (w *world) need() int { return w.Nodes/2 + 1 }
 
-// step lets one thing happen.
+// step makes one random step.
 func (w *world) step() {
 	w.now += w.rng.Int64N(3)
 	if w.Forget > 0 && w.rng.IntN(w.Forget) == 0 {
@@ -85,7 +85,7 @@ func (w *world) step() {
 	}
 	i := w.rng.IntN(len(w.mail))
 	m := w.mail[i]
-	if w.rng.IntN(100) >= w.Repeat { // otherwise it is still there, for another time
+	if w.rng.IntN(100) >= w.Repeat { // otherwise the message stays, and may arrive again
 		w.mail[i] = w.mail[len(w.mail)-1]
 		w.mail = w.mail[:len(w.mail)-1]
 	}

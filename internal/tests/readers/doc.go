@@ -2,11 +2,11 @@
 // it, step by step, what the Stores answer: lockertest's, and the scripts on a real server.
 //
 // The model is a second description of the protocol, short enough to be read beside the scripts:
-// who holds the key, who reads in the phase and until when, who waits in which order, and what each
-// step answers and tells. Histories are played on it at random: processes that come and are killed,
-// tokens whose acquires are repeated or run late, parts that run out, writers without readers and
-// other libraries on the same key, operators who break a phase, servers that evict keys. A watch
-// checks only the answers that callers see, and reports what must never happen:
+// the holder of the key, the readers of the phase and their ends, the order of the waiters, and the
+// replies and messages of each step. Histories are played on it at random: processes that come and
+// are killed, tokens whose acquires are repeated or run late, parts that run out, writers without
+// readers and other libraries on the same key, operators who break a phase, servers that evict
+// keys. A watch checks only the answers that callers see, and reports what must never happen:
 //
 //	alone        a writer holds beside anybody else
 //	fences       a phase has two, or a later holder a smaller one, or its own changes
@@ -22,8 +22,8 @@
 //	left         something stays when all have gone
 //
 // Every rule of the protocol is a switch ([Rule]), and with any one of them off an invariant must
-// break in the model, and the model must differ from the Stores: otherwise these histories are
-// blind, or the rule is not needed.
+// break in the model, and the model must differ from the Stores: otherwise these histories detect
+// too little, or the rule is not needed.
 //
 //	go test ./readers                               the ordinary run
 //	go test ./readers -rapid.checks 20000           a campaign

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// subject is a server with one key and some processes, which are numbered. The fences in its
-// answers are its own.
+// subject is a server with one key and some processes, which are numbered. It chooses the fences in
+// its answers.
 type subject interface {
 	acquire(claim) answer
 	renew(c claim, ttl int) answer
@@ -32,15 +32,15 @@ type source interface {
 	choose(n int, what string) int // from 0 to n-1
 }
 
-// abilities are what not every subject has.
+// abilities are the optional abilities of subjects.
 type abilities struct {
 	plain  bool // processes without readers share the key
 	evicts bool
 	mute   bool // some owners receive no messages
 }
 
-// history plays steps on a subject. The model, if there is one, must answer the same; the watch
-// looks on.
+// history plays steps on a subject. The model, if there is one, must give the same answers; the
+// watch checks them.
 type history struct {
 	source
 	abilities
@@ -53,7 +53,7 @@ type history struct {
 	gone      map[int]bool
 	owners    []*owner
 	by        map[string]*owner
-	fences    map[int]int // of grants: the model's to the subject's
+	fences    map[int]int // fences fences of grants: the model's to the subject's
 	differs   string      // how the subject's answer differs from the model's
 }
 
@@ -110,7 +110,7 @@ func (h *history) step() (fine bool) {
 
 func (h *history) fine() bool { return h.differs == "" && len(h.watch.broken) == 0 }
 
-// newOwner belongs to a process that lives; a few have no inbox.
+// newOwner makes an owner of a living process; a few owners have no inbox.
 func (h *history) newOwner() *owner {
 	var alive []int
 	for p := range h.processes {
@@ -141,7 +141,7 @@ func (h *history) add(c claim) *owner {
 	return o
 }
 
-// some owner of the last ones.
+// some returns one of the last owners.
 func (h *history) some() *owner { return h.among(h.owners[max(0, len(h.owners)-10):]) }
 
 func (h *history) among(owners []*owner) *owner {
@@ -171,14 +171,14 @@ func (h *history) waiting() *owner {
 	return h.among(all)
 }
 
-// of is the claim as the model's server or the subject's is asked.
+// of makes the claim for the model or for the subject.
 func (o *owner) of(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]
 	return c
 }
 
-// finish lets everybody go, one way or the other: nothing may stay.
+// finish ends all waits and holds: nothing may stay on the server.
 func (h *history) finish() {
 	for _, o := range h.owners {
 		if h.choose(3, "stays") > 0 {

@@ -17,7 +17,7 @@ func (h *history) mail() []message {
 	}
 	got := h.subject.said(want)
 	for _, m := range got {
-		if m.kind == store.EventDone { // in whichever order they come: these have left before anybody was served
+		if m.kind == store.EventDone { // in any order: these waiters have left before the next one was served
 			delete(h.watch.waits, m.owner)
 		}
 	}
@@ -45,7 +45,7 @@ func (h *history) mail() []message {
 	return got
 }
 
-// compare wants the subject to answer as the model does.
+// compare fails if the answers of subject and model differ.
 func (h *history) compare(want, got answer) {
 	if h.model == nil {
 		return
@@ -68,8 +68,8 @@ func (h *history) differ(format string, args ...any) {
 	}
 }
 
-// same reports whether a fence of the model is the subject's: the offset in a grant is, and each
-// grant has its own.
+// same reports whether a fence of the model corresponds to one of the subject: each grant has its
+// own fences, and the offset inside a grant must be equal.
 func (h *history) same(want, got int) bool {
 	if want == 0 || got == 0 {
 		return want == got

@@ -30,7 +30,7 @@ func (h *history) acquire(o *owner) {
 	h.look(servedIf(got.State == store.Granted || got.State == store.Busy, handed))
 }
 
-// grants remembers what an owner was granted.
+// grants records a grant.
 func (h *history) grants(o *owner, want, got answer) {
 	if got.State == store.Granted {
 		h.holdsNow(o, want.Fence, got.Fence)

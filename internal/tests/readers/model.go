@@ -8,9 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// model is one key with its readers and writers as one would explain them, without a network. Time
-// passes in units, and only by a step. Fences are numbers of its own: each grant has blockOf of
-// them.
+// model is one key with its readers and writers, without a network. Time passes in units, and only
+// by a step. Fences are numbers of its own: each grant has blockOf of them.
 type model struct {
 	without Rule // left out
 	now     int
@@ -52,19 +51,19 @@ type part struct {
 	count   int // how often it is counted: once
 }
 
-// place is a waiter. Handed: it was given the key by message, and gave no sign of life since.
+// place is a waiter. Handed: it was granted the key by message, and has not called since.
 type place struct {
 	claim
 	handed bool
 }
 
-// note is what an owner finds instead of a lease.
+// note is left for an owner whose lease was revoked.
 type note struct {
 	revoked bool // else undone
 	ends    int
 }
 
-// claim is what an owner asks for, always the same.
+// claim is the request of an owner, the same at each call.
 type claim struct {
 	owner   string
 	process int  // noInbox: it receives no messages
@@ -73,8 +72,8 @@ type claim struct {
 	queue   bool
 	once    bool
 	ttl     int
-	hand    int // how long it is granted the key by message
-	phase   int // the fence of the phase that the owner believes to read in; 0: none
+	hand    int // how long a grant by message lasts before its confirmation
+	phase   int // the fence of the phase in which the owner believes that it reads; 0: none
 }
 
 const (
@@ -112,7 +111,7 @@ func newModel(without Rule) *model {
 
 func (m *model) off(r Rule) bool { return m.without == r }
 
-// pass lets time pass: what runs out is gone.
+// pass lets time pass, and removes what has expired.
 func (m *model) pass(units int) {
 	m.now += units
 	if m.lease != nil && m.lease.ends <= m.now {
@@ -123,7 +122,7 @@ func (m *model) pass(units int) {
 	}
 }
 
-// free takes the lease away. What is left of its parts is forgotten when the next one begins.
+// free removes the lease. Its remaining parts are removed at the beginning of the next lease.
 func (m *model) free() {
 	if m.lease != nil && m.lease.kind == phase && m.off(NewPhase) {
 		m.stale = m.lease.parts
@@ -211,7 +210,7 @@ func (m *model) acquire(c claim) answer {
 	return m.busy(c)
 }
 
-// entered makes a reader of c, or makes its part last longer.
+// entered adds c to the readers, or extends its part.
 func (m *model) entered(c claim) answer {
 	m.enter(c, c.ttl)
 	a := m.granted()
@@ -264,7 +263,7 @@ func (m *model) notOurs(c claim) answer {
 	return answer{State: store.NotOurs}
 }
 
-// revoked reports whether the owner, or the phase in which it reads, was thrown out.
+// revoked reports whether the owner's lease, or the phase in which it reads, was revoked.
 func (m *model) revoked(c claim) bool {
 	if n, ok := m.note(c.owner); ok && n.revoked {
 		return true
@@ -300,7 +299,7 @@ func (m *model) inspect() info {
 	return i
 }
 
-// occupy is a program that takes the key if it is free, and knows nothing of queues.
+// occupy is another program that takes the key if it is free, and ignores queues.
 func (m *model) occupy(ttl int) bool {
 	if m.lease != nil {
 		return false

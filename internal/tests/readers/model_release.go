@@ -2,7 +2,7 @@ package readers
 
 import "github.com/latchkit/latchkit/locker/store"
 
-// giving is how an owner gives up.
+// giving describes a release.
 type giving struct {
 	undo bool
 	keep int

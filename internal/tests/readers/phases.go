@@ -7,11 +7,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Whose turn it is. After a writer all waiting readers enter together. After the last reader the
+// The order of turns. After a writer all waiting readers enter together. After the last reader the
 // first writer enters. While a writer waits no reader enters. So during a phase the first waiter is
 // a writer.
 
-// enter makes c a reader for ttl at least. When the server has forgotten the readers, an unknown
+// enter makes c a reader for at least ttl. When the server has forgotten the readers, an unknown
 // reader stays in the phase for the longest possible time.
 func (m *model) enter(c claim, ttl int) {
 	l := m.lease
@@ -69,7 +69,7 @@ func (m *model) isOpen() bool {
 		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
 }
 
-// leavePhase is a reader's release.
+// leavePhase handles a reader's release.
 func (m *model) leavePhase(c claim, g giving) {
 	l := m.lease
 	if p := l.parts[c.owner]; p.count > 1 {
@@ -102,10 +102,10 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 }
 
-// alive are the living waiters, in order, up to the first writer, and the readers behind it.
-// Whether a writer behind another writer lives is checked when its turn has come. The others leave
-// the queue: all waiters of a process that was handed the key and let that lapse, or that is gone.
-// An owner that asks lives, but may leave with its process.
+// alive returns the living waiters, in order, up to the first writer, and the readers behind it.
+// A writer behind another writer is checked at its own turn. All waiters of other processes leave
+// the queue: those processes are gone, or let a grant by message lapse. An owner that asks lives,
+// but may leave with its process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -135,8 +135,8 @@ func (m *model) alive(asks string) []claim {
 	return alive
 }
 
-// serve gives a free key to whose turn it is. A writer that asks takes the key by itself when it is
-// its turn.
+// serve gives a free key to the next waiters. A writer that asks takes the key itself when its turn
+// has come.
 func (m *model) serve(asks claim, afterWriter bool) {
 	if m.lease != nil {
 		return
@@ -228,8 +228,8 @@ func (w message) answers(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
 
-// join puts c at the tail. An owner that was handed the key, let that lapse and asks before that is
-// noticed is first again.
+// join puts c at the tail. An owner that let a grant by message lapse, and asks before another
+// caller detects this, is first again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false
@@ -294,6 +294,5 @@ func (m *model) waiters() int {
 	return n
 }
 
-// writerWaits is what readers receive: during a phase only writers wait, and readers behind
-// writers.
+// writerWaits is the message that readers receive: during a phase the first waiter is a writer.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

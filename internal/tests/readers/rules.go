@@ -1,6 +1,6 @@
 package readers
 
-// Rule is one thing that the protocol does, and that can be left out.
+// Rule is a rule of the protocol that can be left out.
 type Rule int
 
 // Rules of readers and writers. The comment describes what happens without the rule.
@@ -10,18 +10,18 @@ const (
 	WriterAfterReaders                 // after the last reader all waiting readers enter, also readers behind a writer
 	Together                           // after a writer only the first reader enters
 	OwnExpiry                          // a part lasts as long as the lease does
-	LastReader                         // the lease runs as long as it did although its last reader leaves others
+	LastReader                         // the lease keeps its end when the reader with the longest part leaves
 	EntryPerToken                      // a reader that asks again is counted again
 	NewPhase                           // parts of an earlier phase count in the next
-	ComparePhase                       // a renewal does not look which phase its reader means
+	ComparePhase                       // a renewal does not check the phase of its reader
 	OnlyLengthen                       // a renewal may make a part shorter
-	NoRevival                          // a renewal brings back a part that has run out
+	NoRevival                          // a renewal restores an expired part
 	EvictedReaders                     // a reader that enters a phase whose readers the server has forgotten counts as the only one
 	DeadWriters                        // a writer keeps readers out although its inbox has no subscriber
 	GiveUpAdmits                       // a writer that leaves the queue does not let in the readers behind it
 	GiveUpHands                        // a waiter that leaves the queue of an expired key does not hand the key on
 	Announce                           // a writer that is first in the queue does not notify the readers
-	SayWriter                          // grants and renewals of readers do not say that a writer waits
+	SayWriter                          // grants and renewals of readers do not report a waiting writer
 	DowngradeFence                     // a phase that a writer opens by a downgrade has a fence of its own
 	DowngradeAdmits                    // a downgrade lets no reader in
 	DowngradeEnds                      // a downgrade hands the key over as a release does, and the writer reads beside the next

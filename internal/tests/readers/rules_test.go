@@ -18,7 +18,7 @@ var apart = map[Rule]string{
 
 // TestRules leaves out one rule after the other. The watch must see an invariant break in the
 // model, and the comparison with lockertest's Store must fail: otherwise the rule is not needed, or
-// the histories are blind.
+// the histories detect too little.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {

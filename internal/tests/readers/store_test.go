@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// unit is a unit of the model's time. The test does not wait for it: it steps the clock of the
-// Memory, and moves all expiries on Redis nearer. What a history really takes must be much less.
+// unit is a unit of the model's time. The test does not wait: it steps the clock of the Memory, and
+// shortens all expiries on Redis. The real duration of a history must be much shorter.
 const unit = 20 * time.Second
 
 // drawn chooses as rapid draws.
@@ -61,7 +61,7 @@ func TestReadersOnRedis(t *testing.T) {
 	})
 }
 
-// fataler is a test, as far as stores need one.
+// fataler is the part of a test that stores need.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -110,8 +110,8 @@ func inMemory(t fataler) *stores {
 	return s
 }
 
-// age moves what runs out nearer, and takes away what has run out. KEYS: strings · a sorted set
-// whose scores are times in ms; ARGV: ms.
+// age shortens all expiries, and removes what has expired. KEYS: strings · a sorted set whose
+// scores are times in ms; ARGV: ms.
 var age = redis.NewScript(`
 for _, key in ipairs(KEYS) do
   local left = redis.call('PTTL', key)

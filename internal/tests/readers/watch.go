@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// watch reports what must never happen. It sees the calls, the answers and the messages of callers.
-// It knows no queue and no script.
+// watch checks the invariants. It uses only the calls, the answers and the messages of callers, not
+// the queue or the scripts.
 type watch struct {
 	now    int
 	holds  map[string]*hold
@@ -20,9 +20,9 @@ type watch struct {
 	top    int            // the largest fence that was granted or reserved
 	phase  int            // the fence of the last phase, 0 after a writer
 	began  int            // of the phase that this step has begun
-	plain  bool           // a Locker without readers took part: it keeps no phases
+	plain  bool           // a Locker without readers took part: it ignores phases
 	mute   bool           // an owner without messages has waited, so there may be unknown holds
-	lapsed map[int]bool   // a process that was granted the key, and let it lapse: it may be taken for dead at any time
+	lapsed map[int]bool   // a process that let a grant by message lapse: the server may treat it as dead at any time
 	killed map[int]bool
 	stands map[int]bool // and has not called since
 
@@ -35,8 +35,8 @@ type hold struct {
 	shared bool
 	fence  int
 	until  int
-	doubt  bool // the server lost it, or it was revoked: it may still exclude others, and may receive the news
-	handed bool // by message, and without a call since
+	doubt  bool // the server lost it, or it was revoked: it may still exclude others, and may still receive messages
+	handed bool // granted by message, and the owner has not called since
 }
 
 // waiter is an owner that got the answer "busy".
@@ -61,7 +61,7 @@ func (w *watch) breaks(invariant, format string, args ...any) {
 	w.broken = append(w.broken, violation{invariant, fmt.Sprintf(format, args...)})
 }
 
-// live are the holds whose time is not over.
+// live returns the holds whose time is not over.
 func (w *watch) live() []*hold {
 	var live []*hold
 	for _, owner := range slices.Sorted(maps.Keys(w.holds)) {
@@ -91,14 +91,14 @@ func (w *watch) pass(units int) {
 	w.lucky()
 }
 
-// over is the end of a hold that was not released.
+// over handles the end of a hold without a release.
 func (w *watch) over(owner string, h *hold) {
 	delete(w.holds, owner)
 	if !h.handed || h.shared && !w.plain { // a reader that entered with others has left the queue
 		return
 	}
 	w.lapsed[h.process], w.stands[h.process] = true, h.process != noInbox && !h.shared
-	for waiting, other := range w.waits { // its process is taken for dead, and loses its places, which it does not know
+	for waiting, other := range w.waits { // the server treats its process as dead, so the process has lost its places without a message
 		if waiting == owner || h.process != noInbox && other.process == h.process {
 			delete(w.waits, waiting)
 		}
@@ -119,7 +119,7 @@ func (w *watch) lost() {
 	w.lucky()
 }
 
-// emptied is an eviction of the lease: nothing keeps others out any more.
+// emptied handles an eviction of the lease: other callers may now get the key.
 func (w *watch) emptied() {
 	for _, h := range w.live() {
 		w.over(h.owner, h)
@@ -127,8 +127,8 @@ func (w *watch) emptied() {
 	w.lucky()
 }
 
-// thrown is a revocation: the same, but an owner that was granted the key by message counts as
-// confirmed.
+// thrown handles a revocation. It is like an eviction, but an owner that was granted the key by
+// message counts as confirmed.
 func (w *watch) thrown() {
 	for _, h := range w.live() {
 		delete(w.holds, h.owner)
@@ -188,7 +188,7 @@ func (w *watch) granted(c claim, fence, until int, byMessage bool) {
 	w.areAlone()
 }
 
-// enters is a reader that comes into a phase which is on.
+// enters handles a reader that enters an open phase.
 func (w *watch) enters(c claim) {
 	for _, o := range w.waits {
 		if o.mode == locker.Exclusive && o.luck == 0 && len(w.lapsed) == 0 && !w.plain {
@@ -197,7 +197,7 @@ func (w *watch) enters(c claim) {
 	}
 }
 
-// overtakes wants that no owner that has not waited is granted the key while others wait.
+// overtakes checks that no newcomer is granted the key while others wait.
 func (w *watch) overtakes(c claim, waited bool) {
 	for _, o := range w.waits {
 		if !waited && !w.plain && !w.mute && len(w.lapsed) == 0 && !w.killed[c.process] {
@@ -206,7 +206,7 @@ func (w *watch) overtakes(c claim, waited bool) {
 	}
 }
 
-// begins is a phase, or a writer.
+// begins handles the beginning of a phase, or of a writer's hold.
 func (w *watch) begins(h *hold) {
 	w.top, w.phase = h.fence, 0
 	if h.shared {
@@ -222,7 +222,7 @@ func (w *watch) begins(h *hold) {
 		}
 		most := 1 + o.luck
 		switch {
-		case w.plain, w.mute, len(w.lapsed) > 0: // or it has had its turn, and did not notice
+		case w.plain, w.mute, len(w.lapsed) > 0: // or it has missed its turn
 		case o.mode == locker.Shared && o.writers > most:
 			w.breaks("fair", "reader %s waits for %d writers", o.owner, o.writers)
 		case o.mode == locker.Exclusive && (o.phases > o.ahead+most || o.writers > o.ahead+o.luck):
@@ -231,14 +231,14 @@ func (w *watch) begins(h *hold) {
 	}
 }
 
-// believe are the owners that believe to hold the key, and the owners of a kept key.
+// believe returns the owners that believe that they hold the key, and the owners of a kept key.
 func (w *watch) believe() []*hold {
 	return slices.DeleteFunc(w.live(), func(h *hold) bool {
 		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]
 	})
 }
 
-// areAlone wants a writer to be.
+// areAlone checks that a writer is alone.
 func (w *watch) areAlone() {
 	believe := w.believe()
 	for i, h := range believe {

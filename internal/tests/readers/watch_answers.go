@@ -8,17 +8,17 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// calls is a sign of life.
+// calls records a call of an owner, which shows that it lives.
 func (w *watch) calls(c claim) { delete(w.stands, c.process) }
 
-// unheard is a grant whose message does not arrive.
+// unheard handles a grant whose message does not arrive.
 func (w *watch) unheard(owner string, fence int) {
 	if h := w.holds[owner]; h != nil && h.fence == fence {
 		h.doubt = true
 	}
 }
 
-// acquired is an answer to an acquire; the messages that came with it were seen before.
+// acquired handles an answer to an acquire; the messages of that step were handled before.
 func (w *watch) acquired(c claim, a answer) {
 	w.plain = w.plain || c.plain
 	h := w.holds[c.owner]
@@ -60,7 +60,7 @@ func (w *watch) wait(c claim) {
 	w.waits[c.owner] = o
 }
 
-// reason wants a reason for each answer "busy": another owner must be in the way.
+// reason checks each answer "busy": another owner must exclude the caller.
 func (w *watch) reason(c claim, a answer) {
 	until, writer := w.now, false
 	for _, h := range w.live() {
@@ -86,7 +86,7 @@ func (w *watch) writerWaits() bool {
 	return false
 }
 
-// announced wants the readers to be notified of a writer that is the first waiter.
+// announced checks that the readers are notified when the first waiter is a writer.
 func (w *watch) announced(c claim, a answer, told []message) {
 	if a.State != store.Busy || a.Place != 1 || !c.queue || c.plain || c.mode != locker.Exclusive || w.plain {
 		return
@@ -108,7 +108,7 @@ func (w *watch) saysWriter(owner string, a answer) {
 	}
 }
 
-// renewed is an answer to a renewal or a downgrade.
+// renewed handles an answer to a renewal or a downgrade.
 func (w *watch) renewed(c claim, ttl int, a answer) {
 	h := w.holds[c.owner]
 	holds := h != nil && h.until > w.now
@@ -142,7 +142,7 @@ func (w *watch) downgraded(c claim, fence int, a answer) {
 	w.renewed(c, c.ttl, a)
 }
 
-// releasing is called before a release, of which the owner knows that it has ended.
+// releasing is called before a release whose end the owner knows.
 func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	h := w.holds[c.owner]
 	held = h != nil && h.until > w.now && !h.doubt
@@ -162,7 +162,7 @@ func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	return held, waited
 }
 
-// completed is a release with Complete: waiters with Once are notified and leave, but a waiter
+// completed handles a release with Complete: waiters with Once are notified and leave, but a waiter
 // without an inbox gets no message.
 func (w *watch) completed() {
 	maps.DeleteFunc(w.waits, func(_ string, o *waiter) bool { return o.once && o.process == noInbox })
@@ -173,14 +173,14 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
 	if a.State == store.Revoked && c.phase == 0 {
-		delete(w.undone, c.owner) // the note of the break stands for it, for as long as that does
+		delete(w.undone, c.owner) // the note of the revocation replaces the done mark while the note exists
 	}
 	if !held && g.keep > 0 && a.State == store.Released { // it was granted the key without a message
 		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }
 
-// served checks what a step should have done for the waiters.
+// served checks that a step has served the waiters.
 type served int
 
 const (
@@ -190,7 +190,7 @@ const (
 	admitted        // or even then
 )
 
-// idle wants the waiters to be served.
+// idle fails if waiters are not served.
 func (w *watch) idle(i info, by served) {
 	for _, o := range w.waits {
 		switch {

@@ -18,8 +18,8 @@ const (
 	version = "v0.99.0"
 )
 
-// A stranger can get every module of contrib as a released version, build with it, and install
-// latchctl. The proxy is a folder with what .ci/prepare-release makes of the present files.
+// A user can get every module of contrib as a released version, build with it, and install
+// latchctl. The proxy is a folder with the present files after .ci/prepare-release.
 func TestModulesAsReleased(t *testing.T) {
 	t.Parallel()
 	proxy, modules := release(t)
@@ -56,8 +56,7 @@ type stranger struct {
 	proxy, cache, folder string
 }
 
-// run runs the go command. What is not ours comes from this machine's module cache, or from the
-// proxy that this machine uses.
+// run runs the go command. Other modules come from this machine's module cache or proxy.
 func (s stranger) run(args ...string) string {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), "go", args...)
@@ -103,7 +102,7 @@ func release(t *testing.T) (proxy string, modules []string) {
 	return proxy, modules
 }
 
-// copied copies the files of the repository, without what begins with a point.
+// copied copies the files of the repository, except those whose name begins with a point.
 func copied(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
@@ -134,7 +133,7 @@ func copied(t *testing.T, from, to string) {
 	}
 }
 
-// serve writes one version of a module as a module proxy has it.
+// serve writes one version of a module in the format of a module proxy.
 func serve(t *testing.T, dir, at, module string) {
 	t.Helper()
 	if err := os.MkdirAll(at, 0o700); err != nil {

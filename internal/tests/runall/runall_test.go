@@ -1,5 +1,5 @@
-// Package runall lets processes take random sets of keys that overlap, with RunAll, and shows that
-// all of them come to an end.
+// Package runall tests that processes which take random, overlapping sets of keys with RunAll never
+// deadlock.
 package runall
 
 import (
@@ -41,13 +41,13 @@ type job struct {
 	Workers   [][]call
 }
 
-// report is what a process says of a job.
+// report is the result of a job.
 type report struct {
 	Ran, Refused int
 	Failures     []string
 }
 
-// process does the jobs that it is told, until its parent is gone.
+// process does the jobs that its parent sends, until the parent ends.
 var process = proc.Register("process", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
 	e, err := locker.NewSingle(client)
@@ -132,7 +132,7 @@ func (w *worker) do(ctx context.Context, c call, held []string) {
 	}
 }
 
-// enter says that a key is held, and finds out if somebody else says so too.
+// enter records that a key is held, and detects a second holder.
 func (w *worker) enter(key string) {
 	if n, err := w.client.Incr(context.Background(), "inside:"+key).Result(); n != 1 || err != nil {
 		w.fail("%d hold %s: %v", n, key, err)

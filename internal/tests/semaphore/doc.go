@@ -1,13 +1,12 @@
 // Package semaphore is a simulator of the semaphore's protocol: one key on one server, and
-// processes whose callers take units of it. Time is virtual, and the seed decides everything.
+// processes whose callers take units of it. Time is virtual, and a seed determines the whole run.
 //
-// The server does what the scripts sem_*.lua do, the processes do what the engine does: they queue,
-// trust a grant by message only while it is fresh, renew, repeat calls without an answer, undo, and
-// pass their permits on among their callers. Calls and messages are delayed and lost, processes
-// stop and die, clocks run at different rates and step, keys are evicted, and other programs lock
-// the key.
+// The server follows the scripts sem_*.lua, and the processes follow the engine. They queue, trust
+// a grant by message only while it is fresh, renew, repeat calls without a reply, undo, and pass
+// their permits on among their callers. Calls and messages are delayed and lost, processes stop and
+// die, clocks run at different rates and step, keys are evicted, and other programs lock the key.
 //
-// The run counts what must never be:
+// The run counts violations:
 //
 //	over       more units are held, by the holders' own clocks, than the n of one of them allows
 //	fences     a fence comes twice

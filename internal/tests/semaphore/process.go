@@ -13,7 +13,7 @@ type process struct {
 	skew      int64   // of its wall clock
 	stopped   int64   // until then
 	dead      bool
-	connected int64 // a dead process's connection counts until then
+	connected int64 // the server counts the connection of a dead process until then
 	cohorts   map[[2]int]*cohort
 	tokens    map[string]*ticket // that wait, hold, or are being released
 }
@@ -22,7 +22,7 @@ type process struct {
 func (p *process) local() int64 { return int64(float64(p.w.now) * p.rate) }
 
 // after does something later by the process's clock, unless it is dead by then. A stopped process
-// does it when it goes on.
+// does it when it continues.
 func (p *process) after(d int64, do func()) {
 	p.w.at(p.w.now+int64(float64(d)/p.rate), func() { p.run(do) })
 }
@@ -37,26 +37,26 @@ func (p *process) run(do func()) {
 	}
 }
 
-// cohort is the callers that want units on the same terms.
+// cohort has the callers that want units on the same terms.
 type cohort struct {
 	leader  *ticket
 	parked  bool // the leader waits at the server, and may get a permit of this process
 	waiting []*caller
 }
 
-// caller wants units, holds them for a while, and comes back.
+// caller takes units, holds them for a while, and returns later.
 type caller struct {
 	p      *process
 	weight int
 	limit  int
 	ticket *ticket
-	gone   bool // it has given up this time
+	gone   bool // it has given up this wait
 	turn   int  // counts its waits
 }
 
 func (p *process) drift(ttl int64) int64 { return ttl/100 + 2*milli }
 
-// come is the beginning of an acquire.
+// come begins an acquire.
 func (c *caller) come() {
 	p := c.p
 	if p.w.ended {
@@ -109,7 +109,7 @@ func (k *cohort) succeed(t *ticket) (passed bool) {
 	return t != nil
 }
 
-// leave is a caller whose context ends while it waits.
+// leave ends the wait of a caller whose context has ended.
 func (c *caller) leave(k *cohort) {
 	if i := slices.Index(k.waiting, c); i >= 0 {
 		k.waiting = slices.Delete(k.waiting, i, i+1)

@@ -15,7 +15,7 @@ const (
 	headMessage
 )
 
-// hear acts on a message.
+// hear handles a message.
 func (p *process) hear(m message) {
 	t := p.tokens[m.token]
 	if t == nil {

@@ -10,7 +10,7 @@ type ticket struct {
 	unclear  bool
 	first    int64 // local, when it was first sent
 	anchored bool
-	local    int64 // when the call was sent whose answer came last, and the server's clock in it
+	local    int64 // the send time of the latest answered call, and the server's clock in its reply
 	server   int64
 	deadline int64
 	fence    int64
@@ -87,7 +87,7 @@ func (t *ticket) ask(k *cohort) {
 
 func (t *ticket) p() *server { return t.proc.w.server }
 
-// wait asks again when that can help.
+// wait plans the next Acquire.
 func (t *ticket) wait(k *cohort) {
 	if t.p().off(AskAgain) {
 		return
@@ -111,7 +111,7 @@ func (t *ticket) later(k *cohort, d int64) {
 	})
 }
 
-// hold is the beginning of a lease, which the server keeps for life from since, on the local clock.
+// hold begins a lease, which the server keeps for life after since by the local clock.
 func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	p := t.proc
 	t.deadline, t.fence, t.used, t.taken = since+life-p.drift(life), fence, 1, p.local()
@@ -138,10 +138,10 @@ func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	t.work(k, t.c)
 }
 
-// work is a caller under the lease.
+// work runs a caller under the lease.
 func (t *ticket) work(k *cohort, c *caller) {
 	p := t.proc
-	c.turn++ // it waits no more
+	c.turn++ // it has stopped waiting
 	p.after(p.w.work(), func() {
 		c.ticket = nil
 		if t.state == holds && t.c == c {
@@ -185,7 +185,7 @@ func (t *ticket) release(k *cohort) {
 	t.free()
 }
 
-// heir is the first caller of the cohort that waits. If it leads, its place in the queue goes to
+// heir returns the first waiting caller of the cohort. If it leads, its place in the queue goes to
 // the next, or is given up.
 func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
 	if l := k.leader; l != nil && k.parked && l.state == waits {

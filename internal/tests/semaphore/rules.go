@@ -1,9 +1,9 @@
 package semaphore
 
-// Rule is one thing that the protocol does, and that can be left out.
+// Rule is a rule of the protocol that can be left out.
 type Rule int
 
-// The rules. The comment says what happens without.
+// The comment of each rule describes the behaviour without it.
 const (
 	FreshMessages  Rule = iota + 1 // a grant by message is trusted however old it is
 	IgnoreWhenHeld                 // a message for a token that is held is answered with a release
@@ -11,18 +11,18 @@ const (
 	OnlyLengthen                   // a late renewal shortens an extended permit
 	SmallestLimit                  // a permit is granted by its own n only
 	ServerTime                     // expiries are computed by the clients' clocks
-	PermitsAreTrue                 // an epoch whose L is gone counts as free
-	SameSize                       // permits of which P or U has forgotten some are counted as they are
+	PermitsAreTrue                 // an epoch without L counts as free
+	SameSize                       // if P or U has lost permits, the remaining ones are counted
 	NoOvertaking                   // a newcomer takes free units while others wait
 	Tombstone                      // an acquire that was given back takes units when it runs late
 	LapsedLoses                    // a process that let a permit lapse keeps its places in the queue
 	OutliveL                       // P and U end with L
 	LivingHead                     // a head that does not fit is not tested for life
-	SeenHead                       // a head that stands still keeps its place while units are free
+	SeenHead                       // the head of a stopped process keeps its place while units are free
 	ServeAll                       // a release serves one waiter
 	LeaverServes                   // a waiter that leaves serves nobody
-	TellAfterMost                  // who serves as many as it may does not tell the next
-	AskAgain                       // a waiter asks only when it is told to
+	TellAfterMost                  // a step that serves its largest number of waiters does not notify the next one
+	AskAgain                       // a waiter asks only after a message
 	NextLeads                      // a process asks for the next permit when the one before is released
 	GiveUpPlace                    // a caller that gets a permit of its process stays in the queue
 	PassCrossing                   // a permit that comes when its caller has just left is forgotten

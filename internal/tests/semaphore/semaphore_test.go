@@ -7,8 +7,8 @@ import (
 
 var runs = flag.Int("runs", 4, "seeds for each scenario")
 
-// TestModel plays all scenarios with all rules: nothing may break, and nobody waits for long beside
-// free units.
+// TestModel plays all scenarios with all rules: no violation may occur, and no caller waits for
+// long while units are free.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for name, x := range scenarios {
@@ -22,8 +22,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// shows says how a run shows that a rule was left out: by one of the counts, or by a waiter that
-// waits longer than it ever does with all rules.
+// shows describes how a run exposes a missing rule: by one of the counts, or by a wait that is
+// longer than any wait with all rules.
 type shows func(r Result, x scenario) bool
 
 func breaks(r Result, _ scenario) bool    { return r.Over > 0 }
@@ -44,8 +44,8 @@ var needed = map[Rule]struct {
 	PassCrossing: {"healthy", left},
 }
 
-// TestRules leaves out one rule after the other. A run must show it: otherwise the rule is not
-// needed, or the simulator is blind.
+// TestRules leaves out one rule after the other. A run must expose it: otherwise the rule is not
+// needed, or the simulator detects too little.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for r := Rule(1); r < rulesEnd; r++ {
@@ -85,7 +85,7 @@ func with(change func(*Scenario)) Scenario {
 	return s
 }
 
-// scenario is what happens, and how long a waiter waits at most beside free units then.
+// scenario has the faults of a run, and the longest wait of a caller while units are free.
 type scenario struct {
 	Scenario
 	idle int64

@@ -27,7 +27,7 @@ type server struct {
 	seen    int64
 }
 
-// holder is what L says.
+// holder is the value of L.
 type holder struct {
 	kind kind
 	ends int64
@@ -49,7 +49,7 @@ type permit struct {
 	handed bool
 }
 
-// claim is what a token asks for.
+// claim is the request of a token.
 type claim struct {
 	token    string
 	proc     *process
@@ -63,7 +63,7 @@ type claim struct {
 // entry is a waiter.
 type entry struct{ claim }
 
-// answer is what a step says.
+// answer is the reply of a step.
 type answer struct {
 	granted, busy, undone, ours bool
 	fence, at, left             int64
@@ -76,7 +76,7 @@ func (s *server) now() int64 { return s.w.now + s.ahead }
 
 func (s *server) off(r Rule) bool { return s.w.without == r }
 
-// clock is what a step calls now.
+// clock is the time of a step.
 func (s *server) clock(c claim) int64 {
 	if s.off(ServerTime) {
 		return c.own
@@ -84,7 +84,7 @@ func (s *server) clock(c claim) int64 {
 	return s.now()
 }
 
-// expire lets keys run out, as the server does before each step.
+// expire removes expired keys, as the server does before each step.
 func (s *server) expire() {
 	if s.lease.kind != free && s.lease.ends <= s.now() {
 		s.lease = holder{}
@@ -102,7 +102,7 @@ func (s *server) expire() {
 
 func (s *server) forget() { s.permits, s.lostP, s.head = make(map[string]*permit), false, "" }
 
-// open says whether permits may be granted.
+// open reports whether permits may be granted.
 func (s *server) open() bool {
 	s.expire()
 	broken := s.lostP && !s.off(SameSize)
@@ -225,7 +225,7 @@ func (s *server) serve(own string, c claim) {
 	}
 }
 
-// watch says whether a head that does not fit may stay.
+// watch reports whether a head that does not fit may stay.
 func (s *server) watch(e *entry, own string) bool {
 	if s.off(SeenHead) {
 		return true
@@ -241,7 +241,7 @@ func (s *server) watch(e *entry, own string) bool {
 	return true
 }
 
-// tellHead tells the first waiter of another process to ask.
+// tellHead notifies the first waiter of another process to ask.
 func (s *server) tellHead(but *process, in int64) {
 	for _, e := range s.queue {
 		if e.proc != but && !e.deaf && s.listens(e.proc) {
@@ -292,7 +292,7 @@ func (s *server) acquire(c claim, waits bool) answer {
 	}
 	a := answer{busy: true, at: s.now(), left: s.earliest()}
 	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.off(SeenHead) {
-		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli)) // then the head is known to stand still
+		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli)) // by then, the process of the head counts as stopped
 	}
 	if s.lease.kind == foreign || !open {
 		a.left = max(s.lease.ends-s.now(), milli)

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Scenario is what happens in a run.
+// Scenario has the settings of a run.
 type Scenario struct {
 	limits   []int // of the callers
 	heavy    float64
@@ -29,10 +29,10 @@ type Scenario struct {
 	longest  int64 // work
 	pause    int64
 	streaks  bool // permits are passed on inside a process
-	oneStops bool // one process at a time stops, and soon
+	oneStops bool // one process at a time is stopped, from early on
 }
 
-// Result is what a run has shown.
+// Result is the result of a run.
 type Result struct {
 	Over, Fences, Undone, Overtaken, Left int
 	Idle                                  int64 // the longest, in µs
@@ -62,7 +62,7 @@ type world struct {
 	idleFor   string
 }
 
-// Run plays a scenario for so many virtual seconds, and then lets all callers go.
+// Run plays a scenario for some virtual seconds, and then ends all waits and holds.
 func Run(s Scenario, without Rule, seed uint64, seconds int64) Result {
 	w := &world{
 		Scenario: s, Rand: rand.New(rand.NewPCG(seed, 1)), without: without, now: 1_000_000 * second,
@@ -160,7 +160,7 @@ func (w *world) tell(p *process, m message) {
 	}
 }
 
-// faults plans what happens to the processes and the server.
+// faults plans the faults of processes and the server.
 func (w *world) faults(until int64) {
 	often := func(perSecond float64, do func()) {
 		if perSecond == 0 {
@@ -205,7 +205,7 @@ func (w *world) faults(until int64) {
 	})
 	often(w.evicts, func() {
 		switch s := w.server; {
-		case s.lease.kind != shield || s.lostP: // both at once is a server that has forgotten
+		case s.lease.kind != shield || s.lostP: // if both are evicted, the server has lost the semaphore
 		case w.chance(0.5):
 			s.lease = holder{}
 		default:
@@ -254,7 +254,7 @@ func (w *world) holds(t *ticket, fence int64) {
 
 func (w *world) gone(t *ticket) { delete(w.believed, t) }
 
-// watch looks, 50 times a second, whether a waiter that lives waits beside units that are free for
+// watch checks, 50 times a second, whether a living waiter waits although enough units are free for
 // it.
 func (w *world) watch() {
 	who := w.idler()
@@ -273,7 +273,7 @@ func (w *world) watch() {
 	})
 }
 
-// idler says whether the first waiter that lives could hold units now.
+// idler reports whether the first living waiter could hold units now.
 func (w *world) idler() string {
 	s := w.server
 	if s.lease.kind == foreign && s.lease.ends > s.now() || s.lostP {

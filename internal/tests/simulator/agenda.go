@@ -2,11 +2,11 @@ package simulator
 
 import "time"
 
-// event is something that happens at a time. What happens in a process waits while that is stopped,
-// and does not happen when it is dead.
+// event is something that happens at a time. An event of a stopped process waits, and an event of a
+// dead process is dropped.
 type event struct {
 	at    time.Duration
-	order uint64 // of two at the same time, the one that was planned first
+	order uint64 // of two events at the same time, the one that was planned first
 	owner *process
 	do    func()
 }

@@ -1,12 +1,12 @@
-// Package simulator runs the waiting protocol of a lock on one Redis node against everything that
-// can go wrong with it, on virtual time: a discrete-event simulation of the server's scripts, of
-// the engines that call them, and of the network between, a million events per second, the same
-// ones for the same seed.
+// Package simulator tests the waiting protocol of a lock on one Redis node under faults, on virtual
+// time. It is a discrete-event simulation of the server's scripts, of the engines that call them,
+// and of the network between them. It runs a million events per second, and the same seed gives the
+// same events.
 //
-// It is a second writing-down of the protocol, short enough to be read beside the first, and it
-// answers two questions that tests on a real server cannot: does the protocol hold under every
-// interleaving that a few million events come across, and is each of its rules needed? For the
-// second, every rule is a switch ([Rule]), and with any one of them off an invariant must break.
+// It is a second, short description of the protocol, to be read beside the first. It answers two
+// questions that tests on a real server cannot answer: does the protocol hold under the
+// interleavings of a few million events, and is each of its rules needed? For the second question,
+// every rule is a switch ([Rule]), and with any one of them off an invariant must break.
 //
 //	go test ./simulator                                        the ordinary run
 //	go test ./simulator -run TestProtocol -simulate 1h         a campaign: fresh seeds for an hour

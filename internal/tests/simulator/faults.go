@@ -2,31 +2,31 @@ package simulator
 
 import "time"
 
-// Fault is something that goes wrong again and again.
+// Fault is a fault that strikes repeatedly.
 type Fault struct {
 	Kind  FaultKind
 	Every time.Duration // on average
-	For   time.Duration // at most, where it lasts
+	For   time.Duration // the longest duration, for faults that last
 }
 
 // FaultKind is the kind of a fault.
 type FaultKind uint8
 
-// What can go wrong beside calls and messages.
+// The faults besides those of calls and messages.
 const (
 	Cut         FaultKind = iota + 1 // a subscription is lost, and both ends know
 	Deaf                             // a subscription is lost, and only the server knows
-	Mute                             // a subscription is lost, and that is not noticed for some seconds
+	Mute                             // a subscription is lost, and neither side detects it for some seconds
 	Pause                            // a process is stopped
-	PauseOwner                       // the process is stopped that is handed a lease next, about when it is told; one at a time
+	PauseOwner                       // the process that is handed a lease next is stopped, near the arrival of the message; one at a time
 	Kill                             // a process is killed
-	KillOwner                        // the process is killed that holds a lease at this moment
+	KillOwner                        // the present holder's process is killed
 	Crash                            // a process is killed with its machine: its subscription counts for some seconds more
 	Forget                           // the server restarts empty
 	Move                             // the server restarts with its data and another clock
 	StepForward                      // the server's clock steps
 	StepBack
-	Stall // the server executes nothing for a while, and then all that has piled up, in any order
+	Stall // the server executes nothing for a while, and then all waiting calls, in any order
 	Full  // the server's memory is full
 )
 
@@ -131,7 +131,7 @@ func (w *world) killOwner() {
 	}
 }
 
-// restart stops the server for a while. No connection survives that; processes notice one after the
+// restart stops the server for a while. All connections break; processes detect it one after the
 // other.
 func (w *world) restart(change func(), down time.Duration) {
 	s := &w.server

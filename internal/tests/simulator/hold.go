@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// hold is the life of one token in an engine: it seeks the lease, has it, gives it back. Times
-// without a comment are by the clock of the process.
+// hold is the life of one token in an engine: it asks for the lease, holds it, and releases it.
+// Times without a comment are by the clock of the process.
 type hold struct {
 	w     *world
 	p     *process
@@ -23,29 +23,29 @@ type hold struct {
 	replied bool          // there was a reply, so the stamp is set
 	open    int           // acquires without an answer
 	asking  bool          // a call is under way
-	again   bool          // and another one is wanted after it
+	again   bool          // another call is needed after it
 	queued  bool          // it may be in the server's queue
-	seen    bool          // a holder was seen: failures do not end the wait
-	alarm   int           // counts the re-checks that were planned: only the last is due
-	due     time.Duration // when that is
+	seen    bool          // an answer has named a holder, so failures do not end the wait
+	alarm   int           // counts the planned re-checks: only the last one counts
+	due     time.Duration // the time of the re-check
 	headAt  time.Duration // when it was notified to ask, as the head
 
 	// While it is held.
 	fence    uint64
 	block    int
-	used     int // fences after the first that were handed on
+	used     int // how many fences after the first were handed on
 	since    time.Duration
 	deadline time.Duration
 	share    time.Duration // how long the lease was granted for
 	ttl      time.Duration // what renewals ask for
 	renewals int           // as alarm
-	handed   bool          // by message, which no answered renewal has confirmed
+	handed   bool          // granted by message, and not yet confirmed by a renewal
 	ended    func()        // notifies the worker that its lease is lost
 
 	// While it is released.
 	next    *hold
 	earlier bool // an attempt within the lease is unclear
-	late    bool // an attempt was made after it
+	late    bool // another attempt was made after it
 	lost    bool // it had ended before
 	until   time.Duration
 
@@ -86,12 +86,12 @@ func (h *hold) enter(s holdState) {
 	h.state = s
 }
 
-// drift is how much earlier than the server a process takes a lease to be over.
+// drift is how much earlier a lease ends for its process than for the server.
 func (h *hold) drift(d time.Duration) time.Duration {
 	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
 }
 
-// claim is how long the server keeps a lease that it hands over.
+// claim is how long the server keeps a lease after a hand-off.
 func (h *hold) claim() time.Duration {
 	if !h.room.forever {
 		return h.ttl
@@ -156,10 +156,10 @@ func (h *hold) askAgain() {
 	}
 }
 
-// answered handles the reply to an acquire, or to the release that asked for one.
+// answered handles the reply to an acquire, or to a release that carried an acquire.
 func (h *hold) answered(r reply, sent time.Duration, epoch int, queue bool) {
 	switch {
-	case r.state == granted && h.state == held: // the message was first
+	case r.state == granted && h.state == held: // the message arrived first
 		h.extendTo(sent + h.ttl - h.drift(h.ttl))
 	case h.state != seeking:
 	case r.state == granted:
@@ -169,10 +169,10 @@ func (h *hold) answered(r reply, sent time.Duration, epoch int, queue bool) {
 		h.replied = true
 		h.stamp, h.stampT, h.epoch = sent, r.at, epoch
 		h.plan(r, sent, queue)
-	case h.w.without == OneHold: // undone: as it was in an earlier life
+	case h.w.without == OneHold: // the token of an earlier wait was undone
 		h.enter(finished)
 		h.room.lost()
-	default: // undone: it was not
+	default: // a live token must not be undone
 		h.w.violate(Truth, h.key, "token %d was never given up, and is answered %q", h.token, stateNames[r.state])
 	}
 }
@@ -203,7 +203,7 @@ func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	switch {
 	case !queue:
 		if p.sub == nil {
-			p.listen() // everybody asks again when it is open
+			p.listen() // all waiters ask again when the subscription is open
 			h.wake(w.backoff() + 50*time.Millisecond)
 			return
 		}
@@ -238,8 +238,8 @@ func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	h.wake(pause)
 }
 
-// head handles the message that the token is the head now, behind a lease that ends soon unless it
-// is confirmed.
+// head handles the message that the token is now first in the queue, behind a claim that ends soon
+// unless its winner confirms it.
 func (h *hold) head(claim time.Duration) {
 	if h.state != seeking {
 		return
@@ -251,7 +251,7 @@ func (h *hold) head(claim time.Duration) {
 	}
 }
 
-// wake makes it ask after a while, and not before.
+// wake plans the next Acquire.
 func (h *hold) wake(pause time.Duration) {
 	h.alarm++
 	h.due = h.p.now() + pause
@@ -263,7 +263,7 @@ func (h *hold) wake(pause time.Duration) {
 	})
 }
 
-// told handles the message of a grant. The message is the grant if its age is certain.
+// told handles the message of a grant. The message counts as the grant if its age is certain.
 func (h *hold) told(m message) {
 	now := h.p.now()
 	var g, wait time.Duration // the grant was not before g
@@ -279,7 +279,7 @@ func (h *hold) told(m message) {
 		wait = time.Duration(m.at-h.stampT) * time.Microsecond
 		g = h.stamp + wait
 		if h.w.without != ShortWait {
-			g -= wait / 100 // our clock may have gone slower than the server's
+			g -= wait / 100 // our clock may be slower than the server's
 		}
 	}
 	if now < g || now-g > freshFor+wait/50 {
@@ -313,7 +313,7 @@ func (h *hold) hold(fence uint64, block int, deadline, share, renewIn time.Durat
 	}
 }
 
-// mayHandOn reports whether the lease may pass to the next worker here.
+// mayHandOn reports whether the lease may pass to the next worker of this process.
 func (h *hold) mayHandOn() bool {
 	if h.room.alone {
 		return false
@@ -332,7 +332,7 @@ func (h *hold) mayHandOn() bool {
 	return h.used+1 < min(h.block, handoffs) && now-h.since < streakLasts
 }
 
-// watch ends the lease at its deadline, with or without an answer of the server.
+// watch ends the lease at its deadline, even without an answer of the server.
 func (h *hold) watch() {
 	at := h.deadline
 	h.p.after(at-h.p.now(), func() {
@@ -358,7 +358,7 @@ func (h *hold) lose() {
 	h.lost = true
 	ended, r := h.ended, h.room
 	if w.without == LossEndsStreak && len(r.waiters) > 0 {
-		return // the worker goes on, and hands on
+		return // the worker continues, and may hand the lease on
 	}
 	h.release(nil)
 	r.lost()

@@ -2,11 +2,10 @@ package simulator
 
 import "time"
 
-// giveUp ends a token that seeks.
+// giveUp ends the wait of a token.
 func (h *hold) giveUp() { h.release(nil) }
 
-// release gives the lease, or the place in the queue, back; next asks for another turn in the same
-// call.
+// release releases the lease, or leaves the queue; next asks for another turn in the same call.
 func (h *hold) release(next *hold) {
 	if h.state == finished || h.state == releasing {
 		return
@@ -25,8 +24,8 @@ func (h *hold) release(next *hold) {
 	h.sendRelease()
 }
 
-// sendRelease makes one attempt. The next token goes out with the first only: when that is unclear,
-// it asks by itself.
+// sendRelease makes one attempt. Only the first attempt carries the next token: if that attempt is
+// unclear, the next token asks by itself.
 func (h *hold) sendRelease() {
 	w, p := h.w, h.p
 	next := h.next
@@ -75,7 +74,7 @@ func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
 		sent = h.p.now()
 	}
 	switch {
-	case h.state != seeking: // granted by message, or given up
+	case h.state != seeking: // it was granted by message, or has given up
 		return
 	case o == answered && r.state == released:
 		h.answered(*r.next, sent, epoch, true)
@@ -87,7 +86,7 @@ func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
 	h.askAgain()
 }
 
-// undoFor is how long an acquire that was never answered must be refused.
+// undoFor is how long the server must refuse an acquire without an answer.
 func (h *hold) undoFor() time.Duration {
 	if h.open == 0 || h.w.without == UndoUnanswered {
 		return 0
@@ -95,7 +94,7 @@ func (h *hold) undoFor() time.Duration {
 	return max(h.ttl, time.Minute)
 }
 
-// settled is the end of a token.
+// settled ends a token.
 func (h *hold) settled(r reply, o outcome) {
 	if h.state == releasing {
 		h.enter(finished)

@@ -8,10 +8,11 @@ type inbox struct {
 	heard []*subscription // as the server sees it
 }
 
-// subscription is one connection's. The server and the process may be of different minds about it.
+// subscription is the subscription of one connection. The server and the process may disagree about
+// its state.
 type subscription struct {
 	inbox *inbox
-	mute  bool // the server sends into the void, and does not notice for a while
+	mute  bool // the messages of the server are lost, and it does not detect this for a while
 }
 
 // message is what a script publishes.
@@ -28,7 +29,7 @@ type messageKind uint8
 
 const (
 	toldGranted messageKind = iota + 1 // the token holds the key
-	toldHead                           // the token is the head, and should ask when the claim is over
+	toldHead                           // the token is first in the queue, and should ask when the claim is over
 )
 
 // listeners is PUBSUB NUMSUB.
@@ -45,7 +46,7 @@ func (in *inbox) remove(s *subscription) {
 	}
 }
 
-// publish sends a message to all subscribers. It may be lost on the way, late, and arrive twice.
+// publish sends a message to all subscribers. A message may be lost, be late, or arrive twice.
 func (w *world) publish(key int, in *inbox, m message) {
 	if in == nil {
 		return
@@ -77,7 +78,7 @@ func (w *world) deliver(s *subscription, key int, m message, late time.Duration)
 	p := s.inbox.owner
 	w.after(late, p, func() {
 		if p.sub != s || s.mute {
-			return // that connection is closed, or was cut
+			return // the connection was closed or cut
 		}
 		p.told(key, m)
 	})

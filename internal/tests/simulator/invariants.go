@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Invariant is what must be true.
+// Invariant is a property that must always hold.
 type Invariant string
 
-// The invariants. A lease of a process begins when a worker is told that it has it, and ends when
-// the worker gives it back, when the process learns that it is lost, or at its deadline by the
-// process' clock: later than that nobody may rely on it.
+// The invariants. A lease of a process begins when a worker learns of its grant. It ends when the
+// worker releases it, when the process learns of its loss, or at its deadline by the clock of the
+// process.
 const (
 	Exclusion Invariant = "I1: no two leases overlap in true time, unless data or the server's clock changed under one of them"
 	Fences    Invariant = "I2: fences grow with every grant, and the lease on the server has its holder's"
@@ -46,12 +46,12 @@ type book struct {
 	beliefs []*belief
 	waiters []*waiter
 	used    map[uint64]token
-	fence   uint64        // the largest that a holder had
-	minted  uint64        // the last that the server reserved
-	freeAt  time.Duration // when the last belief ended
+	fence   uint64        // the largest fence of a holder
+	minted  uint64        // the last fence that the server reserved
+	freeAt  time.Duration // the end of the last belief
 }
 
-// belief is a lease as its owner sees it.
+// belief is a lease in the view of its owner.
 type belief struct {
 	p       *process
 	token   token
@@ -60,7 +60,7 @@ type belief struct {
 	fence   uint64
 }
 
-// truth is what the observer knows about a token.
+// truth is the observer's knowledge about a token.
 type truth struct {
 	granted  time.Duration // true time when the server gave it the lease
 	ticket   micros        // 0: it was never in the queue
@@ -68,7 +68,7 @@ type truth struct {
 	handed   bool // from the queue, by message
 	freed    bool // by a release of this token
 	belief   *belief
-	passed   map[*process]int // how often others got the lease while this token waited
+	passed   map[*process]int // how often other tokens got the lease while this token waited
 }
 
 // granted is called when the server gives a token the lease.
@@ -102,7 +102,7 @@ func (w *world) queued(key int, t token, ticket micros) {
 	}
 }
 
-// reminted is called when a lease got another fence.
+// reminted is called when a lease gets another fence.
 func (w *world) reminted(key int, l lease) {
 	w.books[key].minted = l.fence + uint64(l.block) - 1
 	if b := w.holds[l.owner].truth.belief; b != nil && w.holds[l.owner].state == held && b.fence < l.fence {
@@ -167,7 +167,7 @@ func (w *world) end(key int, b *belief) {
 	k.freeAt = max(k.freeAt, min(w.now, b.p.trueAt(b.until)))
 }
 
-// died ends what a process believed and waited for.
+// died ends all beliefs and waits of a process.
 func (w *world) died(p *process) {
 	for key := range w.books {
 		k := &w.books[key]
@@ -181,8 +181,8 @@ func (w *world) died(p *process) {
 	}
 }
 
-// excused: a lease that was granted before the server lost its data, or its clock stepped, may end
-// unseen.
+// excused reports whether a lease may end without a violation: it was granted before the server
+// lost its data, or before a step of its clock.
 func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.upset }
 
 func (w *world) checkExclusion(key int, b *belief) {
@@ -234,7 +234,7 @@ func (w *world) waitsNoMore(key int, wt *waiter) {
 
 func (w *world) stopped(p *process) bool { return p.dead || p.asleep }
 
-// waitingSince is when the first of the present waiters that can be served began to wait.
+// waitingSince returns the beginning of the oldest present wait that can be served.
 func (w *world) waitingSince(key int) (since time.Duration, p *process) {
 	since = -1
 	for _, wt := range w.books[key].waiters {
@@ -245,7 +245,7 @@ func (w *world) waitingSince(key int) (since time.Duration, p *process) {
 	return since, p
 }
 
-// checkWait looks at how long the key lay idle before a lease began.
+// checkWait checks how long the key was free before a lease began.
 func (w *world) checkWait(h *hold) {
 	k := &w.books[h.key]
 	if since, _ := w.waitingSince(h.key); w.MaxIdle > 0 && since >= 0 && w.now-max(since, k.freeAt) > w.MaxIdle {
@@ -253,7 +253,7 @@ func (w *world) checkWait(h *hold) {
 	}
 }
 
-// inspect looks at all waits from time to time.
+// inspect checks all waits at intervals.
 func (w *world) inspect() {
 	for key := range w.books {
 		since, p := w.waitingSince(key)
@@ -276,7 +276,7 @@ func (w *world) anybodyWaits() bool {
 	return slices.ContainsFunc(w.books, func(b book) bool { return len(b.waiters) > 0 })
 }
 
-// checkOrder checks which waiters a grant of the server has passed over.
+// checkOrder checks which waiters a grant of the server has overtaken.
 func (w *world) checkOrder(h *hold) {
 	if !w.Ordered || h.used > 0 {
 		return
@@ -310,7 +310,7 @@ func (w *world) toldLost(h *hold) {
 	}
 }
 
-// atRest looks at what is left when everything is over.
+// atRest checks what is left at the end of the run.
 func (w *world) atRest() {
 	for key := range w.server.rows {
 		if since, p := w.waitingSince(key); since >= 0 {

@@ -33,11 +33,11 @@ func (h *hold) renew(ttl time.Duration) {
 			return
 		}
 		if p.now() >= h.deadline {
-			return // what is over stays over
+			return // a lease that is over stays over
 		}
 		h.handed = false
 		if ttl > h.ttl {
-			h.ttl = ttl // from now on
+			h.ttl = ttl // for the renewals for the renewals from now on
 		}
 		h.share = max(h.share, ttl)
 		h.extendTo(sent + ttl - h.drift(ttl))

@@ -12,20 +12,20 @@ type model struct {
 	holder string
 	queue  []place
 	undone map[string]bool
-	gone   map[int]bool // processes that were killed
+	gone   map[int]bool // the killed processes
 
 	grants []grantMessage // messages that the last step sends
 	kind   kind
 }
 
-// kind is where servers may differ.
+// kind has the allowed differences between servers.
 type kind struct {
-	pardon bool // the first waiter takes a free key when it asks, although it was handed the key before and let that lapse
+	pardon bool // the first waiter takes a free key when it asks, even if it let an earlier hand-off lapse
 	novice bool // Next of a release is never in the queue already
 	quiet  bool // such a next token gets no message of its grant
 }
 
-// place is a waiter. Handed: it was given the key by message, and gave no sign of life since.
+// place is a waiter. Handed: it was granted the key by message, and has not called since.
 type place struct {
 	owner   string
 	process int // noInbox: it receives no messages
@@ -83,7 +83,7 @@ func (m *model) acquire(process int, owner string, queue bool) answer {
 	return answer{State: store.Busy, Place: m.place(owner)}
 }
 
-// place counts the waiters ahead, without an owner that was handed the key.
+// place counts the waiters ahead, except an owner that was handed the key.
 func (m *model) place(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -117,7 +117,7 @@ func (m *model) hand(own string) {
 	}
 }
 
-// drop removes all waiters of a process that is dead or stopped.
+// drop removes all waiters of a dead or stopped process.
 func (m *model) drop(of place) {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		return p.owner == of.owner || of.process != noInbox && p.process == of.process
@@ -162,7 +162,7 @@ func (m *model) release(owner string, undo bool, process int, next string) answe
 	return a
 }
 
-// expire is the end of the lease without a release.
+// expire ends the lease without a release.
 func (m *model) expire() { m.holder = "" }
 
 func (m *model) kill(process int) { m.gone[process] = true }

@@ -2,13 +2,13 @@ package simulator
 
 import "time"
 
-// outcome is what a caller knows about a call.
+// outcome is a caller's knowledge about a call.
 type outcome uint8
 
 const (
 	answered outcome = iota + 1
-	refused          // it proved that nothing was done
-	unclear          // it may have run, may run yet, or never will
+	refused          // the reply proves that the call had no effect
+	unclear          // the call may have run, may still run, or may never run
 )
 
 // call sends a script to the server, once, and returns the result. The request or the reply may be
@@ -17,7 +17,7 @@ func (w *world) call(p *process, run func() reply, done func(reply, outcome)) {
 	w.callLate(p, 0, run, done)
 }
 
-// callLate is a call whose request takes longer by so much.
+// callLate makes a call whose request is delayed by extra.
 func (w *world) callLate(p *process, later time.Duration, run func() reply, done func(reply, outcome)) {
 	c := &attempt{w: w, p: p, run: run, done: done, tries: 1}
 	if w.without == SentOnce {
@@ -26,7 +26,7 @@ func (w *world) callLate(p *process, later time.Duration, run func() reply, done
 	c.send(later)
 }
 
-// attempt is a call that is sent once.
+// attempt is one transmission of a call.
 type attempt struct {
 	w     *world
 	p     *process
@@ -34,10 +34,10 @@ type attempt struct {
 	done  func(reply, outcome)
 	tries int
 	back  time.Duration // how long the reply takes
-	until time.Duration // when it is given up
+	until time.Duration // when the caller gives it up
 	lost  bool          // its reply will be
 	life  int           // of the server, when it was sent
-	late  bool          // it was given up before it ran
+	late  bool          // the caller gave it up before it ran
 }
 
 // send may lose the request.
@@ -64,7 +64,7 @@ func (c *attempt) arrive(there time.Duration) {
 	}
 	w.after(there, nil, func() {
 		if stalled := w.stalled - w.now; stalled > 0 {
-			c.arrive(stalled + w.between(0, 200*time.Microsecond)) // what has piled up runs in any order
+			c.arrive(stalled + w.between(0, 200*time.Microsecond)) // the waiting calls run in any order
 			return
 		}
 		c.execute()
@@ -95,7 +95,7 @@ func (c *attempt) execute() {
 		w.after(c.back, c.p, func() { c.done(r, refused) })
 	default:
 		w.after(c.back, c.p, func() {
-			if c.p.wokeAt == w.now && w.chance(0.3) { // stopped past the time-out: which of the two was noticed?
+			if c.p.wokeAt == w.now && w.chance(0.3) { // the process was stopped beyond the time-out: did it see the reply or the time-out first?
 				c.failed()
 				return
 			}
@@ -104,7 +104,7 @@ func (c *attempt) execute() {
 	}
 }
 
-// failed is the end of an attempt without an answer.
+// failed ends an attempt without an answer.
 func (c *attempt) failed() {
 	if c.tries > 1 {
 		again := &attempt{w: c.w, p: c.p, run: c.run, done: c.done, tries: c.tries - 1}
@@ -114,7 +114,7 @@ func (c *attempt) failed() {
 	c.done(reply{}, unclear)
 }
 
-// delay is one way through the network: short, with a heavy tail.
+// delay is the duration of one transmission: short, with a heavy tail.
 func (w *world) delay() time.Duration {
 	d := 40*time.Microsecond + time.Duration(w.rng.ExpFloat64()*float64(40*time.Microsecond))
 	if w.chance(w.Tail) {

@@ -3,7 +3,7 @@ package simulator
 import "time"
 
 // process is one engine: its clock, its inbox, and the rooms in which its workers wait. When it is
-// killed another takes its place.
+// killed, another one replaces it.
 type process struct {
 	w    *world
 	id   int
@@ -13,7 +13,7 @@ type process struct {
 
 	dead   bool
 	asleep bool
-	later  []event       // what happened while it slept
+	later  []event       // events that wait while it is stopped
 	wokeAt time.Duration // -1: never
 
 	inbox        *inbox
@@ -22,8 +22,8 @@ type process struct {
 	subscribedAt time.Duration // by its clock
 	epoch        int           // changes whenever messages may have been lost
 
-	rooms []*room // by key; those of waiters that queue by themselves are not here
-	seek  []*hold // all tokens that wait
+	rooms []*room // by key; the rooms of waiters that queue by themselves are not here
+	seek  []*hold // all waiting tokens
 }
 
 func newProcess(w *world, id int) *process {
@@ -37,27 +37,27 @@ func newProcess(w *world, id int) *process {
 	return p
 }
 
-// now is the process' clock.
+// now is the time by the process' clock.
 func (p *process) now() time.Duration {
 	return p.base + time.Duration(float64(p.w.now-p.born)*p.rate)
 }
 
-// trueAt is when its clock shows t.
+// trueAt returns the true time at which its clock shows t.
 func (p *process) trueAt(t time.Duration) time.Duration {
 	return p.born + time.Duration(float64(t-p.base)/p.rate)
 }
 
-// trueFor is how long its clock takes for d.
+// trueFor returns the true time in which its clock advances by d.
 func (p *process) trueFor(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / p.rate)
 }
 
-// after does something once its clock has gone on by d.
+// after runs f when its clock has advanced by d.
 func (p *process) after(d time.Duration, do func()) {
 	p.w.after(p.trueFor(max(d, 0)), p, do)
 }
 
-// told handles a message, in any state of its token here.
+// told handles a message, whatever the state of its token.
 func (p *process) told(key int, m message) {
 	h := p.w.holds[m.token]
 	p.w.note(key, p, "is told of", m.token, int64(m.kind))
@@ -70,7 +70,7 @@ func (p *process) told(key int, m message) {
 		if p.w.without == IgnoreIfHeld {
 			h.answerWithRelease()
 		}
-	default: // finished here, but the process that handed it over does not know that
+	default: // finished here, but the process that handed the lease over does not know it
 		h.answerWithRelease()
 	}
 }
@@ -85,7 +85,7 @@ func (p *process) recheckAll() {
 	}
 }
 
-// pause is SIGSTOP, for some time. What is due meanwhile happens afterwards, in any order.
+// pause is SIGSTOP, for some time. Events that are due meanwhile happen afterwards, in any order.
 func (p *process) pause(d time.Duration) {
 	if p.asleep || p.dead {
 		return
@@ -109,8 +109,8 @@ func (p *process) resume() {
 	p.later = nil
 }
 
-// kill ends the process, and begins another. When its machine dies with it, the server goes on
-// counting its subscription for a while.
+// kill ends the process, and begins another. If its machine dies too, the server still counts its
+// subscription for a while.
 func (p *process) kill(machine bool) {
 	if p.dead {
 		return

@@ -21,7 +21,7 @@ type subject interface {
 	start(process int) // and listens
 	kill(process int)  // its inbox has no subscriber when it returns
 	told(process int) (owner string, fence uint64)
-	untold() []string // what came without having been awaited
+	untold() []string // messages that arrived but were not expected
 }
 
 // history plays steps at random on a subject and on the model.
@@ -88,7 +88,7 @@ func (h *history) begin() {
 	h.processes++
 }
 
-// newOwner belongs to a process that lives; a few have no inbox.
+// newOwner makes an owner of a living process; a few owners have no inbox.
 func (h *history) newOwner() string {
 	owner := fmt.Sprintf("t%d", len(h.owners)+1)
 	var alive []int
@@ -106,7 +106,7 @@ func (h *history) newOwner() string {
 	return owner
 }
 
-// some owner, mostly one of the last ones.
+// some returns an owner, mostly one of the last ones.
 func (h *history) some(does string) string {
 	if len(h.owners) == 0 {
 		return h.newOwner()
@@ -122,7 +122,7 @@ func (h *history) holder() string {
 	return h.some("who")
 }
 
-// waiting is one of the owner's process that is in the queue already, if there is one.
+// waiting returns an owner of the same process that is already in the queue, if there is one.
 func (h *history) waiting(owner string) string {
 	var all []string
 	for _, p := range h.model.queue {
@@ -136,8 +136,7 @@ func (h *history) waiting(owner string) string {
 	return rapid.SampledFrom(all).Draw(h.T, "next")
 }
 
-// dead processes make no calls, though what they have sent may run late: that is a repetition like
-// any other.
+// dead processes make no calls, but their earlier calls may run late, like any repetition.
 func (h *history) acquire(owner string) {
 	want := h.model.acquire(h.of[owner], owner, h.queues[owner])
 	got := h.subject.acquire(h.of[owner], owner, h.queues[owner])
@@ -201,7 +200,7 @@ func (h *history) compare(want, got answer) {
 	}
 }
 
-// mail awaits the messages that the last step must have sent.
+// mail waits for the messages of the last step.
 func (h *history) mail() {
 	h.Helper()
 	for _, m := range h.model.sent() {
@@ -216,7 +215,8 @@ func (h *history) mail() {
 	}
 }
 
-// granted wants each hold to have its own fences, which grow, and the same fences in each message.
+// granted checks that each hold has its own fences, that fences grow, and that repeated messages
+// have the same fences.
 func (h *history) granted(owner string, fence uint64) {
 	h.Helper()
 	switch {
@@ -279,7 +279,7 @@ func (s *simulated) claim(process int, owner string, queue bool) claim {
 	return c
 }
 
-// process0 stands for all processes, whose state does not matter here.
+// process0 represents all processes, because their state does not matter here.
 var process0 process
 
 func (s *simulated) tick() { s.w.now += time.Microsecond }

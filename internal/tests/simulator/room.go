@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// room is where the workers of a process wait for one key. They have one token between them, and
-// when that gets the lease it passes from one to the next without a call, for a while. A worker
-// that queues by itself has a room by itself.
+// room is where the workers of a process wait for one key. They share one token. When the token
+// gets the lease, the workers pass the lease on without a call, for a while. A worker that queues
+// by itself has a room of its own.
 type room struct {
 	p       *process
 	key     int
@@ -15,7 +15,7 @@ type room struct {
 	ttl     time.Duration
 	forever bool // renewed while it is held
 	waiters []*waiter
-	token   *hold // that seeks or holds for the room; nil: none
+	token   *hold // that asks for or holds the lease for the room; nil: none
 }
 
 // waiter is one call of Acquire.
@@ -24,7 +24,7 @@ type waiter struct {
 	since  time.Duration // true time
 	noWait bool
 	got    func(h *hold)
-	gone   func() // it gets nothing: the server cannot be asked, or is busy and it does not wait
+	gone   func() // it gets no lease: the server is unavailable, or the key is busy and the call does not wait
 }
 
 const (
@@ -90,8 +90,8 @@ func (r *room) serve(h *hold) bool {
 	return true
 }
 
-// done is called when the worker is done with the lease: it passes to the next here, or goes back
-// to the server, in the same call asking for another turn.
+// A worker calls done at the end of its work. The lease passes to the next worker here, or is
+// released in a call that also asks for another turn.
 func (r *room) done(h *hold) {
 	w := r.p.w
 	w.believesNoMore(h)
@@ -116,7 +116,7 @@ func (r *room) done(h *hold) {
 	h.release(next)
 }
 
-// lost is called when a lease ended before its time: everybody asks afresh.
+// lost is called when a lease has ended before its time: all waiters ask with a new token.
 func (r *room) lost() {
 	r.token = nil
 	if len(r.waiters) > 0 {

@@ -1,11 +1,11 @@
 package simulator
 
-// Rule is one thing that the protocol insists on. All of them apply unless a run leaves one out.
-// Without any one of them an invariant breaks. That shows that the rule is needed, and that the
-// simulation notices its absence.
+// Rule is a rule of the protocol. All rules apply unless a run leaves one out. Without any one of
+// them an invariant breaks. That shows that the rule is needed, and that the simulation detects its
+// absence.
 type Rule uint8
 
-// The rules. Beside each: what is done without it.
+// The rules. The comment of each rule describes the behaviour without it.
 const (
 	SentOnce       Rule = iota + 1 // the client library repeats a call whose reply was lost, without notice
 	OneHold                        // a requeue uses the old token again
@@ -25,9 +25,9 @@ const (
 	StayInBlock                    // a local hand-off goes on beyond the fences that were reserved
 	LossEndsStreak                 // a local hand-off goes on after the lease is over
 	WholeToken                     // a lease belongs to each owner whose token is its prefix
-	ShortWait                      // the wait is counted by the server's clock as if ours went at the same rate
-	OnlyNearer                     // a waiter that is notified that it is the head does not ask earlier, although it had planned to
-	NextInLine                     // a release does not look whether its next token waits already
+	ShortWait                      // the wait is measured by the server's clock, as if both clocks ran at the same rate
+	OnlyNearer                     // a waiter that becomes first in the queue drops its earlier re-check
+	NextInLine                     // a release does not check whether its next token already waits
 	rulesEnd
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// exposed names the scenario that first shows that a rule is missing.
+// exposed names, for each rule, the scenario that first breaks without it.
 var exposed = map[Rule]string{
 	SentOnce:       "rough",
 	OneHold:        "extended",
@@ -31,8 +31,8 @@ var exposed = map[Rule]string{
 	NextInLine:     "late",
 }
 
-// TestRules switches off one rule after the other: something must break, or the rule is not needed,
-// or the simulation is blind.
+// TestRules switches off one rule after the other. An invariant must break: otherwise the rule is
+// not needed, or the simulation detects too little.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {
@@ -58,7 +58,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// count counts how many of the runs break, and how.
+// count counts the runs that break, by invariant.
 func count(t *testing.T, s Scenario, rule Rule) {
 	t.Helper()
 	broken, events := make(map[Invariant]int), 0

@@ -1,6 +1,6 @@
 package simulator
 
-// Result is what a run showed.
+// Result is the result of a run.
 type Result struct {
 	Scenario   Scenario
 	Seed       uint64

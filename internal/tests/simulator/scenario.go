@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Scenario is a kind of run. Probabilities are per call, message or wait.
+// Scenario has the settings of a run. Probabilities are per call, message or wait.
 type Scenario struct {
 	Name      string
-	Length    time.Duration // how long waits begin, and faults come
+	Length    time.Duration // how long new waits and faults begin
 	Processes int
 	Workers   int // per process
 	Keys      int
 	Foreign   int // clients of another library
 
 	Fair    bool          // every waiter queues by itself
-	TTL     time.Duration // of the even keys; the others have twice that
+	TTL     time.Duration // of the even keys; the odd keys have twice that TTL
 	Hold    time.Duration // on average
 	Think   time.Duration // between two waits, on average
 	Long    float64       // holds of up to three TTL
@@ -24,11 +24,11 @@ type Scenario struct {
 	Once    float64       // leases that are never renewed
 	Extend  float64       // leases that are extended
 	Drift   float64       // of a process' clock, at most
-	MaxSkew time.Duration // what leases give up for a server that moves
+	MaxSkew time.Duration // how much earlier leases end because the server may change
 
 	Patience     time.Duration // until a call is given up
-	Tail         float64       // packets that take long
-	Zombie       float64       // requests that take very long
+	Tail         float64       // slow packets
+	Zombie       float64       // very slow requests
 	LateFollow   float64       // releases with a next token that run just after they were given up
 	LostRequest  float64
 	LostReply    float64
@@ -44,8 +44,8 @@ type Scenario struct {
 	ClockSteps bool          // the server's clock steps while it is up, so leases may overlap
 }
 
-// base is what scenarios have in common: four processes of three workers on two keys, and a network
-// that works.
+// base has the common settings: four processes with three workers each, two keys, and a working
+// network.
 func base(name string) Scenario {
 	return Scenario{
 		Name: name, Length: 20 * time.Second, Processes: 4, Workers: 3, Keys: 2,
@@ -55,7 +55,7 @@ func base(name string) Scenario {
 	}
 }
 
-// rough adds a network that fails in every way.
+// rough adds a network with all kinds of faults.
 func (s Scenario) rough() Scenario {
 	s.Tail, s.Zombie = 0.02, 0.003
 	s.LostRequest, s.LostReply, s.Refused = 0.005, 0.01, 0.005
@@ -114,7 +114,7 @@ func Scenarios() []Scenario {
 	return append(all, special()...)
 }
 
-// special lists scenarios that were made for one danger each.
+// special lists scenarios, each made for one danger.
 func special() []Scenario {
 	extended := base("extended")
 	extended.Patience, extended.Zombie, extended.Extend, extended.Long = 100*time.Millisecond, 0.1, 0.8, 0.5
@@ -130,7 +130,7 @@ func special() []Scenario {
 	dead := base("dead").with(Fault{Kind: KillOwner, Every: 3 * time.Second})
 	dead.Keys, dead.TTL, dead.Hold, dead.Once, dead.Extend, dead.Cancel = 1, time.Second, 500*time.Millisecond, 0, 0, 0
 	dead.Length, dead.Ordered, dead.MaxIdle = time.Minute, true, dead.TTL+20*time.Millisecond
-	deadFair := dead.fair() // the dead holder's process may have been the head, too: then others find out, a little later
+	deadFair := dead.fair() // the dead holder's process may also have been first in the queue: then other processes detect it a little later
 	deadFair.MaxIdle += 100 * time.Millisecond
 
 	// Leases that are held to their end, messages that come late, and waits that are long enough
@@ -145,8 +145,8 @@ func special() []Scenario {
 
 	fickle := base("fickle")
 	fickle.Cancel, fickle.Tail, fickle.Hold, fickle.Think = 0.8, 0.3, 8*time.Millisecond, 4*time.Millisecond
-	// Holders that may keep the lease for long and do not: who is told about one of them must not
-	// rely on that.
+	// Holders release long before the end of their lease, so a waiter must not rely on the reported
+	// end.
 	hinted := base("hinted")
 	hinted.Keys, hinted.TTL, hinted.Once, hinted.Hold, hinted.MessageLost = 1, 40*time.Second, 0.5, 150*time.Millisecond, 0.05
 	hinted.Length, hinted.Cancel, hinted.Extend, hinted.MaxIdle = 2*time.Minute, 0, 0, 11*time.Second

@@ -2,7 +2,7 @@ package simulator
 
 import "time"
 
-// state is a script's answer in one word.
+// state is the first word of a script's answer.
 type state uint8
 
 const (
@@ -22,7 +22,7 @@ type reply struct {
 	at      micros
 	fence   uint64
 	block   int
-	left    time.Duration // of whoever holds it
+	left    time.Duration // of the present holder
 	foreign bool
 	place   int
 	deaf    bool
@@ -35,7 +35,7 @@ func (s *server) begin(key int) *row {
 	return s.row(key)
 }
 
-// acquire takes the lease for a token, or says who has it, and queues.
+// acquire grants the lease to a token, or names the holder and queues the token.
 func (s *server) acquire(key int, c claim) reply {
 	r := s.begin(key)
 	if s.tombstoned(c.token) {
@@ -44,7 +44,7 @@ func (s *server) acquire(key int, c claim) reply {
 	return s.take(key, r, c)
 }
 
-// take is an acquire of a token that was not undone.
+// take is the acquire of a token without a tombstone.
 func (s *server) take(key int, r *row, c claim) reply {
 	if s.held(r) && s.owns(r, c.token) {
 		s.lengthen(r, c.ttl)
@@ -90,15 +90,15 @@ func (s *server) lengthen(r *row, ttl time.Duration) {
 	}
 }
 
-// hand gives a free lease to the first in the queue who lives, and stops before self, who takes it
-// without a message. It is false when memory refused the grant.
+// hand grants a free lease to the first living waiter, and stops at self, which takes the lease
+// without a message. It returns false if memory refused the grant.
 func (s *server) hand(key int, r *row, self token) bool {
 	for len(r.queue) > 0 {
 		e := &r.queue[0]
 		switch {
 		case e.token == self:
 			return true
-		case e.handed: // its claim is over, and it never confirmed it
+		case e.handed: // its claim is over without a confirmation
 			s.w.note(key, nil, "dropped: never confirmed", e.token, 0)
 			s.drop(r)
 			continue
@@ -129,7 +129,7 @@ func (s *server) hand(key int, r *row, self token) bool {
 	return true
 }
 
-// tellHead tells the next process in line when the claim of the one before ends.
+// tellHead notifies the next process in the queue of the end of the present claim.
 func (s *server) tellHead(key int, r *row, given entry) {
 	for _, e := range r.queue {
 		if e.inbox != given.inbox {
@@ -141,8 +141,8 @@ func (s *server) tellHead(key int, r *row, given entry) {
 	}
 }
 
-// release gives a lease or a place in the queue up. With next, that token comes after everybody who
-// waits, or is granted at once if nobody does.
+// release releases a lease or a place in the queue. The token next joins the end of the queue, or
+// is granted the lease at once if the queue is empty.
 func (s *server) release(key int, t token, undo time.Duration, next *claim) reply {
 	r := s.begin(key)
 	ours := s.held(r) && s.owns(r, t)
@@ -159,7 +159,7 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	if !ours {
 		s.remove(r, t)
 		if !s.held(r) {
-			s.hand(key, r, 0) // who leaves would have found out that it is free
+			s.hand(key, r, 0) // the leaving waiter would have detected that the key is free
 		}
 		return answer
 	}
@@ -176,19 +176,19 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	return answer
 }
 
-// follow is the acquire that comes with a release. Its token may wait already, when this release
-// runs late and the token has asked by itself: then it is told by message like all others, because
-// nobody may hear the answer.
+// follow is the acquire that a release carries. If the release runs late, its token may already
+// wait, because it has asked by itself. Then the token gets a message like all others, because the
+// answer may have no reader.
 func (s *server) follow(key int, r *row, c claim) *reply {
 	s.hand(key, r, 0)
 	if s.held(r) && s.owns(r, c.token) && s.w.without == NextInLine {
-		r.queue[0].handed = false // it waits, says the answer
+		r.queue[0].handed = false // the answer is that it waits
 		return &reply{state: busy, at: s.time(), left: s.left(r), place: 1}
 	}
 	return new(s.take(key, r, c))
 }
 
-// renew makes a lease last longer, and confirms it if it was handed over.
+// renew extends a lease, and confirms a hand-off.
 func (s *server) renew(key int, t token, ttl time.Duration, handed bool) reply {
 	r := s.begin(key)
 	if !s.held(r) || !s.owns(r, t) {
@@ -201,7 +201,7 @@ func (s *server) renew(key int, t token, ttl time.Duration, handed bool) reply {
 	return reply{state: granted, at: s.time()}
 }
 
-// setNX and delIf are what a foreign client does.
+// setNX and delIf are the commands of a foreign client.
 func (s *server) setNX(key int, t token, ttl time.Duration) reply {
 	r := s.begin(key)
 	if s.held(r) {

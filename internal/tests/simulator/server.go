@@ -17,10 +17,10 @@ func (m micros) millis() int64 { return int64(m) / 1000 }
 
 func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 
-// server is one Redis node: its clock, its keys, and who listens. Scripts are in scripts.go.
+// server is one Redis node: its clock, its keys, and its subscribers. Scripts are in scripts.go.
 type server struct {
 	w       *world
-	step    time.Duration // how far its clock is ahead of where it began
+	step    time.Duration // how far its clock has advanced since its start
 	counter uint64        // C, the last fence
 	rows    []row         // by key
 	undone  map[token]int64
@@ -28,13 +28,13 @@ type server struct {
 	down    bool
 	life    int // restarts: a connection does not survive one
 
-	wrote bool // the script that runs has written something
+	wrote bool // the running script has written something
 }
 
 // row is what the server keeps about one lock.
 type row struct {
 	lease lease
-	queue []entry // by score: a handed entry first, then by ticket
+	queue []entry // sorted sorted by score: a handed entry first, then by ticket
 	ends  int64   // when the queue expires
 	last  micros  // the last ticket
 }
@@ -55,10 +55,10 @@ type entry struct {
 	claim  time.Duration
 	block  int
 	ticket micros
-	handed bool // it was given the lease, and has not confirmed that
+	handed bool // it was handed the lease, and has not confirmed it
 }
 
-// claim is what a call asks for.
+// claim is the request of a call.
 type claim struct {
 	token token
 	ttl   time.Duration
@@ -76,8 +76,8 @@ func (s *server) time() micros { return clockStart + microsOf(s.w.now+s.step) }
 
 func (s *server) millis() int64 { return s.time().millis() }
 
-// held looks at L, and lets it expire. Redis does that once the clock's millisecond is later than
-// the expiry's.
+// held returns L, after its expiry if it is due. Redis does that once the clock's millisecond is
+// later than the expiry's.
 func (s *server) held(r *row) bool {
 	if r.lease.owner != 0 && s.millis() > r.lease.ends {
 		r.lease = lease{}
@@ -90,7 +90,7 @@ func (s *server) left(r *row) time.Duration {
 	return time.Duration(r.lease.ends-s.millis()) * time.Millisecond
 }
 
-// owns is the owner test.
+// owns reports whether the token holds the lease.
 func (s *server) owns(r *row, t token) bool {
 	if r.lease.foreign {
 		return false
@@ -120,7 +120,7 @@ func (s *server) mint(n int) (fence uint64, block int) {
 	return fence, n
 }
 
-// set writes L for a token that has just got the lease.
+// set writes L for a token that has just been granted the lease.
 func (s *server) set(key int, t token, n int, px time.Duration, handed bool) {
 	r := &s.rows[key]
 	r.lease = lease{owner: t, ends: s.millis() + px.Milliseconds()}
@@ -146,8 +146,8 @@ func (r *row) index(t token) int {
 	return slices.IndexFunc(r.queue, func(e entry) bool { return e.token == t })
 }
 
-// place counts from 1, also for who does not queue. Who was handed the lease is not in the way of
-// others.
+// place counts from 1, even for a token outside the queue. It ignores an entry that was handed the
+// lease.
 func (r *row) place(t token) int {
 	place := 1
 	for _, e := range r.queue {
@@ -172,7 +172,8 @@ func (s *server) remove(r *row, t token) bool {
 	return true
 }
 
-// confirm takes out the entry of who was handed the lease: it lives, or is done with it.
+// confirm removes the entry that was handed the lease, because its process lives or has released
+// the lease.
 func (s *server) confirm(r *row) {
 	if len(r.queue) > 0 && r.queue[0].handed {
 		s.wrote = true
@@ -180,8 +181,8 @@ func (s *server) confirm(r *row) {
 	}
 }
 
-// drop removes all entries of the head's inbox: its process is gone, or stopped. Without an inbox
-// it is alone.
+// drop removes all entries of the head's inbox: its process is gone, or stopped. An entry without
+// an inbox is dropped alone.
 func (s *server) drop(r *row) {
 	s.wrote = true
 	head := r.queue[0]
@@ -190,7 +191,7 @@ func (s *server) drop(r *row) {
 	})
 }
 
-// row finds a key's row, and lets its queue expire.
+// row returns a key's row, after the expiry of its queue if it is due.
 func (s *server) row(key int) *row {
 	r := &s.rows[key]
 	if len(r.queue) > 0 && s.millis() > r.ends {
@@ -199,7 +200,7 @@ func (s *server) row(key int) *row {
 	return r
 }
 
-// forget is what a restart without persistence does.
+// forget removes all data, as a restart without persistence does.
 func (s *server) forget() {
 	for i := range s.rows {
 		s.rows[i] = row{}

@@ -66,8 +66,8 @@ func singleStore(t *rapid.T, c *redis.Client) locker.Store {
 // stores makes the Stores of processes that share a server.
 type stores struct {
 	open func() (s locker.Store, die func()) // die nil: to stop listening is enough
-	end  func(key string)                    // takes the lease away, as if it had run out
-	deaf func(inbox string) bool             // nobody listens there; nil: at once when the process dies
+	end  func(key string)                    // ends the lease, as if it had expired
+	deaf func(inbox string) bool             // ends the subscription; nil: it ends at once when the process dies
 }
 
 // storeSubject runs the model's steps through the interface that an Engine uses.
@@ -137,8 +137,8 @@ func (s *storeSubject) kill(process int) {
 	}
 }
 
-// caller makes the calls of a process. What a dead one has sent may run late; anybody can do that
-// for it, and so for who has no inbox.
+// caller makes the calls of a process. A call of a dead process may run late. Any process can make
+// it, and also calls for an owner without an inbox.
 func (s *storeSubject) caller(process int) locker.Store {
 	if process != noInbox && s.processes[process].die != nil {
 		return s.processes[process].store

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// trace keeps the last things that happened to a key.
+// trace keeps the last events of a key.
 type trace struct {
 	notes [1024]note
 	n     int
@@ -22,7 +22,7 @@ type note struct {
 	value int64
 }
 
-// note writes down that something happened, at the server when p is nil. Key -1: to all.
+// note records an event of process p, or of the server if p is nil. Key -1 means all keys.
 func (w *world) note(key int, p *process, what string, t token, value int64) {
 	n := note{at: w.now, order: w.events, who: p, what: what, token: t, value: value}
 	if key >= 0 {

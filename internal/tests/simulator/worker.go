@@ -2,10 +2,10 @@ package simulator
 
 import "time"
 
-// worker is a goroutine that takes locks all day.
+// worker is a goroutine that takes locks repeatedly.
 type worker struct {
 	p    *process
-	turn int // counts what it does: an event of an earlier turn is void
+	turn int // counts its turns: an event of an earlier turn is ignored
 }
 
 func (k *worker) think() {
@@ -13,7 +13,7 @@ func (k *worker) think() {
 	k.p.after(k.p.w.about(k.p.w.Think), k.try)
 }
 
-// try waits for a lock. It may lose patience.
+// try waits for a lock. The wait may have a bound.
 func (k *worker) try() {
 	p, w := k.p, k.p.w
 	if w.over() {
@@ -45,7 +45,7 @@ func (k *worker) try() {
 	r.join(wt)
 }
 
-// got has the lock: it works, extends the lease perhaps, and releases it.
+// got runs with the lock: it works, may extend the lease, and releases it.
 func (k *worker) got(h *hold) {
 	p, w := k.p, k.p.w
 	k.turn++
@@ -79,5 +79,5 @@ func (k *worker) got(h *hold) {
 	})
 }
 
-// ttlOf is the same for all who share a room.
+// ttlOf is equal for all workers of a room.
 func (w *world) ttlOf(key int) time.Duration { return w.TTL << (key % 2) }

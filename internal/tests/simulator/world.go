@@ -17,30 +17,30 @@ type world struct {
 	events int
 
 	server  server
-	procs   []*process // by id; a process that was killed is replaced
-	holds   []*hold    // by token; nil: a foreign client's
+	procs   []*process // by id; a killed process is replaced
+	holds   []*hold    // by token; nil for a foreign client
 	books   []book     // by key
 	quiet   time.Duration
 	stalled time.Duration // until when the server executes nothing
-	ambush  time.Duration // for how long the next process is stopped that is handed a lease; 0: it is not
+	ambush  time.Duration // how long the next winner of a hand-off is stopped; 0: not at all
 	upset   time.Duration // when the server last lost data or its clock stepped; -1: never
 	lossy   bool          // it lost data once, so tombstones may be missing
 
-	spy func(*inbox, message) // gets all messages instead of those they are for; nil: nobody
+	spy func(*inbox, message) // receives all messages instead of the subscribers, if it is not nil
 
 	traces     []trace
 	violations []Violation
 	tally      Tally
 }
 
-// Tally counts what a run came across: a run in which nothing happens proves nothing.
+// Tally counts the events of a run: a run without events proves nothing.
 type Tally struct {
 	Grants, Messages, Local, Losses, Cancels, Faults int
 }
 
 func newWorld(s Scenario, seed uint64, without Rule) *world {
 	w := &world{Scenario: s, without: without, rng: rand.New(rand.NewPCG(seed, 0)), upset: -1}
-	w.holds = make([]*hold, 1, 1024) // token 0 is nobody's
+	w.holds = make([]*hold, 1, 1024) // token 0 belongs to no waiter
 	w.books = make([]book, s.Keys)
 	w.traces = make([]trace, s.Keys)
 	w.server = server{w: w, rows: make([]row, s.Keys), undone: make(map[token]int64)}
@@ -59,8 +59,8 @@ func newWorld(s Scenario, seed uint64, without Rule) *world {
 	return w
 }
 
-// run lets everything happen. After Length no fault comes, no wait begins, and whoever waits must
-// be served.
+// run executes all events. After Length no fault and no wait begins, and all waiters must be
+// served.
 func (w *world) run() {
 	end := w.Length + w.settle()
 	for len(w.agenda) > 0 && len(w.violations) == 0 {
@@ -86,12 +86,12 @@ func (w *world) run() {
 	}
 }
 
-// settle is how long after the last fault the last waiter must be served.
+// settle is the time after the last fault in which the last waiter must be served.
 func (w *world) settle() time.Duration {
 	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
 }
 
-// over reports whether no wait begins any more.
+// over reports whether no further wait begins.
 func (w *world) over() bool { return w.now >= w.Length }
 
 // after plans an event, of a process or of none.
@@ -135,5 +135,5 @@ func (w *world) pick(a, b time.Duration) time.Duration {
 	return b
 }
 
-// backoff is the pause before something is repeated.
+// backoff is the pause before a repetition.
 func (w *world) backoff() time.Duration { return w.between(5*time.Millisecond, 60*time.Millisecond) }

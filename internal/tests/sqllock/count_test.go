@@ -22,11 +22,10 @@ var (
 
 const (
 	countTTL = 400 * time.Millisecond
-	step     = 3 // increments after which a child says that it goes on
+	step     = 3 // after so many increments a child reports progress
 )
 
-// counter increments the account until it has succeeded as often as it was told, and says how often
-// it was told no.
+// counter increments the account a given number of times, and reports how often it was refused.
 var counter = proc.Register("counter", func(args []string) {
 	w := newWorker(args)
 	rule := locker.Rule{Key: args[3], TTL: countTTL}
@@ -58,8 +57,8 @@ var counter = proc.Register("counter", func(args []string) {
 	proc.Listen()
 })
 
-// TestManyPausedProcessesCountExactly: every increment that was committed is there, and none twice,
-// whoever was paused when.
+// TestManyPausedProcessesCountExactly: every committed increment is in the account exactly once,
+// whichever process was paused, and whenever.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
 	for _, tc := range []struct {
 		d sqllock.Dialect
@@ -98,8 +97,8 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 	}
 }
 
-// pauseHolders pauses whoever holds the lock, or where that is hard to say any child, until over,
-// and says how often.
+// pauseHolders repeatedly pauses the holder of the lock, or any child if the holder is unknown,
+// until over. It returns the number of pauses.
 func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, between time.Duration, over <-chan struct{}) (pauses int) {
 	t.Helper()
 	for {

@@ -91,7 +91,7 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 				store.Steal(account.Key)
 				lease, _ := locker.FromContext(ctx)
 				_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // finds out
-				return nil                                                  // as work does that does not look
+				return nil                                                  // as in work that ignores its context
 			}, sqllock.WithStrategy(strategy))
 			if !errors.Is(err, locker.ErrLost) {
 				t.Errorf("err = %v, want ErrLost", err)
@@ -101,8 +101,8 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 	})
 }
 
-// A library that does not end its transactions with their context, as pgx does not, is not
-// committed either.
+// Some libraries, such as pgx, do not end their transactions with the context. Such a transaction
+// is not committed either.
 func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 	for name, end := range map[string]func(store *lockertest.Memory, lease *locker.Lease, cancel func()){
 		"the lease is lost": func(store *lockertest.Memory, lease *locker.Lease, _ func()) {
@@ -138,7 +138,7 @@ func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 	}
 }
 
-// keen is a transaction that does something before its COMMIT.
+// keen is a transaction that calls a function before its COMMIT.
 type keen struct {
 	silent
 	first func()
@@ -172,7 +172,7 @@ func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
 	})
 }
 
-// afterwards is an Observer that does something when a transaction has ended, committed or not.
+// afterwards is an Observer that calls a function after the end of a transaction.
 type afterwards func()
 
 func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
@@ -183,8 +183,8 @@ func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (con
 	}
 }
 
-// Within runs under a lease that somebody else has taken, and who hears of its loss only where it
-// means something.
+// Within runs under a lease that other code has taken, and reports its loss only if the transaction
+// is affected.
 func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for name, tc := range map[string]struct {
@@ -292,7 +292,7 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 func TestAHolderThatWasOvertakenIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		late := beginner{db, func() { // somebody else has come between the grant and the claim
+		late := beginner{db, func() { // another holder has come between the grant and the claim
 			store.Steal(account.Key)
 			db.claimed(t, account.Key, 1<<61, "the next one")
 		}}
@@ -315,7 +315,7 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 	}, sqlite)
 }
 
-// A program without fences that has the key since is not us either.
+// A program without fences that now has the key is another holder, too.
 func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -334,7 +334,7 @@ func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		next, err := locker.New(store.NewProcess()) // in this process, so only the fence tells the two apart
+		next, err := locker.New(store.NewProcess()) // in this process, so only the fence distinguishes the two
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,8 +67,8 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	})
 }
 
-// Keys that a collation, a comparison with padding, or a type would take for one another, and the
-// longest there is.
+// Keys that a collation, a comparison with padding, or a type could treat as equal, and the longest
+// possible key.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -85,7 +85,7 @@ func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	})
 }
 
-// What a connection pooler between us and PostgreSQL asks for: no prepared statements.
+// A connection pooler in front of PostgreSQL may forbid prepared statements.
 func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
 	db := newDatabase(t, postgres)
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {

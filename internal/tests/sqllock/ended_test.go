@@ -15,8 +15,8 @@ import (
 
 // Transactions that end before Do has sent a COMMIT, by an error or by the function.
 
-// InnoDB answers a SELECT … FOR UPDATE that meets a deadlock at the row where it met it, which a Tx
-// does not see.
+// InnoDB reports the deadlock of a SELECT … FOR UPDATE only at the row of the deadlock, where a Tx
+// does not see it.
 func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		t.Run(fmt.Sprintf("strategy %d", strategy), func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	}
 }
 
-// A function that must not, and does. Do says what is true.
+// A function must not commit. If it does, Do reports the true result.
 func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -91,7 +91,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	})
 }
 
-// PostgreSQL answers the COMMIT of a transaction that has failed with a ROLLBACK.
+// PostgreSQL replies ROLLBACK to the COMMIT of a failed transaction.
 func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
@@ -110,8 +110,8 @@ func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	}, postgres)
 }
 
-// What is set for a transaction on MySQL is a matter of the session. Whoever gets the connection
-// next must not feel it.
+// On MySQL, settings for a transaction belong to the session. They must not affect the next user of
+// the connection.
 func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
@@ -139,7 +139,7 @@ func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// A holder that uses one connection for everything is bound like any other.
+// The rules also hold for a holder that uses one connection for everything.
 func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -173,9 +173,9 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	}
 }
 
-// database/sql rolls back by itself when a context ends, on a goroutine of its own, and a statement
-// that is under way keeps it from that. The session must not be put back before: to switch
-// autocommit on commits what is open. (Without the ROLLBACK before it this fails every third time.)
+// When a context ends, database/sql rolls back on a goroutine of its own, after the running
+// statement. The session must not be restored before that, because to switch autocommit on commits
+// an open transaction. (Without the ROLLBACK before it this fails every third time.)
 func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)

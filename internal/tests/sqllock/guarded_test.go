@@ -18,8 +18,8 @@ import (
 
 // Transactions inside of requests that a guard has locked.
 
-// guarded are front doors with one route, POST /accounts/{id}, whose handler runs under the lock of
-// its account.
+// guarded are servers of all adapters with one route, POST /accounts/{id}, whose handler runs under
+// the lock of its account.
 func guarded(l locker.Locker, h http.Handler) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()

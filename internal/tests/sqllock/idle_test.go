@@ -13,7 +13,7 @@ import (
 
 // Transactions that are idle for longer than a lease lasts without renewals.
 
-// brief is renewed all the time, and is over soon when it is not.
+// brief is a short TTL: a lease is over soon if it is not renewed.
 var brief = locker.Rule{Key: "brief", TTL: time.Second}
 
 // idleFor lets time pass in a transaction.
@@ -59,8 +59,8 @@ func strategyName(s sqllock.Strategy) string {
 	return "ClaimFirst"
 }
 
-// Work outside of the database, such as a payment, must not be done again because a server has lost
-// patience.
+// Work outside of the database, such as a payment, must not be repeated because a server has ended
+// an idle transaction.
 func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 	for name, work := range map[string]func(ctx context.Context, tx *sqllock.Tx) error{
 		"and the function goes on": func(ctx context.Context, tx *sqllock.Tx) error { return deposit(10)(ctx, tx) },
@@ -86,7 +86,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 	}
 }
 
-// A connection that breaks for another reason is no idleness: that is done again.
+// A transaction whose connection breaks for another reason is repeated.
 func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -112,7 +112,7 @@ func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The rows that the function reads are on the connection that a ping would use.
+// The function reads rows on the connection that a ping would use.
 func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.exec(t, "INSERT INTO accounts (id, balance) VALUES (3, 100), (4, 100), (5, 100)")
@@ -150,8 +150,8 @@ func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The bound on idleness is a setting of the session on MySQL: whoever gets the connection next must
-// not feel it.
+// On MySQL the bound on idleness is a setting of the session. It must not affect the next user of
+// the connection.
 func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
@@ -191,7 +191,7 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The server shows its own bound in whatever unit suits it.
+// The server shows its own bound in a unit of its choice.
 func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, _ := memory(t)

@@ -25,8 +25,8 @@ func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx cont
 	})
 }
 
-// A failover loses the lease of the outer key, and a newer holder of that key commits. The inner
-// key's claim says nothing about that.
+// A failover loses the lease of the outer key, and a newer holder of that key commits. The claim of
+// the inner key does not detect that.
 func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -135,7 +135,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 	})
 }
 
-// Two that share a resource do not wait for each other's transactions.
+// Two readers of a resource do not wait for each other's transactions.
 func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
@@ -158,7 +158,8 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The lock server has not gone back: the holder was overtaken. Repair would be the wrong advice.
+// The lock server has not lost its data, so the holder is stale, and Repair would be the wrong
+// advice.
 func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -212,7 +213,7 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// A Locker of its own does not know the lease of the outer one, so Do must not wait in its queue.
+// A separate Locker does not know the lease of the outer one, so Do must not wait in its queue.
 func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, store := memory(t)
@@ -286,8 +287,8 @@ func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	db.holds(t, 101)
 }
 
-// A lease that is Shared indeed, of a Locker with readers: a newer writer cannot claim while the
-// transaction that has read is open.
+// With a truly Shared lease, of a Locker with readers, a newer writer cannot claim while the
+// reading transaction is open.
 func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})

@@ -86,7 +86,7 @@ var counters = map[string]func(driver, dsn string) increment{
 	},
 }
 
-// libraryCounter increments the account until it has succeeded as often as it was asked to.
+// libraryCounter increments the account a given number of times.
 var libraryCounter = proc.Register("library counter", func(args []string) {
 	w := newWorker(args)
 	add := counters[args[5]](args[0], args[1])
@@ -115,8 +115,9 @@ var libraryCounter = proc.Register("library counter", func(args []string) {
 	proc.Listen()
 })
 
-// No update is lost and none is there twice, whichever process the kernel has paused, and wherever.
-// The whole size takes half an hour: -library-processes 16 -library-increments 1000 -timeout 60m.
+// Every update is in the account exactly once, whichever process the kernel has paused, and
+// wherever. The full size takes half an hour: -library-processes 16 -library-increments 1000
+// -timeout 60m.
 func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 	for _, tc := range []struct {
 		library string
@@ -140,7 +141,7 @@ func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 			l := onRedis(t)
 			go func() { paused <- pauseHolders(t, l, all, t.Name(), countTTL, over) }()
 			want := int64(*libraryProcesses * *libraryIncrements)
-			for db.balance(t) < want { // a child may count for longer than a child is waited for
+			for db.balance(t) < want { // a child may need longer than the default bound
 				select {
 				case <-time.After(50 * time.Millisecond):
 				case <-t.Context().Done():

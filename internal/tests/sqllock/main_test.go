@@ -1,5 +1,5 @@
-// Package sqllock_test tests sqllock on real databases, which the library itself must not import
-// drivers for.
+// Package sqllock_test tests sqllock on real databases. The library itself must not import their
+// drivers.
 package sqllock_test
 
 import (
@@ -25,11 +25,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = mysql.SetLogger(&mysql.NopLogger{}) // it would print each connection that a test cuts
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // the driver would log each connection that a test cuts
 	redistest.Main(sqltest.Main(proc.Main(m)))
 }
 
-// patience bounds waits that only a failing test spends.
+// patience bounds waits that end early unless the test fails.
 const patience = 30 * time.Second
 
 // database is one test's own database, with the tables of sqllock and an account that has 100.
@@ -109,7 +109,7 @@ func run(t testing.TB, driver, dsn, statement string) {
 	}
 }
 
-// exec runs a statement, again where SQLite is busy.
+// exec runs a statement, and repeats it while SQLite is busy.
 func (db *database) exec(t testing.TB, statement string, args ...any) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -146,7 +146,7 @@ func (db *database) holds(t testing.TB, want int64) {
 	}
 }
 
-// claimed puts a claim into the table, as if somebody with that fence had been there.
+// claimed writes a claim into the table, as a holder with that fence would.
 func (db *database) claimed(t testing.TB, key string, fence uint64, owner string) {
 	t.Helper()
 	db.exec(t, fmt.Sprintf("DELETE FROM latchkit_fence WHERE resource = '%s'", key))
@@ -169,7 +169,8 @@ func write(ctx context.Context, q querier, id int, balance int64) error {
 	return err
 }
 
-// deposit is work that a lost update shows in: what is written was worked out from what was read.
+// deposit is work that exposes a lost update: it writes a value that depends on the value it has
+// read.
 func deposit(amount int64) func(ctx context.Context, tx *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		balance, err := read(ctx, tx, 1)
@@ -180,7 +181,7 @@ func deposit(amount int64) func(ctx context.Context, tx *sqllock.Tx) error {
 	}
 }
 
-// account is what the tests lock.
+// account is the key of the tests.
 var account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
 
 // memory returns a Locker over a Store in memory.
@@ -212,7 +213,7 @@ func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.SingleOp
 	return l
 }
 
-// await returns once what is said is so.
+// await waits until a condition holds.
 func await(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)

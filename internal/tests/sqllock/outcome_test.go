@@ -237,8 +237,8 @@ func TestEachOutcomeIsTold(t *testing.T) {
 	}
 }
 
-// transacted is what the span of the transaction says: its status, and its attributes without the
-// common prefixes.
+// transacted returns the status of the transaction's span, and its attributes without the common
+// prefixes.
 func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
 	var said []string
 	for _, s := range spans.Ended() {
@@ -275,7 +275,7 @@ func words(attrs []attribute.KeyValue) string {
 	return strings.Join(words, " ")
 }
 
-// tooClose is an error of the database that says: do it again.
+// tooClose is an error of the database that permits a retry.
 func tooClose(d sqllock.Dialect, err error) error {
 	return map[sqllock.Dialect]error{
 		postgres: stateError{err, "40001"}, maria: &MySQLError{err, 1213}, sqlite: errors.Join(err, busy()),
@@ -299,7 +299,7 @@ type MySQLError struct {
 func (e *MySQLError) Error() string { return e.Err.Error() }
 func (e *MySQLError) Unwrap() error { return e.Err }
 
-// busy is an error of SQLite's driver, which cannot be made but by SQLite.
+// busy is an error of SQLite's driver. Only SQLite can make one.
 var busy = sync.OnceValue(func() error {
 	dir, err := os.MkdirTemp("", "busy")
 	must(err)
@@ -319,8 +319,8 @@ var busy = sync.OnceValue(func() error {
 	return err
 })
 
-// silent makes transactions whose first COMMIT has no answer: it was done, or not, and perhaps
-// nothing answers afterwards.
+// silent makes transactions whose first COMMIT gets no reply. It was executed or not, and the
+// database may stay silent afterwards.
 type silent struct {
 	*sql.Tx
 	of *silent

@@ -26,13 +26,14 @@ import (
 // pausedTTL is how long a lease of these tests lasts without renewals.
 const pausedTTL = time.Second
 
-// worker is what a child of these tests is made of: a database and a Locker on Redis.
+// worker is the database and the Locker of a child process.
 type worker struct {
 	db *sql.DB
 	l  *locker.Engine
 }
 
-// newWorker opens what a child is told: driver, DSN and the address of Redis.
+// newWorker opens the database and the Locker from the arguments: driver, DSN and the address of
+// Redis.
 func newWorker(args []string) worker {
 	db, err := sql.Open(args[0], args[1])
 	must(err)
@@ -50,7 +51,7 @@ func must(err error) {
 	}
 }
 
-// say reports to the parent how Do ended.
+// say reports the result of Do to the parent.
 func say(err error) {
 	if err == nil {
 		fmt.Println("result committed")
@@ -59,7 +60,7 @@ func say(err error) {
 	fmt.Println("result", strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-// The work of these holders does not look at its context: it is the worst there is.
+// The work of these holders ignores its context, which is the worst case.
 
 // readHolder is paused by its parent after it has read.
 var readHolder = proc.Register("read holder", func(args []string) {
@@ -76,7 +77,7 @@ var readHolder = proc.Register("read holder", func(args []string) {
 	proc.Listen()
 })
 
-// commitHolder pauses itself right before COMMIT is sent, after everything was looked at.
+// commitHolder pauses itself right before it sends COMMIT, after all checks.
 var commitHolder = proc.Register("commit holder", func(args []string) {
 	w := newWorker(args)
 	database := sqllock.Database[stopping]{
@@ -97,13 +98,13 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 	proc.Listen()
 })
 
-// stopping is a transaction that stops the whole process when it is to be committed, if it is the
-// first of the process.
+// stopping is a transaction that stops the whole process before COMMIT, if it is the first of the
+// process.
 type stopping struct{ *silent }
 
 var stop = sync.OnceFunc(func() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this one run on for a moment
+	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this thread may run on for a moment
 })
 
 func (s stopping) Exec(ctx context.Context, query string, args ...any) error {
@@ -160,9 +161,9 @@ func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
 	})
 }
 
-// succeeds deposits 50 under the lock that a paused child holds, and resumes the child: where a
-// server ends the paused transaction, when the deposit is there; with SQLite, where nobody does,
-// when the lock has changed hands.
+// succeeds deposits 50 under the lock that a paused child holds, and resumes the child. If the
+// server ends the paused transaction, it resumes the child after the deposit. With SQLite it
+// resumes the child when the lock has a new holder.
 func (db *database) succeeds(t testing.TB, key string, resume func()) {
 	t.Helper()
 	var seen lockertest.Recorder

@@ -13,8 +13,8 @@ import (
 )
 
 // TestWaitersKeepNoConnections measures how long other work waits for a connection of a pool of 5
-// while 200 callers wait for a lock: first with the transaction begun before the lock is taken, as
-// is often done, then with Do.
+// while 200 callers wait for a lock: first with a transaction that begins before the lock is taken,
+// as in many programs, and then with Do.
 func TestWaitersKeepNoConnections(t *testing.T) {
 	const (
 		waiters = 200
@@ -35,7 +35,7 @@ func TestWaitersKeepNoConnections(t *testing.T) {
 				}
 			})
 		}
-		<-time.After(held / 7) // most of them have come
+		<-time.After(held / 7) // most callers wait by now
 		time.AfterFunc(held, func() { _ = lease.Release(context.WithoutCancel(t.Context())) })
 		began := time.Now()
 		inUse = db.Stats().InUse
@@ -88,8 +88,8 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
-// After a restart of the server a pool is full of connections that are dead. database/sql passes
-// over them, and so does Do.
+// After a restart of the server a pool is full of connections that are dead. database/sql skips
+// them, and so does Do.
 func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		const idle = 10
@@ -130,8 +130,7 @@ func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	}, postgres, maria)
 }
 
-// BenchmarkDo is what the claim and the ledger cost, beside the same work in a transaction of its
-// own.
+// BenchmarkDo measures the claim and the ledger, beside the same work in a plain transaction.
 func BenchmarkDo(b *testing.B) {
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
 		db := newDatabase(b, d)

@@ -15,11 +15,11 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Transactions that are not what they seem: ended by the text of a statement, or begun by others.
+// Transactions that were ended by the text of a statement, or begun by other code.
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// Scripts and migrations have a COMMIT or ROLLBACK of their own.
+// Scripts and migrations may contain COMMIT or ROLLBACK.
 func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
@@ -102,8 +102,8 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	})
 }
 
-// plain is the least that a library can be: its transactions end with their context, its
-// connections go back to a pool, and the function sees nothing of sqllock.
+// plain is a minimal library: its transactions end with their context, its connections go back to a
+// pool, and the function does not see sqllock.
 func plain(db *database) sqllock.Database[*sql.Tx] {
 	return sqllock.Database[*sql.Tx]{
 		Dialect: db.dialect,
@@ -114,7 +114,7 @@ func plain(db *database) sqllock.Database[*sql.Tx] {
 	}
 }
 
-// With any library: what follows a deadlock whose error is dropped must not be committed by itself.
+// With any library: statements after a dropped deadlock error must not be committed separately.
 func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -140,7 +140,7 @@ func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	}
 }
 
-// The pool's connections are as they were, whatever has ended the transaction.
+// The pool's connections have their old settings, whatever has ended the transaction.
 func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
@@ -247,7 +247,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	db.holds(t, 120)
 }
 
-// A role that may use the tables, and may not create any.
+// A role that may use tables but not create them.
 func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	db := newDatabase(t, postgres)
 	role := "reader_" + db.schema
@@ -298,7 +298,7 @@ type codeField struct{ Code int }
 
 func (codeField) Error() string { return "a field" }
 
-// A role with a lock_timeout, which docs ask for.
+// A role with a lock_timeout, as the documentation recommends.
 func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 	db := newDatabase(t, postgres)
 	db.DB = open(t, db.driver, db.dsn+"&lock_timeout=200")
@@ -370,7 +370,7 @@ func TestAnOperationHappensOnce(t *testing.T) {
 				if err := pay(l, nil); err != nil {
 					t.Error(err)
 				}
-				db.exec(t, "DELETE FROM latchkit_fence") // a server whose fences are as small as they were
+				db.exec(t, "DELETE FROM latchkit_fence") // a server that grants small fences again
 				lost, _ := memory(t)
 				for _, l := range []locker.Locker{l, lost} {
 					if err := pay(l, nil); !errors.Is(err, locker.ErrDone) {
@@ -386,7 +386,7 @@ func TestAnOperationHappensOnce(t *testing.T) {
 	}
 }
 
-// The lock server has lost everything, so two holders do the same at the same time.
+// The lock server has lost its data, so two holders do the same work at once.
 func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		m := newMeeting()

@@ -14,11 +14,11 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// gate holds back what a client sends after it was shut, until it is opened.
+// gate is a hook that delays a client's calls while the gate is shut.
 type gate struct {
 	shut   atomic.Bool
 	opened chan struct{}
-	gaveUp atomic.Bool // a call has ended at the gate
+	gaveUp atomic.Bool // a call waits at the gate
 }
 
 func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
@@ -50,8 +50,8 @@ func (g *gate) pass(ctx context.Context) {
 	}
 }
 
-// With WithBackgroundRelease, a committed transaction needs no answer to its release: the claim has
-// proven more. A transaction that failed reports the outcome of its release.
+// With WithBackgroundRelease, a committed transaction needs no reply to its release: its claim
+// proves more. A transaction that failed reports the outcome of its release.
 func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 	errOnPurpose := errors.New("on purpose")
 	for name, failure := range map[string]error{"committed": nil, "failed": errOnPurpose} {

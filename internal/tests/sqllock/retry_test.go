@@ -24,7 +24,7 @@ func together(n int, call func(i int) error) []error {
 	return errs
 }
 
-// meeting lets two transactions go on together, once both have come; whoever comes later passes.
+// meeting blocks two transactions until both have arrived; later ones pass.
 type meeting struct {
 	mu   sync.Mutex
 	came int
@@ -41,11 +41,11 @@ func (m *meeting) wait() {
 	m.mu.Unlock()
 	select {
 	case <-m.both:
-	case <-time.After(time.Second): // SQLite lets only one in at a time
+	case <-time.After(time.Second): // SQLite allows one transaction at a time
 	}
 }
 
-// crossing takes two rows, in an order that depends on i, under a lock of its own.
+// crossing updates two rows, in an order that depends on i, under a separate lock.
 func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, opts ...sqllock.Option) error {
 	t.Helper()
 	first, second := 1+i%2, 2-i%2
@@ -193,7 +193,7 @@ func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
 	}
 }
 
-// The pause before another attempt must leave as much of the lease as the COMMIT wants.
+// The pause before another attempt must leave enough of the lease for the COMMIT.
 func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
@@ -207,7 +207,7 @@ func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 	}
 }
 
-// faltering is a transaction that asks before each step of ours.
+// faltering is a transaction that calls a function before each step of sqllock.
 type faltering struct {
 	silent
 	ask func() error
@@ -234,7 +234,7 @@ func (f *faltering) Commit(ctx context.Context) error {
 	return f.silent.Commit(ctx)
 }
 
-// Whichever step it is that comes too close to somebody else's, from BEGIN to COMMIT.
+// Any step from BEGIN to COMMIT may fail because of another transaction.
 func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	for name, opts := range map[string][]sqllock.Option{
 		"ClaimFirst":   nil,
@@ -286,9 +286,9 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	}
 }
 
-// A deadlock ends MySQL's transaction without a word, as an interrupt does SQLite's: statements
-// that follow would be committed one by one, without a claim. Work that goes on after it must not
-// get that far.
+// A deadlock ends MySQL's transaction silently, and so does an interrupt on SQLite. Later
+// statements would be committed one by one, without a claim. Work that continues after the error
+// must be stopped before that.
 func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 	t.Run("mysql, a deadlock", func(t *testing.T) {
 		t.Parallel()

@@ -67,7 +67,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}
 
-		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error { // the claim of a lease is no newer one's
+		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error { // no newer lease has claimed the fence
 			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
 		}); err != nil {
 			t.Errorf("after a claim of its own: %v", err)
@@ -131,7 +131,7 @@ func TestAReaderSeesOneMoment(t *testing.T) {
 		l, _ := memory(t)
 		shared := locker.Rule{Key: "report", Mode: locker.Shared}
 		err := sqllock.Do(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
-			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // by somebody without a lock
+			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // by a caller without a lock
 			one, err := read(ctx, tx, 1)
 			if err != nil {
 				return err

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// What a holder reads must be what all holders before it have committed, wherever the database
-// takes its snapshot.
+// A holder must read everything that earlier holders have committed, whenever the database takes
+// its snapshot.
 
 // blocked waits until a transaction of this database waits for a lock.
 func (db *database) blocked(t testing.TB) {
@@ -59,8 +59,8 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	}
 }
 
-// The same where it is the claim that is judged: one lease may have several transactions, so the
-// row that an old snapshot shows may have our own fence.
+// The check of the claim has the same danger: one lease may have several transactions, so an old
+// snapshot may show our own fence.
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -107,7 +107,7 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
 						first := func() {}
-						if begun == 2 { // after the claim ahead: this one is verified, and about to be committed
+						if begun == 2 { // after the claim at the beginning: this transaction is verified, and is about to be committed
 							first = func() {
 								store.Free(account.Key)
 								go func() {
@@ -116,7 +116,7 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 										if err != nil {
 											return err
 										}
-										return write(ctx, tx, 2, balance+50) // another row, so that no other check finds out
+										return write(ctx, tx, 2, balance+50) // another row, so that no other check detects it
 									}, sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 								}()
 								db.blocked(t)
@@ -140,8 +140,7 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	}
 }
 
-// READ UNCOMMITTED shows what an overtaken holder has written, and its verification then rolls
-// back.
+// READ UNCOMMITTED shows the writes of a stale holder, whose verification then rolls back.
 func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, store := memory(t)
@@ -174,14 +173,13 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	}
 }
 
-// A transaction that only reads sees one moment, also where it asks for less than that or for
-// nothing.
+// A read-only transaction sees one snapshot, even if it requests a weaker isolation or none.
 func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
 			kinds := []sqllock.Dialect{postgres, maria}
 			if level == sql.LevelSerializable {
-				kinds = kinds[:1] // MariaDB's readers lock what they read, and nobody could write here
+				kinds = kinds[:1] // MariaDB's readers lock the rows that they read, so no other transaction could write here
 			}
 			each(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)

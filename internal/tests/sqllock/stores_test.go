@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// losing is a Store that says at the release that the lease had been lost.
+// losing is a Store that reports a lost lease at the release.
 type losing struct {
 	*lockertest.Memory
 	lost atomic.Bool
@@ -44,7 +44,7 @@ func fenceless(t testing.TB) *locker.Engine {
 	return lockertest.NewLocker(t, nameless{lockertest.NewMemory()}, locker.WithHandoffs(1))
 }
 
-// beginner does something before each transaction.
+// beginner calls a function before each transaction.
 type beginner struct {
 	sqllock.Beginner
 	first func()
@@ -55,12 +55,12 @@ func (b beginner) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, er
 	return b.Beginner.BeginTx(ctx, opts)
 }
 
-// holding is a Locker that hands out a lease that is held already.
+// holding is a Locker that returns an existing lease.
 type holding struct{ lease *locker.Lease }
 
 func (h holding) Acquire(context.Context, locker.Rule) (*locker.Lease, error) { return h.lease, nil }
 
-// lockedBy returns a context within lease, for as long as the test runs.
+// lockedBy returns a context of lease, which is valid until the end of the test.
 func lockedBy(t testing.TB, lease *locker.Lease) context.Context {
 	t.Helper()
 	found := make(chan context.Context)

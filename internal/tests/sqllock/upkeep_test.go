@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// before is a time in SQL.
+// before returns an earlier time in SQL.
 func (db *database) before(d time.Duration) string {
 	return fmt.Sprintf(map[sqllock.Dialect]string{
 		postgres: "now() - interval '%d seconds'", maria: "CURRENT_TIMESTAMP(3) - INTERVAL %d SECOND", sqlite: "datetime('now', '-%d seconds')",
@@ -98,8 +98,8 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 	})
 }
 
-// A Redis that comes back from an old snapshot grants fences that it has granted before, unless its
-// clock has gone on: the clock is set back as well, by a counter that is ahead of it.
+// A Redis that was restored from an old snapshot repeats fences, unless its clock has advanced.
+// Here the clock is set back too, which a counter ahead of the clock simulates.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)
@@ -173,7 +173,7 @@ func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
 	}
 }
 
-// The lock server loses everything between two requests with the same key, and between the work and
+// The lock server loses its data between two requests with the same key, and between the work and
 // its answer.
 func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// wire is a proxy in front of a database server that strikes at COMMIT, or another statement. It
-// looks for the word in what clients send: both protocols send it as text.
+// wire is a proxy in front of a database server that causes a fault at COMMIT, or at another
+// statement. It searches the data of clients for the word, because both protocols send statements
+// as text.
 type wire struct {
 	target   string
 	listener net.Listener
@@ -21,18 +22,18 @@ type wire struct {
 	conns map[net.Conn]struct{}
 	next  strike // what happens to the next statement
 	word  string // which that statement contains
-	dead  bool   // nobody gets through any more
+	dead  bool   // no data passes any more
 	hits  int
 }
 
-// strike is what becomes of a COMMIT.
+// strike is the fault of a COMMIT.
 type strike int
 
 const (
 	pass       strike = iota // nothing
-	cutAnswer                // it is done; the connection is closed instead of the answer
+	cutAnswer                // the server executes it; the connection is closed instead of the reply
 	cutRequest               // the connection is closed instead of the request
-	swallow                  // it is done; the answer does not come, and the connection stays
+	swallow                  // the server executes it; the reply is lost, and the connection stays
 )
 
 func newWire(t testing.TB, target string) *wire {
@@ -54,7 +55,7 @@ func newWire(t testing.TB, target string) *wire {
 
 func (w *wire) addr() string { return w.listener.Addr().String() }
 
-// strike arms the proxy for the next COMMIT; from then on, if so, nobody gets through.
+// strike arms the proxy for the next COMMIT; with thenDead, no data passes after it.
 func (w *wire) strike(s strike, thenDead bool) { w.strikeAt("COMMIT", s, thenDead) }
 
 // strikeAt is strike for the next statement with that word, in capitals.
@@ -67,7 +68,7 @@ func (w *wire) strikeAt(word string, s strike, thenDead bool) {
 	}
 }
 
-// revive lets everybody through again.
+// revive lets data pass again.
 func (w *wire) revive() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,11 +82,11 @@ func (w *wire) struck() int {
 	return w.hits
 }
 
-// meet is called for what a client sends, and says what to do.
+// meet is called for the data of a client, and returns the fault.
 func (w *wire) meet(sent []byte) strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // which is no COMMIT
+	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // not a COMMIT
 	if w.next == pass || !bytes.Contains(text, []byte(w.word)) {
 		return pass
 	}
@@ -123,7 +124,7 @@ func (w *wire) serve(client net.Conn) {
 	w.mu.Lock()
 	w.conns[server] = struct{}{}
 	w.mu.Unlock()
-	var mute atomic.Bool // the server's answers go nowhere
+	var mute atomic.Bool // the server's replies are dropped
 	w.work.Go(func() {
 		defer func() { _ = client.Close() }()
 		buffer := make([]byte, 1<<16)

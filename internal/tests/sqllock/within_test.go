@@ -76,7 +76,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 			t.Errorf("%d operations, want 1", n)
 		}
 
-		// Transfers in both directions at once: nobody waits for each other, nothing is lost.
+		// Transfers in both directions run at once without a deadlock, and no update is lost.
 		errs := together(20, func(i int) error {
 			from, to := 1+i%2, 2-i%2
 			rules := []locker.Rule{{Key: fmt.Sprintf("account:%d", from)}, {Key: fmt.Sprintf("account:%d", to)}}

@@ -73,7 +73,7 @@ func (hasty) Watch(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) er
 
 var streams = flag.Int("streams", 2000, "how many streams are left by their clients")
 
-// Thousands of clients leave at random moments, also while their lock is being taken. Nothing
+// Thousands of clients cancel at random moments, some while their lock is being acquired. Nothing
 // stays.
 func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	const workers = 40
@@ -154,7 +154,7 @@ func (steady) Place(context.Context, *shop.Order) (*shop.Receipt, error) {
 	return &shop.Receipt{}, nil
 }
 
-// One client does not read, one does not write, and a hundred others want the same key.
+// One client does not read, another does not write, and a hundred others want the same key.
 func TestNobodyIsRefusedBecauseOfSlowClients(t *testing.T) {
 	rule := grpclock.Rule{Key: "order:{req.order_id}", Wait: time.Minute}
 	g := serve(t, steady{}, grpclock.FromMap(grpclock.RuleMap{
@@ -190,8 +190,8 @@ func TestNobodyIsRefusedBecauseOfSlowClients(t *testing.T) {
 	want(t, "the client that did not read", err, codes.DeadlineExceeded, grpclock.ReasonStalled)
 }
 
-// Close tells the waiters at once, and lets the holder finish. Then GracefulStop has nobody to wait
-// for but the holder.
+// Close ends the waits at once, and lets the holder finish. So GracefulStop waits only for the
+// holder.
 func TestWaitersAreRefusedAtOnceWhenTheLockerCloses(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{}), stubborn: true}
 	rule := grpclock.Rule{Key: "order:{req.order_id}", Wait: time.Hour}
@@ -259,8 +259,8 @@ func (h *holding) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, erro
 	}
 }
 
-// The context of a holder ends at once. A holder that gives up says to its client that the service
-// is stopping, and does not show the key.
+// The context of a holder ends at once. If the holder gives up, its client receives an error about
+// the shutdown, without the key.
 func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}"}}))
@@ -281,7 +281,8 @@ func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	}
 }
 
-// A client with a retry policy gets in after a holder that needs longer than one attempt waits.
+// A client with a retry policy gets the lock even if the holder needs longer than one attempt
+// waits.
 func TestAClientThatObeysThePushbackGetsIn(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{

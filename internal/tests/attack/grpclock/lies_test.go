@@ -20,7 +20,7 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// naming is a service that answers with the key it runs under, and counts the calls under each key.
+// naming is a service that replies with the key of its lock, and counts the calls under each key.
 type naming struct {
 	shop.UnimplementedShopServer
 	mu   sync.Mutex
@@ -51,7 +51,7 @@ func (n *naming) Place(ctx context.Context, o *shop.Order) (*shop.Receipt, error
 
 var tenantRule = grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{meta.x-tenant}:{req.order_id}"}}
 
-// No two requests that differ have one key, whatever they hold.
+// Two different requests never have the same key, whatever they contain.
 func TestNoValueReachesTheKeyOfAnother(t *testing.T) {
 	n := &naming{}
 	c := shop.NewShopClient(serve(t, n, grpclock.FromMap(tenantRule)).dial(t))

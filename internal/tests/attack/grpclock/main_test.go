@@ -116,7 +116,7 @@ func want(t *testing.T, what string, err error, code codes.Code, reason string) 
 	}
 }
 
-// eventually waits for what will be true soon, also on a slow machine.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(5 * time.Millisecond) {
