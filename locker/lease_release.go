@@ -32,7 +32,10 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	}
 	defer l.endRelease()
 
-	ctx, end := l.config().observe(context.WithoutCancel(ctx), OpRelease, l.rule)
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
 	if beside && l.leave(ctx, end) {
 		return nil
 	}

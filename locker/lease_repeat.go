@@ -63,6 +63,11 @@ func (r *repetition) run() (verdict, error) {
 	if v, err := r.attempt(); v != again {
 		return v, err
 	}
+	return r.repeat()
+}
+
+// repeat repeats the step after pauses. It is apart from run, which mostly needs no iterator.
+func (r *repetition) repeat() (verdict, error) {
 	for pause := range calls.BetweenRepeats {
 		if ok, err := r.wait(nil, time.After(pause)); !ok {
 			return stopped, err

@@ -3,6 +3,8 @@ package link
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +42,9 @@ type Call struct {
 	Class  Class
 	Acked  bool // the caller needs [Call.Acks]
 
+	// Together makes this call and others like it by one script, if they meet; nil: nothing does.
+	Together *Together
+
 	// OnAnswer is called when the answer is there, on a goroutine of the link. It must not block.
 	// When OnAnswer is nil, Done is signalled.
 	OnAnswer func(*Call)
@@ -49,7 +54,12 @@ type Call struct {
 	hops   int  // how often the call was sent to another node
 	asking bool // the slot is moving to the node
 	done   chan struct{}
+	idle   *sync.Pool // takes done back
 	fate   atomic.Int32
+
+	make  func() []any // makes Words for each attempt; nil: Words are there
+	first [12]any      // words of the first attempt, if they are not more
+	tried bool         // first is used
 
 	text    string
 	err     error
@@ -72,6 +82,15 @@ func (c *Call) Done() <-chan struct{} { return c.done }
 
 // Answer is the answer of the node. It is there after Done, and for OnAnswer.
 func (c *Call) Answer() (string, error) { return c.text, c.err }
+
+// Take is Answer for a caller that has received from Done. It must not use Done any more.
+func (c *Call) Take() (string, error) {
+	if c.idle != nil {
+		c.idle.Put(c.done) // it is empty: a call is signalled once
+		c.done, c.idle = nil, nil
+	}
+	return c.text, c.err
+}
 
 // Acks is the number of replicas that have acknowledged the call's writes, or an error when that
 // number is unknown.
@@ -105,12 +124,19 @@ func (c *Call) hand(ctx context.Context, now time.Time) {
 	c.fate.Store(listed)
 }
 
-// expect makes the channel on which another goroutine signals the answer. It must run before the
-// call can be answered.
-func (c *Call) expect() {
-	if c.OnAnswer == nil && c.done == nil {
+// expect prepares the channel on which another goroutine signals the answer. It must run before the
+// call can be answered. A channel is used again once its signal was received, so never after a
+// caller has left. Each Links has its own, because a channel that was made in a testing/synctest
+// bubble must stay there.
+func (c *Call) expect(idle *sync.Pool) {
+	if c.OnAnswer != nil || c.done != nil {
+		return
+	}
+	var known bool
+	if c.done, known = idle.Get().(chan struct{}); !known {
 		c.done = make(chan struct{}, 1)
 	}
+	c.idle = idle
 }
 
 // there is the channel of a call that was answered on its caller's goroutine.
@@ -154,11 +180,22 @@ func (c *Call) deliver(text string, err error) {
 	c.done <- struct{}{}
 }
 
-// command is the command to send. With inFull it carries the script's text.
+// command is the command to send. With inFull it carries the script's text. Each command has words
+// of its own: a hook may change them, as one that puts a prefix before all keys does, and the next
+// attempt must begin with the words as they were.
 func (c *Call) command(ctx context.Context, inFull bool) once {
-	words := c.Words
+	var words []any
+	switch {
+	case c.make != nil:
+		words = c.make()
+	case c.tried || len(c.Words) > len(c.first):
+		words = slices.Clone(c.Words)
+	default:
+		words = c.first[:copy(c.first[:], c.Words)]
+	}
+	c.tried = true
 	if inFull {
-		words = c.Script.inFull(words)
+		words[0], words[1] = "eval", c.Script.text
 	}
 	return once{redis.NewStringCmd(ctx, words...)}
 }

@@ -71,10 +71,8 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	return more
 }
 
-// send sends each call once. When the node does not have a script, its calls are sent again at
-// once: the first call of each script with the script's text, which loads it for the calls behind.
-// Calls whose script is unknown even then are sent with the text. gotReply reports whether the node
-// has replied, and sent whether there was a call to send.
+// send sends each call once, several calls by one script where that is possible. gotReply reports
+// whether the node has replied, and sent whether there was a call to send.
 func (f *flight) send() (gotReply, sent bool) {
 	calls := f.calls
 	if f.doubt {
@@ -83,6 +81,18 @@ func (f *flight) send() (gotReply, sent bool) {
 			return false, false
 		}
 	}
+	calls, groups := f.gather(calls)
+	gotReply = f.transmit(calls)
+	if left := f.leftOf(groups); len(left) > 0 {
+		f.transmit(left)
+	}
+	return gotReply, true
+}
+
+// transmit sends calls. When the node does not have a script, its calls are sent again at once: the
+// first call of each script with the script's text, which loads it for the calls behind. Calls
+// whose script is unknown even then are sent with the text.
+func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	unknown, gotReply := f.attempt(calls, byName)
 	if len(unknown) > 0 {
 		unknown, _ = f.attempt(unknown, firstInFull)
@@ -90,7 +100,7 @@ func (f *flight) send() (gotReply, sent bool) {
 	if len(unknown) > 0 {
 		f.attempt(unknown, inFull)
 	}
-	return gotReply, true
+	return gotReply
 }
 
 // How an attempt names the scripts.

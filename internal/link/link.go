@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,6 +56,8 @@ type link struct {
 	gone    bool  // the link was forgotten; a later call gets a new link
 	adding  int   // calls of add under way
 	trips   trips
+
+	apart atomic.Int32 // flights that make each call by itself: see Together
 }
 
 func newLink(owner *Links, c Client) *link {

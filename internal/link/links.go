@@ -23,6 +23,7 @@ type Links struct {
 	client  Client
 	options Options
 	crew    crew
+	signals sync.Pool // channels: see expect
 
 	single  *link       // all calls use it; nil: calls go to the nodes of the Cluster
 	cluster Cluster     // nil: there is one server
@@ -53,10 +54,10 @@ func New(c Client, o Options) *Links {
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
 	if ls.single == nil || c.Acked { // on a Cluster the call may wait until a node is known
-		c.expect()
+		c.expect(&ls.signals)
 	}
 	if l := ls.find(c); l != nil && !l.tryDirect(c) {
-		c.expect()
+		c.expect(&ls.signals)
 		l.put(c)
 	}
 }
@@ -64,7 +65,7 @@ func (ls *Links) Send(ctx context.Context, c *Call) {
 // Put gives the call to the next flight, and does not wait.
 func (ls *Links) Put(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
-	c.expect()
+	c.expect(&ls.signals)
 	if l := ls.find(c); l != nil {
 		l.put(c)
 	}
@@ -75,7 +76,7 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 // [Call.Recall] can take it back.
 func (ls *Links) PutOff(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
-	c.expect()
+	c.expect(&ls.signals)
 	if l := ls.find(c); l != nil {
 		l.putOff(c)
 	}
@@ -96,7 +97,7 @@ func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 	ls.Send(ctx, c)
 	select {
 	case <-c.done:
-		return c.Answer()
+		return c.Take()
 	case <-ctx.Done():
 		if !c.Leave() {
 			return "", ErrLeft

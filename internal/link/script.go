@@ -3,7 +3,6 @@ package link
 import (
 	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
 	"encoding/hex"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -30,14 +29,49 @@ func NewScript(text string) *Script {
 // Text is the program.
 func (s *Script) Text() string { return s.text }
 
+// Room is memory for the words of a short call, in one piece. Its zero value is ready for one use.
+type Room struct {
+	words   [12]any
+	texts   [6]string
+	numbers [2]int64
+}
+
 // Words are the words of a call that runs the script by its SHA-1. args are strings and int64s.
+func (s *Script) Words(keys []string, args ...any) []any {
+	if 3+len(keys)+len(args) > len(Room{}.words) {
+		return s.WordsIn(nil, keys, args...)
+	}
+	return s.WordsIn(new(Room), keys, args...)
+}
+
+// larger is memory for a command of up to 16 words, in one piece.
+func larger() ([]any, []string, []int64) {
+	var all struct {
+		words   [16]any
+		texts   [8]string
+		numbers [4]int64
+	}
+	return all.words[:0], all.texts[:0], all.numbers[:0]
+}
+
+// WordsIn are the same words, in a given room if they are few enough.
 //
 // go-redis writes a *string or an *int64 as the value that it points to. So a command needs one
 // allocation instead of one for each word, and hooks, which see pointers, cannot show tokens. Only
 // the first key is a plain string, because commands are routed and identified by it. args must not
 // escape from here, or the callers would have to allocate each argument.
-func (s *Script) Words(keys []string, args ...any) []any {
-	words, texts, numbers := room(3 + len(keys) + len(args))
+func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
+	var words []any
+	var texts []string
+	var numbers []int64
+	switch most := 3 + len(keys) + len(args); {
+	case most > 16:
+		words, texts, numbers = make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
+	case most > len(Room{}.words):
+		words, texts, numbers = larger()
+	default:
+		words, texts, numbers = r.words[:0], r.texts[:0], r.numbers[:0]
+	}
 	words = append(words, "evalsha", s.sha, len(keys))
 	for i, key := range keys {
 		if i == 0 {
@@ -59,27 +93,6 @@ func (s *Script) Words(keys []string, args ...any) []any {
 			panic("latchkit: a script is given strings and int64s")
 		}
 	}
-	return words
-}
-
-// room allocates the memory of a command, in one piece if the command is short.
-func room(most int) ([]any, []string, []int64) {
-	if most > 16 {
-		return make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
-	}
-	var all struct {
-		words   [16]any
-		texts   [8]string
-		numbers [4]int64
-	}
-	return all.words[:0], all.texts[:0], all.numbers[:0]
-}
-
-// inFull returns the words of a call with the script's text. It copies them, because a hook may
-// still read the words of the first attempt.
-func (s *Script) inFull(words []any) []any {
-	words = slices.Clone(words)
-	words[0], words[1] = "eval", s.text
 	return words
 }
 

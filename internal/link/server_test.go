@@ -363,11 +363,36 @@ func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 				t.Errorf("%d keys, %v", len(keys), err)
 			}
 			for _, key := range keys {
-				if !strings.HasPrefix(key, "mine:") {
-					t.Errorf("%s has escaped the hook", key)
+				if strings.Count(key, "mine:") != 1 || !strings.HasPrefix(key, "mine:") {
+					t.Errorf("%s has not gone by the hook once", key)
 				}
 			}
 		})
+	}
+}
+
+// A script that the server does not know is sent again. The hook, which has put a prefix before the
+// keys of the first attempt, must not find this prefix in the second one: the call would go to
+// another key than all others.
+func TestAScriptThatTheServerForgotKeepsItsKeys(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for name, mod := range map[string]func(*redis.Options){"direct": bounds, "by flight": func(*redis.Options) {}} {
+		client := server.Client(t, mod)
+		client.AddHook(&spy{prefix: "mine:"})
+		ls := made(t, client, Options{})
+		admin := server.Client(t)
+		for i := range 3 {
+			if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ls.Do(t.Context(), counting(name)); err != nil {
+				t.Fatal(err)
+			}
+			if n, _ := admin.Get(t.Context(), "mine:"+name).Int(); n != i+1 {
+				t.Errorf("%s: after %d calls the key is %d", name, i+1, n)
+			}
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // question is a step of one call.
 type question struct {
 	link.Call
+	room  link.Room
 	read  func(q *question, text string) (store.Grant, error)
 	acks  Acks
 	block int // of an acquire
@@ -21,7 +22,7 @@ type question struct {
 func (q *question) Answered() <-chan struct{} { return q.Done() }
 
 // Answer is the server's answer.
-func (q *question) Answer() (store.Grant, error) { return q.grant(q.Call.Answer()) }
+func (q *question) Answer() (store.Grant, error) { return q.grant(q.Take()) }
 
 // Abandon stops waiting for the call.
 func (q *question) Abandon() (sent bool) { return q.Leave() }

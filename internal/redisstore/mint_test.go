@@ -10,8 +10,9 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// acquire.lua has a copy of the rule that mints fences, because its short way must not load
-// grant.lua's functions. Both must mint the same fences for every clock and every counter.
+// acquire.lua and acquire_each.lua have copies of the rule that mints fences, because a short way
+// must not load grant.lua's functions. All must mint the same fences for every clock and every
+// counter.
 func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 	t.Parallel()
 	m := minting{t, redistest.Start(t).Client(t)}
@@ -32,6 +33,9 @@ func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 				short[stateOfCounter(counter, now)]++
 				if want, _ := m.mint(false, second, micros, counter, block); got != want {
 					t.Errorf("clock %d, counter %q, block %d: the short way writes %+v, and grant.lua %+v", now, counter, block, got, want)
+				}
+				if each := m.mintEach(second, micros, counter, block); each != got {
+					t.Errorf("clock %d, counter %q, block %d: the short way writes %+v, and acquire_each.lua %+v", now, counter, block, got, each)
 				}
 			}
 		}
@@ -72,6 +76,21 @@ func (m minting) mint(short bool, second, micros int, counter string, block int)
 		text = strings.Replace(text, "if not ARGV[6] and", "if false and", 1)
 		text = strings.Replace(text, "\n-- fragments\n", "\n"+scriptText(m.T, "grant", "hand", "queue"), 1)
 	}
+	got, answer := m.eval(text, counter, "token", 60000, block)
+	return got, answer != "long"
+}
+
+// mintEach acquires a free key by acquire_each.lua.
+func (m minting) mintEach(second, micros int, counter string, block int) minted {
+	m.Helper()
+	text := strings.ReplaceAll(scriptText(m.T, "acquire_each"), "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", second, micros))
+	got, _ := m.eval(text, counter, "token", 60000, block, "")
+	return got
+}
+
+// eval runs a script on an empty server that has only the counter.
+func (m minting) eval(text, counter string, args ...any) (minted, any) {
+	m.Helper()
 	ctx, c := m.Context(), m.client
 	if err := c.FlushDB(ctx).Err(); err != nil {
 		m.Fatal(err)
@@ -81,9 +100,9 @@ func (m minting) mint(short bool, second, micros int, counter string, block int)
 			m.Fatal(err)
 		}
 	}
-	answer, err := c.Eval(ctx, text, []string{"L", "Q", "C", "X"}, "token", 60000, block).Result()
+	answer, err := c.Eval(ctx, text, []string{"L", "Q", "C", "X"}, args...).Result()
 	if err != nil {
 		m.Fatal(err)
 	}
-	return minted{c.Get(ctx, "L").Val(), c.Get(ctx, "C").Val()}, answer != "long"
+	return minted{c.Get(ctx, "L").Val(), c.Get(ctx, "C").Val()}, answer
 }

@@ -105,13 +105,18 @@ func (c *Call) link() *link.Call {
 // short returns the words of a script that takes "" and 0 for what is missing at the end of its
 // keys and arguments. Each word costs the server as much as a line of Lua.
 func (s Script) short(keys []string, args ...any) []any {
+	return s.shortIn(new(link.Room), keys, args...)
+}
+
+// shortIn returns the same words, in a given room.
+func (s Script) shortIn(r *link.Room, keys []string, args ...any) []any {
 	for keys[len(keys)-1] == "" {
 		keys = keys[:len(keys)-1]
 	}
 	for args[len(args)-1] == "" || args[len(args)-1] == int64(0) {
 		args = args[:len(args)-1]
 	}
-	return s.Words(keys, args...)
+	return s.WordsIn(r, keys, args...)
 }
 
 var (
@@ -128,6 +133,8 @@ var (
 
 	//go:embed lua/acquire.lua
 	acquireLua string
+	//go:embed lua/acquire_each.lua
+	acquireEachLua string
 	//go:embed lua/acquire_all.lua
 	acquireAllLua string
 	//go:embed lua/renew.lua
@@ -140,6 +147,8 @@ var (
 	undoneLua string
 	//go:embed lua/release.lua
 	releaseLua string
+	//go:embed lua/release_each.lua
+	releaseEachLua string
 	//go:embed lua/break.lua
 	breakLua string
 	//go:embed lua/inspect.lua
@@ -195,6 +204,8 @@ var (
 	renewScript      = NewScript(renewLua).as(link.Renewal)
 	confirmScript    = NewScript(confirmLua).as(link.Renewal)
 	releaseScript    = NewScript(releaseLua, grantLua, handLua, queueLua, onceLua).as(link.Release)
+	acquiresTogether = &link.Together{Script: link.NewScript(acquireEachLua), Keys: 4, Args: []int{0, 1, 2, 4}}
+	releasesTogether = &link.Together{Script: link.NewScript(releaseEachLua), Keys: 2, Args: []int{0}}
 	freeScript       = NewScript(freeLua).as(link.Release)
 	undoneScript     = NewScript(undoneLua).as(link.Release)
 	breakScript      = NewScript(breakLua, grantLua, handLua)

@@ -105,17 +105,23 @@ func (s Single) acquire(c store.Claim) *question {
 	}
 	block := max(c.FenceCount, 1)
 	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
-	words := acquireScript.short(
+	q := s.question(acquireScript, nil, fromAcquire, block)
+	q.Key, q.Words = c.Key, acquireScript.shortIn(&q.room,
 		[]string{c.Key, queue, CounterKey(c.Key), tombstone, done},
 		c.Owner, Millis(c.TTL), int64(block), waits, c.Metadata, once)
-	return s.question(acquireScript, words, fromAcquire, block)
+	if once == "" {
+		q.Together = acquiresTogether
+	}
+	return q
 }
 
 // question is a call that grants a lease. If replicas must acknowledge it, the call waits for them.
 func (s Single) question(script Script, words []any, read func(*question, string) (store.Grant, error), block int) *question {
 	q := &question{read: read, acks: s.acks, block: block}
 	q.Script, q.Words, q.Class, q.Acked = script.Script, words, script.class, s.acks.asked()
-	q.Key, _ = words[3].(string)
+	if len(words) > 3 {
+		q.Key, _ = words[3].(string)
+	}
 	return q
 }
 
@@ -247,17 +253,23 @@ func (s Single) release(c store.Claim) *question {
 	if r.next != "" {
 		nextTombstone = r.nextTombstone
 	}
-	words := releaseScript.short(
+	q := releasing(releaseScript, nil)
+	q.Key, q.Words = c.Key, releaseScript.shortIn(&q.room,
 		[]string{c.Key, r.queue, CounterKey(c.Key), r.tombstone, done, nextTombstone},
 		c.Owner, r.entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.next, r.nextTTL)
-	return releasing(releaseScript, words)
+	if c.KeepFor <= 0 && c.TombstoneTTL <= 0 && r.done <= 0 && r.next == "" {
+		q.Together = releasesTogether
+	}
+	return q
 }
 
 // releasing is a call that frees a lease. It needs no acknowledgement.
 func releasing(script Script, words []any) *question {
 	q := &question{read: released}
 	q.Script, q.Words, q.Class = script.Script, words, script.class
-	q.Key, _ = words[3].(string)
+	if len(words) > 3 {
+		q.Key, _ = words[3].(string)
+	}
 	return q
 }
 

@@ -1,0 +1,166 @@
+package link
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Together is a script that makes several calls of another script at once, each of them as far as
+// it takes its usual way. It costs the server and the client a fraction of the single calls. The
+// script returns the answers with line feeds between them. An empty answer means that nothing was
+// done for that call, which is then sent by itself. So the script may leave out any call, and an
+// error of it must prove that nothing was done.
+type Together struct {
+	Script *Script
+	Keys   int   // the script gets as many of the first keys of each call,
+	Args   []int // and these of its arguments; "" is in the place of a missing one
+}
+
+const (
+	// fewest is the smallest number of calls that are made by one script.
+	fewest = 4
+	// apartAfter is how many flights make each call by itself after many calls were left out, and
+	// apartRefused after the server has refused a script for several calls.
+	apartAfter   = 32
+	apartRefused = 1000
+)
+
+// group is a call that makes several other calls.
+type group struct {
+	Call
+	members []*Call
+	left    []*Call // calls to be sent by themselves
+	refused bool
+}
+
+// gather replaces calls that one script can make by one call. It leaves the given slice as it is.
+func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
+	l := f.lane.link
+	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots are no one call
+		return calls, nil
+	}
+	if l.apart.Load() > 0 {
+		l.apart.Add(-1)
+		return calls, nil
+	}
+	for _, c := range calls {
+		if c.Together != nil {
+			groups = c.Together.join(groups, c)
+		}
+	}
+	groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) < fewest })
+	for _, c := range calls {
+		g := groupOf(groups, c)
+		switch {
+		case g == nil:
+			gathered = append(gathered, c)
+		case g.members[0] == c:
+			gathered = append(gathered, &g.Call)
+		}
+	}
+	return gathered, groups
+}
+
+// join adds a call to its group.
+func (t *Together) join(groups []*group, c *Call) []*group {
+	if g := groupOf(groups, c); g != nil {
+		g.members = append(g.members, c)
+		return groups
+	}
+	g := &group{Call: Call{Script: t.Script, Together: t, Key: c.Key, Class: c.Class, Acked: c.Acked, values: context.Background()}}
+	g.OnAnswer = g.share
+	g.make = func() []any { return t.words(g.members) }
+	g.fate.Store(underWay)
+	g.members = append(make([]*Call, 0, 16), c)
+	return append(groups, g)
+}
+
+// groupOf is the group of a call, nil when it has none.
+func groupOf(groups []*group, c *Call) *group {
+	for _, g := range groups {
+		if g.Together == c.Together {
+			return g
+		}
+	}
+	return nil
+}
+
+// words are the words of a call that makes calls together.
+func (t *Together) words(calls []*Call) []any {
+	words := make([]any, 0, 3+len(calls)*(t.Keys+len(t.Args)))
+	words = append(words, "evalsha", t.Script.sha, len(calls)*t.Keys)
+	for _, c := range calls {
+		words = append(words, c.Words[3:3+t.Keys]...)
+	}
+	for _, c := range calls {
+		args := c.Words[3+c.Words[2].(int):] //nolint:forcetypeassert // Script.Words has made them
+		for _, i := range t.Args {
+			if i < len(args) {
+				words = append(words, args[i])
+			} else {
+				words = append(words, "")
+			}
+		}
+	}
+	return words
+}
+
+// share hands the answers out. An error of the script itself may be that of one member only.
+func (g *group) share(*Call) {
+	text, err := g.Answer()
+	if g.refused = ownRefusal(err); g.refused {
+		g.left = g.members
+		return
+	}
+	whole := err == nil && strings.Count(text, "\n") == len(g.members)-1
+	for _, c := range g.members {
+		answer := text // an answer that cannot be read is that of all
+		if whole {
+			answer, text, _ = strings.Cut(text, "\n")
+		}
+		if answer == "" && err == nil {
+			g.left = append(g.left, c)
+			continue
+		}
+		if c.fate.CompareAndSwap(underWay, answered) {
+			c.acks, c.acksErr = g.acks, g.acksErr
+			c.deliver(answer, err)
+		}
+	}
+}
+
+// ownRefusal reports whether an error reply may be due to one key or to the script itself, so that
+// single calls can have other answers. All other errors would be those of the single calls too.
+func ownRefusal(err error) bool {
+	for _, code := range []string{"NOPERM", "WRONGTYPE", "CROSSSLOT", "ERR"} {
+		if err != nil && redis.HasErrorPrefix(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// leftOf returns the calls that the groups have left out and whose callers still wait. When these
+// are many, the calls of the next flights go by themselves.
+func (f *flight) leftOf(groups []*group) (left []*Call) {
+	members, refused := 0, false
+	for _, g := range groups {
+		members += len(g.members)
+		refused = refused || g.refused
+		for _, c := range g.left {
+			if c.fate.Load() == underWay {
+				left = append(left, c)
+			}
+		}
+	}
+	switch apart := &f.lane.link.apart; {
+	case refused:
+		apart.Store(apartRefused)
+	case 8*len(left) > members:
+		apart.Store(apartAfter)
+	}
+	return left
+}

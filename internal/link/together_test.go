@@ -1,0 +1,269 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// countsEach is counts for several keys. It leaves out the keys with "alone" in their names.
+var countsEach = &Together{Keys: 1, Args: []int{1}, Script: NewScript(`
+local answers = {}
+for i, key in ipairs(KEYS) do
+  if string.find(key, 'bad') then
+    redis.call('LPUSH', 'string', '')
+  end
+end
+for i, key in ipairs(KEYS) do
+  answers[i] = ''
+  if not string.find(key, 'alone') then
+    redis.call('INCR', key)
+    answers[i] = key .. ARGV[i]
+  end
+end
+return table.concat(answers, '\n')`)}
+
+// countsOne is the script of the single calls.
+var countsOne = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1] .. (ARGV[2] or '')")
+
+// meeting is a call that can be made together with others. Its answer is the key and the second
+// argument, if there is one.
+func meeting(key string, args ...any) *Call {
+	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach}
+}
+
+// meet makes the calls that names have, in one flight if that is possible, and returns how many
+// commands were sent for them.
+func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
+	t.Helper()
+	calls := make([]*Call, len(names))
+	ls.single.mu.Lock() // so that they meet
+	for i, name := range names {
+		if calls[i] = meeting(name); i%2 == 1 {
+			calls[i] = meeting(name, "x", "+")
+		}
+		calls[i].hand(t.Context(), time.Now())
+		calls[i].expect(&sync.Pool{})
+		ls.single.plain.queues[Step] = append(ls.single.plain.queues[Step], calls[i])
+		ls.single.plain.n++
+	}
+	ls.single.plain.begin(time.Now())
+	ls.single.mu.Unlock()
+	for _, c := range calls {
+		<-c.Done()
+		text, err := c.Answer()
+		answers = append(answers, text)
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return answers, failed
+}
+
+// mine has n names, and puts word into some of them.
+func mine(n int, word string, where ...int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprint("k", i)
+	}
+	for _, i := range where {
+		names[i] += word
+	}
+	return names
+}
+
+func TestCallsOfAScriptAreMadeByOneScript(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		names    []string
+		commands int
+	}{
+		"all":                 {mine(20, ""), 1},
+		"few":                 {mine(fewest-1, ""), fewest - 1},
+		"one is left out":     {mine(20, "alone", 3), 2},
+		"several are":         {mine(20, "alone", 0, 7, 19), 4},
+		"one is refused":      {mine(20, "bad", 9), 21},
+		"all are left out":    {mine(4, "alone", 0, 1, 2, 3), 5},
+		"one key twice":       {append(mine(9, ""), "k0"), 1},
+		"one alone and twice": {append(mine(9, "alone", 0), "k0alone"), 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := redistest.Start(t).Client(t)
+			ls := made(t, client, Options{})
+			if err := client.Set(t.Context(), "string", "", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range []*Script{countsOne, countsEach.Script} {
+				if err := client.ScriptLoad(t.Context(), s.Text()).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := &spy{}
+			client.AddHook(s)
+			answers, failed := meet(t, ls, tt.names)
+			if failed != nil {
+				t.Fatal(failed)
+			}
+			want := map[string]string{}
+			for i, name := range tt.names {
+				if want[name] = fmt.Sprint(strings.Count(strings.Join(tt.names, " ")+" ", name+" ")); answers[i] != name+strings.Repeat("+", i%2) {
+					t.Errorf("the answer to %s is %q", name, answers[i])
+				}
+			}
+			if sent := s.names["evalsha"] + s.names["eval"]; sent != tt.commands {
+				t.Errorf("%d commands were sent, not %d", sent, tt.commands)
+			}
+			for name, n := range want {
+				if got := client.Get(t.Context(), name).Val(); got != n {
+					t.Errorf("%s was counted %s times, not %s", name, got, n)
+				}
+			}
+		})
+	}
+}
+
+// A server that does not know the scripts gets their texts, and executes each call once.
+func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	ls := made(t, client, Options{})
+	names := mine(20, "alone", 4, 5)
+	if _, failed := meet(t, ls, names); failed != nil {
+		t.Fatal(failed)
+	}
+	for _, name := range names {
+		if n := client.Get(t.Context(), name).Val(); n != "1" {
+			t.Errorf("%s was counted %s times", name, n)
+		}
+	}
+}
+
+// Where many calls are left out, the next flights do not try. After a while they do.
+func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	ls := made(t, client, Options{})
+	s := &spy{}
+	client.AddHook(s)
+	flights := func(names []string) (commands int) {
+		s.mu.Lock()
+		s.names = nil
+		s.mu.Unlock()
+		if _, failed := meet(t, ls, names); failed != nil {
+			t.Fatal(failed)
+		}
+		return s.names["evalsha"] + s.names["eval"]
+	}
+	flights(mine(8, "")) // the scripts are known
+	if n := flights(mine(8, "alone", 0, 1)); n < 3 {
+		t.Fatalf("positive control: %d commands", n)
+	}
+	for i := range apartAfter {
+		if n := flights(mine(8, "")); n != 8 {
+			t.Fatalf("flight %d: %d commands, not 8", i, n)
+		}
+	}
+	if n := flights(mine(8, "")); n != 1 {
+		t.Errorf("%d commands, not 1", n)
+	}
+}
+
+// A caller that has left gets nothing more sent.
+func TestACallThatIsLeftOutIsNotSentForACallerThatHasLeft(t *testing.T) {
+	t.Parallel()
+	f := &flight{lane: &lane{link: &link{}}}
+	stays, leaves := meeting("a"), meeting("b")
+	for _, c := range []*Call{stays, leaves} {
+		c.hand(t.Context(), time.Now())
+		c.take()
+	}
+	leaves.Leave()
+	g := &group{members: []*Call{stays, leaves}, left: []*Call{stays, leaves}}
+	if left := f.leftOf([]*group{g}); len(left) != 1 || left[0] != stays {
+		t.Errorf("%d calls are left", len(left))
+	}
+}
+
+// prefixes is a hook that puts a prefix before all keys of scripts.
+type prefixes struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (p *prefixes) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *prefixes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p.change(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (p *prefixes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			p.change(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (p *prefixes) change(cmd redis.Cmder) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n++
+	args := cmd.Args()
+	if !strings.HasPrefix(cmd.Name(), "eval") {
+		return
+	}
+	for i := range args[2].(int) { //nolint:forcetypeassert // the number of keys
+		args[3+i] = "mine:" + args[3+i].(string) //nolint:forcetypeassert // each call has one key
+	}
+}
+
+// A hook that changes keys sees all of them as KEYS, and what it changes stays in its command.
+func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, admin := server.Client(t), server.Client(t)
+	client.AddHook(&prefixes{})
+	ls := made(t, client, Options{})
+	names := mine(20, "alone", 4, 5)
+	if _, failed := meet(t, ls, names); failed != nil {
+		t.Fatal(failed)
+	}
+	for _, name := range names {
+		if n := admin.Get(t.Context(), "mine:"+name).Val(); n != "1" {
+			t.Errorf("mine:%s was counted %q times", name, n)
+		}
+	}
+}
+
+// An answer that does not have the form of the script is that of all calls, who cannot read it.
+func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
+	t.Parallel()
+	f := &flight{lane: &lane{link: &link{owner: &Links{}}}}
+	calls := make([]*Call, fewest)
+	for i := range calls {
+		calls[i] = meeting(fmt.Sprint(i))
+		calls[i].hand(t.Context(), time.Now())
+		calls[i].expect(&sync.Pool{})
+		calls[i].take()
+	}
+	_, groups := f.gather(calls)
+	groups[0].answer("a\nb", nil)
+	for _, c := range calls {
+		<-c.Done()
+		if text, err := c.Answer(); text != "a\nb" || err != nil {
+			t.Errorf("the answer is %q, %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+-- acquire_each.lua: grant leases to those of several tokens that acquire.lua would grant by its
+--   short way. Each of them is a call of its own.
+--
+-- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token
+-- ARGV: for each lease: token · ttl in ms · fences to reserve · metadata, may be ""
+-- returns: for each lease "server-µs fence", or "" when nothing was done, and acquire.lua must be
+--   asked; as one string, with a line feed between them
+-- idempotent: a second execution finds L taken, and does nothing.
+-- first write: SET C, which a full server refuses, and then nothing has happened. A replica refuses
+--   it too. "" says nothing about a lease, so it needs no write.
+local clock = redis.call('TIME')
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local marks, counters = {}, {}
+for i = 1, #KEYS / 4 do
+  marks[3 * i - 2], marks[3 * i - 1], marks[3 * i] = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i]
+  counters[i] = KEYS[4 * i - 1]
+end
+local free, found = redis.call('EXISTS', unpack(marks)) == 0, redis.call('MGET', unpack(counters))
+for i = 1, #counters do
+  if not found[i] then
+    redis.call('GET', KEYS[4 * i - 1]) -- MGET returns data that is no counter as missing; GET raises its error, before anything is done
+  end
+end
+
+local block, reserved -- mostly the same for all, and making a number's text takes as long as a command
+local granted, counted, answers = {}, {}, {}
+for i, counter in ipairs(counters) do
+  local lease, wanted, fence = KEYS[4 * i - 3], ARGV[4 * i - 1], nil
+  if not granted[lease] and (free or redis.call('EXISTS', lease, KEYS[4 * i - 2], KEYS[4 * i]) == 0) then
+    local last = counted[counter] or found[i]
+    if not last or #last == #stamp and last < stamp then
+      if wanted ~= block then
+        local micros = clock[2] + wanted - 1 -- the last fence of the block
+        block, reserved = wanted, micros < 1000000 and #wanted < 6 and clock[1] .. string.format('%06d', micros)
+      end
+      if reserved then
+        fence, last = stamp, reserved
+      end
+    elseif #last == #stamp and string.find(last, '^%d+$') and last + wanted <= stamp + 100000 then -- as in acquire.lua
+      fence, last = string.format('%.0f', last + 1), string.format('%.0f', last + wanted)
+    end
+    if fence then
+      local text = ARGV[4 * i - 3] .. ':' .. fence .. ':' .. wanted
+      if ARGV[4 * i] ~= '' then
+        text = text .. ':' .. ARGV[4 * i]
+      end
+      redis.call('SET', KEYS[4 * i - 1], last)
+      redis.call('SET', KEYS[4 * i - 3], text, 'PX', ARGV[4 * i - 2])
+      granted[lease], counted[counter] = true, last
+    end
+  end
+  answers[i] = fence and stamp .. ' ' .. fence or ''
+end
+return table.concat(answers, '\n')

@@ -1,0 +1,30 @@
+-- release_each.lua: release those of several leases that release.lua would release by its short
+--   way. Each of them is a call of its own.
+--
+-- KEYS: for each lease: lease L · queue Q
+-- ARGV: for each lease: token
+-- returns: for each lease "released", or "" when nothing was done, and release.lua must be asked;
+--   as one string, with a line feed between them
+-- idempotent: a second execution finds L without the token, and does nothing.
+-- first write: DEL, which a full server accepts and a replica refuses; all leases go by one DEL.
+--   "" says nothing about a lease, so it needs no write.
+local queues = {}
+for i = 1, #ARGV do
+  queues[i] = KEYS[2 * i]
+end
+local found, alone = redis.call('MGET', unpack(KEYS)), redis.call('EXISTS', unpack(queues)) == 0
+
+local over, answers = {}, {}
+for i, token in ipairs(ARGV) do
+  local owner, lease = token .. ':', found[2 * i - 1]
+  if lease and string.sub(lease, 1, #owner) == owner and (alone or redis.call('EXISTS', KEYS[2 * i]) == 0) then
+    over[#over + 1] = KEYS[2 * i - 1]
+    answers[i] = 'released'
+  else
+    answers[i] = ''
+  end
+end
+if over[1] then
+  redis.call('DEL', unpack(over))
+end
+return table.concat(answers, '\n')

@@ -1,0 +1,221 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+)
+
+// What may be at a key before its call. Each changes L, Q, C or X of a key.
+var befores = []struct {
+	name string
+	do   func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
+}{
+	{"free", func(context.Context, redis.Pipeliner, string, string, string, string, string) {}},
+	{"free again", func(context.Context, redis.Pipeliner, string, string, string, string, string) {}},
+	{"held by the token", func(ctx context.Context, p redis.Pipeliner, l, _, _, _, token string) {
+		p.Set(ctx, l, token+":7:1", 0)
+	}},
+	{"held by the token, with waiters", func(ctx context.Context, p redis.Pipeliner, l, q, _, _, token string) {
+		p.Set(ctx, l, token+":7:1", 0)
+		p.ZAdd(ctx, q, redis.Z{Score: 5, Member: "waiter|-|60000|0|1|0|"})
+	}},
+	{"held by another token", func(ctx context.Context, p redis.Pipeliner, l, _, _, _, _ string) {
+		p.Set(ctx, l, strings.Repeat("O", tokenBytes)+":7:1", 0)
+	}},
+	{"no lock", func(ctx context.Context, p redis.Pipeliner, l, _, _, _, _ string) { p.LPush(ctx, l, "data") }},
+	{"a waiter of a free key", func(ctx context.Context, p redis.Pipeliner, _, q, _, _, _ string) {
+		p.ZAdd(ctx, q, redis.Z{Score: 5, Member: "waiter|-|60000|0|1|0|"})
+	}},
+	{"undone", func(ctx context.Context, p redis.Pipeliner, _, _, _, x, _ string) { p.Set(ctx, x, "undone", 0) }},
+	{"a counter far ahead", func(ctx context.Context, p redis.Pipeliner, _, _, c, _, _ string) {
+		p.Set(ctx, c, "1999999999000000", 0)
+	}},
+	{"a counter far behind", func(ctx context.Context, p redis.Pipeliner, _, _, c, _, _ string) { p.Set(ctx, c, "12", 0) }},
+}
+
+// acquire_each.lua and release_each.lua may leave a call out, but what they do for a call is what
+// acquire.lua and release.lua do for it.
+func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := server.Client(t)
+	acquire := strings.Replace(scriptText(t, "acquire"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue"), 1)
+	release := strings.Replace(scriptText(t, "release"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue", "once"), 1)
+	acquireEach, releaseEach := scriptText(t, "acquire_each"), scriptText(t, "release_each")
+	done, left := map[string]int{}, map[string]int{}
+	for round := range 150 {
+		s := newScene(rand.New(rand.NewPCG(uint64(round), 1)), 12) //nolint:gosec // a seed
+		for _, together := range []bool{true, false} {
+			s.prepare(t, c)
+			answers := make([]string, len(s.calls))
+			if together {
+				keys, args, quick := []string{}, []any{}, []string{}
+				for _, k := range s.calls {
+					if s.releases {
+						keys, args = append(keys, k.l, k.q), append(args, k.token)
+					} else {
+						keys, args = append(keys, k.l, k.q, k.c, k.x), append(args, k.token, 60000, k.block, k.meta)
+					}
+				}
+				text := acquireEach
+				if s.releases {
+					text = releaseEach
+				}
+				all, err := c.Eval(t.Context(), text, keys, args...).Text()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if quick = strings.Split(all, "\n"); len(quick) != len(s.calls) {
+					t.Fatalf("%d answers to %d calls: %q", len(quick), len(s.calls), all)
+				}
+				copy(answers, quick)
+				for i, k := range s.calls {
+					if answers[i] == "" {
+						left[k.before]++
+					} else {
+						done[k.before]++
+					}
+				}
+			}
+			if together {
+				s.order = inOrder(answers)
+			}
+			for _, i := range s.order {
+				if answers[i] != "" {
+					continue
+				}
+				k := s.calls[i]
+				text, args := acquire, []any{k.token, 60000, k.block}
+				if k.meta != "" {
+					args = append(args, "", k.meta)
+				}
+				if s.releases {
+					text, args = release, []any{k.token}
+				}
+				answer, err := c.Eval(t.Context(), text, []string{k.l, k.q, k.c, k.x}, args...).Text()
+				if answers[i] = answer; err != nil {
+					answers[i] = code(err.Error())
+				}
+			}
+			s.note(t, c, answers, together)
+		}
+		if !slices.Equal(s.outcome[true], s.outcome[false]) {
+			t.Fatalf("round %d: together\n%s\none by one\n%s", round, strings.Join(s.outcome[true], "\n"), strings.Join(s.outcome[false], "\n"))
+		}
+	}
+	for _, name := range []string{"free", "free again", "held by the token", "a counter far behind"} {
+		if done[name] == 0 {
+			t.Errorf("no call was done together: %s", name)
+		}
+	}
+	for _, b := range befores {
+		if left[b.name] == 0 {
+			t.Errorf("no call was left out: %s", b.name)
+		}
+	}
+	t.Logf("done %v, left out %v", slices.Sorted(maps.Keys(done)), slices.Sorted(maps.Keys(left)))
+}
+
+// inOrder returns the places of calls: first those that were done together, then the others. The
+// calls meet, so each order is right, but it must be the same for both ways.
+func inOrder(answers []string) (order []int) {
+	for _, left := range []bool{false, true} {
+		for i, answer := range answers {
+			if (answer == "") == left {
+				order = append(order, i)
+			}
+		}
+	}
+	return order
+}
+
+// scene is several calls and what was there before.
+type scene struct {
+	releases bool
+	calls    []sceneCall
+	order    []int
+	outcome  map[bool][]string
+}
+
+type sceneCall struct {
+	l, q, c, x, token, before, meta string
+	block                           int
+	do                              func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
+}
+
+// newScene draws n calls. Some share a counter, and some a key.
+func newScene(r *rand.Rand, n int) *scene {
+	s := &scene{releases: r.IntN(2) == 0, outcome: map[bool][]string{}}
+	for i := range n {
+		b := befores[r.IntN(len(befores))]
+		at := i
+		if r.IntN(8) == 0 {
+			at = r.IntN(n)
+		}
+		token := fmt.Sprintf("%0*d", tokenBytes, i)
+		if r.IntN(10) == 0 {
+			token = fmt.Sprintf("%0*d", tokenBytes, at)
+		}
+		s.calls = append(s.calls, sceneCall{
+			l: fmt.Sprint("L", at), q: fmt.Sprint("Q", at), c: fmt.Sprint("C", r.IntN(n)), x: "X" + token, token: token,
+			before: b.name, do: b.do, block: []int{1, 64}[r.IntN(2)], meta: []string{"", "worker 1"}[r.IntN(2)],
+		})
+	}
+	return s
+}
+
+func (s *scene) prepare(t *testing.T, c *redis.Client) {
+	t.Helper()
+	p := c.Pipeline()
+	p.FlushDB(t.Context())
+	for _, k := range s.calls {
+		k.do(t.Context(), p, k.l, k.q, k.c, k.x, k.token)
+	}
+	_, _ = p.Exec(t.Context()) // two calls may want data of different types at one key
+}
+
+// note keeps the answers and what is on the server now. Times and the fences made of them are left
+// out.
+func (s *scene) note(t *testing.T, c *redis.Client, answers []string, together bool) {
+	t.Helper()
+	var all []string
+	fences := map[string][]string{} // by counter
+	for i, k := range s.calls {
+		kind, _, _ := strings.Cut(answers[i], " ")
+		if strings.Trim(kind, "0123456789") == "" {
+			kind = "granted"
+		}
+		lease, _ := c.Get(t.Context(), k.l).Result()
+		token, rest, _ := strings.Cut(lease, ":")
+		fence, block, _ := strings.Cut(rest, ":")
+		if len(fence) == 16 && !slices.Contains(fences[k.c], fence) && token == k.token {
+			fences[k.c] = append(fences[k.c], fence)
+			if counter := c.Get(t.Context(), k.c).Val(); fence > counter {
+				t.Errorf("fence %s is above its counter %s", fence, counter)
+			}
+		}
+		ttl := c.PTTL(t.Context(), k.l).Val() > 0
+		all = append(all, fmt.Sprintf("%s (%s): %s, lease of %s with %s, TTL %v, %s, queue %v, tombstone %q, counter %v", k.l, k.before,
+			kind, token, block, ttl, c.Type(t.Context(), k.l).Val(), c.ZRange(t.Context(), k.q, 0, -1).Val(),
+			c.Get(t.Context(), k.x).Val(), c.Exists(t.Context(), k.c).Val()))
+	}
+	s.outcome[together] = all
+	granted := map[string]int{}
+	for _, k := range s.calls {
+		granted[k.c]++
+	}
+	for counter, distinct := range fences {
+		if len(distinct) > granted[counter] {
+			t.Errorf("%s has %d fences", counter, len(distinct))
+		}
+	}
+}
