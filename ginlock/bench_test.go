@@ -66,7 +66,7 @@ func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
 		n[name] = testing.AllocsPerRun(500, func() { e.ServeHTTP(&w, r) })
 	}
 	for _, name := range []string{"New", "FromRules"} {
-		if more := n[name] - n["Run in the handler"]; more > 12 || more < 0 {
+		if more := n[name] - n["Run in the handler"]; more > 11 || more < 0 {
 			t.Errorf("%s: %v allocations more than Run: %v", name, more, n)
 		}
 	}

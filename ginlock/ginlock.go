@@ -23,7 +23,8 @@ func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	if err != nil {
 		panic("ginlock: New: " + err.Error())
 	}
-	return func(c *gin.Context) { serve(c, lock) }
+	locked := lock(resume)
+	return func(c *gin.Context) { serve(c, locked) }
 }
 
 // Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
@@ -34,7 +35,8 @@ func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Op
 	if err != nil {
 		panic("ginlock: Idempotency: " + err.Error())
 	}
-	return func(c *gin.Context) { serve(c, lock) }
+	locked := lock(resume)
+	return func(c *gin.Context) { serve(c, locked) }
 }
 
 // FromContext returns the lease under which c's handler runs: the innermost one that is not the
@@ -78,9 +80,13 @@ func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*vi
 // contextOf finds Gin's context of a request that httplock knows.
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
-// serve handles a request under lock. A request without a route has nothing to guard: Gin answers
-// it.
-func serve(c *gin.Context, lock func(http.Handler) http.Handler) {
+// resume is the handler under every lock: it goes on with the visit of its request. A handler for
+// each request would have to be locked for each request.
+var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
+
+// serve handles a request with locked, which is resume under a lock. A request without a route has
+// nothing to guard: Gin answers it.
+func serve(c *gin.Context, locked http.Handler) {
 	if c.FullPath() == "" {
 		return
 	}
@@ -91,7 +97,7 @@ func serve(c *gin.Context, lock func(http.Handler) http.Handler) {
 			r.Body = io.NopCloser(bytes.NewReader(data))
 		}
 	}
-	lock(v).ServeHTTP(c.Writer, r)
+	locked.ServeHTTP(c.Writer, r)
 	carry(c.Request, r)
 	if !v.ran || v.problem != nil {
 		c.Abort()

@@ -29,7 +29,7 @@ type (
 // A Guard locks the requests of the routes in a table of Rules. [FromRules] makes a Guard, and
 // [Guard.Mount] puts it in front of an engine's routes. It is safe for concurrent use.
 type Guard struct {
-	locks map[string]map[string]func(http.Handler) http.Handler // by method and path
+	locks map[string]map[string]http.Handler // by method and path
 
 	mu    sync.Mutex
 	used  bool     // there is a Handler
@@ -48,13 +48,13 @@ func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ginlock: %w", err)
 	}
-	g := &Guard{locks: make(map[string]map[string]func(http.Handler) http.Handler)}
+	g := &Guard{locks: make(map[string]map[string]http.Handler)}
 	for route, lock := range made {
 		method, path, _ := strings.Cut(route, " ")
 		if g.locks[method] == nil {
-			g.locks[method] = make(map[string]func(http.Handler) http.Handler)
+			g.locks[method] = make(map[string]http.Handler)
 		}
-		g.locks[method][path] = lock
+		g.locks[method][path] = lock(resume)
 	}
 	return g, nil
 }
@@ -94,8 +94,8 @@ func (g *Guard) Handler() gin.HandlerFunc {
 			p.ServeHTTP(c.Writer, c.Request)
 			return
 		}
-		if lock, ok := g.locks[method][c.FullPath()]; ok {
-			serve(c, lock)
+		if locked, ok := g.locks[method][c.FullPath()]; ok {
+			serve(c, locked)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func slotOf(at instant) int64 { return int64(at) >> slotBits }
 func (s *schedule) add(h *hold) {
 	at := h.at()
 	if h.slot = slotOf(at); h.slot < s.past {
-		heap.Push(&s.near, entry{at, h})
+		s.near.push(entry{at, h})
 		return
 	}
 	if s.far == nil {
@@ -122,7 +122,7 @@ func (s *schedule) first(now instant) *hold {
 		delete(s.far, slot)
 		s.past = slot + 1
 		for _, h := range holds {
-			heap.Push(&s.near, entry{h.at(), h})
+			s.near.push(entry{h.at(), h})
 		}
 	}
 	if len(s.near) == 0 || s.near[0].at > now {
@@ -175,12 +175,15 @@ func (s nearby) Swap(i, j int) {
 	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1) //nolint:gosec // as above
 }
 
-// Push is for container/heap.
-func (s *nearby) Push(x any) {
-	e := x.(entry) //nolint:forcetypeassert // it holds nothing else
+// push adds an entry. heap.Push would allocate each.
+func (s *nearby) push(e entry) {
 	*s = append(*s, e)
 	e.hold.index = int32(len(*s)) //nolint:gosec // as above
+	heap.Fix(s, len(*s)-1)
 }
+
+// Push is for container/heap.
+func (s *nearby) Push(x any) { s.push(x.(entry)) } //nolint:forcetypeassert // it holds nothing else
 
 // Pop is for container/heap.
 func (s *nearby) Pop() any {

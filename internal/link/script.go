@@ -96,6 +96,41 @@ func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	return words
 }
 
+// A Writer writes the words of a long call one by one, into memory for all of them.
+type Writer struct {
+	words   []any
+	texts   []string
+	numbers []int64
+}
+
+// Writer begins the words of a call with so many keys, and other texts and numbers behind them.
+func (s *Script) Writer(keys, texts, numbers int) *Writer {
+	w := &Writer{
+		words: make([]any, 0, 3+keys+texts+numbers), texts: make([]string, 0, keys+texts), numbers: make([]int64, 0, numbers),
+	}
+	w.words = append(w.words, "evalsha", s.sha, keys)
+	return w
+}
+
+// Text writes a key, or another text behind the keys.
+func (w *Writer) Text(text string) {
+	if len(w.words) == 3 { // see WordsIn
+		w.words = append(w.words, text)
+		return
+	}
+	w.texts = append(w.texts, text)
+	w.words = append(w.words, &w.texts[len(w.texts)-1])
+}
+
+// Number writes a number.
+func (w *Writer) Number(n int64) {
+	w.numbers = append(w.numbers, n)
+	w.words = append(w.words, &w.numbers[len(w.numbers)-1])
+}
+
+// Words are the words so far.
+func (w *Writer) Words() []any { return w.words }
+
 // bytes is the approximate size of a command on the wire.
 func bytes(words []any) int {
 	n := 0

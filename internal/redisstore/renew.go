@@ -65,13 +65,16 @@ func (b *Batch) call() *Call {
 	if b.handed {
 		return b.confirmation()
 	}
-	keys := make([]string, 0, len(b.Places))
-	args := make([]any, 0, 2*len(b.Places))
+	n := len(b.Places)
+	w := renewScript.Writer(n, n, n)
 	for c := range b.Claims() {
-		keys = append(keys, c.Key)
-		args = append(args, c.Owner, Millis(c.TTL))
+		w.Text(c.Key)
 	}
-	return renewScript.Call(keys, args...)
+	for c := range b.Claims() {
+		w.Text(c.Owner)
+		w.Number(Millis(c.TTL))
+	}
+	return &Call{script: renewScript, Words: w.Words()}
 }
 
 func (b *Batch) confirmation() *Call {

@@ -14,11 +14,11 @@ for i = 1, #ARGV do
 end
 local found, alone = redis.call('MGET', unpack(KEYS)), redis.call('EXISTS', unpack(queues)) == 0
 
-local over, answers = {}, {}
+local over, again, answers = {}, {}, {}
 for i, token in ipairs(ARGV) do
-  local owner, lease = token .. ':', found[2 * i - 1]
-  if lease and string.sub(lease, 1, #owner) == owner and (alone or redis.call('EXISTS', KEYS[2 * i]) == 0) then
-    over[#over + 1] = KEYS[2 * i - 1]
+  local owner, key, lease = token .. ':', KEYS[2 * i - 1], found[2 * i - 1]
+  if lease and not again[key] and string.sub(lease, 1, #owner) == owner and (alone or redis.call('EXISTS', KEYS[2 * i]) == 0) then
+    over[#over + 1], again[key] = key, true
     answers[i] = 'released'
   else
     answers[i] = ''
