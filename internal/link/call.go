@@ -57,9 +57,7 @@ type Call struct {
 	idle   *sync.Pool // takes done back
 	fate   atomic.Int32
 
-	make  func() []any // makes Words for each attempt; nil: Words are there
-	first [12]any      // words of the first attempt, if they are not more
-	tried bool         // first is used
+	make func() []any // makes the words of each attempt; nil: they are those of Words
 
 	text    string
 	err     error
@@ -185,15 +183,11 @@ func (c *Call) deliver(text string, err error) {
 // attempt must begin with the words as they were.
 func (c *Call) command(ctx context.Context, inFull bool) once {
 	var words []any
-	switch {
-	case c.make != nil:
+	if c.make != nil {
 		words = c.make()
-	case c.tried || len(c.Words) > len(c.first):
+	} else {
 		words = slices.Clone(c.Words)
-	default:
-		words = c.first[:copy(c.first[:], c.Words)]
 	}
-	c.tried = true
 	if inFull {
 		words[0], words[1] = "eval", c.Script.text
 	}

@@ -169,7 +169,7 @@ func newScene(r *rand.Rand, n int) *scene {
 			token = fmt.Sprintf("%0*d", tokenBytes, at)
 		}
 		s.calls = append(s.calls, sceneCall{
-			l: fmt.Sprint("L", at), q: fmt.Sprint("Q", at), c: fmt.Sprint("C", r.IntN(n)), x: "X" + token, token: token,
+			l: fmt.Sprint("L", at), q: fmt.Sprint("Q", at), c: fmt.Sprint("C", at*7%(n-3)), x: "X" + token, token: token,
 			before: b.name, do: b.do, block: []int{1, 64}[r.IntN(2)], meta: []string{"", "worker 1"}[r.IntN(2)],
 		})
 	}
