@@ -26,7 +26,7 @@ local block, reserved -- mostly the same for all, and making a number's text tak
 local granted, counted, answers = {}, {}, {}
 for i, counter in ipairs(counters) do
   local lease, wanted, fence = KEYS[4 * i - 3], ARGV[4 * i - 1], nil
-  if not granted[lease] and (free or redis.call('EXISTS', lease, KEYS[4 * i - 2], KEYS[4 * i]) == 0) then
+  if not granted[lease] and (free or redis.call('EXISTS', KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i]) == 0) then
     local last = counted[counter] or found[i]
     if not last or #last == #stamp and last < stamp then
       if wanted ~= block then
