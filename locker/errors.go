@@ -2,8 +2,11 @@ package locker
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -79,7 +82,7 @@ func (e *Error) Error() string {
 	b.WriteString(e.Op.String())
 	if e.Key != "" {
 		b.WriteByte(' ')
-		b.WriteString(e.Key)
+		b.WriteString(shown(e.Key))
 	}
 	b.WriteString(": ")
 	b.WriteString(e.Err.Error())
@@ -89,6 +92,24 @@ func (e *Error) Error() string {
 		b.WriteByte(')')
 	}
 	return b.String()
+}
+
+// mostShown is how many bytes of a key an error shows.
+const mostShown = 200
+
+// shown is a key as an error shows it: on one line and not very long, because keys may come from
+// clients. A key with other than printable characters is quoted.
+func shown(key string) string {
+	text, rest := shorten(key, mostShown), ""
+	if text != key {
+		rest = "… (" + strconv.Itoa(len(key)) + " bytes)"
+	}
+	for _, r := range text {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return strconv.Quote(text) + rest
+		}
+	}
+	return text + rest
 }
 
 // Unwrap returns the reason.
