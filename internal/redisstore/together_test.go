@@ -56,7 +56,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	acquireEach, releaseEach := scriptText(t, "acquire_each"), scriptText(t, "release_each")
 	done, left := map[string]int{}, map[string]int{}
 	for round := range 150 {
-		s := newScene(rand.New(rand.NewPCG(uint64(round), 1)), 12) //nolint:gosec // a seed
+		s := newEncounter(rand.New(rand.NewPCG(uint64(round), 1)), 12) //nolint:gosec // a seed
 		for _, together := range []bool{true, false} {
 			s.prepare(t, c)
 			answers := make([]string, len(s.calls))
@@ -141,23 +141,23 @@ func inOrder(answers []string) (order []int) {
 	return order
 }
 
-// scene is several calls and what was there before.
-type scene struct {
+// encounter is several calls that meet, and what was there before.
+type encounter struct {
 	releases bool
-	calls    []sceneCall
+	calls    []metCall
 	order    []int
 	outcome  map[bool][]string
 }
 
-type sceneCall struct {
+type metCall struct {
 	l, q, c, x, token, before, meta string
 	block                           int
 	do                              func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
 }
 
-// newScene draws n calls. Some share a counter, and some a key.
-func newScene(r *rand.Rand, n int) *scene {
-	s := &scene{releases: r.IntN(2) == 0, outcome: map[bool][]string{}}
+// newEncounter draws n calls. Some share a counter, and some a key.
+func newEncounter(r *rand.Rand, n int) *encounter {
+	s := &encounter{releases: r.IntN(2) == 0, outcome: map[bool][]string{}}
 	for i := range n {
 		b := befores[r.IntN(len(befores))]
 		at := i
@@ -168,7 +168,7 @@ func newScene(r *rand.Rand, n int) *scene {
 		if r.IntN(10) == 0 {
 			token = fmt.Sprintf("%0*d", tokenBytes, at)
 		}
-		s.calls = append(s.calls, sceneCall{
+		s.calls = append(s.calls, metCall{
 			l: fmt.Sprint("L", at), q: fmt.Sprint("Q", at), c: fmt.Sprint("C", at*7%(n-3)), x: "X" + token, token: token,
 			before: b.name, do: b.do, block: []int{1, 64}[r.IntN(2)], meta: []string{"", "worker 1"}[r.IntN(2)],
 		})
@@ -176,7 +176,7 @@ func newScene(r *rand.Rand, n int) *scene {
 	return s
 }
 
-func (s *scene) prepare(t *testing.T, c *redis.Client) {
+func (s *encounter) prepare(t *testing.T, c *redis.Client) {
 	t.Helper()
 	p := c.Pipeline()
 	p.FlushDB(t.Context())
@@ -188,7 +188,7 @@ func (s *scene) prepare(t *testing.T, c *redis.Client) {
 
 // note keeps the answers and what is on the server now. Times and the fences made of them are left
 // out.
-func (s *scene) note(t *testing.T, c *redis.Client, answers []string, together bool) {
+func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, together bool) {
 	t.Helper()
 	var all []string
 	fences := map[string][]string{} // by counter
