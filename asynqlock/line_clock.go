@@ -15,7 +15,8 @@ type serverClock struct {
 	until  time.Time   // then the server's time is read again: clocks drift
 }
 
-// translation is one reply of the server. It is used for times that are not before its field from.
+// translation relates the clock of this process to the server's clock, by one reply of the server.
+// It is used for times that are not before its field from.
 type translation struct {
 	from   time.Time
 	epoch  time.Time

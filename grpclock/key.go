@@ -99,8 +99,7 @@ type vocabulary struct {
 	parts  map[string]partFunc
 }
 
-// grammar is the parts that keys of calls with this request can have. request is nil where it is
-// not known.
+// grammar returns the parts for keys of calls with this request. request is nil if it is unknown.
 func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) key.Grammar[*call] {
 	sources := map[string]source{
 		"req": {

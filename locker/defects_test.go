@@ -21,8 +21,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Defects that were found in widely used lock libraries. Ours must not have them; each test says
-// what went wrong there.
+// Defects that were found in widely used lock libraries. Ours must not have them. Each test
+// describes the failure in the other library.
 
 // A context that ended while acquiring was used for the compensating release too, so the key stayed
 // for its whole TTL.

@@ -244,8 +244,8 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 // taken with Acquire may be released after Close. The Store's client belongs to the caller and
 // stays open.
 //
-// The error is ctx's if something was still under way. A second Close waits for the first and
-// returns the same error.
+// If calls were still running, the error is ctx's. A second Close waits for the first and returns
+// the same error.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.once.Do(func() { first = true })

@@ -28,7 +28,7 @@ func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 	return a.takeOver(turn), nil
 }
 
-// Suspend makes an Engine see what it would after its machine was suspended for d.
+// Suspend simulates that the Engine's machine was suspended for d.
 func Suspend(e *Engine, d time.Duration) {
 	e.keeper.mu.Lock()
 	defer e.keeper.mu.Unlock()

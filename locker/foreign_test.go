@@ -111,8 +111,7 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 	}
 }
 
-// The head of the queue finds that a foreign lease has run out by asking at that time: its expiry,
-// and no pause more.
+// The head of the queue asks exactly when a foreign lease expires, without a further pause.
 func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// What docs/guarantees.md says and no other test shows.
+// Claims of docs/guarantees.md that no other test covers.
 
 // A server whose clock steps forward gives keys away before their time. Their holders notice it at
 // the next renewal, and the next holders have larger fences. A server whose clock steps back keeps

@@ -178,7 +178,7 @@ func (k *keeper) deadlineOf(h *hold) time.Time {
 	return h.deadline.time()
 }
 
-// eachOf is the TTL that renewals of h ask for.
+// eachOf returns the TTL for renewals of h.
 func (k *keeper) eachOf(h *hold) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

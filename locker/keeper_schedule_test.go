@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A schedule gives the same holds at the same time as a look at all of them would, whatever is
-// added, moved and removed meanwhile.
+// A schedule returns the same due holds as a scan of all holds, after any additions, moves and
+// removals.
 func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a seed is printed, and gives the same again

@@ -14,8 +14,8 @@ type renewed struct {
 	event RenewalEvent
 }
 
-// watch returns what the Observer is to be told of answers that are about to change their holds,
-// nil when nobody wants to know. A hold that no Lease uses at the moment is left out.
+// watch collects the events of answers for the Observer, before the answers change their holds. It
+// returns nil without an Observer. A hold that no Lease uses at the moment is left out.
 func (k *keeper) watch(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (seen []renewed) {
 	if _, ok := k.engine.cfg.observer.(RenewalObserver); !ok {
 		return nil
@@ -33,8 +33,8 @@ func (k *keeper) watch(places []int, holds []*hold, claims []store.Claim, grants
 	return seen
 }
 
-// notify tells the Observer of renewals, not on the goroutine of the answers: a slow Observer must
-// not delay the answers to others.
+// notify reports renewals to the Observer on a goroutine of its own, because a slow Observer must
+// not delay other answers.
 func (k *keeper) notify(seen []renewed) {
 	if len(seen) == 0 {
 		return

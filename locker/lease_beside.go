@@ -212,7 +212,7 @@ func (cs *cohorts) forget(d *departure) {
 	close(d.over)
 }
 
-// departing is the release of a key that this process has under way, nil if there is none.
+// departing returns this process's running background release of a key, or nil.
 func (cs *cohorts) departing(key string) *departure {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

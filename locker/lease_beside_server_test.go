@@ -147,7 +147,7 @@ func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
 	}
 }
 
-// Run has returned while the server stands still, and the release is made when it goes on.
+// Run returns while the server is stopped, and the release is made when the server continues.
 func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

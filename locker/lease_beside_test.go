@@ -26,7 +26,7 @@ type lane struct {
 
 	mu     sync.Mutex
 	slow   bool // Prompt is false
-	never  bool // what was put off is never sent
+	never  bool // the delayed releases are never sent
 	listed []*listed
 	sends  []steps.When
 	acqs   int // acquires that were sent
@@ -76,7 +76,7 @@ func (s *lane) BeginAcquire(ctx context.Context, c store.Claim) steps.Question {
 	return s.Steps.BeginAcquire(ctx, c)
 }
 
-// flush sends what was put off.
+// flush sends the delayed releases.
 func (s *lane) flush() {
 	var along []*listed
 	s.set(func(s *lane) { along, s.listed = s.listed, nil })
@@ -191,7 +191,7 @@ func TestBackgroundReleaseReportsALossThatTheClockShows(t *testing.T) {
 	})
 }
 
-// The release travels with the next acquire, and otherwise by itself.
+// The release travels with the next acquire, or alone if there is none.
 func TestBackgroundReleaseTravelsWithOthers(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)

@@ -49,9 +49,9 @@ func LeasesFromContext(ctx context.Context) []*Lease {
 }
 
 // Detach returns a context with the values of ctx, but without its leases, its deadline and its
-// cancellation. Use it for a goroutine that outlives the [Run] that started it. That goroutine is
-// no holder, so its own Acquire of the same key waits for the holder, instead of being refused as a
-// self-deadlock.
+// cancellation. Use it for a goroutine that outlives the [Run] that started it. That goroutine does
+// not count as a holder, so its Acquire of the same key waits for the holder, and is not refused as
+// a self-deadlock.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*held)(nil))
 }

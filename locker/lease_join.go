@@ -10,8 +10,8 @@ import (
 )
 
 // joinedFor is how long a joined lease lasts without an answer of the server, which is asked about
-// three times as often. So the work of a caller that joined goes on for at most this long after the
-// lease itself was released.
+// three times as often. So the work of a joined caller continues for at most this time after the
+// release of the lease.
 const joinedFor = 3 * time.Second
 
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its

@@ -355,8 +355,8 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	eventually(t, "the joins have run out", func() bool { return client.Exists(t.Context(), redisstore.JoinsKey("a")).Val() == 0 })
 }
 
-// What the server knows of delegations and joins must last as long as the lease, or a joined call
-// would be refused while the lease is held.
+// The server's data about delegations and joins must last as long as the lease. Otherwise it would
+// refuse a joined call while the lease is held.
 func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -25,7 +25,8 @@ func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false
 // done. Without Once it is Release.
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
-// release gives the lock up. beside: the answer need not be awaited, if the Locker has that option.
+// release releases the lock. beside: release need not wait for the answer, if the Locker has that
+// option.
 func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	if !l.beginRelease() {
 		return l.released

@@ -28,7 +28,7 @@ type Rule struct {
 	// Key is what is locked. With the Locker's prefix it has 1 to 512 bytes. It must not start with
 	// "latchkit:".
 	Key string
-	// Name stands for the rule in traces and metrics, so it must have few values. Default: the Key
+	// Name identifies the rule in traces and metrics, so it must have few values. Default: the Key
 	// up to its first ':', or "lock" when the Key has none.
 	Name string
 	// Mode is Exclusive by default.

@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// virtual runs a test of the Engine on the Store in memory, in a bubble where time passes only when
-// everybody waits.
+// virtual runs a test of the Engine on the Store in memory, in a bubble where time passes only
+// while all goroutines wait.
 func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })

@@ -160,7 +160,7 @@ type Outcome struct {
 	// Streak is how often the lock had been handed over inside this process, in a row, when the
 	// acquire got it: 1 for the first such hand-off, 0 for a lease that came from the server.
 	Streak int
-	// Cause says why a hold ended without a release. It is "" for one that was released.
+	// Cause is the reason for the end of a hold without a release. It is "" after a release.
 	Cause LossCause
 }
 
@@ -170,7 +170,8 @@ type Peer struct {
 	Traceparent string // of the span under which it acquired the key, see [HolderTracer]; "": none
 }
 
-// Handoff says how a release gave the lock to a waiter. Its few values fit a metric's attribute.
+// Handoff is the way in which a release gave the lock to a waiter. Its few values fit a metric's
+// attribute.
 type Handoff string
 
 const (

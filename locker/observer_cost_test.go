@@ -6,7 +6,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// What is done for an Observer costs nothing when there is none.
+// Without an Observer, the code for Observers costs nothing.
 func TestWithoutAnObserverNothingIsAllocatedForIt(t *testing.T) {
 	e := newEngine(struct{ Store }{}, config{})
 	a := &acquisition{engine: e, caller: t.Context(), ctx: t.Context()}

@@ -18,7 +18,7 @@ type WaitObserver interface {
 	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
 }
 
-// WaitEvent says what an acquire knows when it begins to wait.
+// WaitEvent has the knowledge of an acquire at the beginning of its wait.
 type WaitEvent struct {
 	// Place is the place in the server's queue: 1 is the head. It is 0 without a queue, and for an
 	// acquire that waits behind others of this process.
@@ -40,7 +40,7 @@ type RenewalEvent struct {
 	// Margin is how much of the lease was left when the answer came. It is small when the lease was
 	// nearly lost.
 	Margin time.Duration
-	// TTL is what the renewal asked for.
+	// TTL is the requested TTL of the renewal.
 	TTL time.Duration
 	// Err is nil when the server confirmed the renewal. A renewal that failed is repeated, and the
 	// lease is not lost yet.
@@ -86,7 +86,7 @@ type sighting struct {
 	waits      bool
 }
 
-// look returns what the acquire has seen, nil when nobody wants to know.
+// look returns the observations of the acquire, or nil without an Observer.
 func (a *acquisition) look() *sighting {
 	if a.engine.cfg.observer == nil {
 		return nil

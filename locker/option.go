@@ -162,7 +162,7 @@ func WithAdaptiveBackoff(least, most time.Duration) Option {
 // WithAdaptiveTTL chooses the TTL of leases whose Rule has none. The TTL stays near least while
 // renewals are prompt, so that a crash is detected soon, and grows up to most when renewals are
 // answered late. New leases get the learnt TTL at once, held leases at their next renewal. Default:
-// a fixed TTL, see [WithTTL]. Observers see the TTL in [Outcome].
+// a fixed TTL, see [WithTTL]. Observers receive the TTL in [Outcome].
 func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A full server refuses new leases, but the waiters are served: a grant that was published and
-// could not be written would be one that does not exist.
+// A full server refuses new leases, but serves the waiters: it must never publish a grant that it
+// cannot write.
 func TestAFullServerHandsOver(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

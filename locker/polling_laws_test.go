@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
-// Its calls are redislock's, so its harness declares none of the capabilities. Which laws are left
-// out by that, the test's log says.
+// Its calls are redislock's, so its harness declares none of the capabilities. The test's log lists
+// the laws that are left out because of that.
 func TestPollingObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {

@@ -81,7 +81,7 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A lock that its owner does not release runs out.
+	// A lock without a release expires.
 	if _, err := theirs.Obtain(t.Context(), key, 100*time.Millisecond, nil); err != nil {
 		t.Fatal(err)
 	}

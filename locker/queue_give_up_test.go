@@ -118,8 +118,8 @@ func TestAServerThatRestartsEmptyLosesNoWaiter(t *testing.T) {
 	})
 }
 
-// Ten Engines, many keys, every fault of a connection at once: everybody is served, and nothing is
-// left.
+// Ten Engines, many keys, and all faults of connections at once: all callers are served, and
+// nothing is left.
 func TestNobodyIsStuck(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 5)

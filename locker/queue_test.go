@@ -185,8 +185,8 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-// A waiter that is notified that it is the head, and must watch over the holder, does not wait for
-// that one's time to end.
+// A waiter that becomes the head, and must watch the holder, does not wait until the end of the
+// holder's lease.
 func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)

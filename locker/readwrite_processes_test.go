@@ -47,8 +47,8 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	select {} // proc.Listen ends the process
 })
 
-// A process that reads and is gone, or stands still, costs a writer what is left of its own lease,
-// and other readers nothing.
+// A reading process that dies or stops delays a writer by the rest of its own lease, and does not
+// delay other readers.
 func TestASignalToAReader(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		rw := newReadWrite(t, p.server.Client(t))

@@ -48,8 +48,8 @@ var permitProcess = proc.Register("permit", func(args []string) {
 	select {} // proc.Listen ends the process
 })
 
-// A process that holds units and is gone, or stands still, costs a waiter what is left of its own
-// permit, and the other holders nothing.
+// A process with units that dies or stops delays a waiter by the rest of its own permit, and does
+// not affect other holders.
 func TestASignalToAHolderOfUnits(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)
@@ -78,7 +78,7 @@ func TestASignalToAHolderOfUnits(t *testing.T) {
 	})
 }
 
-// The waiter at the head stands still: it costs the others its claim.
+// The process of the head is stopped, which delays the others by its claim.
 func TestASignalToAWaiterForUnits(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, _ string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)

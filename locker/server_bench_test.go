@@ -10,8 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// What the server needs for an acquire and its release, by its own account, whatever happens on the
-// way there.
+// The server's own time for an acquire and its release, without the network.
 func BenchmarkServerSide(b *testing.B) {
 	for name, waiters := range map[string]int{"uncontended": 0, "handed over": 1} {
 		b.Run(name, func(b *testing.B) {

@@ -162,9 +162,9 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 	}
 }
 
-// The server sees that no process listens for a waiter that was killed. For one that is stopped it
-// keeps the key for two seconds, and tells the next waiter, if that has waited for long, or it asks
-// by itself within a second and a quarter.
+// The server sees that no process listens for a waiter that was killed. For a stopped waiter the
+// server keeps the key for two seconds. It notifies the next waiter if that one has waited for
+// long; otherwise the next waiter asks by itself within 1.25 s.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		first := acquire(t, p.here, locker.Rule{Key: p.key})

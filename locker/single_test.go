@@ -29,7 +29,7 @@ func TestNewSingleRefusesANilClient(t *testing.T) {
 	}
 }
 
-// holder is another process: it holds a key for a second at a time, and says what becomes of it.
+// holder is another process. It holds a key for a second at a time, and prints the outcome.
 var holder = proc.Register("holder", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
 	l, err := locker.NewSingle(client)

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// What the Engine learns from what it observes.
+// Tests of the Engine's statistics.
 
 // practise holds key n times, each for d.
 func practise(t *testing.T, l locker.Locker, rule locker.Rule, n int, d time.Duration) {

@@ -450,7 +450,7 @@ func TestCallsGoRoundABlackHole(t *testing.T) {
 	proxy.Cut() // its goroutine ends
 }
 
-// What was never sent is distinguished from what is unclear.
+// A call that was never sent is distinguished from an unclear call.
 func TestADeadServerProvesThatNothingWasSent(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -463,7 +463,7 @@ func TestADeadServerProvesThatNothingWasSent(t *testing.T) {
 	}
 }
 
-// One WAIT speaks of all that its flight has written.
+// One WAIT covers all writes of its flight.
 func TestOneWaitIsSentForEachFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")

@@ -20,7 +20,7 @@ func Acquire(t *testing.T, l locker.Locker, rule locker.Rule) *locker.Lease {
 	return lease
 }
 
-// Release gives a lease up, and fails the test if it cannot.
+// Release releases a lease, and fails the test if it cannot.
 func Release(t *testing.T, lease *locker.Lease) {
 	t.Helper()
 	if err := lease.Release(t.Context()); err != nil {

@@ -15,7 +15,7 @@ import (
 // standstill is how long nodes hang.
 const standstill = 20 * time.Second
 
-// One node of three stands still for 20 s. No lease is lost, all calls succeed, and each is back as
+// One node of three is stopped for 20 s. No lease is lost, all calls succeed, and each is back as
 // soon as the others have answered; when the node goes on, nothing is left there.
 func TestANodeThatHangsDelaysNobody(t *testing.T) {
 	t.Parallel()
@@ -82,7 +82,7 @@ func TestANodeThatHangsDelaysNobody(t *testing.T) {
 	}
 }
 
-// Two nodes of three stand still. No call can succeed, and each is back in the time that it
+// Two nodes of three are stopped. No call can succeed, and each is back in the time that it
 // promises; afterwards nothing is left.
 func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 	t.Parallel()

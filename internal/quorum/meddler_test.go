@@ -237,7 +237,7 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	}
 }
 
-// When no contender can have won, or may not have won, the same call asks again, because a caller
+// When it is proven or likely that no contender has won, the same call asks again, because a caller
 // that gets "busy" waits for longer.
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()

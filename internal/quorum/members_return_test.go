@@ -96,7 +96,7 @@ func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 	})
 }
 
-// EnrollRedlock and a Locker say the same of the same nodes, and a Locker notices an enrolment at
+// EnrollRedlock and a Locker report the same states of nodes, and a Locker detects an enrolment at
 // once.
 func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()

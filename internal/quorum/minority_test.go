@@ -34,8 +34,8 @@ func TestAMinorityMayBeDown(t *testing.T) {
 	wantNot(t, err, locker.ErrBusy)
 }
 
-// A server that stands still costs nothing, and when it goes on, nothing of what it was sent
-// meanwhile stays.
+// A stopped server costs nothing, and when it continues, none of the calls sent meanwhile leaves a
+// key.
 func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 	servers := enrolled(t, 3)
 	eventually(t, "no goroutine of another test is left", func() bool { return len(goroutines()) == 0 })

@@ -145,7 +145,7 @@ func TestADowngradeOnAQuorum(t *testing.T) {
 	}
 }
 
-// One of three nodes stands still: readers and writers go on with the others, and exclude each
+// One of three nodes is stopped: readers and writers continue with the others, and exclude each
 // other.
 func TestReadersAndWritersWhileANodeIsStopped(t *testing.T) {
 	t.Parallel()

@@ -117,7 +117,7 @@ func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	}
 }
 
-// A WAIT speaks of what its own connection has written. So one that goes out by itself, on whatever
+// A WAIT counts only the writes of its own connection. So one that goes out by itself, on whatever
 // connection the pool gives, is worth nothing: it confirms a write that no replica has.
 func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	t.Parallel()

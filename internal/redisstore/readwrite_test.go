@@ -73,8 +73,7 @@ func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Gran
 	}
 }
 
-// An acquire of a writer that runs late, when it has become a reader, finds it among the readers,
-// and does not queue it.
+// A writer has become a reader. Its late acquire finds it among the readers, and does not queue it.
 func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

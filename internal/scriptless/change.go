@@ -22,7 +22,7 @@ const tries = 16
 //	EXEC    the server executes the commands of write, unless the key was written, deleted or has
 //	        run out since WATCH; then it does nothing, and change begins anew
 //
-// write may add no command: then nothing is sent.
+// If write adds no command, nothing is sent.
 func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.Duration, p redis.Pipeliner)) (ours bool, err error) {
 	for range tries {
 		sent := false

@@ -53,7 +53,7 @@ func serviceOf(t testing.TB, l *locker.Engine, opts ...delegate.Option) service 
 	return service{l, sender, receiver}
 }
 
-// token is what the service sends from under rule's lock.
+// token returns the delegation that the service sends under rule's lock.
 func (s service) token(ctx context.Context, t testing.TB) []byte {
 	t.Helper()
 	token, err := s.sender.Token(ctx)
@@ -500,7 +500,8 @@ func TestArgumentsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing that comes makes the parser panic, and what it takes it has understood wholly.
+// FuzzParse: no input makes the parser panic, and an accepted token is encoded to the same text
+// again.
 func FuzzParse(f *testing.F) {
 	store := lockertest.NewMemory()
 	for _, opts := range kinds {

@@ -35,7 +35,7 @@
 //
 // A delegation permits its bearer to enter a critical section. So a Sender's transports send it
 // only to the targets that they are given, and remove it from all other calls. A service accepts it
-// only with a Receiver; a server without one removes it from incoming calls. It is no baggage,
-// which would travel on to every service. Accept delegations only where your own services call,
-// over connections that other programs cannot read.
+// only with a Receiver; a server without one removes it from incoming calls. It is not baggage,
+// because baggage would travel on to every service. Accept delegations only where your own services
+// call, over connections that other programs cannot read.
 package delegate

@@ -82,7 +82,7 @@ func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 		}
 		token, err := base64.RawURLEncoding.Strict().DecodeString(v)
 		if err != nil {
-			return stripped, fmt.Errorf("%w: it is no base64url", ErrMalformed)
+			return stripped, fmt.Errorf("%w: it is not base64url", ErrMalformed)
 		}
 		tokens[i] = token
 	}

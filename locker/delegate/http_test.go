@@ -97,7 +97,7 @@ func TestARequestRunsUnderItsCallersLease(t *testing.T) {
 					"the header by hand":             {trusted.URL, http.DefaultClient, []string{token}, http.StatusOK},
 					"twice":                          {trusted.URL, http.DefaultClient, []string{token, token}, http.StatusBadRequest},
 					"empty":                          {trusted.URL, http.DefaultClient, []string{""}, http.StatusBadRequest},
-					"no base64url":                   {trusted.URL, http.DefaultClient, []string{"?" + token}, http.StatusBadRequest},
+					"not base64url":                  {trusted.URL, http.DefaultClient, []string{"?" + token}, http.StatusBadRequest},
 					"cut":                            {trusted.URL, http.DefaultClient, []string{token[:len(token)-2]}, http.StatusBadRequest},
 					"oversized":                      {trusted.URL, http.DefaultClient, []string{strings.Repeat("A", 5000)}, http.StatusBadRequest},
 					"sent on to another host":        {other.URL, client, []string{token}, http.StatusConflict},

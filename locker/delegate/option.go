@@ -10,7 +10,7 @@ import (
 // An Option sets up a [Sender] or a [Receiver]. Give both sides the same.
 type Option func(*config)
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
+// config has the values of the options; newConfig has their defaults.
 type config struct {
 	keys     [][]byte // of signatures; none: by secret
 	audience string
@@ -49,9 +49,9 @@ func (c *config) validate() error {
 }
 
 // WithSigning delegates by signature instead of a secret on Redis, which saves a round trip for
-// each call. All services need the same key of at least 16 random bytes. A Receiver also takes what
-// was signed with older keys: to exchange a key, give all services the new one as an older one,
-// then as the first, then alone.
+// each call. All services need the same key of at least 16 random bytes. A Receiver also accepts
+// signatures of older keys. To replace a key, give all services the new key in second place, then
+// in first place, and then alone.
 func WithSigning(key []byte, older ...[]byte) Option {
 	return func(c *config) {
 		c.keys = nil
@@ -70,6 +70,6 @@ func WithAudience(name string) Option { return func(c *config) { c.audience = na
 func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
 
 // WithTimeout sets within which time after it was made a call may begin under the lease. A call
-// that has begun may go on as long as the lease is held. Default: 1 min. With signatures, the
+// that has begun may continue as long as the lease is held. Default: 1 min. With signatures, the
 // clocks of the services must differ by less than that.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }

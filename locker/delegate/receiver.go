@@ -70,7 +70,7 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 }
 
 // Acquire joins the lease for which ctx has a delegation of rule.Key; otherwise it takes the lock
-// as usual. Of a rule that joins only Key, Name and TTL count, see [locker.Engine.Join].
+// as usual. A join uses only Key, Name and TTL of its rule, see [locker.Engine.Join].
 //
 // A delegation that is not valid is ErrRefused, inside an [*locker.Error]. Either the caller's
 // lease is over, so the requested work must not be done any more, or the delegation is forged. Then
@@ -107,7 +107,7 @@ func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locke
 	return r.locker.Join(ctx, rule, p)
 }
 
-// verify returns what is wrong with a signature, "" when it is valid.
+// verify returns the defect of a signature, or "".
 func (r *Receiver) verify(e *entry, key string) string {
 	good := false
 	for _, k := range r.keys {

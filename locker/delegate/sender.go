@@ -15,7 +15,7 @@ import (
 // safe for concurrent use.
 type Sender struct{ config }
 
-// NewSender returns a Sender. The error says which option makes no sense.
+// NewSender returns a Sender. The error names the invalid option.
 func NewSender(opts ...Option) (*Sender, error) {
 	c, err := newConfig(opts)
 	if err != nil {

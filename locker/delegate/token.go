@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ErrMalformed means that the value that came with a call is no delegation. Its text says why, and
-// shows no part of the value.
+// ErrMalformed means that the value that came with a call is no delegation. Its text gives the
+// reason, and shows no part of the value.
 var ErrMalformed = errors.New("the delegation cannot be read")
 
 const (

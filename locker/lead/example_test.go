@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// One of several processes relays an outbox. The others wait, and one of them goes on when it
-// stops.
+// One of several processes relays an outbox. The others wait, and one of them continues when the
+// leader stops.
 func ExampleRun() {
 	l, err := locker.New(lockertest.NewMemory()) // in a service: NewSingle
 	if err != nil {

@@ -43,14 +43,14 @@ type Leader struct {
 	changed chan struct{} // closed, and made anew, when a term begins or ends
 }
 
-// New returns a Leader that stands for the key of rule. Processes with the same key, on the same
-// server, elect one leader. On a semaphore of n they elect n.
+// New returns a Leader for the key of rule. Processes with the same key, on the same server, elect
+// one leader. On a semaphore of n they elect n.
 //
-// Of the rule, TTL is [DefaultTTL] if it is not set. Metadata tells others who leads; it is
-// HOST:PID if it is not set. AtMost is the longest term. fn's context ends then, and the process
-// stands again, behind all others that wait. fn has the time of [WithGrace] to return; then the
-// lease ends. Wait and Once must not be set. A Locker without fences elects leaders as well, but
-// their terms have no numbers.
+// Of the rule, TTL is [DefaultTTL] if it is not set. Metadata identifies the leader for others; the
+// default is HOST:PID. AtMost is the longest term. fn's context ends then, and the process stands
+// again, behind all others that wait. fn has the time of [WithGrace] to return; then the lease
+// ends. Wait and Once must not be set. A Locker without fences elects leaders as well, but their
+// terms have no numbers.
 //
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
@@ -166,7 +166,7 @@ func (l *Leader) end() {
 	close(l.terms)
 }
 
-// serve waits for a term and serves it. t is nil if there was none; then err says why.
+// serve waits for a term and serves it. t is nil if there was none; err is the reason.
 func (l *Leader) serve(ctx context.Context, fn func(context.Context) error) (t *term, err error) {
 	err = locker.Run(ctx, l.locker, l.rule, func(ctx context.Context) error {
 		t = l.newTerm(ctx)
@@ -191,9 +191,9 @@ func (l *Leader) StepDown(reason string) bool {
 }
 
 // Leading returns the term of this process, and whether this process leads now. It compares the end
-// of the lease with the clock at the moment of the call, and asks nobody. So it is false also when
-// this process was paused for longer than its lease, and has not noticed yet. When it is true, no
-// other process leads at that moment; a moment later that may be different.
+// of the lease with the clock at the moment of the call, and makes no call to the server. So it is
+// false also when this process was paused for longer than its lease, and has not noticed yet. When
+// it is true, no other process leads at that moment; a moment later that may be different.
 func (l *Leader) Leading() (Term, bool) {
 	l.mu.Lock()
 	t := l.term

@@ -10,7 +10,7 @@ import (
 )
 
 // A process that was stopped past its lease runs again before the end of its lease has ended fn's
-// context. It asks the clock, and says that it does not lead.
+// context. It checks the clock, and reports that it does not lead.
 func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
 	t.Parallel()
 	e := lockertest.NewLocker(t, lockertest.NewMemory())

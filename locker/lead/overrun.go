@@ -6,7 +6,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// An Overrun says that fn still runs although its term is over.
+// An Overrun reports that fn still runs after the end of its term.
 type Overrun struct {
 	Term Term
 	Late time.Duration // since the end of the term

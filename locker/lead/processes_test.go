@@ -22,7 +22,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// leaderProcess stands as leader until SIGTERM. It says when it leads, and when it leads no longer,
+// leaderProcess stands as leader until SIGTERM. It prints the beginning and the end of its terms,
 // with the wall clock in µs.
 var leaderProcess = proc.Register("leader", func(args []string) {
 	ttl, err := time.ParseDuration(args[2])

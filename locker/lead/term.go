@@ -20,9 +20,9 @@ type Term struct {
 	Began time.Time
 	// Ended is when fn's context ended, or fn returned. It is zero while the term lasts.
 	Ended time.Time
-	// Cause says why the term ended: [ErrSteppedDown], locker.ErrLost, locker.ErrRevoked,
-	// locker.ErrExpired, locker.ErrClosed, or the cause of Run's ctx. It is nil while the term
-	// lasts, and when fn returned first.
+	// Cause is the reason for the end of the term: [ErrSteppedDown], locker.ErrLost,
+	// locker.ErrRevoked, locker.ErrExpired, locker.ErrClosed, or the cause of Run's ctx. It is nil
+	// while the term lasts, and when fn returned first.
 	Cause error
 }
 
@@ -113,7 +113,7 @@ func (t *term) cause() error {
 	return t.why
 }
 
-// public returns what others see of the term.
+// public returns the public part of the term.
 func (t *term) public() Term {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,7 +132,7 @@ func (t *term) wrap(err error) error {
 	return &locker.Error{Op: locker.OpLead, Key: t.leader.rule.Key, Err: err}
 }
 
-// outcome tells the Locker's Observer how the term ended.
+// outcome reports the end of the term to the Locker's Observer.
 func (t *term) outcome() locker.Outcome {
 	o := locker.Outcome{Result: locker.ResultReleased, Err: t.err}
 	cause := t.cause()

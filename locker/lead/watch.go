@@ -14,13 +14,13 @@ type Inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// Watch yields who leads: at once, and then at each change, until ctx ends. Info.Held reports
+// Watch yields the leader: at once, and then at each change, until ctx ends. Info.Held reports
 // whether a process leads, Info.Metadata which one, Info.Fence and Info.Since its term. Watch asks
 // the server every second, or every third of what is left of the leader's lease, if that is longer.
 //
-// What Watch yields may be out of date when it arrives, so do not let a decision depend on it that
-// must be right; only the fence proves who leads. While the server cannot be asked, Watch yields
-// the error once, and goes on. After ErrInvalidKey, ErrUnsupported and ErrClosed it ends.
+// The yielded leader may be out of date, so do not base critical decisions on it; only the fence
+// proves which process leads. While the server is unavailable, Watch yields the error once, and
+// continues. After ErrInvalidKey, ErrUnsupported and ErrClosed it ends.
 func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, error] {
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A lease is taken away while the work goes on: the context of the work ends, and Run returns
-// ErrLost.
+// A lease is lost during the work: the context of the work ends, and Run returns ErrLost.
 func ExampleNewMemory() {
 	memory := lockertest.NewMemory()
 	l, err := locker.New(memory)

@@ -34,7 +34,7 @@ func (m *Memory) NewProcess() *Process {
 var errKilled = errors.New("lockertest: the process was killed")
 
 // Die kills the process. Its inbox has no subscriber any more, it receives no events, and its calls
-// fail without saying whether they ran. Its leases run out.
+// fail without saying whether they ran. Its leases expire.
 func (p *Process) Die() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -46,8 +46,7 @@ func (p *Process) Die() {
 // Pause stops the process, as SIGSTOP or a long garbage collection would. Its calls and its events
 // hang until [Process.Resume]. The server does not notice: the inbox still has its subscriber.
 //
-// The goroutines of the test go on. Do not let them do meanwhile what a stopped process could not
-// do.
+// The goroutines of the test continue. They must not do the work of the stopped process meanwhile.
 func (p *Process) Pause() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()

@@ -11,7 +11,7 @@
 //	})
 //
 // It suits data that lies in Redis alone, work that takes no longer than a round trip or two, and
-// keys for which conflicts are rare. Where callers often meet, each success costs the work of all
-// who failed; a lock is then faster, and serves its callers in order. Work that has effects outside
-// the key needs a lock, because the function may run several times.
+// keys for which conflicts are rare. With frequent conflicts, each success makes the work of all
+// failed callers useless. A lock is then faster, and serves its callers in order. Work that has
+// effects outside the key needs a lock, because the function may run several times.
 package optimistic

@@ -73,7 +73,7 @@ func (c *attempt) arrive(there time.Duration) {
 
 func (c *attempt) execute() {
 	w, s := c.w, &c.w.server
-	gone := s.down || s.life != c.life // the connection is
+	gone := s.down || s.life != c.life // only the connection is lost
 	switch {
 	case c.late && gone:
 		return

@@ -70,8 +70,7 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	}
 }
 
-// A constraint that is checked by COMMIT is an answer: there is nothing to ask the ledger about,
-// and nothing to do again.
+// A constraint that fails at COMMIT is a reply: Do neither asks the ledger nor repeats the work.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
@@ -137,9 +136,8 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 	}
 }
 
-// A transaction that is still open when Resolve asks is waited for: "not there" would be wrong a
-// moment later. That also holds for the first claim of a resource, whose row nobody else can see
-// yet.
+// Resolve waits for an open transaction, because the result "not committed" could be wrong a moment
+// later. That also holds for the first claim of a resource, whose row is not yet visible to others.
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +221,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	})
 }
 
-// What Resolve has said stays true, also of a transaction that could still have been committed.
+// The result of Resolve is final, even for a transaction that was still open.
 func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
@@ -240,7 +238,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 			}
 			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 				op = tx.Op()
-				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // nothing of it can be waited for yet
+				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // it has no row to wait for yet
 					ask()
 				} else {
 					go ask()
@@ -310,8 +308,8 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// A server that does not answer keeps nobody for ever: neither a ROLLBACK, nor a COMMIT, that of a
-// claim ahead either, nor with them the lock.
+// A silent server never blocks Do for ever, at ROLLBACK or at COMMIT, even at the COMMIT of a claim
+// at the beginning. So the lock becomes free.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		word     string
@@ -349,8 +347,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	}
 }
 
-// Wherever the connection breaks, Do says what is true, and leaves nothing that keeps the next one
-// from working.
+// Wherever the connection breaks, Do reports the true result, and the next Do works.
 func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {
