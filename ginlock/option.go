@@ -80,8 +80,8 @@ func WithPart(name string, value func(c *gin.Context) (string, error)) Option {
 	return httplock.WithPart(name, func(r *http.Request) (string, error) { return value(contextOf(r)) })
 }
 
-// WithClaims makes {claim.NAME} a part of keys: what claims, set by authentication, returns under
-// that name.
+// WithClaims makes {claim.NAME} a part of keys. claims returns the claims that authentication has
+// found.
 func WithClaims(claims func(c *gin.Context) map[string]any) Option {
 	if claims == nil {
 		return httplock.WithClaims(nil)

@@ -30,8 +30,9 @@ func WithRenewClient(client Client) SingleOption {
 //
 // Run returns when its function has returned and the lease was valid by this process's clock. The
 // release travels with the next call to the server, at the latest after 1 ms. The same process sees
-// the key as free at once, other processes a round trip later than without the option, and up to 1
-// ms more when no other process was known to wait for the key. Close waits for all releases.
+// the key as free at once. Other processes see it a round trip later than without the option, and
+// up to 1 ms later still if this process knows of no waiter elsewhere. Close waits for all
+// releases.
 //
 // On several servers the release is sent to all of them at once, when each of them has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the

@@ -159,7 +159,7 @@ func (s *sale) count(ends []end) (r result) {
 	return r
 }
 
-// check is -assert: conditions that hold in every run on every machine.
+// check implements -assert. It checks conditions that hold in every run on every machine.
 func check(s *sale, results []result) error {
 	var errs []error
 	none, ours := results[0], results[len(results)-1]

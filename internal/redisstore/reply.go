@@ -84,7 +84,7 @@ func (r *Reply) counted() (part string, ok bool) {
 func (r *Reply) Integer() int64 {
 	n, err := strconv.ParseInt(r.Word(), 10, 64)
 	if err != nil {
-		return 0 // not the largest number, which ParseInt returns for a larger one
+		return 0 // ParseInt returns the largest number for a larger one; 0 instead
 	}
 	return n
 }
