@@ -40,7 +40,7 @@ type finding struct {
 var rows = []row{
 	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, quorumRow,
 	inheritRow, readWriteRow, adapterRow, shardsRow, besideRow, transactionsRow, guardedTasksRow, idleTasksRow,
-	semaphoreRow, stripesRow, updateRow, headRow,
+	semaphoreRow, stripesRow, updateRow, headRow, observerRow,
 }
 
 func (r row) write(w io.Writer, f finding) {
