@@ -13,6 +13,8 @@ type (
 	Info = store.Info
 	// A Permit is one holder of units of a semaphore: see [Engine.Inspect].
 	Permit = store.Permit
+	// A Reader is one of the leases that share a key: see [Engine.Inspect].
+	Reader = store.Reader
 	// A Warning reports a setting of the server that can lose locks: see [Warner].
 	Warning = store.Warning
 	// NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;

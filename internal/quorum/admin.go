@@ -37,6 +37,9 @@ func (n *node) view(ctx context.Context, key string) (seen, error) {
 		minted = h.Fence
 	} else if ours {
 		info.Left = n.quorum.left(info.Left)
+		for i := range info.Reading {
+			info.Reading[i].Left = n.quorum.left(info.Reading[i].Left)
+		}
 	}
 	return seen{info, text, h.Block, minted}, nil
 }
@@ -108,7 +111,9 @@ func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	}
 	for _, v := range views {
 		if v != nil && v.id == holder {
-			s.Readers = max(s.Readers, v.Readers)
+			if v.Readers > s.Readers { // a node may have missed some of them
+				s.Readers, s.Reading = v.Readers, v.Reading
+			}
 		}
 	}
 	s.Left = runsOut(lefts, len(lefts)-q.need+1)

@@ -320,16 +320,29 @@ func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText,
 	return info, h, nil
 }
 
-// ReadReaders is Read. It also returns the number of readers.
+// ReadReaders is Read. It also returns the readers.
 func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string, error) {
 	v, err := rwInspectScript.Run(ctx, s.Client, []string{key, QueueKey(key), ReadersKey(key)})
 	if err != nil {
 		return store.Info{}, "", err
 	}
 	r := Reply{v}
-	now, left, waiters, readers := r.Time(), r.Duration(), int(r.Integer()), int(r.Integer())
+	now, left, waiters, count := r.Time(), r.Duration(), int(r.Integer()), int(r.Integer())
+	var line Line
+	var reading []store.Reader
+	for i := range count {
+		left := r.Duration()
+		entry, ok := r.counted()
+		if !ok {
+			return store.Info{}, "", Unreadable("inspect")
+		}
+		_ = r.Word() // the space behind the entry
+		_, inbox, _ := strings.Cut(entry, "|")
+		line.Add(Entry{Inbox: inbox, Listening: true}, store.Waiter{})
+		reading = append(reading, store.Reader{Left: left, Process: line.Waiters[i].Process})
+	}
 	info, text, err := infoOf(now, left, waiters, r.Rest)
-	info.Readers = readers
+	info.Readers, info.Reading = count, reading
 	return info, text, err
 }
 

@@ -1,7 +1,9 @@
 package lockertest
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -208,13 +210,19 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	return store.Grant{State: store.Released, At: m.at()}
 }
 
-// readersLeft counts the readers whose time is not over.
-func (m *Memory) readersLeft(l lease) int {
-	n := 0
-	for _, r := range l.readers {
-		if m.now().Before(r.ends) {
-			n++
+// reading are the readers whose time is not over, in the order in which they run out.
+func (m *Memory) reading(l lease) (all []locker.Reader) {
+	processes := make(map[string]int)
+	for _, owner := range slices.Sorted(maps.Keys(l.readers)) {
+		r := l.readers[owner]
+		if !m.now().Before(r.ends) {
+			continue
 		}
+		if r.inbox != "" && processes[r.inbox] == 0 {
+			processes[r.inbox] = len(processes) + 1
+		}
+		all = append(all, locker.Reader{Left: r.ends.Sub(m.now()), Process: processes[r.inbox]})
 	}
-	return n
+	slices.SortStableFunc(all, func(a, b locker.Reader) int { return cmp.Compare(a.Left, b.Left) })
+	return all
 }

@@ -265,7 +265,8 @@ func (m *Memory) inspect(key string) locker.Info {
 		m.permitsOf(l, &info)
 	}
 	if l.readers != nil {
-		info.Mode, info.Readers = locker.Shared, m.readersLeft(l)
+		info.Mode, info.Reading = locker.Shared, m.reading(l)
+		info.Readers = len(info.Reading)
 	}
 	return info
 }

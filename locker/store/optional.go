@@ -106,12 +106,22 @@ type Info struct {
 	Readers  int           // with Mode Shared: how many leases share the key, mostly one for each process that reads
 	Metadata string
 
+	// Reading are the leases that readers have, with Mode Shared, in the order in which they run
+	// out. Metadata and Since are those of the first reader of the phase: the others leave none.
+	Reading []Reader
+
 	// Permits are the permits of a semaphore, in the order in which they run out. All fields above
 	// are about the one that runs out first, but Fence, which is that of the first permit since the
 	// key was free.
 	Permits []Permit
 	Used    int // how many units of a semaphore are held
 	Limit   int // the smallest Limit of the permits that are held
+}
+
+// A Reader is one of the leases that share a key.
+type Reader struct {
+	Left    time.Duration // until it runs out unless it is renewed
+	Process int           // readers with the same number are in one process; 0: one that no message reaches
 }
 
 // A Permit is one holder of units of a semaphore.

@@ -230,7 +230,8 @@ end
 local function handed(e)
   local fence, block = enter(e, e.ms, true)
   if e.inbox ~= '-' then -- a message that may not be sent is lost: the waiter asks again
-    publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token .. ' ' .. KEYS[1])
+    publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token ..
+      (all.by or '') .. ' ' .. KEYS[1])
   end
 end
 

@@ -1,14 +1,27 @@
--- rw_inspect.lua: return the holder of a lease, how many read, and how many wait for it.
+-- rw_inspect.lua: return the holder of a lease, its readers, and how many wait for it.
 --
 -- KEYS: lease L · queue Q · readers R
 -- ARGV: none
--- returns: server-µs PTTL waiters readers L, as one string; L is "" when it is free
+-- returns: server-µs PTTL waiters, the number of readers, for each reader its ms left and its entry
+--   in R after its length in bytes, in the order in which they run out, and L; as one string with
+--   spaces. L is "" when it is free.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local lease = redis.call('GET', KEYS[1]) or ''
-local readers = 0
+local answer = {
+  string.format('%.0f', clock[1] * 1000000 + clock[2]), redis.call('PTTL', KEYS[1]), redis.call('ZCOUNT', KEYS[2], '0', '+inf'), 0,
+}
 if string.sub(lease, 1, 7) == 'shared:' then
-  readers = redis.call('ZCOUNT', KEYS[3], string.format('(%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000)), '+inf')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  local readers = redis.call('ZRANGE', KEYS[3], '0', '-1', 'WITHSCORES')
+  for i = 1, #readers, 2 do
+    local left = tonumber(readers[i + 1]) - now
+    if left > 0 then
+      answer[4] = answer[4] + 1
+      answer[#answer + 1] = string.format('%.0f', left)
+      answer[#answer + 1] = #readers[i] .. ' ' .. readers[i]
+    end
+  end
 end
-return string.format('%.0f ', clock[1] * 1000000 + clock[2]) .. redis.call('PTTL', KEYS[1]) .. ' ' ..
-  redis.call('ZCOUNT', KEYS[2], '0', '+inf') .. ' ' .. readers .. ' ' .. lease
+answer[#answer + 1] = lease
+return table.concat(answer, ' ')

@@ -46,6 +46,8 @@ if alone and keep > 0 then
 elseif alone then
   redis.call('DEL', KEYS[1])
 elseif use then
+  local trace = string.match(use, '|\1([%x-]+)\1') -- as releaser in hand.lua, for handed
+  all.by = trace and '|' .. trace
   leave(token)
 else
   local tombstone = redis.call('GETEX', KEYS[6])
