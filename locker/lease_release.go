@@ -33,10 +33,12 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	}
 	defer l.endRelease()
 
+	// An Observer looks up values in ctx, and each look through WithoutCancel allocates. So it
+	// comes first.
+	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
 	if beside && l.leave(ctx, end) {
 		return nil
 	}

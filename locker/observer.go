@@ -43,7 +43,8 @@ func (o Op) String() string {
 
 // An Observer is notified when an operation begins and when it ends. It is where tracing and
 // metrics attach: package otellock is an Observer. It must be safe for concurrent use, and fast,
-// because it runs on the caller's path.
+// because it runs on the caller's path. It must not panic: the panic of an Observer that learns of
+// a grant leaves a lease behind that nobody releases.
 type Observer interface {
 	// Begin is called before the operation. The context that it returns replaces ctx for the
 	// operation, so a span in that context becomes the parent of the operation's calls, and with

@@ -68,17 +68,37 @@ func (b *builder) note(d described, err error) {
 	}
 }
 
-// measures reports whether somebody reads the measurements. Before version 1.40 of OpenTelemetry,
-// only no-op instruments show that nobody does.
-func (i *instruments) measures(ctx context.Context) bool {
-	type enabled interface{ Enabled(context.Context) bool }
-	if _, off := i.acquire.(noop.Float64Histogram); off {
-		return false
+// enabled is an instrument that knows whether somebody reads it.
+type enabled interface{ Enabled(context.Context) bool }
+
+// readers says how to find out whether somebody reads the measurements.
+type readers struct {
+	off   bool      // nobody ever does
+	asked []enabled // one of them does: a view may drop the others; empty: nobody knows
+}
+
+// measured makes the readers. Before version 1.40 of OpenTelemetry, only no-op instruments show
+// that nobody reads them.
+func (i *instruments) measured() (r readers) {
+	if _, r.off = i.acquire.(noop.Float64Histogram); r.off {
+		return r
 	}
-	for _, one := range [...]any{i.acquire, i.held, i.losses} { // a view may drop one of them
-		if e, asks := one.(enabled); !asks || e.Enabled(ctx) {
+	for _, one := range [...]any{i.acquire, i.held, i.losses} {
+		e, asks := one.(enabled)
+		if !asks {
+			return readers{}
+		}
+		r.asked = append(r.asked, e)
+	}
+	return r
+}
+
+// measures reports whether somebody reads the measurements.
+func (r *readers) measures(ctx context.Context) bool {
+	for _, e := range r.asked {
+		if e.Enabled(ctx) {
 			return true
 		}
 	}
-	return false
+	return !r.off && len(r.asked) == 0
 }

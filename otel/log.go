@@ -60,7 +60,7 @@ func (o *observer) logLoss(p *operation, out locker.Outcome, kind string) {
 	}
 	o.log(p.ctx, &o.limits.loss, level, text, p.rule, out.Err,
 		slog.String(causeKey, string(out.Cause)), slog.String(string(errorTypeKey), kind),
-		slog.Uint64(fenceKey, out.Fence), slog.Duration("held", time.Since(p.began)))
+		slog.Uint64(fenceKey, out.Fence), slog.Duration("held", o.now()-p.began))
 }
 
 // logRenewal logs a renewal that failed, or that nearly came too late.

@@ -25,7 +25,7 @@ type operation struct {
 	span     trace.Span // nil: none that records
 	measured bool
 	attrs    []attribute.KeyValue // of measurements, from ctx
-	began    time.Time
+	began    time.Duration        // see observer.now
 }
 
 func newOperation(o *observer) *operation {
@@ -56,12 +56,12 @@ func (p *operation) finish(out locker.Outcome) {
 
 // measure records what belongs to the operation.
 func (p *operation) measure(out locker.Outcome, kind string) {
-	o, took := p.observer, time.Since(p.began).Seconds()
+	o, took := p.observer, (p.observer.now() - p.began).Seconds()
 	all := series{mode: modeTexts[p.mode], result: out.Result, kind: kind}
 	switch p.op {
 	case locker.OpAcquire:
 		all.contended = answerTo(out.Waited > 0 || out.Result == locker.ResultBusy || out.Result == locker.ResultTooManyWaiters)
-		o.acquire.Record(p.ctx, took, p.of(all).record...)
+		o.acquire.Record(p.ctx, took, p.usual(all).record...)
 		if out.Waited > 0 && p.rule.Wait != locker.NoWait {
 			o.wait.Record(p.ctx, out.Waited.Seconds(), p.of(series{mode: all.mode, result: out.Result}).record...)
 		}
@@ -70,12 +70,12 @@ func (p *operation) measure(out locker.Outcome, kind string) {
 		}
 	case locker.OpHold:
 		o.held.Add(p.ctx, -1, p.target.lock[p.mode].with(p.attrs).add...)
-		o.hold.Record(p.ctx, took, p.of(series{mode: all.mode, result: out.Result}).record...)
+		o.hold.Record(p.ctx, took, p.usual(series{mode: all.mode, result: out.Result}).record...)
 		if out.Cause != "" {
 			o.losses.Add(p.ctx, 1, p.of(series{mode: all.mode, cause: out.Cause}).add...)
 		}
 	case locker.OpRelease:
-		o.release.Record(p.ctx, took, p.of(all).record...)
+		o.release.Record(p.ctx, took, p.usual(all).record...)
 	case locker.OpTransact:
 		p.measureCommit(out)
 	case locker.OpTick:
@@ -95,6 +95,11 @@ func (p *operation) measureCommit(out locker.Outcome) {
 		o.regressions.Add(p.ctx, 1, name.add...)
 	default:
 	}
+}
+
+// usual returns the options for the measurement that each operation of its kind has.
+func (p *operation) usual(s series) *measurement {
+	return p.target.at(p.op, p.mode, s).with(p.attrs)
 }
 
 // of returns the options for a measurement of the operation.

@@ -20,8 +20,9 @@ func New(opts ...Option) (locker.Observer, error) {
 		return nil, err
 	}
 	o := &observer{
-		config: cfg,
-		tracer: cfg.tracers.Tracer(ScopeName, trace.WithInstrumentationVersion(Version), trace.WithSchemaURL(schemaURL)),
+		config:  cfg,
+		started: time.Now(),
+		tracer:  cfg.tracers.Tracer(ScopeName, trace.WithInstrumentationVersion(Version), trace.WithSchemaURL(schemaURL)),
 	}
 	o.targets.init(cfg)
 	o.everywhere = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(cfg.metricAttributes...))}
@@ -30,6 +31,7 @@ func New(opts ...Option) (locker.Observer, error) {
 	if o.instruments, err = newInstruments(meter); err != nil {
 		return nil, err
 	}
+	o.readers = o.measured()
 	return o, nil
 }
 
@@ -39,6 +41,8 @@ func New(opts ...Option) (locker.Observer, error) {
 type observer struct {
 	config
 	instruments
+	readers
+	started    time.Time // times are counted from here, which costs half of what time.Now does
 	tracer     trace.Tracer
 	targets    targets
 	operations sync.Pool          // of *operation
@@ -70,7 +74,7 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	}
 	p := o.operations.Get().(*operation)
 	p.ctx, p.op, p.rule, p.target, p.mode, p.span, p.measured = ctx, op, rule, t, mode, span, measured
-	p.began = time.Now()
+	p.began = o.now()
 	if measured {
 		p.attrs = o.attributes(ctx)
 		if op == locker.OpHold {
@@ -79,6 +83,9 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	}
 	return ctx, p.end
 }
+
+// now is the time since New.
+func (o *observer) now() time.Duration { return time.Since(o.started) }
 
 // concerns reports whether an operation has a span or a measurement.
 func concerns(op locker.Op) bool {

@@ -70,7 +70,9 @@ type target struct {
 	span  [len(verbs)]string
 	start [2][]trace.SpanStartOption // by mode
 
-	lock [2]*measurement // with nothing but the mode
+	lock  [2]*measurement                            // with nothing but the mode
+	usual [len(verbs)][2]atomic.Pointer[measurement] // by operation and mode: the one that came last
+
 	mu   sync.RWMutex
 	more map[series]*measurement
 }
@@ -110,6 +112,7 @@ func answerTo(question bool) answer {
 // measurement has the options of one series, for each kind of instrument. Made once, they cost
 // nothing.
 type measurement struct {
+	series series
 	record []metric.RecordOption
 	add    []metric.AddOption
 }
@@ -127,6 +130,17 @@ func newTarget(cfg config, name string) *target {
 		t.lock[mode] = t.make(series{mode: modeTexts[mode]})
 	}
 	return t
+}
+
+// at returns the options of a series of an operation. Mostly an operation ends as the one before
+// it, and then nothing is looked up.
+func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
+	last := t.usual[op][mode].Load()
+	if last == nil || last.series != s {
+		last = t.of(s)
+		t.usual[op][mode].Store(last)
+	}
+	return last
 }
 
 // of returns the options of a series.
@@ -159,7 +173,7 @@ func (t *target) make(s series) *measurement {
 		attrs = append(attrs, attribute.Bool(contendedKey, s.contended == yes))
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(attrs...))
-	return &measurement{record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
+	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
 }
 
 // with returns the options together with attributes that come from a context.
