@@ -42,6 +42,10 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 				return err
 			}
 			defer cs.Close()
+			d.several = len(cs) > 1
+			if d.several { // the other half is for the questions to all of them
+				d.patience = to.timeout / time.Duration(2*len(cs))
+			}
 			if err := d.examine(ctx, cs); err != nil {
 				return overdue(ctx, err)
 			}
@@ -85,6 +89,8 @@ type finding struct {
 type doctor struct {
 	user, key     string
 	skew, longest time.Duration
+	several       bool          // it is a quorum
+	patience      time.Duration // with each server; 0: that of the whole command
 	findings      []finding
 	clocks        []time.Duration // how far the clock of each server is ahead of ours
 }
@@ -112,9 +118,14 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 	answered := 0
 	var last error
 	visit := func(ctx context.Context, name string, c redis.UniversalClient) {
+		ctx, cancel := d.bound(ctx)
+		defer cancel()
 		p := &patient{doctor: d, name: name, client: c}
 		if err := p.greet(ctx); err != nil {
 			last = err
+			if p.patience > 0 && errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("nothing came within %v", p.patience)
+			}
 			p.tell(bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
 			return
 		}
@@ -138,12 +149,20 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 		}
 		return &exitError{exitUnavailable, fmt.Errorf("no server answers: %w", last)}
 	}
-	d.compareClocks(len(cs) > 1)
-	if len(cs) > 1 {
+	d.compareClocks()
+	if d.several {
 		d.votes(ctx, cs)
 	}
 	d.waiters(ctx, cs)
 	return nil
+}
+
+// bound bounds the questions to one server.
+func (d *doctor) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.patience <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d.patience)
 }
 
 // address names a server.

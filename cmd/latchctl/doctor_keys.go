@@ -139,13 +139,18 @@ func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key strin
 // votes shows which nodes of a quorum vote. It does not ask a set that no service has used, because
 // the question would begin to form the set.
 func (d *doctor) votes(ctx context.Context, cs clients) {
-	marked := 0
+	marked, silent := 0, 0
 	for _, c := range cs {
-		if _, ok := c.(*redis.ClusterClient); ok {
-			marked++ // on a Cluster, markers lie in slots
-		} else if n, err := c.Exists(ctx, endless[1]).Result(); err == nil && n > 0 {
+		switch there, err := d.marked(ctx, c); {
+		case err != nil:
+			silent++
+		case there:
 			marked++
 		}
+	}
+	if marked == 0 && silent > 0 {
+		d.tellAll(bad, "quorum", fmt.Sprintf("not checked: %d nodes do not answer, and the others are new or were emptied", silent), "bring back the nodes that do not answer, and do not call EnrollRedlock before")
+		return
 	}
 	if marked == 0 {
 		d.tellAll(bad, "quorum", "these servers are no quorum yet", "locker.EnrollRedlock, once, when they are new")
@@ -172,6 +177,17 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	if out == 0 {
 		d.tellAll(okay, "quorum", fmt.Sprintf("all %d nodes vote", len(nodes)), "")
 	}
+}
+
+// marked says whether a server is a node of a quorum.
+func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, error) {
+	if _, ok := c.(*redis.ClusterClient); ok {
+		return true, nil // on a Cluster, markers lie in slots
+	}
+	ctx, cancel := d.bound(ctx)
+	defer cancel()
+	n, err := c.Exists(ctx, endless[1]).Result()
+	return n > 0, err
 }
 
 // some lists a few of many keys.

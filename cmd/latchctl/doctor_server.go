@@ -14,10 +14,14 @@ import (
 func (p *patient) greet(ctx context.Context) error {
 	asked := time.Now()
 	at, err := p.client.Time(ctx).Result()
-	if err != nil {
+	trip := time.Since(asked)
+	switch {
+	case redis.IsPermissionError(err): // an answer, too
+		p.tell(bad, "clock", "the user may not run TIME, which every step uses", "docs/operations.md has the ACL for a user of locks")
+		at = asked.Add(trip / 2)
+	case err != nil:
 		return err
 	}
-	trip := time.Since(asked)
 	p.clocks = append(p.clocks, at.Sub(asked.Add(trip/2)))
 	p.tell(okay, "reachable", fmt.Sprintf("it answers in %v", trip.Round(time.Microsecond)), "")
 	text, err := p.client.Info(ctx).Result()
@@ -112,6 +116,8 @@ func (p *patient) replicas(context.Context) {
 	n := p.number("connected_slaves")
 	switch {
 	case p.says["role"] != "master":
+	case n == 0 && p.several:
+		p.tell(okay, "replicas", "none, and a node of a quorum needs none", "")
 	case n == 0:
 		p.tell(hint, "replicas", "none: while the server is down, nobody gets a lock", "Sentinel, a Cluster or a quorum, if that is too long")
 	default:
@@ -161,19 +167,19 @@ func (d *doctor) cluster(ctx context.Context, c *redis.ClusterClient, visit func
 }
 
 // compareClocks looks at the clocks of all servers, and of this machine.
-func (d *doctor) compareClocks(quorum bool) {
+func (d *doctor) compareClocks() {
 	least, most := d.clocks[0], d.clocks[0]
 	for _, ahead := range d.clocks {
 		least, most = min(least, ahead), max(most, ahead)
 	}
 	switch {
-	case most-least > d.skew && quorum:
+	case most-least > d.skew && d.several:
 		d.tellAll(bad, "clock", fmt.Sprintf("the clocks of the servers differ by %v; a node that is off by more than %v does not vote", (most-least).Round(time.Millisecond), d.skew), "run NTP on all of them, and let it slew")
 	case most-least > d.skew:
 		d.tellAll(hint, "clock", fmt.Sprintf("the clocks of the servers differ by %v: after a failover leases end that much earlier or later", (most-least).Round(time.Millisecond)), "run NTP on all of them, or raise WithMaxSkew")
 	case max(most, -least) > time.Second:
 		d.tellAll(hint, "clock", fmt.Sprintf("this machine and the servers differ by %v; latchkit does not mind, but logs will", max(most, -least).Round(time.Millisecond)), "run NTP")
 	default:
-		d.tellAll(okay, "clock", fmt.Sprintf("within %v of this machine's", max(most, -least).Round(time.Millisecond)), "")
+		d.tellAll(okay, "clock", fmt.Sprintf("within %v of this machine's", max(most, -least, time.Millisecond).Round(time.Millisecond)), "")
 	}
 }

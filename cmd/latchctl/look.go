@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -54,13 +58,22 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 		}
 	}
 	for _, c := range cs { // the clock of the first server that answers; the clocks of a quorum are close together
-		asked := time.Now()
-		if at, err := c.Time(ctx).Result(); err == nil {
-			l.ahead = at.Sub(asked.Add(time.Since(asked) / 2))
+		if ahead, err := clockOf(ctx, c); err == nil {
+			l.ahead = ahead
 			break
 		}
 	}
 	return l, nil
+}
+
+// clockOf is how far a server's clock is ahead of ours. A node that hangs must not use up the time
+// for the others.
+func clockOf(ctx context.Context, c redis.UniversalClient) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	asked := time.Now()
+	at, err := c.Time(ctx).Result()
+	return at.Sub(asked.Add(time.Since(asked) / 2)), err
 }
 
 func (l *looker) close() {
@@ -130,6 +143,14 @@ func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 var orders = map[string]func(a, b lock) int{
 	"key":     func(a, b lock) int { return strings.Compare(a.key, b.key) },
 	"waiters": func(a, b lock) int { return b.Waiters - a.Waiters },
-	"age":     func(a, b lock) int { return int(b.age - a.age) },
-	"left":    func(a, b lock) int { return int(a.Left - b.Left) },
+	"age":     func(a, b lock) int { return cmp.Compare(b.age, a.age) },
+	"left":    func(a, b lock) int { return cmp.Compare(a.ends(), b.ends()) },
+}
+
+// ends is when a lock ends, for sorting: what never ends comes last.
+func (l lock) ends() time.Duration {
+	if !l.Held || l.Left < 0 {
+		return math.MaxInt64
+	}
+	return l.Left
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -103,7 +102,14 @@ type lockJSON struct {
 	Limit    int       `json:"limit,omitempty"`
 	Metadata string    `json:"metadata,omitempty"`
 
+	Reading []readerJSON `json:"reading,omitempty"`
 	Permits []permitJSON `json:"permits,omitempty"`
+}
+
+// readerJSON is one of the leases that share a key, as --json prints it.
+type readerJSON struct {
+	Process int     `json:"process,omitempty"`
+	Left    float64 `json:"left_seconds"`
 }
 
 // permitJSON is a permit of a semaphore as --json prints it.
@@ -120,6 +126,9 @@ func (l lock) json() lockJSON {
 	j := lockJSON{
 		Key: l.key, State: l.state(), Fence: l.Fence, Since: l.Since.UTC(), Age: l.age.Seconds(), Readers: l.Readers, Waiters: l.Waiters,
 		Used: l.Used, Limit: l.Limit, Metadata: l.Metadata,
+	}
+	for _, r := range l.Reading {
+		j.Reading = append(j.Reading, readerJSON{r.Process, r.Left.Seconds()})
 	}
 	for _, p := range l.Permits {
 		j.Permits = append(j.Permits, permitJSON{p.Fence, p.Weight, p.Kept, p.Since, p.Left.Seconds(), p.Metadata})
@@ -149,12 +158,8 @@ func listTable(w io.Writer, locks []lock) error {
 		_, err := fmt.Fprintln(w, "nothing is locked, and nobody waits")
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, strings.Join(columns, "\t"))
-	for _, l := range locks {
-		fmt.Fprintln(table, strings.Join(l.cells(), "\t"))
-	}
-	return table.Flush()
+	_, err := io.WriteString(w, grid(rowsOf(locks)))
+	return err
 }
 
 // columns are the columns of ls and top.

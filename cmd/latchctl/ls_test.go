@@ -92,6 +92,15 @@ func TestLsOfEveryKind(t *testing.T) {
 		t.Errorf("the keys with waiters do not come first:\n%s", out)
 	}
 	has(t, exits(t, 0, nodes, "show", "shared").out, "shared by readers, with 1 leases")
+	another := locktest.ReadWrite(t, server.Client(t))
+	alsoRead := locktest.Acquire(t, another, locker.Rule{Key: "shared", Mode: locker.Shared})
+	defer locktest.Release(t, alsoRead)
+	two := exits(t, 0, nodes, "show", "shared").out
+	has(t, two, "shared by readers, with 2 leases", "READER  PROCESS  LEFT", "\n1       1        ", "\n2       2        ")
+	var each struct{ Reading []readerJSON }
+	if err := json.Unmarshal([]byte(exits(t, 0, nodes, "show", "shared", "--json").out), &each); err != nil || len(each.Reading) != 2 || each.Reading[0].Left <= 0 {
+		t.Errorf("the readers are %+v, %v", each.Reading, err)
+	}
 	has(t, exits(t, 0, nodes, "show", "theirs").out, "another library or program")
 	has(t, exits(t, 0, nodes, "show", "nothing").out, "free")
 	if err := c.Del(t.Context(), "theirs").Err(); err != nil {

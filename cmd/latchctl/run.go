@@ -27,6 +27,7 @@ type running struct {
 	longest, skew  time.Duration
 	command        []string
 	messages       io.Writer
+	told           bool // that the lock was lost
 }
 
 func newRun(to *servers) *cobra.Command {
@@ -191,6 +192,9 @@ func (r *running) result(ctx context.Context, exit int, err error) error {
 		fmt.Fprintf(r.messages, "latchctl: %s is done already, so the command did not run\n", printable(r.rule.Key))
 		return nil
 	case errors.Is(err, locker.ErrLost), errors.Is(err, locker.ErrExpired):
+		if r.told {
+			err = nil
+		}
 		return &exitError{r.lost, err}
 	case errors.Is(err, errNotDone):
 		return &exitError{code: exit} // the command has printed its error

@@ -200,6 +200,20 @@ func TestRunOfALostLease(t *testing.T) {
 	gone(t, child) // it ignores SIGTERM
 }
 
+// Three lines told of one loss, one of them that "the command has failed".
+func TestDefectALossWasToldThreeTimes(t *testing.T) {
+	t.Parallel()
+	nodes, c := server(t)
+	g := runs(t, nodes, notes, "--ttl", "1s", "--grace", "500ms")
+	g.pid("child")
+	if err := c.Del(t.Context(), "job").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if told := g.ends(1); strings.Count(told, "latchctl: ") != 1 {
+		t.Errorf("the loss is told so:\n%s", told)
+	}
+}
+
 // A command that does not end by itself is killed after the grace.
 func TestRunKillsAfterTheGrace(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -50,17 +51,29 @@ func (s *servers) urls() []string {
 
 // connect makes a client of each node.
 func (s *servers) connect(ctx context.Context) (clients, error) {
-	var all clients
-	for _, text := range s.urls() {
-		c, err := dial(ctx, text)
+	urls := s.urls()
+	if len(urls) > 1 { // one that hangs must not use up the time for the others
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, probeWithin)
+		defer cancel()
+	}
+	all, errs := make(clients, len(urls)), make([]error, len(urls))
+	var work sync.WaitGroup
+	for i, text := range urls {
+		work.Go(func() { all[i], errs[i] = dial(ctx, text) })
+	}
+	work.Wait()
+	for _, err := range errs {
 		if err != nil {
 			all.Close()
 			return nil, err
 		}
-		all = append(all, c)
 	}
 	return all, nil
 }
+
+// probeWithin is how long each of several nodes may take to say whether it belongs to a Cluster.
+const probeWithin = time.Second
 
 // clients has a client for each node.
 type clients []redis.UniversalClient
@@ -68,7 +81,9 @@ type clients []redis.UniversalClient
 // Close closes the connections.
 func (cs clients) Close() {
 	for _, c := range cs {
-		_ = c.Close() // the process ends
+		if c != nil {
+			_ = c.Close() // the process ends
+		}
 	}
 }
 

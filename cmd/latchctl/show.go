@@ -31,6 +31,9 @@ func newShow(to *servers) *cobra.Command {
 A semaphore is shown with its permits, each with its fence, and how many units it
 holds. MODE is then the units that the waiter wants, of how many.
 
+Readers are listed with what is left of their leases. They leave no metadata of their
+own on the server: holder and since are those of the first reader.
+
 Callers of one process that wait for a key on equal terms mostly share one entry.
 On a quorum no order is promised, and waiters say nothing about themselves.`,
 		Example: `  latchctl show order:42
@@ -123,6 +126,9 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	if err := showReaders(out, l.Reading); err != nil {
+		return err
+	}
 	if len(l.Permits) > 0 {
 		fmt.Fprintln(out)
 		fmt.Fprintln(table, "FENCE\tUNITS\tLEFT\tHOLDER")
@@ -167,6 +173,24 @@ func (l lock) explain() string {
 	default:
 		return state + ": one caller holds it"
 	}
+}
+
+// showReaders lists the leases that share a key.
+func showReaders(out io.Writer, readers []locker.Reader) error {
+	if len(readers) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "READER\tPROCESS\tLEFT")
+	for i, r := range readers {
+		process := "-"
+		if r.Process > 0 {
+			process = strconv.Itoa(r.Process)
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\n", i+1, process, span(r.Left))
+	}
+	return table.Flush()
 }
 
 func orDash(text string) string {

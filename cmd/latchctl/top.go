@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -155,14 +154,11 @@ func (w watching) screen() string {
 	lines = append(lines, "w a l k: sort by waiters, age, left, key   q: quit", "")
 	locks := slices.Clone(w.seen.locks)
 	slices.SortStableFunc(locks, orders[w.order])
-	var rows strings.Builder
-	table := tabwriter.NewWriter(&rows, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, strings.Join(columns, "\t"))
-	for _, l := range locks {
-		fmt.Fprintln(table, strings.Join(l.cells(), "\t"))
+	rows := rowsOf(locks)
+	if w.width > 0 {
+		shortenKeys(rows, w.width)
 	}
-	_ = table.Flush() // into a string
-	lines = append(lines, strings.Split(strings.TrimSuffix(rows.String(), "\n"), "\n")...)
+	lines = append(lines, strings.Split(strings.TrimSuffix(grid(rows), "\n"), "\n")...)
 	if room := w.height; room > 0 && len(lines) > room {
 		hidden := len(lines) - room + 1
 		lines = append(lines[:room-1], fmt.Sprintf("… and %d more", hidden))

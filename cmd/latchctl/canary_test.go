@@ -1,0 +1,98 @@
+package main
+
+import (
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+)
+
+// secrets fails the test if a text has one of the secrets that lie on the servers.
+func secrets(t *testing.T, what, text string, tokens []string) {
+	t.Helper()
+	for _, token := range tokens {
+		if strings.Contains(text, token) {
+			t.Errorf("%s has printed the secret %q:\n%s", what, token, text)
+		}
+	}
+}
+
+// The tokens of holders and waiters are not printed by doctor, top, break and run. The test of ls
+// and show has its own canary.
+func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := site{nodes: []string{"redis://" + server.Addr()}, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
+	s.direct = append(s.direct, server.Client(t))
+	lease := s.lockedAndWaitedFor(t, "order:canary")
+	tokens := s.tokens(t, "order:canary")
+
+	for _, args := range [][]string{{"doctor"}, {"doctor", "--json"}} {
+		found := call(t, s.nodes, args...)
+		has(t, found.out, "1 are held")
+		secrets(t, strings.Join(args, " "), found.out+found.err, tokens)
+	}
+
+	screen := atTerminal(t, latchctl(t, s.nodes, "top", "--every", "100ms"))
+	screen.await("order:canary")
+	screen.typed("q")
+	shown, _ := screen.ends()
+	secrets(t, "top", shown, tokens)
+
+	busy := exits(t, 1, s.nodes, "run", "order:canary", "-n", "--", "true")
+	has(t, busy.err, "somebody else holds")
+	secrets(t, "run of a busy key", busy.out+busy.err, tokens)
+
+	fence := strconv.FormatUint(lease.Fence(), 10)
+	wrong := exits(t, 1, s.nodes, "break", "order:canary", "--fence", "7", "--reason", "a drill", "--yes")
+	broken := exits(t, 0, s.nodes, "break", "order:canary", "--fence", fence, "--reason", "a drill", "--yes")
+	has(t, broken.out, "broken: fence "+fence)
+	secrets(t, "break", wrong.out+wrong.err+broken.out+broken.err, tokens)
+}
+
+// A command that runs under a lock finds the key and the fence in its environment, and not the
+// token, with which it could release or extend the lock.
+func TestTheCommandOfRunDoesNotLearnTheToken(t *testing.T) {
+	t.Parallel()
+	nodes, c := server(t)
+	cmd := latchctl(t, nodes, "run", "job:canary", "--", "sh", "-c", "echo began; env; cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("began\n"))); err != nil {
+		t.Fatal(err)
+	}
+	text, err := c.Get(t.Context(), "job:canary").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, _, _ := strings.Cut(text, ":")
+	if len(token) < 20 {
+		t.Fatalf("%q is no token", token)
+	}
+	if err := in.Close(); err != nil {
+		t.Error(err)
+	}
+	env, err := io.ReadAll(out)
+	if err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	has(t, string(env), "LATCHKIT_KEY=job:canary", "LATCHKIT_FENCE=")
+	secrets(t, "the command's environment", string(env), []string{token})
+}

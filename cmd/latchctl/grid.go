@@ -1,0 +1,60 @@
+package main
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// rowsOf are the rows that ls and top show, the headings first.
+func rowsOf(locks []lock) [][]string {
+	rows := [][]string{columns}
+	for _, l := range locks {
+		rows = append(rows, l.cells())
+	}
+	return rows
+}
+
+// widestCell is the widest cell by which a column is lined up. A longer one, such as a key of 500
+// bytes, moves only the rest of its own row, and not all rows out of sight.
+const widestCell = 48
+
+// grid lines rows up in columns.
+func grid(rows [][]string) string {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			if n := utf8.RuneCountInString(cell); n <= widestCell {
+				widths[i] = max(widths[i], n)
+			}
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		line := ""
+		for i, cell := range row {
+			line += cell + strings.Repeat(" ", max(widths[i]-utf8.RuneCountInString(cell), 0)+2)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}
+
+// shortenKeys shortens the keys, so that a screen of that width also has the columns behind them,
+// and the beginning of the last one.
+func shortenKeys(rows [][]string, width int) {
+	const least, ofHolder = 8, 8
+	rest := ofHolder
+	for column := 1; column < len(columns)-1; column++ {
+		widest := 0
+		for _, row := range rows {
+			widest = max(widest, utf8.RuneCountInString(row[column]))
+		}
+		rest += widest + 2
+	}
+	room := max(width-rest-2, least)
+	for _, row := range rows {
+		if letters := []rune(row[0]); len(letters) > room {
+			row[0] = string(letters[:room-1]) + "…"
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"net"
+	"testing"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// deaf is the address of a server that accepts connections and answers nothing.
+func deaf(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	var all []net.Conn
+	go func() {
+		defer close(ended)
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all = append(all, c)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-ended
+		for _, c := range all {
+			_ = c.Close()
+		}
+	})
+	return listener.Addr().String()
+}
+
+// A node that hangs used up the time for all of doctor's questions. doctor then said that the
+// servers were no quorum, and advised to call EnrollRedlock, which must not be called then.
+func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
+	t.Parallel()
+	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
+	if err := locker.EnrollRedlock(t.Context(), []locker.Client{one.Client(t), two.Client(t), three.Client(t)}); err != nil {
+		t.Fatal(err)
+	}
+	hanging := deaf(t)
+	all := diagnosis(t, 1, []string{"redis://" + one.Addr(), "redis://" + two.Addr(), "redis://" + hanging})
+	finds(t, all, "reachable", bad, "nothing came within")
+	finds(t, all, "quorum", bad, "node 2, "+hanging+", does not vote")
+	finds(t, all, "locks", okay, "0 are held")
+}
+
+// Where only a node without a marker answers, nobody knows whether the others are a quorum.
+func TestDoctorDoesNotAdviseToEnrollWhileNodesAreSilent(t *testing.T) {
+	t.Parallel()
+	empty := redistest.Start(t)
+	all := diagnosis(t, 1, []string{"redis://" + empty.Addr(), "redis://" + deaf(t), "redis://" + deaf(t)}, "--timeout", "3s")
+	finds(t, all, "quorum", bad, "not checked: 2 nodes do not answer")
+}
+
+// ls asked the nodes one after the other whether they belong to a Cluster, and waited for one that
+// hangs until the time for all was over.
+func TestDefectLsWaitedForANodeThatHangs(t *testing.T) {
+	t.Parallel()
+	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
+	clients := []locker.Client{one.Client(t), two.Client(t), three.Client(t)}
+	if err := locker.EnrollRedlock(t.Context(), clients); err != nil {
+		t.Fatal(err)
+	}
+	nodes := []string{"redis://" + deaf(t), "redis://" + one.Addr(), "redis://" + two.Addr()}
+	has(t, exits(t, 0, nodes, "ls", "--timeout", "5s").out, "nothing is locked")
+}
+
+// The user may not run TIME, so doctor said that the server does not answer.
+func TestDefectDoctorTookARefusalForSilence(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "weak", "on", ">pw", "~*", "&*", "+get", "+ping").Err(); err != nil {
+		t.Fatal(err)
+	}
+	all := diagnosis(t, 1, []string{"redis://weak:pw@" + server.Addr()})
+	finds(t, all, "reachable", okay, "it answers")
+	finds(t, all, "clock", bad, "may not run TIME")
+}
