@@ -94,6 +94,10 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait},
 			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset", "busy", "", 1),
 		},
+		"busy behind a holder with a span": {
+			before: func(backend *lockertest.Memory) { holds(t, backend, "order:"+canary) }, rule: grpclock.Rule{Wait: locker.NoWait},
+			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset links=holder", "busy", "", 1),
+		},
 		"busy with another code": {
 			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait}, opts: []grpclock.Option{grpclock.WithBusyCode(codes.Unavailable)},
 			code: codes.Unavailable, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset", "busy", "", 1),

@@ -235,6 +235,37 @@ func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {
 	}
 }
 
+// A waiter of a semaphore links to the holder whose release made room for it. It has no one holder.
+func TestAWaiterOfASemaphoreLinksToWhoeverReleased(t *testing.T) {
+	server := redistest.Start(t)
+	services := [2]*service{}
+	for i := range services {
+		services[i] = &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
+		var err error
+		if services[i].lock, err = locker.NewSemaphore(server.Client(t), 2, locker.WithObserver(services[i].observer)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = services[i].lock.Close(context.Background()) })
+	}
+	one, two := services[0], services[1]
+	stays, goes := <-one.asks(t, "stays"), <-one.asks(t, "goes")
+	waiter := two.asks(t, "waiter")
+	two.inQueue(t, 1)
+	if err := goes.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, lease := range []*locker.Lease{<-waiter, stays} {
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	await(t, "all spans have ended", func() bool { spans, _ := acquires(one, two); return len(spans) == 3 })
+	spans, ids := acquires(one, two)
+	if got := linked(spans["waiter"], ids); got != "released_by=goes" {
+		t.Errorf("the waiter links to %q", got)
+	}
+}
+
 // A holder's metadata is that of its program, even if the lease also has a traceparent.
 func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

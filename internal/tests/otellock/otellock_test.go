@@ -1,5 +1,3 @@
-// Package otellock_test tests the Observer with the OpenTelemetry SDK, which the library itself
-// must not import.
 package otellock_test
 
 import (

@@ -14,11 +14,12 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
 // redislockClient is an interface that a service may have declared for redislock.
 type redislockClient[L any] interface {

@@ -94,6 +94,10 @@ var exchanges = map[string]exchange{
 		opts: noWait(), before: occupied, status: 409, code: "lock-busy", retry: "1",
 		spans: []string{"acquire customer: Unset mode=exclusive name=customer result=busy ttl=30 wait.attempts=1"},
 	},
+	"busy behind a holder with a span": {
+		opts: noWait(), before: func(t *testing.T, w *stage) { holds(t, w.store, "customer:canary") }, status: 409, code: "lock-busy", retry: "1",
+		spans: []string{"acquire customer: Unset links=holder mode=exclusive name=customer result=busy ttl=30 wait.attempts=1"},
+	},
 	"busy, 423": {
 		opts: append(noWait(), httplock.WithStatus(423)), before: occupied, status: 423, code: "lock-busy", retry: "1",
 		spans: []string{"acquire customer: Unset mode=exclusive name=customer result=busy ttl=30 wait.attempts=1"},

@@ -105,6 +105,12 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 			code:   codes.Aborted, result: "lock_busy",
 			spans: []string{"acquire order: Unset mode=exclusive name=order result=busy"},
 		},
+		"busy behind a holder with a span": {
+			rule: grpclock.Rule{Wait: locker.NoWait}, handle: receiveAll,
+			before: func(backend *lockertest.Memory) { holds(t, backend, key) },
+			code:   codes.Aborted, result: "lock_busy",
+			spans: []string{"acquire order: Unset links=holder mode=exclusive name=order result=busy"},
+		},
 		"the lock server is down, and the rule fails open": {
 			opts: []grpclock.Option{grpclock.WithFailOpen()}, handle: receiveAll,
 			before: func(backend *lockertest.Memory) {

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -192,7 +193,7 @@ func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, resul
 }
 
 // told formats each lock's span as one line, in the order of their ends: "acquire order: Unset
-// mode=exclusive …".
+// links=holder mode=exclusive …".
 func (tel *telemetry) told(t testing.TB) []string {
 	t.Helper()
 	var lines []string
@@ -207,12 +208,38 @@ func (tel *telemetry) told(t testing.TB) []string {
 		if s.Status().Code == codes.Error {
 			status += "(" + s.Status().Description + ")"
 		}
+		if links := roles(s); links != "" {
+			status += " links=" + links
+		}
 		lines = append(lines, s.Name()+": "+status+" "+text(s.Attributes()))
 	}
 	return lines
 }
 
-// apart are the attributes with separate tests.
+// roles are the roles of a span's links, in their order.
+func roles(s sdktrace.ReadOnlySpan) string {
+	var all []string
+	for _, l := range s.Links() {
+		for _, a := range l.Attributes {
+			if a.Key == "latchkit.link.role" {
+				all = append(all, a.Value.AsString())
+			}
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+// holds makes another process hold a key in a span, for as long as the test lasts.
+func holds(t *testing.T, backend *lockertest.Memory, key string) {
+	t.Helper()
+	there := newTelemetry(t, sdktrace.AlwaysSample())
+	l := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(there.observer))
+	if _, err := l.Acquire(t.Context(), locker.Rule{Key: key}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// apart are the attributes that have tests of their own.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 
 // text puts attributes into a line, sorted, without the common prefix and those that are apart; any

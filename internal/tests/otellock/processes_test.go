@@ -1,0 +1,194 @@
+package otellock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// otherService is another process with an SDK of its own. On "acquire" it acquires order:42 in a
+// span of its own, on "release" it releases what it got first. When two callers wait it says so,
+// because only the first of them stands in the server's queue. Each acquire that has ended is told
+// with its span and the spans to which it links.
+var otherService = proc.Register("other service", func(args []string) {
+	spans, reader := tracetest.NewSpanRecorder(), sdkmetric.NewManualReader()
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	o, err := otellock.New(otellock.WithTracerProvider(tracers),
+		otellock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))
+	if err != nil {
+		panic(err)
+	}
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}), locker.WithObserver(o))
+	if err != nil {
+		panic(err)
+	}
+	leases := make(chan *locker.Lease, 2)
+	asked := 0
+	for {
+		switch proc.Listen() {
+		case "acquire":
+			asked++
+			ctx, request := tracers.Tracer("service").Start(context.Background(), fmt.Sprint("request ", asked))
+			go func() {
+				lease, err := l.Acquire(ctx, locker.Rule{Key: "order:42"})
+				if err != nil {
+					panic(err)
+				}
+				request.End()
+				leases <- lease
+				fmt.Println("got", shown(spans, request.SpanContext().SpanID().String()))
+			}()
+		case "two wait":
+			for waiting(reader) != 2 {
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Println("they wait")
+		case "release":
+			if err := (<-leases).Release(context.Background()); err != nil {
+				panic(err)
+			}
+		default:
+			_ = l.Close(context.Background())
+			return
+		}
+	}
+})
+
+// shown is the acquire inside a span: its id, how often the lease had been handed over inside the
+// process, and its links.
+func shown(spans *tracetest.SpanRecorder, request string) string {
+	for _, s := range spans.Ended() {
+		if s.Name() != "acquire order" || s.Parent().SpanID().String() != request {
+			continue
+		}
+		text := s.SpanContext().SpanID().String()
+		for _, a := range s.Attributes() {
+			if a.Key == "latchkit.lock.handoff.streak" {
+				text += fmt.Sprint(" streak=", a.Value.AsInt64())
+			}
+		}
+		return text + " " + idsOf(s)
+	}
+	return "no acquire has ended"
+}
+
+// idsOf are the links of a span, by role.
+func idsOf(s sdktrace.ReadOnlySpan) string {
+	var links []string
+	for _, l := range s.Links() {
+		links = append(links, l.Attributes[0].Value.AsString()+"="+l.SpanContext.SpanID().String())
+	}
+	return strings.Join(links, " ")
+}
+
+// waiting is how many callers of this process wait.
+func waiting(reader *sdkmetric.ManualReader) (n int64) {
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(context.Background(), &all); err != nil {
+		panic(err)
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name == "latchkit.lock.waiter.active" {
+				for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
+					n += p.Value
+				}
+			}
+		}
+	}
+	return n
+}
+
+// here is this process.
+func here(t *testing.T, server *redistest.Server) *service {
+	t.Helper()
+	s := &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
+	var err error
+	if s.lock, err = locker.NewSingle(server.Client(t), locker.WithObserver(s.observer)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.lock.Close(context.Background()) })
+	return s
+}
+
+// inQueue waits until so many processes wait for the key.
+func (s *service) inQueue(t *testing.T, want int) {
+	t.Helper()
+	await(t, "the waiter stands in the queue", func() bool {
+		info, err := s.lock.Inspect(t.Context(), "order:42")
+		return err == nil && info.Waiters == want
+	})
+}
+
+// A waiter in one process links to the span of a holder in another one.
+func TestAWaiterLinksToAHolderInAnotherProcess(t *testing.T) {
+	server := redistest.Start(t)
+	one, other := here(t, server), otherService.Start(t, server.Addr())
+	other.Send("acquire")
+	holder := strings.TrimSpace(other.Expect(t, "got"))
+	waiter := one.asks(t, "waiter")
+	one.inQueue(t, 1)
+	other.Send("release")
+	if err := (<-waiter).Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	span := one.span(t, "acquire order")
+	if got, want := idsOf(span), "holder="+holder+" released_by="+holder; len(holder) != 16 || got != want {
+		t.Errorf("the waiter links to %q, want %q", got, want)
+	}
+	other.Send("end")
+	other.Wait(t)
+}
+
+// The lease goes from this process to the other one, there from caller to caller, and back. A local
+// waiter links to the caller before it, and a waiter of another process to the first of the streak.
+func TestAWaiterLinksIntoAStreakOfAnotherProcess(t *testing.T) {
+	server := redistest.Start(t)
+	one, other := here(t, server), otherService.Start(t, server.Addr())
+	first := <-one.asks(t, "a")
+	other.Send("acquire")
+	one.inQueue(t, 1)
+	other.Send("acquire")
+	other.Send("two wait")
+	other.Expect(t, "they wait")
+	if err := first.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b, linksOfB, _ := strings.Cut(other.Expect(t, "got"), " ")
+	last := one.asks(t, "d")
+	one.inQueue(t, 1)
+	other.Send("release")
+	c := other.Expect(t, "got")
+	other.Send("release")
+	if err := (<-last).Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	await(t, "both spans have ended", func() bool { spans, _ := acquires(one); return len(spans) == 2 })
+	spans, _ := acquires(one)
+	a := spans["a"].SpanContext().SpanID().String()
+	if want := "holder=" + a + " released_by=" + a; linksOfB != want {
+		t.Errorf("b links to %q, want %q", linksOfB, want)
+	}
+	if !strings.Contains(c, " streak=1 ") || !strings.HasSuffix(c, " released_by="+b) {
+		t.Errorf("c, which got the lease inside its process from b (%s), has %q", b, c)
+	}
+	if got, want := idsOf(spans["d"]), "holder="+b+" released_by="+b; got != want {
+		t.Errorf("d links to %q, want %q", got, want)
+	}
+	other.Send("end")
+	other.Wait(t)
+}
