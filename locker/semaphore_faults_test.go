@@ -124,14 +124,14 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 						longest = max(longest, int64(time.Since(began)))
 					}
 					mu.Unlock()
-					time.Sleep(upTo(r, 30*time.Millisecond))
+					time.Sleep(upTo(r, 30*time.Millisecond)) //nolint:forbidigo // in a bubble
 				}
 			})
 		}
 	}
 	r, struck := rand.New(rand.NewPCG(seed, 0)), 0
 	for time.Now().Before(until) {
-		time.Sleep(upTo(r, 2*time.Second))
+		time.Sleep(upTo(r, 2*time.Second)) //nolint:forbidigo // in a bubble
 		if name != "processes die" {
 			fault(m, processes[r.IntN(3)], r)
 			struck++
@@ -147,7 +147,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 		m.DelayReplies(op, 0)
 	}
 	callers.Wait()
-	time.Sleep(2 * time.Minute)
+	time.Sleep(2 * time.Minute) //nolint:forbidigo // in a bubble
 	if struck == 0 {
 		t.Errorf("seed %d: positive control: no fault", seed)
 	}
