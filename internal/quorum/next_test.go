@@ -18,6 +18,7 @@ func TestAReleaseDoesNotWaitForTheVotesOfNext(t *testing.T) {
 		t.Fatal(g.State, err)
 	}
 	for _, m := range ms {
+		eventually(t, "the node has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
 		m.with(func(script string, run func() error) error {
 			if script == "quorum_vote" {
 				t.Error("the release has asked for a vote")
