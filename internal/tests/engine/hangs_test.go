@@ -126,7 +126,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(1500 * time.Millisecond) // the undos have been given up once, and are repeated
 	leave()
 	work.Wait()
 	began := time.Now()
