@@ -136,7 +136,7 @@ func TestBackgroundReleaseIsAwaitedWhileANodeHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close(context.Background()) //nolint:errcheck // the test is over
+	defer l.Close(context.Background())
 	servers[2].Pause()
 	defer servers[2].Resume()
 	for i := range 3 { // after these, the node's calls are known to hang

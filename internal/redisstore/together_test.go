@@ -61,7 +61,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 			s.prepare(t, c)
 			answers := make([]string, len(s.calls))
 			if together {
-				keys, args, quick := []string{}, []any{}, []string{}
+				keys, args := []string{}, []any{}
 				for _, k := range s.calls {
 					if s.releases {
 						keys, args = append(keys, k.l, k.q), append(args, k.token)
@@ -77,7 +77,8 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if quick = strings.Split(all, "\n"); len(quick) != len(s.calls) {
+				quick := strings.Split(all, "\n")
+				if len(quick) != len(s.calls) {
 					t.Fatalf("%d answers to %d calls: %q", len(quick), len(s.calls), all)
 				}
 				copy(answers, quick)
