@@ -45,7 +45,7 @@ func openAsynqRate(s settings) (*asynqRateLocks, error) {
 	queue := fmt.Sprintf("bench-%d", s.Process)
 	at := asynq.RedisClientOpt{Addr: s.Addr}
 	tasks := asynq.NewClient(at)
-	defer tasks.Close()
+	defer func() { _ = tasks.Close() }()
 	for range asynqTasks {
 		if _, err := tasks.Enqueue(asynq.NewTask("caller", nil), asynq.Queue(queue), asynq.Timeout(time.Hour)); err != nil {
 			return nil, err

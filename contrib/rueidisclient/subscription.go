@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// Package locker calls OpenPubSub. It returns a connection for subscriptions, which is taken from
-// the client when it is first used.
+// OpenPubSub returns a connection for subscriptions, which is taken from the client when it is
+// first used. Package locker calls OpenPubSub.
 func (c *Client) OpenPubSub(ctx context.Context) redisstore.PubSub {
 	s := &subscription{asked: make(chan request, mostAsked), said: make(chan any, mostSaid)}
 	s.ctx, s.cut = context.WithCancel(ctx)

@@ -9,7 +9,9 @@ import (
 // ScriptTexts are the scripts as servers are sent them, by name.
 var ScriptTexts = map[string]string{
 	"acquire": acquireScript.Text, "renew": renewScript.Text, "confirm": confirmScript.Text, "release": releaseScript.Text,
-	"break": breakScript.Text, "inspect": inspectScript.Text, "raise_fence": raiseFenceScript.Text,
+	"acquire_each": acquiresTogether.Script.Text(), "release_each": releasesTogether.Script.Text(),
+	"acquire_all": acquireAllScript.Text,
+	"break":       breakScript.Text, "inspect": inspectScript.Text, "raise_fence": raiseFenceScript.Text,
 
 	"rw_acquire": rwAcquireScript.Text, "rw_renew": rwRenewScript.Text, "rw_release": rwReleaseScript.Text,
 	"rw_break": rwBreakScript.Text, "rw_inspect": rwInspectScript.Text, "rw_downgrade": rwDowngradeScript.Text,

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -158,7 +159,9 @@ func (s *spy) token() string {
 
 func TestEveryAdaptersWaitIsLinkedAndNothingSecretIsExported(t *testing.T) {
 	gin.SetMode(gin.TestMode)
-	for name, guard := range guards {
+	all := maps.Clone(guards)
+	maps.Copy(all, contribGuards)
+	for name, guard := range all {
 		t.Run(name, func(t *testing.T) {
 			here, there, token := guardedWork(t, guard)
 			holder := there.span(t, "acquire order").SpanContext().SpanID()

@@ -20,15 +20,15 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// The adapters in modules of their own are guards like the others.
-func init() {
-	guards["echolock"] = func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+// contribGuards are the adapters in modules of their own.
+var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
+	"echolock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		e := echo.New()
 		lock := echolock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))
 		e.POST("/", func(c echo.Context) error { work(c.Request().Context()); return nil }, lock)
 		e.ServeHTTP(httptest.NewRecorder(), posted(t))
-	}
-	guards["fiberlock"] = func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+	},
+	"fiberlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		app := fiber.New()
 		lock := fiberlock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))
 		app.Post("/", lock, func(c fiber.Ctx) error { work(c.Context()); return nil })
@@ -38,8 +38,8 @@ func init() {
 			return
 		}
 		_ = reply.Body.Close()
-	}
-	guards["sqlxlock"] = func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+	},
+	"sqlxlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		db, err := sqlx.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "canary.db")+"?_pragma=busy_timeout(1000)")
 		if err != nil {
 			t.Error(err)
@@ -54,5 +54,5 @@ func init() {
 		if err != nil && !errors.Is(err, locker.ErrLost) {
 			t.Error(err)
 		}
-	}
+	},
 }
