@@ -15,6 +15,9 @@ type contestant struct {
 	// sends are the commands that its clients send besides scripts, by the names that the server
 	// uses. See load.commands.
 	sends []string
+	// besides are the commands that its library sends for other things than locks, and that are not
+	// counted.
+	besides []string
 	// noLock marks a contestant that only passes messages, and cannot run alone.
 	noLock bool
 	// admits marks a contestant with several holders at once: a counter without a lock, or a

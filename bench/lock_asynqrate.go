@@ -17,7 +17,7 @@ import (
 // later. A permit belongs to a task, so each of its callers is a task of asynq that runs all the
 // time.
 var asynqRate = contestant{
-	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"},
+	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, besides: []string{"zadd", "sadd"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },
 }
 

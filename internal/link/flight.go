@@ -26,9 +26,8 @@ type flight struct {
 // run makes one flight after the other, while there are calls and not too many flights.
 func (f *flight) run() {
 	for {
-		began := time.Now()
-		gotReply, sent := f.send()
-		if !f.land(gotReply, sent, time.Since(began)) {
+		gotReply, sent, took := f.send()
+		if !f.land(gotReply, sent, took) {
 			return
 		}
 	}
@@ -72,21 +71,24 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 }
 
 // send sends each call once, several calls by one script where that is possible. gotReply reports
-// whether the node has replied, and sent whether there was a call to send.
-func (f *flight) send() (gotReply, sent bool) {
+// whether the node has replied, sent whether there was a call to send, and took how long the node
+// took, without the calls that a script has left out.
+func (f *flight) send() (gotReply, sent bool, took time.Duration) {
+	began := time.Now()
 	calls := f.calls
 	if f.doubt {
 		calls = f.lane.link.owner.elsewhere(calls, f.lane.link)
 		if len(calls) == 0 {
-			return false, false
+			return false, false, 0
 		}
 	}
 	calls, groups := f.gather(calls)
 	gotReply = f.transmit(calls)
+	took = time.Since(began)
 	if left := f.leftOf(groups); len(left) > 0 {
 		f.transmit(left)
 	}
-	return gotReply, true
+	return gotReply, true, took
 }
 
 // transmit sends calls. When the node does not have a script, its calls are sent again at once: the

@@ -196,8 +196,8 @@ func (l *link) tryDirect(c *Call) bool {
 		l.mu.Unlock()
 	}()
 	if len(along) > 0 {
-		f := flight{lane: &l.plain, calls: append(along, c), ctx: slot}
-		if gotReply, _ = f.send(); !gotReply {
+		f := flight{lane: &l.plain, ctx: slot}
+		if gotReply = f.transmit(append(along, c)); !gotReply { // not send: the caller waits here for one round trip
 			l.owner.doubt()
 		}
 		return true

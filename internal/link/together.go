@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -108,7 +109,8 @@ func (t *Together) words(calls []*Call) []any {
 	return words
 }
 
-// share hands the answers out. An error of the script itself may be that of one member only.
+// share hands the answers out. An error of the script itself may be that of one member only. An
+// empty text is not an answer of the script, and nobody knows what was done.
 func (g *group) share(*Call) {
 	text, err := g.Answer()
 	if g.refused = ownRefusal(err); g.refused {
@@ -121,7 +123,7 @@ func (g *group) share(*Call) {
 		if whole {
 			answer, text, _ = strings.Cut(text, "\n")
 		}
-		if answer == "" && err == nil {
+		if whole && answer == "" {
 			g.left = append(g.left, c)
 			continue
 		}
@@ -133,14 +135,16 @@ func (g *group) share(*Call) {
 }
 
 // ownRefusal reports whether an error reply may be due to one key or to the script itself, so that
-// single calls can have other answers. All other errors would be those of the single calls too.
+// single calls can have other answers. OOM is one of them: a full server refuses the lease of a free
+// key, and serves the calls for keys that are held. Redis before 7 writes ERR before the errors of
+// commands in scripts. All other errors would be those of the single calls too.
 func ownRefusal(err error) bool {
-	for _, code := range []string{"NOPERM", "WRONGTYPE", "CROSSSLOT", "ERR"} {
-		if err != nil && redis.HasErrorPrefix(err, code) {
-			return true
-		}
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return false
 	}
-	return false
+	code, _, _ := strings.Cut(reply.Error(), " ")
+	return slices.Contains([]string{"NOPERM", "WRONGTYPE", "CROSSSLOT", "OOM", "ERR"}, code)
 }
 
 // leftOf returns the calls that the groups have left out and whose callers still wait. When these

@@ -267,3 +267,59 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 		}
 	}
 }
+
+// An empty text is not an answer of the script. The calls are not sent again: they may have been
+// done.
+func TestAnEmptyAnswerLeavesNoCallOut(t *testing.T) {
+	t.Parallel()
+	f := &flight{lane: &lane{link: &link{owner: &Links{}}}}
+	calls := make([]*Call, fewest)
+	for i := range calls {
+		calls[i] = meeting(fmt.Sprint(i))
+		calls[i].hand(t.Context(), time.Now())
+		calls[i].expect(&sync.Pool{})
+		calls[i].take()
+	}
+	_, groups := f.gather(calls)
+	groups[0].answer("", nil)
+	if left := f.leftOf(groups); left != nil {
+		t.Fatalf("%d calls are sent again", len(left))
+	}
+	for _, c := range calls {
+		<-c.Done()
+		if text, err := c.Answer(); text != "" || err != nil {
+			t.Errorf("the answer is %q, %v", text, err)
+		}
+	}
+}
+
+// Which errors of a script for several calls may be those of one call, with the texts of Redis 6.2
+// and 7.
+func TestWhichErrorsOfAScriptMayBeThoseOfOneCall(t *testing.T) {
+	t.Parallel()
+	for text, own := range map[string]bool{
+		"WRONGTYPE Operation against a key holding the wrong kind of value script: f, on @user_script:1.": true,
+		"OOM command not allowed when used memory > 'maxmemory'. script: f, on @user_script:1.":           true,
+		"NOPERM this user has no permissions to access one of the keys":                                   true,
+		"CROSSSLOT Keys in request don't hash to the same slot":                                           true,
+		"ERR Error running script (call to f): @user_script:1: WRONGTYPE Operation against a key":         true,
+		"ERR Error running script (call to f): @user_script:1: @user_script: 1: -OOM command not allowed": true,
+		"ERR bad lua script for redis cluster, all the keys that the script uses should be passed":        true,
+		"READONLY You can't write against a read only replica.":                                           false,
+		"LOADING Redis is loading the dataset in memory":                                                  false,
+		"BUSY Redis is busy running a script.":                                                            false,
+	} {
+		if got := ownRefusal(fmt.Errorf("sent: %w", replyError(text))); got != own {
+			t.Errorf("%v for %s", got, text)
+		}
+	}
+	if ownRefusal(nil) || ownRefusal(errNo) {
+		t.Error("what is not a reply is taken for one")
+	}
+}
+
+// replyError is an error reply of a server.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}

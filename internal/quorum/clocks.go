@@ -60,9 +60,14 @@ func (c *clocks) off(i int) time.Duration {
 func (c *clocks) beyond(skew time.Duration) (far nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.far(skew)
+}
+
+// far is beyond while c.mu is held. A clock that was never measured is not far.
+func (c *clocks) far(skew time.Duration) (far nodes) {
 	median := c.median()
-	for i, offset := range c.offsets {
-		if (offset-median).Abs()-c.slack[i] > skew {
+	for i, known := range c.known {
+		if known && (c.offsets[i]-median).Abs()-c.slack[i] > skew {
 			far = far.with(i)
 		}
 	}
@@ -82,19 +87,14 @@ func (c *clocks) offset(i int) time.Duration {
 // wrong is the set of nodes whose clocks are further than skew from the median. The set is empty
 // unless the clocks of need other nodes are right.
 func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
-	far := c.beyond(skew)
-	if far == 0 {
-		return 0
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if off = c.far(skew); off == 0 {
+		return 0
+	}
 	right := 0
 	for i, known := range c.known {
-		switch {
-		case !known:
-		case far.has(i):
-			off = off.with(i)
-		default:
+		if known && !off.has(i) {
 			right++
 		}
 	}

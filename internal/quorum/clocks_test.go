@@ -53,3 +53,23 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 		}
 	})
 }
+
+// A clock that nobody has measured is not wrong, also when the client's own clock is an hour off.
+func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocks(3)
+		ahead := time.Now().Add(time.Hour)
+		c.note(0, ahead, time.Now())
+		c.note(1, ahead, time.Now())
+		if far := c.beyond(time.Second); far != 0 {
+			t.Errorf("%b are far", far)
+		}
+		if off := c.wrong(time.Second, 2); off != 0 {
+			t.Errorf("%b are wrong", off)
+		}
+		c.note(2, time.Now(), time.Now())
+		if off := c.wrong(time.Second, 2); off != nodes(0).with(2) {
+			t.Errorf("%b are wrong, not the last one", off)
+		}
+	})
+}

@@ -113,6 +113,58 @@ func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
 	}
 }
 
+// The times of a client whose clock is years behind are shorter texts. They are not compared as if
+// they had the length of the node's time, between whose digits they lie.
+func TestAClockThatIsYearsBehindGetsTheNodesClock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Start(t).Client(t))
+	before := b.now()
+	answer, err := b.vote(writer(before / 1_000_000)...)
+	if err != nil || !strings.HasPrefix(answer, "granted ") {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if got := b.c.Get(t.Context(), keyC).Val(); got < strconv.FormatInt(before, 10) {
+		t.Errorf("the counter is %s, before the node's clock", got)
+	}
+}
+
+// A counter with more digits than a time is larger, although its text is smaller.
+func TestALongCounterIsLargerThanAProposal(t *testing.T) {
+	t.Parallel()
+	const long = 10_000_000_000_000_000
+	b := newBench(t, redistest.Start(t).Client(t))
+	b.c.Set(t.Context(), keyC, long, 0)
+	answer, err := b.vote(writer(b.now())...)
+	if err != nil || !strings.HasPrefix(answer, "granted ") {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if got, err := b.c.Get(t.Context(), keyC).Int64(); err != nil || got <= long {
+		t.Errorf("the counter went from %d to %d, %v", int64(long), got, err)
+	}
+}
+
+// A node keeps its vote for the waiter that it has notified, also from a writer that does not queue.
+func TestAVoteThatIsKeptForAWaiterIsNotGivenToAnother(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Start(t).Client(t))
+	for woken, holder := range map[string]string{"another": " another:0:0", "readers": " shared:0:0"} {
+		b.c.Del(t.Context(), keyL, keyC)
+		b.c.Set(t.Context(), keyW, woken, time.Minute)
+		answer, err := b.vote(writer(b.now())...)
+		if err != nil || !strings.HasPrefix(answer, "busy ") || !strings.HasSuffix(answer, holder) {
+			t.Errorf("kept for %s: %q, %v", woken, answer, err)
+		}
+		if n := b.c.Exists(t.Context(), keyL, keyC).Val(); n != 0 || b.c.Get(t.Context(), keyW).Val() != woken {
+			t.Errorf("kept for %s: %d keys were written, and W is %q", woken, n, b.c.Get(t.Context(), keyW).Val())
+		}
+	}
+	b.c.Set(t.Context(), keyW, "o", time.Minute)
+	answer, err := b.vote(writer(b.now())...)
+	if err != nil || !strings.HasPrefix(answer, "granted ") || b.c.Exists(t.Context(), keyW).Val() != 0 {
+		t.Errorf("kept for the caller: %q, %v, W is %q", answer, err, b.c.Get(t.Context(), keyW).Val())
+	}
+}
+
 // Readers whose phase is over do not come back with the next phase: another's lease ends their
 // parts.
 func TestANewPhaseForgetsTheReadersOfTheLast(t *testing.T) {

@@ -7,10 +7,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -321,4 +323,41 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
 		t.Fatalf("the lease lasts %v: an owner that asks gets the full TTL", left)
 	}
+}
+
+// On a full server, too, each of several calls that meet gets the answer that it would get alone.
+// The lease of a free key is refused, and callers of a key that is held are told who holds it.
+func TestAFullServerAnswersEachOfTheCallsThatMeet(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	s := locktest.SingleStore(client)
+	held := store.Claim{Key: "held", Owner: rand.Text(), TTL: time.Minute}
+	if g, err := s.Acquire(t.Context(), held); err != nil || g.State != store.Granted {
+		t.Fatal(g, err)
+	}
+	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			c := store.Claim{Key: "held", Owner: rand.Text(), TTL: time.Minute}
+			switch i % 4 {
+			case 0:
+				c.Key = fmt.Sprint("free", i)
+				if _, err := s.Acquire(t.Context(), c); !refused(err, "out of memory") {
+					t.Errorf("a new lease: %v", err)
+				}
+			case 1:
+				if g, err := s.Acquire(t.Context(), held); err != nil || g.State != store.Granted {
+					t.Errorf("the holder's own call: %+v, %v", g, err)
+				}
+			default:
+				if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Busy {
+					t.Errorf("a call for a key that is held: %+v, %v", g, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -192,7 +193,8 @@ func (s *encounter) prepare(t *testing.T, c *redis.Client) {
 func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, together bool) {
 	t.Helper()
 	var all []string
-	fences := map[string][]string{} // by counter
+	blocks := map[string][][2]int{} // by counter: the first fence of a lease, and the first behind it
+	seen := map[string]bool{}
 	for i, k := range s.calls {
 		kind, _, _ := strings.Cut(answers[i], " ")
 		if strings.Trim(kind, "0123456789") == "" {
@@ -201,10 +203,12 @@ func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, togeth
 		lease, _ := c.Get(t.Context(), k.l).Result()
 		token, rest, _ := strings.Cut(lease, ":")
 		fence, block, _ := strings.Cut(rest, ":")
-		if len(fence) == 16 && !slices.Contains(fences[k.c], fence) && token == k.token {
-			fences[k.c] = append(fences[k.c], fence)
-			if counter := c.Get(t.Context(), k.c).Val(); fence > counter {
-				t.Errorf("fence %s is above its counter %s", fence, counter)
+		if len(fence) == 16 && !seen[k.l] && token == k.token {
+			seen[k.l] = true
+			first, n := number(fence), number(strings.SplitN(block, ":", 2)[0])
+			blocks[k.c] = append(blocks[k.c], [2]int{first, first + n})
+			if counter := number(c.Get(t.Context(), k.c).Val()); first+n-1 > counter {
+				t.Errorf("fences %s to %d are above their counter %d", fence, first+n-1, counter)
 			}
 		}
 		ttl := c.PTTL(t.Context(), k.l).Val() > 0
@@ -213,13 +217,12 @@ func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, togeth
 			c.Get(t.Context(), k.x).Val(), c.Exists(t.Context(), k.c).Val()))
 	}
 	s.outcome[together] = all
-	granted := map[string]int{}
-	for _, k := range s.calls {
-		granted[k.c]++
-	}
-	for counter, distinct := range fences {
-		if len(distinct) > granted[counter] {
-			t.Errorf("%s has %d fences", counter, len(distinct))
+	for counter, all := range blocks {
+		slices.SortFunc(all, func(a, b [2]int) int { return cmp.Compare(a[0], b[0]) })
+		for i := 1; i < len(all); i++ {
+			if all[i][0] < all[i-1][1] {
+				t.Errorf("two leases have fences of %s in common: %v", counter, all)
+			}
 		}
 	}
 }

@@ -38,9 +38,10 @@ if found[5] ~= ARGV[1] or
   return 'changed' .. at
 end
 
--- The proposal is larger than every fence before, and other nodes will take it as well. Times and
--- fences are texts of one length.
-local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and stamp >= ARGV[6] and stamp <= ARGV[7]
+-- The proposal is larger than every fence before, and other nodes will take it as well. Texts of one
+-- length are compared like numbers. The time of a client whose clock is years behind is shorter.
+local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
+  #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
 if taken and not lease and not woken and not tombstone and not ARGV[8] then
   redis.call('SET', KEYS[4], ARGV[5], 'GET') -- GET: what is no counter is refused, and MGET says nothing of it
   if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
