@@ -135,6 +135,9 @@ if not enters then
   local block, metadata = string.match(ARGV[2], '^[^:]*:%d+:(%d+):%d+:(.*)$')
   if not taken then
     local skew, last = ARGV[7] - ARGV[4], counter and tonumber(counter) or 0
+    if last >= 9007199254740991 then -- from 2^53 on Lua's numbers are not exact
+      return redis.error_reply('ERR latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use')
+    end
     local hint = math.min(tonumber(ARGV[4]), now + skew)
     local first, n = math.max(last + 1, hint), tonumber(block)
     if now > hint + skew then
