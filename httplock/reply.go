@@ -170,7 +170,7 @@ func (m *middleware) replyTo(err error) reply {
 			return r
 		}
 	}
-	if e, ok := errtype.As[*key.Error](err); ok { // whose text is fit for the client
+	if e, ok := errtype.As[*key.Error](err); ok { // the client may see its text
 		return reply{status: http.StatusBadRequest, code: CodeInvalidKey, title: "The request cannot be locked", detail: e.Error()}
 	}
 	return unavailable

@@ -27,7 +27,7 @@ const (
 	// broken or overloaded machine needs that long.
 	patience = 30 * time.Second
 
-	// glance is how often a starting server is checked.
+	// glance is the pause between two checks of a starting server.
 	glance = 5 * time.Millisecond
 
 	// A server keeps its port over a Restart, but does not listen meanwhile. So ports are below the
@@ -36,8 +36,8 @@ const (
 	// client that tries to reconnect.
 	lowestPort, highestPort = 10000, 32000
 
-	// The nodes of a cluster are connected by a second port of each node. It is higher by this
-	// number.
+	// Each node of a cluster has a second port, for the other nodes. Its number is higher by
+	// busOffset.
 	busOffset = 10000
 )
 
