@@ -69,7 +69,7 @@ func (p *Problem) Error() string {
 	if p.err == nil {
 		return p.Code
 	}
-	if e, ok := errtype.As[*locker.Error](p.err); ok { // whose own text has the key
+	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("%s: %v: %v", p.Code, e.Op, e.Err)
 	}
 	return fmt.Sprintf("%s: %v", p.Code, p.err)

@@ -28,7 +28,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // it has waited, or may have subscribed
+	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // the caller has waited, or may have subscribed: began is too early
 		a.sent = time.Now()
 	}
 	if a.token.ask() {

@@ -197,7 +197,7 @@ func TestRunOfALostLease(t *testing.T) {
 	if g.file("term") != "term" {
 		t.Error("the command did not get SIGTERM")
 	}
-	gone(t, child) // it ignores SIGTERM
+	gone(t, child) // the child ignores SIGTERM
 }
 
 // Three lines told of one loss, one of them that "the command has failed".

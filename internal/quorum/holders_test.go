@@ -111,7 +111,7 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 			t.Fatalf("%v, while another one works", err)
 		}
 	}
-	release(t, working) // it has failed
+	release(t, working) // the work has failed
 	if err := acquire(t, asks, rule).Complete(t.Context()); err != nil {
 		t.Fatal(err)
 	}

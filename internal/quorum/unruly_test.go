@@ -126,7 +126,7 @@ func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 	h.enter(lease, before, who)
 	pause(rand.N(10 * time.Millisecond))
 	if rand.IntN(30) == 0 {
-		pause(300 * time.Millisecond) // it must be renewed, or is lost
+		pause(300 * time.Millisecond) // the lease must be renewed, or is lost
 	}
 	h.leave(lease)
 	_ = lease.Release(context.Background())

@@ -322,7 +322,7 @@ func TestNothingIsToldAfterStop(t *testing.T) {
 		w.stop = w.other.Listen(w.receive)
 		w.other.Pause()
 		w.memory.Wipe()
-		w.stop() // although the event hangs
+		w.stop() // ends, although the event hangs
 		w.other.Resume()
 		w.wantEvents()
 	})

@@ -138,7 +138,7 @@ type Permit struct {
 // A Warning reports a setting of the server that can lose locks.
 type Warning struct {
 	Code string // low-cardinality: "eviction-policy"
-	Text string // what is wrong and what to do
+	Text string // the problem, and what to do
 }
 
 // A Joiner is a Store whose leases can be joined by calls in other processes.
