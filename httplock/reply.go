@@ -219,7 +219,7 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 		return
 	}
 	h := out.Header()
-	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} { // of a reply that is not sent
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} { // these describe a reply that is not sent
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")

@@ -38,7 +38,7 @@ type acquisition struct {
 	pass     *Delegation      // of a caller that joins a lease
 
 	*ticket        // has the token of the next question
-	own     ticket // mostly, ticket points to it
+	own     ticket // in most cases, ticket points to own
 
 	cohort *cohort   // nil: it shares nothing
 	turn   chan turn // ends the wait in the cohort; made when it begins

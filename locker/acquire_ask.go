@@ -111,7 +111,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 		return nil, nil
 	case store.Done:
 		return nil, a.fail(ErrDone, 0)
-	case store.Revoked: // revoked between a grant whose answer was lost and this repetition
+	case store.Revoked: // an earlier grant, whose answer was lost, was revoked before this repetition
 		return nil, a.fail(revokedBecause(g.Reason), 0)
 	default: // Undone is only the answer for tokens that were given up
 		return nil, a.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0)

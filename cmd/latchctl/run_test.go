@@ -200,7 +200,7 @@ func TestRunOfALostLease(t *testing.T) {
 	gone(t, child) // the child ignores SIGTERM
 }
 
-// Three lines told of one loss, one of them that "the command has failed".
+// run used to print three lines about one loss. One of them was "the command has failed".
 func TestDefectALossWasToldThreeTimes(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

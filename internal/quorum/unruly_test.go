@@ -42,7 +42,7 @@ func (u unruly) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	u.hits.Add(1)
 	again := redis.NewStringCmd(context.WithoutCancel(ctx), cmd.Args()...)
-	if fault < 7 { // runs when all callers have given it up
+	if fault < 7 { // the command runs when its caller has given it up
 		u.late.Go(func() {
 			pause(rand.N(400 * time.Millisecond))
 			_ = u.skewed.Process(context.WithoutCancel(ctx), again)
