@@ -15,8 +15,8 @@
 --          server-µs PTTL L · "entered" server-µs PTTL writers L, for a reader, where writers is
 --          "1" when a writer waits · "busy" server-µs PTTL place listeners holder, where listeners
 --          is "-" for a caller that does not wait, and holder is L, or token:0:0 of the one for
---          whom the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done" server-µs;
---          as one string
+--          whom the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
+--          server-µs; as one string
 -- idempotent: a second execution finds the token in L or in R, answers with the same L and at most
 --   lengthens it; or it finds the token in Q, where it keeps its ticket; after an undo it finds X.
 -- first write: SET C for a free L, ZADD of a reader that enters, which a full server refuses, and
