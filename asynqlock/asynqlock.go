@@ -42,7 +42,7 @@ type Guard struct {
 	blind   atomic.Bool
 	stopped context.Context // ends with Stop
 	stop    context.CancelFunc
-	warned  sync.Once // that a server is not configured
+	warned  sync.Once // logs once that a server is not configured
 }
 
 // Middleware guards the tasks of a mux: mux.Use(g.Middleware). A task that no rule matches goes to

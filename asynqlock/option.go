@@ -125,7 +125,8 @@ func WithClones(c *asynq.Client, i *asynq.Inspector) Option {
 type Propagator interface {
 	// Inject adds to headers what Extract needs.
 	Inject(ctx context.Context, headers map[string]string)
-	// Extract returns ctx with what Inject added, in another process. headers may be nil.
+	// Extract returns ctx with what Inject has added to headers, mostly in another process. headers
+	// may be nil.
 	Extract(ctx context.Context, headers map[string]string) context.Context
 }
 

@@ -199,8 +199,8 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	}
 }
 
-// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30
-// s ago, when they start and then once a minute.
+// age makes a task's lease end a minute ago. asynq's other servers take a task whose lease has
+// ended 30 s ago; they look when they start, and then once a minute.
 func age(t testing.TB, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}

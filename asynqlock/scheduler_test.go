@@ -252,7 +252,7 @@ func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
 	backend.Fail(locker.OpAcquire, store.ErrUnavailable)
 	tick(asynq.Queue("low"))
 	backend.Fail(locker.OpAcquire, nil)
-	stop() // which lets it tick once more
+	stop() // before it ends, the scheduler ticks once more
 	if got, want := results(), []locker.Result{locker.ResultEnqueued, locker.ResultEnqueued, locker.ResultLost}; !slices.Equal(got, want) {
 		t.Errorf("the ticks were %q, want %q", got, want)
 	}

@@ -144,7 +144,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer lease.Release(t.Context()) //nolint:errcheck // it is in memory
+			defer lease.Release(t.Context()) //nolint:errcheck // the lock is in memory
 			told := make(chan error, 10)
 			cfg := prompt(asynq.Config{
 				ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { told <- err }),

@@ -124,7 +124,7 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 		}
 		info := q.arrive(numbered(n), opts...)
 		if n == 0 {
-			<-inside // it has the key
+			<-inside // the first task has the key
 		} else {
 			await(t, "it is put off", func() bool {
 				now, err := q.inspector.GetTaskInfo(info.Queue, info.ID)

@@ -112,6 +112,6 @@ func inQueue(ctx context.Context, on server, n int) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(between) // they have their answers, and wait
+	time.Sleep(between) // the waiters have their answers, and wait
 	return nil
 }

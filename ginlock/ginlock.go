@@ -58,7 +58,7 @@ type visit struct {
 	context.Context
 
 	c       *gin.Context
-	errors  int // that Gin knew of before
+	errors  int // how many errors Gin knew of before
 	problem *Problem
 	ran     bool
 	wrote   gin.ResponseWriter // what the handlers have written to

@@ -160,7 +160,7 @@ func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 		}
 		out := v.c.Writer
 		defer func() { v.c.Writer = out }()
-		v.c.Writer = v.wrote // what the handlers have written to, also while it is held back
+		v.c.Writer = v.wrote // the writer of the handlers, also while the response is held back
 		return succeeded(v.c)
 	})
 }

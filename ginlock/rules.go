@@ -35,7 +35,7 @@ type Guard struct {
 	used  bool     // there is a Handler
 	early []string // routes that were registered before Mount
 
-	methods atomic.Pointer[map[string][]string] // of each path, as Validate has seen them
+	methods atomic.Pointer[map[string][]string] // by path, as Validate has found them
 }
 
 // FromRules compiles rules. opts apply to each of them. The error has a line for each Rule that is

@@ -100,5 +100,5 @@ type stripped struct {
 	ctx context.Context
 }
 
-// Context returns the context without it.
+// Context returns the context with the remaining metadata.
 func (s *stripped) Context() context.Context { return s.ctx }

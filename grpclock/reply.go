@@ -69,7 +69,7 @@ type Problem struct {
 // Error returns for example "grpclock: LOCK_UNAVAILABLE: acquire: the lock server cannot be asked
 // now: EOF".
 func (p *Problem) Error() string {
-	if e, ok := errtype.As[*locker.Error](p.err); ok { // whose own text has the key
+	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("grpclock: %s: %v: %v", p.Reason, e.Op, e.Err)
 	}
 	return fmt.Sprintf("grpclock: %s: %v", p.Reason, p.err)

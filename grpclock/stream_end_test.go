@@ -278,7 +278,7 @@ func TestALostLockEndsASendThatWaits(t *testing.T) {
 			}
 		},
 	}})
-	if _, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"}); err != nil { // and does not read
+	if _, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"}); err != nil { // this client does not read
 		t.Fatal(err)
 	}
 	want(t, <-sending, codes.Aborted, grpclock.ReasonLost)

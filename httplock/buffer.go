@@ -24,8 +24,8 @@ type held struct {
 	most   int
 
 	streams bool // a response that is too long goes out as it is written
-	over    bool // it became too long
-	sent    bool // it was let go: what comes now goes out as it is written
+	over    bool // the response became too long
+	sent    bool // the buffered part was sent: the rest goes out as it is written
 }
 
 func (h *held) Header() http.Header {

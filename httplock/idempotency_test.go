@@ -38,7 +38,7 @@ func TestARequestThatComesAgainIsAnsweredAndNotRun(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := shop(httplock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), numbered(&runs))
-	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // what is set outside belongs to each request
+	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // headers that the outer handler sets belong to each request
 		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
 		h.ServeHTTP(w, r)
 	})

@@ -69,7 +69,7 @@ func (p *Problem) Error() string {
 	if p.err == nil {
 		return p.Code
 	}
-	if e, ok := errtype.As[*locker.Error](p.err); ok { // whose own text has the key
+	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("%s: %v: %v", p.Code, e.Op, e.Err)
 	}
 	return fmt.Sprintf("%s: %v", p.Code, p.err)
@@ -170,7 +170,7 @@ func (m *middleware) replyTo(err error) reply {
 			return r
 		}
 	}
-	if e, ok := errtype.As[*key.Error](err); ok { // whose text is fit for the client
+	if e, ok := errtype.As[*key.Error](err); ok { // the client may see its text
 		return reply{status: http.StatusBadRequest, code: CodeInvalidKey, title: "The request cannot be locked", detail: e.Error()}
 	}
 	return unavailable
@@ -219,7 +219,7 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 		return
 	}
 	h := out.Header()
-	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} { // of a reply that is not sent
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} { // these describe a reply that is not sent
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")

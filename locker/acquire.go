@@ -37,8 +37,8 @@ type acquisition struct {
 	inside   bool             // the caller reads with the key already: a writer that this acquire waited for would wait for this caller
 	pass     *Delegation      // of a caller that joins a lease
 
-	*ticket        // with the token that it asks with
-	own     ticket // which is mostly this one
+	*ticket        // has the token of the next question
+	own     ticket // in most cases, ticket points to own
 
 	cohort *cohort   // nil: it shares nothing
 	turn   chan turn // ends the wait in the cohort; made when it begins
@@ -101,7 +101,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if within != nil && !a.inside {
 		if l := a.readAlong(within); l != nil {
 			return l, nil
-		} // it was lost in between
+		} // the lease was lost in between
 	}
 	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
 	switch {
@@ -148,7 +148,7 @@ func shorten(text string, n int) string {
 			return text[:cut]
 		}
 	}
-	return text[:n] // it is no UTF-8 text
+	return text[:n] // the text is not UTF-8
 }
 
 // close ends what the wait has set up.

@@ -142,7 +142,7 @@ func TestAReleaseUndoesExactlyWhenAnAcquireIsUnanswered(t *testing.T) {
 
 func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		for range 50 { // which of the two is seen first is chance
+		for range 50 { // either the grant or the cancel is seen first, by chance
 			l := lockertest.NewLocker(t, cancelling{store, t})
 			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), cancelling{}, new(context.CancelFunc)))
 			*ctx.Value(cancelling{}).(*context.CancelFunc) = cancel

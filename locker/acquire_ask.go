@@ -28,7 +28,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // it has waited, or may have subscribed
+	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // the caller has waited, or may have subscribed: began is too early
 		a.sent = time.Now()
 	}
 	if a.token.ask() {
@@ -111,7 +111,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 		return nil, nil
 	case store.Done:
 		return nil, a.fail(ErrDone, 0)
-	case store.Revoked: // revoked between a grant whose answer was lost and this repetition
+	case store.Revoked: // an earlier grant, whose answer was lost, was revoked before this repetition
 		return nil, a.fail(revokedBecause(g.Reason), 0)
 	default: // Undone is only the answer for tokens that were given up
 		return nil, a.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0)

@@ -68,7 +68,7 @@ func (a *acquisition) giveUp(reason error) error {
 	switch {
 	case reason == ErrClosed:
 		return a.fail(ErrClosed, 0)
-	case seen && reason == errWaitOver && !a.current && a.failure != nil: // it is not known whether the holder still holds
+	case seen && reason == errWaitOver && !a.current && a.failure != nil: // nobody knows whether the holder still holds
 		return a.fail(unavailable(a.failure), 0)
 	case seen && reason == errWaitOver && a.behind != "":
 		return a.fail(fmt.Errorf("%w; not waiting, because this caller already holds %s, which sorts behind it, and two such callers could deadlock: acquire all keys in one RunAll", ErrBusy, shown(a.behind)), a.retryAfter())

@@ -15,7 +15,7 @@ import (
 // queue, when a cohort's leader gives up.
 type ticket struct {
 	claim    store.Claim // does not change after it was queued, because the queue finds an entry by its full text
-	token    token       // what the server may have of it
+	token    token       // what the server may know of the token
 	first    time.Time   // when it was first sent; zero when events were lost since
 	sent     time.Time   // when it was last sent
 	box      mailbox     // its events

@@ -26,9 +26,9 @@ type tokenEvent uint8
 
 const (
 	// What ends a call.
-	callNotSent   tokenEvent = iota // it was taken back before it went out
-	callRefused                     // a Refusal: it had no effect
-	callLost                        // it was abandoned, or its error proves nothing
+	callNotSent   tokenEvent = iota // the call was taken back before it went out
+	callRefused                     // a Refusal: the call had no effect
+	callLost                        // the call was abandoned, or its error proves nothing
 	answerQueued                    // busy, and the token is in the queue
 	answerAside                     // busy, and the token waits nowhere
 	answerParts                     // busy, and parts of the Store may hold the key for the token

@@ -173,7 +173,7 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
 		case a.place == 1 || a.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
-		case a.holder.Foreign: // it frees the key without a message; the head may have died
+		case a.holder.Foreign: // the holder frees the key without a message; the head may have died
 			return headAsks + rand.N(headAsks), true
 		case left >= 0:
 			return min(max(left+rand.N(headAsks), headAsks), othersAsk), true

@@ -42,8 +42,8 @@ type cohort struct {
 
 	open    bool         // hold is Shared, and more callers may use it
 	seen    bool         // a leader was answered that the key is held
-	holder  store.Holder // what the leader was answered last, while there is no hold
-	seenAt  time.Time    // and when
+	holder  store.Holder // as in the last answer to the leader, while there is no hold
+	seenAt  time.Time    // when that answer came
 	since   time.Time    // when that holder got the key, zero: unknown
 	failure error        // of the leader's last question
 }

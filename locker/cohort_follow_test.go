@@ -32,8 +32,9 @@ func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, er
 	return f.Process.Release(ctx, c)
 }
 
-// When the release that ends a streak is unclear, the next leader asks by itself. The repetition
-// must not bring its acquire along again: it would queue a token that may hold the key by then.
+// When the release that ends a streak is unclear, the next leader asks with a call of its own. The
+// repeated release must not carry the leader's acquire again: it would queue a token that may hold
+// the key by then.
 func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		f := &following{Process: store.NewProcess()}

@@ -38,7 +38,7 @@ func (a *acquisition) read(t terms) *Lease {
 	}
 	l := a.takeOver(turn{hold: h, fence: h.fence})
 	if l == nil {
-		a.engine.cohorts.closePhase(h) // it was lost meanwhile
+		a.engine.cohorts.closePhase(h) // the hold was lost meanwhile
 	}
 	return l
 }
@@ -68,7 +68,7 @@ func (a *acquisition) nested() (within *Lease, err error) {
 			continue
 		}
 		if l.rule.Limit > 0 && a.rule.Limit > 0 {
-			return nil, nil // it takes more units
+			return nil, nil // this caller takes more units
 		}
 		if l.Mode() == Exclusive {
 			return nil, a.fail(fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+

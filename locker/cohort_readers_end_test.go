@@ -132,7 +132,7 @@ func TestReadersAfterAnEmptyRestart(t *testing.T) {
 		store.Wipe()
 		lost(t, one, locker.ErrLost)
 		lost(t, other, locker.ErrLost)
-		since(t, start, 0, 10*time.Millisecond) // they renew as soon as they have subscribed again
+		since(t, start, 0, 10*time.Millisecond) // both renew as soon as they have subscribed again
 		acquire(t, ls[0], writing)
 	})
 }

@@ -193,8 +193,8 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 	})
 }
 
-// The time that a caller has waited in its process is no part of the time that its first question
-// takes.
+// The first question of a caller begins when it is sent. The caller's wait in its process before
+// that does not count.
 func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	t.Run("after a hold was lost", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

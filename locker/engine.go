@@ -280,7 +280,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
-		l.notifyObserver(ErrClosed) // it is not renewed any more; a Release may still come
+		l.notifyObserver(ErrClosed) // the lease is not renewed any more; a Release may still come
 	}
 	if e.foreign != nil {
 		if undone := e.foreign.Close(ctx); err == nil {

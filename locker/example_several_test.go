@@ -81,7 +81,7 @@ func ExampleNewScriptless() {
 }
 
 func ExampleNewPolling() {
-	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // as the service has it
+	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // the client that the service has already
 	l, err := locker.NewPolling(client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
 		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
 	})))

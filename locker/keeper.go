@@ -21,7 +21,7 @@ type keeper struct {
 	running bool
 	stopped bool
 	wake    chan struct{} // signalled when a time earlier than next comes
-	next    instant       // what run sleeps for
+	next    instant       // run sleeps until then
 	ended   chan struct{} // closed when run has returned
 	clocks  clocks
 }

@@ -12,7 +12,7 @@ import (
 type renewal struct {
 	lease      *Lease          // the user of the hold; nil during a hand-off, and before the first use
 	sharers    map[*Lease]bool // the other users
-	each       time.Duration   // what a renewal asks for
+	each       time.Duration   // the TTL that a renewal asks for
 	longest    time.Duration   // the longest TTL ever asked for: after it the server has surely forgotten the lease
 	until      instant         // AtMost; 0: no bound
 	deadline   instant         // local and conservative: then the hold is over
@@ -25,7 +25,7 @@ type renewal struct {
 	unanswered int8            // renewals under way
 	final      bool            // no further renewal is intended
 	adaptive   bool            // the Engine chooses each
-	joinable   bool            // it was delegated, so it is not handed over
+	joinable   bool            // the hold was delegated, so it is not handed over
 }
 
 // use makes l a user of the hold.

@@ -37,7 +37,7 @@ type Lease struct {
 
 	awaits    bool          // AwaitRelease was called
 	releasing bool          // Release was called
-	done      bool          // and has returned
+	done      bool          // Release has returned
 	released  error         // what Release returned
 	waiters   chan struct{} // closed when Release has returned; made by a concurrent Release
 }

@@ -33,12 +33,12 @@ type departures struct {
 //	the release was sent           the caller asks after its answer
 type departure struct {
 	engine *Engine
-	ctx    context.Context // whose values the release has
+	ctx    context.Context // the release has the values of ctx
 	hold   *hold
 	chore  calls.Chore
 	terms  terms   // on which callers of this process take the hold over; zero: they do not
 	next   *follow // goes out with the release
-	rest   *cohort // whose next leader asks after the answer
+	rest   *cohort // its next leader asks after the answer
 	report func(error, int)
 
 	recall func() bool   // takes back a release that was not sent; nil: it goes out at once
@@ -80,7 +80,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 		ds.open.Add(-1)
 		return false
 	}
-	if !l.end(ErrReleased) { // it was lost just now
+	if !l.end(ErrReleased) { // the lease was lost just now
 		ds.open.Add(-1)
 		return false
 	}
@@ -96,7 +96,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 		return true
 	}
 	longest, cared := e.keeper.retire(h)
-	if !cared { // it was lost just now
+	if !cared { // the lease was lost just now
 		d.terms = terms{}
 	}
 	d.chore = h.chore(longest)

@@ -13,10 +13,10 @@ import (
 // own out of the block.
 type hold struct {
 	engine  *Engine
-	claim   store.Claim // what it was granted to
+	claim   store.Claim // the claim that was granted
 	fence   uint64      // the first of the block
 	block   int32
-	ttl     time.Duration // what was asked for
+	ttl     time.Duration // the TTL that was asked for
 	since   time.Time     // not later than the grant: deadlines count from here
 	taken   instant       // when this process received the grant: the streak counts from here
 	keep    instant       // until when Rule.AtLeast keeps the key, counted from when this process received the grant; 0: not at all
@@ -26,12 +26,12 @@ type hold struct {
 	contended bool // its acquire had to wait
 
 	// Guarded by the cohorts' mutex:
-	cohort *cohort // whose callers may get it by hand-off; nil: none
+	cohort *cohort // its callers may get the hold by hand-off; nil: none
 	signed string  // the signed metadata of its user; of readers, the first one's
 	used   int32   // fences of the block that were given out
 	users  int32   // Shared: Leases that use it, or are about to
 	closed bool    // Shared: no further Lease may use it
-	over   bool    // it is being released, or was lost
+	over   bool    // the hold is being released, or was lost
 
 	renewal // guarded by the keeper's mutex
 }

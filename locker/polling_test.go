@@ -345,8 +345,8 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// NewPolling's release whose answer is lost is no loss, with the client that its documentation asks
-// for.
+// When the answer to a release of NewPolling is lost, that is no loss, if the client is set up as
+// the documentation requires.
 func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

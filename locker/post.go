@@ -195,7 +195,7 @@ func (p *post) deliver(e store.Event) {
 		switch e.Kind {
 		case store.EventWriter:
 			box.writer = true
-			return // it changes nothing for a caller that still waits
+			return // the event changes nothing for a caller that still waits
 		case store.EventGranted:
 			box.news.granted, box.news.grant = true, e
 		case store.EventDone:
@@ -213,6 +213,6 @@ func (p *post) deliver(e store.Event) {
 func (b *mailbox) ring() {
 	select {
 	case b.bell <- struct{}{}:
-	default: // it has a signal already
+	default: // bell has a signal already
 	}
 }

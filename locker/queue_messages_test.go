@@ -216,7 +216,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			at(1050)
 			store.Delay(locker.OpAcquire, 0)
 			store.DelayReplies(locker.OpAcquire, 0)
-			held := long.Granted(2 * time.Second) // what came too late was given back
+			held := long.Granted(2 * time.Second) // grants that came too late were given back
 			<-time.After(40 * time.Millisecond)
 			if brief.Over() && brief.Err == nil && brief.Lease.Fence() < held.Fence() && brief.Lease.Expires().After(long.At) {
 				t.Errorf("fence %d counts %v into the lease with fence %d", brief.Lease.Fence(), brief.Lease.Expires().Sub(long.At), held.Fence())

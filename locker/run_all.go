@@ -68,7 +68,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 
 // within returns the context for RunAll's function.
 func within(leases []*Lease) context.Context {
-	ctx := leases[len(leases)-1].base // which ends with the caller's
+	ctx := leases[len(leases)-1].base // base ends with the caller's context
 	for _, l := range leases {
 		ctx = l.around(ctx)
 	}

@@ -73,7 +73,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	}
 	j := joint{all: all, began: began, sent: time.Now()}
 	for _, a := range all {
-		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil { // whose release must not be overtaken
+		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil { // a release under way must not be overtaken
 			return len(all), nil
 		}
 		j.prepare(a)

@@ -68,7 +68,7 @@ func (a *acquisition) mindOrder(ctx context.Context) error {
 	for _, l := range t.all(ctx) {
 		switch {
 		case l.engine != a.engine || l.ended() != nil:
-		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // it reads with the same hold
+		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // the caller reads with the same hold
 		case l.hold.claim.Key == key && l.rule.Limit > 0 && a.rule.Limit > 0: // another caller may hold units too, and wait for those of this one
 			a.behind, a.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:

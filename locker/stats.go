@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	enoughHolds  = 10   // this many leases of a Name make an estimate
+	enoughHolds  = 10   // an estimate needs this many leases of a Name
 	rememberWell = 16   // about this many of the last leases count
 	mostNames    = 1024 // further Names are not remembered: a Name is meant to have few values
 )

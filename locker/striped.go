@@ -202,7 +202,7 @@ func (s *striped) named(err error, key string) error {
 // Check asks the Locker inside.
 func (s *striped) Check(rule Rule) error {
 	if rule.Key == "" {
-		rule.Key = "key" // it is known only with a request
+		rule.Key = "key" // any key: the real one is known only with a request
 	}
 	stripe, err := s.stripe(rule)
 	if err != nil {

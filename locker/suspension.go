@@ -2,10 +2,10 @@ package locker
 
 import "time"
 
-// A process that was stopped notices that at its next tick, because the monotonic clock went on.
-// While a machine is suspended (a laptop's lid, a virtual machine that is saved and restored) the
-// monotonic clock stands still, so all deadlines of this process come late by that time. The wall
-// clock shows it: it jumps ahead.
+// A process that was paused detects the pause at its next tick, because the monotonic clock went
+// on. While a machine is suspended (a closed laptop, a virtual machine that is saved and restored)
+// the monotonic clock stands still, so all deadlines of this process come late by that time. The
+// wall clock shows the suspension, because the wall clock jumps ahead.
 const (
 	// looksForSuspension is how often the clocks are compared while there are holds.
 	looksForSuspension = time.Second

@@ -44,7 +44,7 @@ type section struct {
 	Asked   int64 // in ns
 	Start   int64
 	End     int64
-	Failed  string // what went wrong, if anything did
+	Failed  string // describes a failure; "": none
 
 	Unanswered int // calls that were not answered in time
 }
@@ -116,7 +116,7 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	inside.Add(-1)
 	s.End = time.Now().UnixNano()
 	switch err := lease.Release(ctx); {
-	case errors.Is(err, locker.ErrUnavailable): // it goes on in the background
+	case errors.Is(err, locker.ErrUnavailable): // the release goes on in the background
 		s.Unanswered++
 	case err != nil:
 		s.Failed = err.Error()
@@ -208,7 +208,7 @@ func (h history) check(t testing.TB) map[string][]section {
 				t.Errorf("%s: fence %d of %s after %d of %s", key, s.Fence, s.Worker, before.Fence, before.Worker)
 			}
 			if t.Failed() {
-				break // what follows is no news
+				break // later failures would follow from this one
 			}
 		}
 	}

@@ -8,14 +8,14 @@
 //	l, err := locker.NewSingle(client, locker.WithObserver(observer))
 //
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "revoke
-// NAME"; with [WithHoldSpans] also "hold NAME", from the grant to the release or the loss, which
-// has the work under the lock as its children. A transaction of package sqllock is "transact NAME",
-// with the database's own spans inside. NAME is the Rule's Name, never its key.
+// NAME". With [WithHoldSpans] there is also "hold NAME", from the grant to the release or the loss;
+// the spans of the work under the lock are its children. A transaction of package sqllock is
+// "transact NAME", with the database's own spans inside. NAME is the Rule's Name, never its key.
 //
-// The span of an acquire that met another holder links to that holder's acquire, with the role
-// "holder", and to the acquire of the holder whose release ended the wait, with the role
-// "released_by": also into other processes and other traces, as far as those spans are sampled. See
-// [WithoutLinks].
+// The span of an acquire that met another holder has two links. The link with the role "holder"
+// leads to the acquire of that holder. The link with the role "released_by" leads to the acquire of
+// the holder whose release ended the wait. Links also lead into other processes and other traces,
+// if those spans are sampled. See [WithoutLinks].
 //
 // The instruments, in seconds or in what their unit says; each has latchkit.lock.name, and the
 // attributes beside it:
@@ -44,11 +44,11 @@
 //
 // The adapters for HTTP and gRPC also report requests: the counter latchkit.lock.requests counts
 // them by name and result, and the span around the request, mostly the server's, gets the
-// attributes latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The results
-// are acquired; replayed, for an answer that was stored; unguarded, for a request that ran without
-// a lock because the adapter fails open; and why a request was refused or lost its lock: lock_busy,
-// invalid_key, body_too_large, unsupported_media_type, idempotency_key_reused, delegation_refused
-// and the other codes of httplock and reasons of grpclock, in lower case.
+// attributes latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The result
+// is acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a
+// lock because the adapter fails open. Otherwise the result is why the request was refused or lost
+// its lock: lock_busy, invalid_key, body_too_large, unsupported_media_type, idempotency_key_reused,
+// delegation_refused and the other codes of httplock and reasons of grpclock, in lower case.
 //
 // What the attributes say, and when a span is an error:
 //
@@ -78,13 +78,13 @@
 //	error.type                   with the status Error: what the error is, in one word
 //
 // A refusal that the caller asked for (busy with locker.NoWait, done with Rule.Once) is a result
-// and not an error. There are no span events: losses, renewals in trouble, nodes of a quorum that
-// are out and warnings about the server are log records, see [WithLogger]. Owners' tokens are never
+// and not an error. There are no span events. Losses, late or failed renewals, excluded nodes of a
+// quorum and warnings about the server are log records: see [WithLogger]. Owners' tokens are never
 // exported, keys only with [WithKey], and error texts only in logs.
 //
 // # The name
 //
-// The directory is otel, because that is what one looks for. The package is otellock, because a
-// package named otel would clash with go.opentelemetry.io/otel in every file that uses both, and
-// those are the files that need this one.
+// The directory is otel, because users look for that name. The package is otellock, because a
+// package named otel would clash with go.opentelemetry.io/otel in every file that uses both
+// packages.
 package otellock

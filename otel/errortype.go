@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds names errors. An error can be of several kinds, and the first counts. How a lease ended
-// comes before why its renewals failed. Revoked comes before lost, because a revoked lease is also
-// lost. The end of the caller's patience comes before busy.
+// kinds names errors. An error can be of several kinds, and the first counts. The end of a lease
+// comes before the reason why its renewals failed. Revoked comes before lost, because a revoked
+// lease is also lost. The end of the caller's context comes before busy.
 var kinds = [...]struct {
 	is   error
 	name string
@@ -29,7 +29,7 @@ var kinds = [...]struct {
 	{locker.ErrUnsupported, "unsupported"},
 	{locker.ErrUnguarded, "unguarded"},
 	{context.Canceled, "canceled"},
-	{locker.ErrQuorum, "quorum"}, // before unavailable, which it also is
+	{locker.ErrQuorum, "quorum"}, // before unavailable: an ErrQuorum is also ErrUnavailable
 	{locker.ErrUnavailable, "unavailable"},
 	{context.DeadlineExceeded, "deadline_exceeded"},
 	{locker.ErrBusy, "busy"},

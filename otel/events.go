@@ -20,8 +20,8 @@ func (o *observer) Waiting(ctx context.Context, rule locker.Rule, e locker.WaitE
 	return func() { o.waiting.Add(ctx, -1, m.add...) }
 }
 
-// nearlyLost is how much of a lease must be left when it is renewed. A renewal is due when two
-// thirds are left. So with less than a quarter, the lease was nearly lost.
+// nearlyLost is the bound for late renewals. A renewal is due when two thirds of the lease are
+// left. If less than a quarter is left, the lease was nearly lost.
 const nearlyLost = 4
 
 // Renewed counts a renewal, and logs one that failed or nearly came too late.

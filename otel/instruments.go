@@ -71,10 +71,10 @@ func (b *builder) note(d described, err error) {
 // enabled is an instrument that knows whether somebody reads it.
 type enabled interface{ Enabled(context.Context) bool }
 
-// readers says how to find out whether somebody reads the measurements.
+// readers shows whether somebody reads the measurements.
 type readers struct {
-	off   bool      // nobody ever does
-	asked []enabled // one of them does: a view may drop the others; empty: nobody knows
+	off   bool      // nobody ever reads them
+	asked []enabled // enabled if somebody reads; a view may drop some of them; empty: unknown
 }
 
 // measured makes the readers. Before version 1.40 of OpenTelemetry, only no-op instruments show

@@ -27,8 +27,8 @@ func (o *observer) Traceparent(ctx context.Context) string {
 	return string(text[:])
 }
 
-// parse reads what Traceparent has returned, in this process or in another one. What does not look
-// so is ignored: the server's keys are no place to trust.
+// parse reads what Traceparent has returned, in this process or in another one. Other texts are
+// ignored: other programs can write to the server's keys, so their values are not trusted.
 func parse(traceparent string) (trace.SpanContext, bool) {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) != 4 || parts[0] != "00" {
@@ -70,8 +70,8 @@ func sameTrace(ctx context.Context, holder locker.Peer) bool {
 	return ok && other.TraceID() == trace.SpanContextFromContext(ctx).TraceID()
 }
 
-// hash is a key in a form that does not show it: equal keys can be told from others, and without
-// the salt nobody can find out by trying which key it is.
+// hash returns a text that does not show the key. Equal keys have equal hashes. Without the salt,
+// nobody can find the key by trying keys.
 func (o *observer) hash(key string) string {
 	sum := sha256.Sum256(append(slices.Clip(o.salt), key...))
 	return hex.EncodeToString(sum[:8])

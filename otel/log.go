@@ -74,14 +74,14 @@ func (o *observer) logRenewal(ctx context.Context, rule locker.Rule, e locker.Re
 	o.log(ctx, &o.limits.trouble, slog.LevelWarn, text, rule, e.Err, attrs...)
 }
 
-// logSameTrace logs a wait in vain for a holder of the same trace.
+// logSameTrace logs that a caller has waited in vain for a holder of its own trace.
 func (o *observer) logSameTrace(p *operation, out locker.Outcome) {
 	o.log(p.ctx, &o.limits.hint, slog.LevelWarn,
 		"latchkit: a caller has waited in vain for a lock that is held under its own trace; a call that waits for its caller deadlocks: pass the lease on with Lease.Delegate, or do not take the lock twice",
 		p.rule, nil, slog.Uint64(holderFenceKey, out.Met.Fence), slog.Duration("waited", out.Waited))
 }
 
-// logWarning logs what the server's settings or a quorum's nodes gave reason for.
+// logWarning logs a warning about the server's settings or about a quorum's nodes.
 func (o *observer) logWarning(ctx context.Context, w locker.Warning) {
 	level := slog.LevelWarn
 	if w.Code == codeReturned {
@@ -117,8 +117,9 @@ func (o *observer) log(ctx context.Context, l *limiter, level slog.Level, text s
 	logger.LogAttrs(ctx, level, text, all...)
 }
 
-// textOf is an error's text, without the key unless keys may be shown. The key does not stand in
-// most texts, so a short one, which may be a part of any word, is not looked for.
+// textOf returns an error's text, without the key unless keys may be shown. Most texts do not
+// contain the key. So a key of less than four bytes, which may be a part of any word, is not
+// replaced.
 func (o *observer) textOf(err error, key string) string {
 	if e, ok := errtype.As[*locker.Error](err); ok {
 		err = e.Err // without the key
@@ -134,7 +135,7 @@ func (o *observer) textOf(err error, key string) string {
 	return text
 }
 
-// slog is the logger, mostly slog's default at this time.
+// slog returns the logger: the one of WithLogger, or slog's present default.
 func (o *observer) slog() *slog.Logger {
 	if o.logger != nil {
 		return o.logger

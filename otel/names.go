@@ -42,10 +42,10 @@ const (
 	errorTypeKey = semconv.ErrorTypeKey
 )
 
-// other stands for a name or an error that would be one too many.
+// other replaces a name beyond the first maxNames, and an error that is none of kinds.
 const other = "_OTHER"
 
-// verbs begin the names of spans. What is not in here has no span.
+// verbs begin the names of spans. An operation without a verb has no span.
 var verbs = [...]string{
 	locker.OpAcquire: "acquire",
 	locker.OpHold:    "hold",

@@ -15,14 +15,14 @@ import (
 // operation allocates nothing.
 type operation struct {
 	observer *observer
-	end      func(locker.Outcome) // the method finish, made once
+	end      func(locker.Outcome) // the method finish; made once, because that allocates
 
 	ctx      context.Context // with the span, for exemplars
 	op       locker.Op
 	rule     locker.Rule
 	target   *target
 	mode     locker.Mode
-	span     trace.Span // nil: none that records
+	span     trace.Span // nil: no span, or one that does not record
 	measured bool
 	attrs    []attribute.KeyValue // of measurements, from ctx
 	began    time.Duration        // see observer.now
@@ -80,7 +80,7 @@ func (p *operation) measure(out locker.Outcome, kind string) {
 		p.measureCommit(out)
 	case locker.OpTick:
 		o.ticks.Add(p.ctx, 1, p.of(series{result: out.Result}).add...)
-	default: // extends, downgrades and revokes are rare
+	default: // extends, downgrades and revokes are rare, and not measured
 	}
 }
 
@@ -97,7 +97,7 @@ func (p *operation) measureCommit(out locker.Outcome) {
 	}
 }
 
-// usual returns the options for the measurement that each operation of its kind has.
+// usual returns the options for the measurement that every operation of this kind makes.
 func (p *operation) usual(s series) *measurement {
 	return p.target.at(p.op, p.mode, s).with(p.attrs)
 }
@@ -105,8 +105,8 @@ func (p *operation) usual(s series) *measurement {
 // of returns the options for a measurement of the operation.
 func (p *operation) of(s series) *measurement { return p.target.of(s).with(p.attrs) }
 
-// conclude says how the operation ended. The status' description is the error's type, because an
-// error's text may hold the key.
+// conclude writes into the span how the operation ended. The status' description is the error's
+// type, because an error's text may hold the key.
 func (p *operation) conclude(out locker.Outcome, kind string) {
 	attrs := make([]attribute.KeyValue, 1, 8)
 	attrs[0] = attribute.String(resultKey, string(out.Result))
@@ -130,7 +130,7 @@ func (p *operation) conclude(out locker.Outcome, kind string) {
 	p.span.SetAttributes(attrs...)
 }
 
-// showOthers shows on the span of an acquire whom it waited for.
+// showOthers adds to the span of an acquire which holders it waited for.
 func (p *operation) showOthers(attrs []attribute.KeyValue, out locker.Outcome) []attribute.KeyValue {
 	if out.Met.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(holderFenceKey, int64(out.Met.Fence)))

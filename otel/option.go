@@ -90,9 +90,9 @@ func WithSpanAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Opti
 }
 
 // WithKeySalt sets the salt of latchkit.lock.key.hash. Services with the same salt export the same
-// hash for a key, so that one can search for all who wanted it. Keep the salt secret: who knows it
-// can find out by trying which key a hash is of. It has at least 16 bytes. Default: a random salt
-// for each process.
+// hash for a key, so that a search finds all callers that wanted the key. Keep the salt secret: a
+// reader who knows the salt can find the key of a hash by trying keys. It has at least 16 bytes.
+// Default: a random salt for each process.
 func WithKeySalt(salt []byte) Option {
 	return func(c *config) {
 		c.salt = append([]byte(nil), salt...)
@@ -101,11 +101,11 @@ func WithKeySalt(salt []byte) Option {
 }
 
 // WithoutLinks leaves out the links from waiters to holders. Then the traceparents of sampled
-// holders do not lie with their leases on the server either. Default: links, because they say who
-// blocked whom.
+// holders are not stored with their leases on the server either. Default: links, because they show
+// who blocked whom.
 func WithoutLinks() Option { return func(c *config) { c.links = false } }
 
-// WithLogger sets where losses, renewals in trouble, nodes that are out and warnings about the
+// WithLogger sets where losses, late or failed renewals, excluded nodes and warnings about the
 // server are logged. Records have the context of the operation, and trace_id and span_id where
 // there is a span. Errors never show tokens, and keys only with [WithKey]. Default, also for nil:
 // slog.Default at the time of the record.

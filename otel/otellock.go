@@ -35,14 +35,13 @@ func New(opts ...Option) (locker.Observer, error) {
 	return o, nil
 }
 
-// observer is called by every operation on every lock. What it needs for a name is made once per
-// name, so that an operation that nobody samples or measures costs what the tracer's Start costs,
-// and no more.
+// observer is called by every operation on every lock. What observer needs for a name is made once
+// per name. So an operation that nobody samples or measures costs no more than the tracer's Start.
 type observer struct {
 	config
 	instruments
 	readers
-	started    time.Time // times are counted from here, which costs half of what time.Now does
+	started    time.Time // times are counted from here: that costs half as much as time.Now
 	tracer     trace.Tracer
 	targets    targets
 	operations sync.Pool          // of *operation
@@ -69,7 +68,7 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 		ctx, span = o.start(ctx, op, t, rule)
 	}
 	measured := o.measures(ctx)
-	if span == nil && !measured && op != locker.OpHold { // a loss is logged
+	if span == nil && !measured && op != locker.OpHold { // a hold is always observed, because its loss is logged
 		return ctx, nil
 	}
 	p := o.operations.Get().(*operation)
@@ -94,7 +93,7 @@ func concerns(op locker.Op) bool {
 
 func hasSpan(op locker.Op) bool { return int(op) < len(verbs) && verbs[op] != "" }
 
-// start starts a span. It returns nil for one that does not record, which has nothing to end.
+// start starts a span. It returns nil if the span does not record: such a span need not be ended.
 func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule locker.Rule) (context.Context, trace.Span) {
 	around, options := ctx, t.start[rule.Mode&1]
 	if o.spanAttributesFn != nil {
@@ -107,7 +106,7 @@ func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule lock
 	if op == locker.OpHold {
 		ctx = context.WithValue(ctx, surroundingKey{}, surrounding(around))
 	}
-	// What no sampler decides by.
+	// These attributes come after the start, because no sampler needs them.
 	if rule.TTL > 0 {
 		span.SetAttributes(attribute.Float64(ttlKey, rule.TTL.Seconds()))
 	}

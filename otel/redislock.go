@@ -96,8 +96,8 @@ type counted struct {
 	redislock.RetryStrategy
 	refused int
 	since   time.Time     // of the first refusal
-	asked   time.Time     // no earlier was the last attempt sent
-	wait    func() func() // begins the wait; nil: nobody waits
+	asked   time.Time     // the last attempt was sent at this time or later
+	wait    func() func() // begins the wait; nil: the wait is not observed
 	over    func()        // ends it
 }
 
@@ -125,7 +125,7 @@ func (c *counted) waited() {
 func (c *counted) outcome(err error, rule locker.Rule) locker.Outcome {
 	out := c.result(err, rule)
 	if c.refused > 0 {
-		out.Waited = max(time.Since(c.since), 1) // it has met another holder
+		out.Waited = max(time.Since(c.since), 1) // not 0: it has met another holder
 	}
 	return out
 }
@@ -160,10 +160,10 @@ type RedislockLock struct {
 	rule    locker.Rule
 	held    context.Context // of the hold
 	endHold func(locker.Outcome)
-	ended   sync.Once // the hold was
+	ended   sync.Once // ends the hold
 
 	mu    sync.Mutex
-	until time.Time // the lock lives no shorter, by the local clock
+	until time.Time // the lock lives at least until then, by the local clock
 }
 
 // lives notes that the lock lives for ttl from asked on.
@@ -203,7 +203,7 @@ func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *red
 // Release is redislock's Release, in a span.
 func (l *RedislockLock) Release(ctx context.Context) error {
 	if l == nil {
-		return redislock.ErrLockNotHeld // redislock returns the same
+		return redislock.ErrLockNotHeld // as redislock does
 	}
 	ctx, end := l.client.begin(ctx, locker.OpRelease, l.rule)
 	err := l.Lock.Release(ctx)

@@ -70,15 +70,15 @@ type target struct {
 	span  [len(verbs)]string
 	start [2][]trace.SpanStartOption // by mode
 
-	lock  [2]*measurement                            // with nothing but the mode
+	lock  [2]*measurement                            // the series with only the mode
 	usual [len(verbs)][2]atomic.Pointer[measurement] // by operation and mode: the one that came last
 
 	mu   sync.RWMutex
 	more map[series]*measurement
 }
 
-// series has what distinguishes one time series of a name from another. What is zero in it is no
-// attribute.
+// series has the attributes that distinguish the time series of one name. A field that is zero is
+// no attribute.
 type series struct {
 	mode      modeText
 	contended answer
@@ -93,7 +93,7 @@ type modeText string
 
 var modeTexts = [2]modeText{modeText(locker.Exclusive.String()), modeText(locker.Shared.String())}
 
-// answer is the attribute of something that is or is not.
+// answer is the value of an attribute that is true, false or missing.
 type answer uint8
 
 const (
@@ -109,8 +109,8 @@ func answerTo(question bool) answer {
 	return no
 }
 
-// measurement has the options of one series, for each kind of instrument. Made once, they cost
-// nothing.
+// measurement has the options of one series, for each kind of instrument. They are made once, so
+// later measurements need not make them.
 type measurement struct {
 	series series
 	record []metric.RecordOption
@@ -132,8 +132,8 @@ func newTarget(cfg config, name string) *target {
 	return t
 }
 
-// at returns the options of a series of an operation. Mostly an operation ends as the one before
-// it, and then nothing is looked up.
+// at returns the options of a series of an operation. Most operations end like the one before. Then
+// nothing is looked up.
 func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	last := t.usual[op][mode].Load()
 	if last == nil || last.series != s {

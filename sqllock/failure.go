@@ -69,7 +69,7 @@ func field(v reflect.Value, name string) reflect.Value {
 	return v.FieldByName(name)
 }
 
-// walk calls see with every error inside err, until see returns true.
+// walk calls see for err and every error inside it, until see returns true.
 func walk(err error, see func(error) bool) bool {
 	if err == nil {
 		return false

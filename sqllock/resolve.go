@@ -36,7 +36,7 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 		return false, nil
 	case errors.Is(err, ErrEnded):
 		return false, err
-	case a.reads || a.dialect.refused(err): // a reader has nothing to lose
+	case a.reads || a.dialect.refused(err): // a reader commits no changes
 		return a.failed(err)
 	}
 	again, err = a.inquire(ctx, err)

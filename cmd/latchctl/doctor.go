@@ -89,7 +89,7 @@ type finding struct {
 type doctor struct {
 	user, key     string
 	skew, longest time.Duration
-	several       bool          // it is a quorum
+	several       bool          // the servers are a quorum
 	patience      time.Duration // with each server; 0: that of the whole command
 	findings      []finding
 	clocks        []time.Duration // how far the clock of each server is ahead of ours

@@ -60,8 +60,8 @@ func TestDoctorDoesNotAdviseToEnrollWhileNodesAreSilent(t *testing.T) {
 	finds(t, all, "quorum", bad, "not checked: 2 nodes do not answer")
 }
 
-// ls asked the nodes one after the other whether they belong to a Cluster, and waited for one that
-// hangs until the time for all was over.
+// ls asked one node after the other whether it belongs to a Cluster. A node that hung used up the
+// time for all nodes.
 func TestDefectLsWaitedForANodeThatHangs(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)

@@ -197,10 +197,10 @@ func TestRunOfALostLease(t *testing.T) {
 	if g.file("term") != "term" {
 		t.Error("the command did not get SIGTERM")
 	}
-	gone(t, child) // it ignores SIGTERM
+	gone(t, child) // the child ignores SIGTERM
 }
 
-// Three lines told of one loss, one of them that "the command has failed".
+// run used to print three lines about one loss. One of them was "the command has failed".
 func TestDefectALossWasToldThreeTimes(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

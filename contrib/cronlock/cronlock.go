@@ -114,7 +114,7 @@ func (e *entry) rules(tick time.Time) []locker.Rule {
 	switch {
 	case e.interval > 0:
 		r.AtLeast = e.interval * 9 / 10
-		return []locker.Rule{r} // which also prevents overlapping runs
+		return []locker.Rule{r} // this rule also prevents overlapping runs
 	case e.cfg.makesUp:
 		r.Key, r.Wait, r.Once = e.keyOf(tick), e.cfg.window, e.remembered()
 	default:

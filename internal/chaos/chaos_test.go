@@ -27,7 +27,7 @@ type bundle struct {
 }
 
 // hurry is how long the client waits for a reply: long enough for a real reply under the race
-// detector, and short enough to wait for.
+// detector, and short enough for tests that wait until it is over.
 const hurry = 300 * time.Millisecond
 
 func setup(t *testing.T, mod ...func(*redis.Options)) bundle {

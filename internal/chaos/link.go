@@ -25,7 +25,7 @@ type link struct {
 type exchange struct {
 	command string
 	replies int    // number of outstanding replies: a subscription has one for each channel
-	fault   *Fault // what happens to the reply, if anything
+	fault   *Fault // applies to the reply; nil: none
 }
 
 // serve passes messages on until either side ends the connection.

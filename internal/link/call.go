@@ -84,7 +84,7 @@ func (c *Call) Answer() (string, error) { return c.text, c.err }
 // Take is Answer for a caller that has received from Done. It must not use Done any more.
 func (c *Call) Take() (string, error) {
 	if c.idle != nil {
-		c.idle.Put(c.done) // it is empty: a call is signalled once
+		c.idle.Put(c.done) // done is empty: a call is signalled once
 		c.done, c.idle = nil, nil
 	}
 	return c.text, c.err

@@ -13,7 +13,7 @@ type Outcome uint8
 
 // The outcomes of an attempt.
 const (
-	Unanswered Outcome = iota // it is unknown whether the node has executed it
+	Unanswered Outcome = iota // nobody knows whether the node has executed the attempt
 	NotNow                    // the node refused or was not reached: it has executed nothing
 	Never                     // the node refused permanently
 	Answered

@@ -124,7 +124,7 @@ func TestAHookThatPanicsLeavesTheWayFree(t *testing.T) {
 			defer func() { _ = recover() }()
 			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Step}) // the fake takes strings only
 		}()
-		f.mu.Unlock() // which the panic has left
+		f.mu.Unlock() // the panic has left it locked
 		if look(ls, func(l *link) bool { return l.direct > 0 }) {
 			t.Error("a direct call counts as under way for ever")
 		}

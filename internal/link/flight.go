@@ -19,7 +19,7 @@ type flight struct {
 	// Guarded by the link's mutex:
 	slot  *slot
 	place int  // index among the flights of the slot
-	lost  bool // it was given up: its answers are dropped
+	lost  bool // the flight was given up: its answers are dropped
 	doubt bool // the link is not prompt, so its slots may have moved to another node
 }
 

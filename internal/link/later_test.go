@@ -61,7 +61,7 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
-		// one that comes while the timer of another one runs has its own millisecond
+		// A call that is put off while the timer of another call runs waits for its own time.
 		first, _ := later("first")
 		ls.PutOff(t.Context(), first)
 		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble

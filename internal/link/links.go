@@ -147,7 +147,7 @@ func (ls *Links) each(f func(*link)) {
 		f(ls.single)
 	}
 	ls.nodes.Range(func(_, l any) bool {
-		f(l.(*link)) //nolint:forcetypeassert // it holds nothing else
+		f(l.(*link)) //nolint:forcetypeassert // the map has no other values
 		return true
 	})
 }

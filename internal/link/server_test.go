@@ -485,7 +485,7 @@ func TestOneWaitIsSentForEachFlight(t *testing.T) {
 		if _, err := c.Answer(); err != nil {
 			t.Error(err)
 		}
-		if n, err := c.Acks(); n != 0 || err != nil { // it has no replica
+		if n, err := c.Acks(); n != 0 || err != nil { // the server has no replica
 			t.Errorf("%d replicas have acknowledged, %v", n, err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 type Together struct {
 	Script *Script
 	Keys   int   // the script gets as many of the first keys of each call,
-	Args   []int // and these of its arguments; "" is in the place of a missing one
+	Args   []int // and its arguments with these numbers; "" replaces a missing one
 }
 
 const (

@@ -39,8 +39,8 @@ func meeting(key string, args ...any) *Call {
 	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach}
 }
 
-// meet makes the calls that names have, in one flight if that is possible, and returns how many
-// commands were sent for them.
+// meet makes a call for each of names, in one flight if possible, and returns the answers and the
+// errors.
 func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
 	t.Helper()
 	calls := make([]*Call, len(names))

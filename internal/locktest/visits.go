@@ -121,12 +121,12 @@ func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases,
 		}
 		ended = max(ended, s.End)
 		if t.Failed() {
-			return // what follows is no news
+			return // later failures would follow from this one
 		}
 	}
 	subscribed := make(map[string]bool)
 	for _, s := range all {
-		if s.Mode == locker.Shared || !subscribed[s.Who] { // who waits for the first time cannot be in the queue at once
+		if s.Mode == locker.Shared || !subscribed[s.Who] { // at its first wait, Who must subscribe before it can queue
 			subscribed[s.Who] = s.Mode == locker.Exclusive
 			continue
 		}

@@ -72,7 +72,7 @@ func (c *Child) Expect(t testing.TB, prefix string) string {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
-		ended := c.ended() // checked first, so that all lines were taken
+		ended := c.ended() // read before the last line is taken, so that no line is missed
 		line, ok := c.said.take()
 		switch {
 		case ok && strings.HasPrefix(line, prefix):

@@ -79,7 +79,7 @@ func TestChild(t *testing.T) {
 		child.Expect(t, "args")
 		child.Pause()
 		child.Send("anybody?")
-		for range 10 { // time enough for an answer, as another child shows
+		for range 10 { // another child answers meanwhile, so the time is long enough
 			witness.Send("here")
 			witness.Expect(t, "here")
 		}

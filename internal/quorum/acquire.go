@@ -95,7 +95,7 @@ type round struct {
 	votes taker[poll]
 	sent  time.Time
 	of    *ballot
-	open  bool // it counts in the ballot
+	open  bool // the round counts in the ballot
 }
 
 // round collects votes once, and waits for them. It is nil when the token is being released.

@@ -40,7 +40,7 @@ type ballot struct {
 	rounds  int               // number of rounds under way
 	won     bool              // a quorum has granted it
 	keeps   bool              // no quorum was seen, but the votes may be one
-	gone    bool              // it is being released
+	gone    bool              // the token is being released
 	ticket  uint64
 	hint    uint64
 	since   time.Time // of the hint

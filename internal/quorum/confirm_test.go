@@ -30,13 +30,13 @@ func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 	} {
 		for _, v := range []struct {
 			name           string
-			lease          string // what lies there
+			lease          string // the value of L before
 			token          string
 			minted         int
 			fence, last    int
 			counter, after int
 			until          int64  // of the reader's part
-			raised         string // what lies there then
+			raised         string // the value of L after
 		}{
 			{name: "it is raised", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, after: 1203, raised: ":1200:4:1000:me"},
 			{name: "the counter is far ahead", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, counter: 5000, after: 5000, raised: ":1200:4:1000:me"},

@@ -24,11 +24,11 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		late    nodes   // with an earlier call
-		to      nodes   // who is asked
-		replies []error // what they answer, a millisecond apart, in the order of the nodes; the others hang
+		to      nodes   // the nodes that are asked
+		replies []error // their answers, a millisecond apart, in the order of the nodes; nodes beyond that hang
 		quiet   bool
 		want    int           // answers that come at once
-		within  time.Duration // that is when
+		within  time.Duration // how soon they come
 	}{
 		{name: "three of five agree", to: 31, replies: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
 		{name: "what three say does not decide", to: 31, replies: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
@@ -138,7 +138,7 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 			if step.then != nil {
 				step.then()
 			}
-			<-time.After(20 * time.Millisecond) // what was not waited for comes
+			<-time.After(20 * time.Millisecond) // the answers that nobody waited for come
 		}
 		if n := q.nodes[2]; n.failed.Load() != 0 || n.underWay.Load() != 0 {
 			t.Errorf("%d calls failed, %d are under way", n.failed.Load(), n.underWay.Load())

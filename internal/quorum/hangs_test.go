@@ -114,7 +114,7 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		promised := patience
 		if what == "Release" {
-			promised = 2 * time.Second // it goes on although its ctx has ended
+			promised = 2 * time.Second // a release goes on although its ctx has ended
 		}
 		locktest.Back(t, promised, what, func() {
 			if err := call(ctx); err == nil {

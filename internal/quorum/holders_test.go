@@ -48,7 +48,7 @@ func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	two := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared, TTL: 20 * time.Second})
 	everywhere(t, servers, "doc")
 	close(gate)
-	if err := <-broken; !errors.Is(err, locker.ErrGone) && !errors.Is(err, locker.ErrUnavailable) { // a call ends after a second
+	if err := <-broken; !errors.Is(err, locker.ErrGone) && !errors.Is(err, locker.ErrUnavailable) { // a call without an answer ends after a second
 		t.Errorf("Break of a phase that is over: %v", err)
 	}
 	eventually(t, "all nodes have executed the late calls", func() bool {
@@ -111,7 +111,7 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 			t.Fatalf("%v, while another one works", err)
 		}
 	}
-	release(t, working) // it has failed
+	release(t, working) // the work has failed
 	if err := acquire(t, asks, rule).Complete(t.Context()); err != nil {
 		t.Fatal(err)
 	}

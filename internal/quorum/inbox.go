@@ -67,7 +67,7 @@ func (q hinted) Listen(notify func(store.Event)) (stop func()) {
 		stops = append(stops, n.subscription.Listen(func(e store.Event) {
 			one.Lock()
 			defer one.Unlock()
-			e.Inbox = "" // it is that of one node, and the Engine knows only the one of the quorum
+			e.Inbox = "" // the event has the inbox at one node, and the Engine knows only the quorum's
 			notify(e)
 		}))
 	}

@@ -39,7 +39,8 @@ const slack = locktest.Slack
 
 type pending = locktest.Pending
 
-// goroutines are the stacks of all goroutines that are in the engine, tests apart.
+// goroutines returns the stacks of all goroutines that run code of package locker, without its
+// tests.
 func goroutines() []string { return locktest.Goroutines("locker") }
 
 // quorumStore is the Store behind locker.NewRedlock. patience is how long a step waits for a node.

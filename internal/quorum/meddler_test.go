@@ -137,7 +137,7 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	ms, cs := meddlers(t, servers)
 	s := quorumStore(cs, time.Minute)
 	settles(t, s)
-	for _, i := range []int{0, 2} { // it holds the key when the first acquire asks
+	for _, i := range []int{0, 2} { // the other program holds the key when the first acquire asks
 		if err := ms[i].Set(t.Context(), "a", "another program", time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -225,7 +225,7 @@ func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 	servers := enrolled(t, 3, brief...)
 	other := redlockOn(t, servers, brief...)
-	release(t, acquire(t, other, locker.Rule{Key: "warm"})) // it knows the nodes before longer leases are used
+	release(t, acquire(t, other, locker.Rule{Key: "warm"})) // other learns of the nodes before longer leases are used
 
 	cs := clientsOf(t, servers)
 	long := []locker.QuorumOption{locker.WithMaxTTL(6 * time.Second), locker.WithTTL(6 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithoutRenewal()}

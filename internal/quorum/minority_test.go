@@ -163,6 +163,6 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	p.Cancel()
 	<-p.Done
 	for i := range cs {
-		cs[i].Close() // and with it what hangs
+		cs[i].Close() // this also ends the calls that hang
 	}
 }

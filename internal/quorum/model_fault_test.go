@@ -94,7 +94,7 @@ func (w *model) moveAddress(i int) time.Duration {
 	w.alt, w.swap = w.nodes[(i+1)%w.n], i
 	w.who[0].other, w.who[1].other, w.who[2].other, w.who[3].other = true, w.rng.IntN(2) == 0, false, false
 	w.after(time.Second, func() { w.swap = -1 })
-	blind := w.who[0] // it does not look for a while
+	blind := w.who[0] // blind does not look for a while
 	blind.tending = true
 	w.after(800*time.Millisecond, func() { blind.tending = false })
 	return modelLimit

@@ -38,7 +38,7 @@ type model struct {
 	n      int
 	need   int
 	nodes  []*server // by seat; "replacement" changes them
-	alt    *server   // what some clients reach instead
+	alt    *server   // another server, which some clients reach instead
 	swap   int       // at this node
 	who    []*simClient
 	ids    int

@@ -20,7 +20,7 @@ import (
 type node struct {
 	redisstore.Single // for calls that need no vote
 	links             *link.Links
-	cluster           bool // it is a Redis Cluster, and not one server
+	cluster           bool // the node is a Redis Cluster, and not one server
 	client            redisstore.Client
 	index             int
 	addr              string

@@ -27,7 +27,7 @@ func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	release(t, acquire(t, other, locker.Rule{Key: "warm"}))
 	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{2: deadNode(t)}), opts...), locker.Rule{Key: "x"})
 	clock.by.Store(int64(time.Minute))
-	cs[0].Del(t.Context(), "x") // which is what the step does to a lease of 3 s
+	cs[0].Del(t.Context(), "x") // a lease of 3 s ends by the step
 	eventually(t, "the client has seen the step", func() bool {
 		if l, err := other.Acquire(t.Context(), locker.Rule{Key: "y", Wait: locker.NoWait}); err == nil {
 			release(t, l)

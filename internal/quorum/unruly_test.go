@@ -42,7 +42,7 @@ func (u unruly) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	u.hits.Add(1)
 	again := redis.NewStringCmd(context.WithoutCancel(ctx), cmd.Args()...)
-	if fault < 7 { // runs when all callers have given it up
+	if fault < 7 { // the command runs when its caller has given it up
 		u.late.Go(func() {
 			pause(rand.N(400 * time.Millisecond))
 			_ = u.skewed.Process(context.WithoutCancel(ctx), again)
@@ -126,7 +126,7 @@ func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 	h.enter(lease, before, who)
 	pause(rand.N(10 * time.Millisecond))
 	if rand.IntN(30) == 0 {
-		pause(300 * time.Millisecond) // it must be renewed, or is lost
+		pause(300 * time.Millisecond) // the lease must be renewed, or is lost
 	}
 	h.leave(lease)
 	_ = lease.Release(context.Background())

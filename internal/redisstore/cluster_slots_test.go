@@ -231,7 +231,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
 		t.Fatal("positive control: no step was refused, or no call was sent to the target")
 	}
-	// Of another phase, or without a part, nothing is renewed.
+	// An owner without a lease, or without a part in the phase, renews nothing.
 	backend := locktest.ReadWriteStore(client)
 	for _, c := range []store.Claim{
 		{Key: read.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", Mode: locker.Shared, TTL: time.Minute, Fence: leases[0].Fence()},

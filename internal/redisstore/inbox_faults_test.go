@@ -58,7 +58,7 @@ func TestASilentSubscriptionIsReplaced(t *testing.T) {
 	proxy := chaos.NewProxy(t, server.Addr())
 	p := newPost(t, through(t, server, proxy))
 	name := p.open()
-	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 }) // one is the test's
+	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 }) // the test has sent one of them
 	if p.Inbox("") == "" || len(p.events) > 0 {
 		t.Fatal("a subscription that is only quiet was replaced")
 	}

@@ -126,7 +126,7 @@ func isReply(err error) bool {
 	return errors.As(err, &reply)
 }
 
-// changed handles the begin or the end of a subscription. It returns false when go-redis has
+// changed handles the start or the end of a subscription. It returns false when go-redis has
 // connected again by itself, because messages may be lost.
 func (l *line) changed(s *redis.Subscription) bool {
 	if s.Kind == "ssubscribe" || s.Kind == "subscribe" {

@@ -108,7 +108,7 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 						if _, no := errtype.As[*store.Refusal](err); err != nil && !no {
 							unclear.Add(1)
 						}
-						if i%4 == 0 { // go-redis may repeat these, and does
+						if i%4 == 0 { // go-redis repeats reads, and is allowed to
 							_ = client.Get(t.Context(), mark("CONTR")).Err()
 						}
 					}

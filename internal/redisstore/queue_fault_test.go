@@ -79,7 +79,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	}
 
 	l.key = "another"
-	l.server.Del(t.Context(), l.key) // it has expired, and a waiter asks
+	l.server.Del(t.Context(), l.key) // as if the lease had expired
 	l.acquire(l.claim(""), store.Busy)
 	listener.wantGranted(waits)
 	l.wantHolder(waits)
@@ -219,7 +219,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 				redisstore.TombstoneKey(l.key, next),
 			}
 			at := c.spoil(k)
-			if at == k.c { // it is shared by all keys of its slot: a server of its own
+			if at == k.c { // all keys of a slot share C, so this case has a server of its own
 				l = newLine(t, redistest.Start(t))
 				l.key = k.l
 			}

@@ -36,7 +36,7 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	l.release(first, store.Released)
 	l.wantHolder(second)
 	l.wantQueued("-" + second.Owner)
-	listener.wantSilence() // it is not handed the key again
+	listener.wantSilence() // first is not handed the key again
 }
 
 // The same with Engines: the waiter at the head is served once, and after it the waiters behind it.
@@ -45,7 +45,7 @@ func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "a"})
-	rule := locker.Rule{Key: "a", AtMost: time.Minute} // what is not renewed is confirmed by its release
+	rule := locker.Rule{Key: "a", AtMost: time.Minute} // a lease that is not renewed is confirmed by its release
 	first := queues(t, newSingle(t, server.Client(t)), rule, client)
 	second := queues(t, newSingle(t, server.Client(t)), rule, client)
 	q := redisstore.QueueKey("a")

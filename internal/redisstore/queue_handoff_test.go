@@ -23,7 +23,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	stopped.wantGranted(first)
 	l.server.Del(t.Context(), l.key) // lapsed
 
-	g := l.acquire(next, store.Granted) // it is the first that is left, and asks
+	g := l.acquire(next, store.Granted) // next is now the first waiter, and asks
 	if g.Fence == 0 {
 		t.Fatalf("%+v", g)
 	}
@@ -41,7 +41,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, store.Busy); g.Place != 1 { // it lives after all: it queues again, behind
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // its owner lives after all, and queues again behind next
 		t.Fatalf("%+v", g)
 	}
 	l.release(next, store.Released)
@@ -180,7 +180,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			}
 			l.waits("")
 			claims := map[string]store.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
-			if c.fresh || c.waited == 0 { // they come an hour from now, however long this machine takes
+			if c.fresh || c.waited == 0 { // their tickets are an hour ahead, so they are new even on a slow machine
 				l.age(-time.Hour)
 			} else {
 				l.age(c.waited)

@@ -57,7 +57,7 @@ func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	l := sharedLine(t)
 	holder := l.held()
 	first := l.waits("")
-	l.age(-time.Hour) // it came at a time that is still to come
+	l.age(-time.Hour) // the ticket of first lies an hour ahead
 	second, third := l.waits(""), l.waits("")
 	l.wantQueued(first.Owner, second.Owner, third.Owner)
 	l.release(holder, store.Released)

@@ -106,7 +106,7 @@ func (c *Cluster) awaitReady() error {
 			if err != nil {
 				return err
 			}
-			shards, err := r.ClusterSlots(ctx).Result() //nolint:staticcheck // what clients ask: ClusterShards shows replicas sooner
+			shards, err := r.ClusterSlots(ctx).Result() //nolint:staticcheck // clients use it; ClusterShards shows replicas sooner
 			if err != nil {
 				return err
 			}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// tailLines is how many lines of the log contain the reason of an end or a failed start.
+// tailLines is how many lines at the end of the log show why a server has ended or has not started.
 const tailLines = 20
 
 // LogTail returns the end of the server's log since its last start.

@@ -19,14 +19,14 @@ type Server struct {
 	t        testing.TB // the test that owns the server; nil: shared
 	dir      string
 	args     []string
-	environ  []string // nil: that of the test
+	environ  []string // nil: the environment of the test
 	config   string   // the first text of its configuration file; "": no file
 	port     int
 	password string
-	tls      *tls.Config // of its clients; nil: it speaks no TLS
+	tls      *tls.Config // for its clients; nil: the server does not use TLS
 
-	process *proc.Process // the present run
-	log     string        // the log file of the present run
+	process *proc.Process // of the present run
+	log     string        // the file, of the present run
 }
 
 // Start runs a server for this test alone, until the test ends. The arguments are arguments of

@@ -18,7 +18,7 @@ import (
 type Count struct {
 	Min, Max int
 	Each     bool // the numbers are for each lease; the caller chooses the number of leases
-	After    int  // number behind those of all leases
+	After    int  // how many follow those of all leases
 }
 
 var (

@@ -38,7 +38,7 @@ func TestScriptCallsMatchTheirHeaders(t *testing.T) {
 func TestScriptCallsBySHAMatchTheirHeaders(t *testing.T) {
 	t.Parallel()
 	const text = plainLua + "-- by its SHA-1\n"
-	const sum = "sum of the text" // EVALSHA names the script by whatever Store has it under
+	const sum = "sum of the text" // any text: badCall looks it up in headers
 	h := header{text: text}
 	h.keys, h.argv, h.ok = Counts(text)
 	headers.Store(sum, h)

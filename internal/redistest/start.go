@@ -27,7 +27,7 @@ const (
 	// broken or overloaded machine needs that long.
 	patience = 30 * time.Second
 
-	// glance is how often a starting server is checked.
+	// glance is the pause between two checks of a starting server.
 	glance = 5 * time.Millisecond
 
 	// A server keeps its port over a Restart, but does not listen meanwhile. So ports are below the
@@ -36,8 +36,8 @@ const (
 	// client that tries to reconnect.
 	lowestPort, highestPort = 10000, 32000
 
-	// The nodes of a cluster are connected by a second port of each node. It is higher by this
-	// number.
+	// Each node of a cluster has a second port, for the other nodes. Its number is higher by
+	// busOffset.
 	busOffset = 10000
 )
 
@@ -47,8 +47,8 @@ var errMissing = errors.New("a real redis-server is to be started, and there is 
 
 var errPortTaken = errors.New("somebody else listens on the port")
 
-// start runs the server on a picked port. The server itself detects that the port is in use: a
-// check before the start could be outdated when the server listens.
+// start runs the server on a port that pick returns. The server itself detects that the port is in
+// use: a check before the start could be outdated when the server listens.
 func (s *Server) start(pick func() int) error {
 	if i := slices.Index(s.args, "--requirepass"); i >= 0 && i+1 < len(s.args) {
 		s.password = s.args[i+1]

@@ -56,7 +56,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 			return false, nil
 		case failure == nil:
 			return ours, nil
-		case errors.As(refused(failure), &no) && errors.Is(no, store.ErrInvalidKey): // it is no lock, so it is not ours
+		case errors.As(refused(failure), &no) && errors.Is(no, store.ErrInvalidKey): // the data is no lock, so it is not our lease
 			return false, nil
 		}
 		return false, refused(failure)

@@ -69,8 +69,9 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.Busy, Holder: h.Holder}, nil
 }
 
-// granted is the answer to a holder. There is no fence, because a counter could not be raised in
-// the transaction that takes the lease without being raised for all others who try.
+// granted is the answer to a holder. There is no fence. The transaction that takes the lease has no
+// conditions, so it would raise a counter for every caller that tries, also for a caller that is
+// refused.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
 // giveBack releases what an acquire should not have taken, and answers with state.

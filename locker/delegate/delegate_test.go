@@ -164,7 +164,8 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 	nest(t.Context(), 0)
 }
 
-// A nested hold of a lock is delegated once: the places in a token are for different locks.
+// A lock that is held twice, by nesting, is delegated once: each place in a token is for another
+// lock.
 func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)

@@ -44,7 +44,7 @@ func (s *Sender) Token(ctx context.Context) ([]byte, error) {
 		seen[lease.Key()] = true
 		e, err := s.entry(ctx, lease)
 		switch {
-		case errors.Is(err, locker.ErrUnsupported): // what cannot be delegated is not
+		case errors.Is(err, locker.ErrUnsupported): // leases that cannot be delegated are left out
 			continue
 		case err != nil:
 			return nil, err

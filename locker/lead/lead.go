@@ -30,11 +30,11 @@ func Run(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(ctx con
 // safe for concurrent use; its zero value is not usable. A Leader serves one call of Run.
 type Leader struct {
 	locker  locker.Locker
-	rule    locker.Rule   // what is asked of the Locker
+	rule    locker.Rule   // given to the Locker
 	longest time.Duration // of a term; 0: no bound
 	cfg     config
 
-	background sync.WaitGroup // what watches fn after the end of a term
+	background sync.WaitGroup // goroutines that watch fn after the end of a term
 
 	mu      sync.Mutex
 	begun   bool

@@ -10,13 +10,13 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// inbox receives the events of a process, and holds those on their way. Events arrive in the order
-// in which they were sent, from one goroutine, which exists only while there are events. So an
-// event may come before or after the answer of the call that caused it.
+// inbox receives the events of a process, and holds the events that are on their way. One goroutine
+// delivers events in the order in which they were sent; it exists only while there are events. So
+// an event may come before or after the answer of the call that caused it.
 type inbox struct {
 	listeners []*listener
 	open      bool // subscribed
-	cut       bool // and the server forgot the subscription
+	cut       bool // the server forgot the subscription, and the process does not know that
 	mail      []letter
 	notifying chan struct{} // closed when the goroutine has ended; nil: there is none
 	silent    chan struct{} // closed when no Engine listens any more
@@ -30,7 +30,7 @@ type inbox struct {
 // listener is one Engine that listens.
 type listener struct {
 	mu     sync.Mutex
-	notify func(store.Event) // nil: it listens no more
+	notify func(store.Event) // nil: the Engine does not listen any more
 }
 
 func (e *listener) receive(event store.Event) {
@@ -53,8 +53,8 @@ type letter struct {
 	due   time.Time
 }
 
-// Listen is the Notifier's step. If two Engines listen to one Process they have no Inbox, because
-// one would receive the events of the other. Their waiters are then granted keys without
+// Listen is the Notifier's step. If two Engines listen to one Process, neither has an inbox,
+// because one would receive the events of the other. Their waiters are then granted keys without
 // notification.
 func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
@@ -71,8 +71,9 @@ func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	})
 }
 
-// forget removes an ear. With the last ear the goroutine ends that delivers events. forget returns
-// a channel that is closed then, nil when there is nothing to wait for.
+// forget removes a listener. The goroutine that delivers events ends with the last listener. forget
+// returns a channel that is closed when that goroutine has ended, or nil when there is no goroutine
+// to wait for.
 func (p *Process) forget(e *listener) <-chan struct{} {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -141,7 +142,7 @@ func (p *Process) Reset(inbox string) {
 	}
 }
 
-// subscribed reports whether events reach the process, whether it has opened its inbox or not.
+// subscribed reports whether events reach the process. The inbox need not be open for that.
 func (p *Process) subscribed() bool { return len(p.inbox.listeners) > 0 && !p.inbox.cut && !p.dead }
 
 // reopen subscribes again.

@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// NewLocker returns an Engine on s. It is closed when the test ends, and the test fails if work is
-// still under way two minutes later. In a testing/synctest bubble make both s and the Engine inside
-// the bubble. A second Locker on the same [Memory] needs a [Process] of its own.
+// NewLocker returns an Engine on s. The Engine is closed when the test ends, and the test fails if
+// work is still under way two minutes later. In a testing/synctest bubble make both s and the
+// Engine inside the bubble. A second Locker on the same [Memory] needs a [Process] of its own.
 func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engine {
 	t.Helper()
 	if m, ok := s.(*Memory); ok && m.taken() {
@@ -21,7 +21,7 @@ func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // longer than any undo is repeated
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // an undo is repeated for a shorter time
 		defer cancel()
 		if err := e.Close(ctx); err != nil {
 			t.Error(err)

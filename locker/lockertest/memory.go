@@ -24,9 +24,9 @@ type Memory struct {
 	queues    map[string]queue
 	notes     map[owned]note       // tombstones
 	done      map[string]time.Time // done marks, until when
-	joins     map[string]joins     // of leases that were delegated
+	joins     map[string]joins     // by key, of leases that were delegated
 	counter   uint64               // the last fence
-	ahead     time.Duration        // of the server's clock, before time.Now
+	ahead     time.Duration        // how much the server's clock is ahead of time.Now
 	releaser  string               // the traceparent of the lease that is being released
 	faults    map[locker.Op]fault
 	calls     map[locker.Op]int
@@ -35,7 +35,7 @@ type Memory struct {
 
 // lease is the holder of a key.
 type lease struct {
-	owner    string // "" with foreign and kept
+	owner    string // "" when foreign or kept
 	fence    uint64
 	block    int
 	metadata string
@@ -83,7 +83,7 @@ func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 func (m *Memory) lease(key string) (lease, bool) {
 	l, ok := m.leases[key]
 	if ok && !l.ends.IsZero() && !m.now().Before(l.ends) {
-		if l.permits == nil || m.now().Sub(l.ends) >= permitsLife { // before, reap must see who has not confirmed
+		if l.permits == nil || m.now().Sub(l.ends) >= permitsLife { // until then, reap must see who has not confirmed
 			delete(m.leases, key)
 		}
 		return lease{}, false
@@ -91,7 +91,7 @@ func (m *Memory) lease(key string) (lease, bool) {
 	return l, ok
 }
 
-// left is how long l still lasts, -1 when it has no end. m.mu is held.
+// left returns how long l still lasts, or -1 when l has no end. m.mu is held.
 func (m *Memory) left(l lease) time.Duration {
 	if l.ends.IsZero() {
 		return -1
@@ -128,7 +128,7 @@ func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	return n, n.revoked
 }
 
-// phaseOf names all readers of a phase together, for the note of a revocation.
+// phaseOf returns one name for all readers of a phase. The note of a revocation has this name.
 func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
 // isDone reports whether key has a done mark. m.mu is held.

@@ -7,8 +7,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ErrReplyLost is the error of a call whose answer [Memory.LoseReplies] dropped: the call has run,
-// and the caller cannot know it.
+// ErrReplyLost is the error of a call whose answer [Memory.LoseReplies] has dropped. The call has
+// run, but the caller cannot know that.
 var ErrReplyLost = errors.New("lockertest: the call ran, its answer was lost")
 
 // fault holds the faults that are set for one operation.

@@ -15,7 +15,7 @@ import (
 type permits struct {
 	by   map[string]permit // owner
 	head string            // a waiter for which too few units are free
-	seen time.Time         // when it was told so
+	seen time.Time         // when head was told so
 }
 
 // permit is one owner's units.
@@ -31,8 +31,8 @@ type permit struct {
 }
 
 const (
-	standsStill = 3 * time.Second // a head that is told to ask, and has not asked by then, does not react
-	permitsLife = time.Minute     // for which permits that ran out are remembered
+	standsStill = 3 * time.Second // a head that has not asked this long after an event does not react
+	permitsLife = time.Minute     // how long permits that ran out are remembered
 )
 
 var _ store.Permitter = (*Process)(nil)
@@ -40,7 +40,7 @@ var _ store.Permitter = (*Process)(nil)
 // Permits tells the Engine that claims may have a Limit.
 func (p *Process) Permits() {}
 
-// tooHeavy refuses a claim that no limit leaves room for.
+// tooHeavy refuses a claim whose Weight is more than its Limit.
 func tooHeavy(c store.Claim) error {
 	if c.Limit > 0 && c.Weight > c.Limit {
 		return &store.Refusal{Err: fmt.Errorf("%w: %d units of %d would never be free", locker.ErrUnsupported, c.Weight, c.Limit)}
@@ -62,7 +62,7 @@ func (s *permits) used() (used, limit int) {
 	return used, limit
 }
 
-// earliest is how long the permit lasts that runs out first. m.mu is held here and below.
+// earliest returns the time until the next permit runs out. m.mu is held here and below.
 func (m *Memory) earliest(s *permits) time.Duration {
 	var first time.Time
 	for _, p := range s.by {
@@ -73,7 +73,7 @@ func (m *Memory) earliest(s *permits) time.Duration {
 	return max(first.Sub(m.now()), time.Millisecond)
 }
 
-// alone reports whether key is held, and not by permits.
+// alone reports whether key is held without permits.
 func (m *Memory) alone(key string) bool {
 	l, held := m.lease(key)
 	return held && l.permits == nil
@@ -139,8 +139,8 @@ func (m *Memory) takePermit(key, owner string) (p permit, ok bool) {
 	return p, ok
 }
 
-// confirm makes an owner's permit last for at least ttl from now. An owner that confirms it before
-// it was taken back still has it.
+// confirm makes an owner's permit last for at least ttl from now. An owner that confirms the permit
+// late still has it, unless the permit was taken back before.
 func (m *Memory) confirm(c store.Claim) (p permit, ok bool) {
 	s := m.leases[c.Key].permits
 	if s == nil {
@@ -157,8 +157,8 @@ func (m *Memory) confirm(c store.Claim) (p permit, ok bool) {
 	return p, true
 }
 
-// reap takes back the permits that have run out. A process that has not confirmed one of them does
-// not react, so it loses its places in the queue too.
+// reap takes back the permits that have run out. A process that has not confirmed one of these
+// permits does not react. So the process loses its places in the queue too.
 func (m *Memory) reap(key string) {
 	l := m.leases[key]
 	if l.permits == nil {
@@ -197,9 +197,9 @@ func (m *Memory) permitted(p permit) store.Grant {
 	return store.Grant{State: store.Granted, At: m.at(), Fence: p.fence, FenceCount: p.block}
 }
 
-// serve grants units to the waiters in their order, until the head does not fit. own asks: it is
-// granted its whole TTL, and is not notified. A head that wants the key alone gets it when no unit
-// is held.
+// serve grants units to the waiters in their order, until the head does not fit. own is the claim
+// of the call under way: it is granted its whole TTL, and is not notified. A head that wants the
+// key alone gets it when no unit is held.
 func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	asker, notified, last := "", false, ""
 	if own != nil {
@@ -240,8 +240,8 @@ func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	return granted, ok
 }
 
-// watch is called when units are free, but too few for the head. Another head than before is told
-// to ask, and the next process to look later. It returns whether the head stays.
+// watch is called when units are free, but too few for the head. It notifies a new head to ask at
+// once, and the next process to ask later. It returns whether the head stays.
 func (m *Memory) watch(key string, head waiter, asker string) bool {
 	s := m.leases[key].permits
 	if head.owner != asker && s.head == head.owner {
@@ -257,8 +257,8 @@ func (m *Memory) watch(key string, head waiter, asker string) bool {
 	return true
 }
 
-// leftOf is how long a refused caller has to wait at least: for the first permit that runs out, or
-// for a head that stands still.
+// leftOf returns how long a refused caller must wait at least: until the next permit runs out, or
+// until a head that does not react loses its place.
 func (m *Memory) leftOf(l lease, asker string) time.Duration {
 	if l.permits == nil {
 		return m.left(l)
@@ -297,7 +297,7 @@ func (m *Memory) releasePermit(c store.Claim) store.Grant {
 	}
 	m.hint(c.Key)
 	if s := m.leases[c.Key].permits; s != nil && (ours && c.KeepFor > 0 || left && queued && first.owner == c.Owner) {
-		if next, ok := m.next(c.Key, ""); ok { // it is the head now
+		if next, ok := m.next(c.Key, ""); ok { // next is the head now
 			m.notifyHead(c.Key, next, m.earliest(s))
 		}
 	}

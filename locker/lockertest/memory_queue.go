@@ -15,15 +15,15 @@ type queue struct {
 	ends    time.Time
 }
 
-// waiter is one owner's entry. After a hand-off the entry stays, before all others, until its owner
-// confirms. If such an entry is found when the key is free again, the hand-off was not confirmed in
+// waiter is one owner's entry in the queue. After a hand-off the entry stays, before all others,
+// until its owner confirms. If the key is free again before that, the hand-off was not confirmed in
 // time.
 type waiter struct {
 	owner    string
 	inbox    string // "": it receives no events
 	mode     locker.Mode
 	weight   int // of units
-	limit    int // 0: it waits for a lock
+	limit    int // of the units; 0: the waiter waits for a lock
 	hand     time.Duration
 	block    int
 	metadata string
@@ -34,7 +34,7 @@ type waiter struct {
 
 const (
 	queueLife = time.Minute
-	longWait  = 500 * time.Millisecond // a waiter that has waited longer watches the one that was granted the key
+	longWait  = 500 * time.Millisecond // a waiter that has waited longer is notified of grants to others
 )
 
 // queue returns key's queue unless it was forgotten. m.mu is held here and below.
@@ -57,8 +57,8 @@ func (m *Memory) setQueue(key string, waiting []waiter) {
 	m.queues[key] = q
 }
 
-// enqueue puts c at the tail. An owner in the queue keeps its place. So does one whose hand-off
-// lapsed, if the key was not given to the next yet: it asks, so it lives.
+// enqueue puts c at the tail. An owner in the queue keeps its place. An owner whose hand-off lapsed
+// also keeps its place if nobody was granted the key since: the owner asks, so it lives.
 func (m *Memory) enqueue(c store.Claim) {
 	waiting := m.queue(c.Key)
 	if i := indexOf(waiting, c.Owner); i >= 0 {
@@ -142,9 +142,10 @@ func (m *Memory) hint(key string) {
 	}
 }
 
-// hand gives a free key to the first in the queue that can take it, or to all readers there, when
-// it is their turn or the first is one. If it is the turn of the asker, hand stops, because the
-// asker takes the key itself. What happens to an entry that it finds at the head:
+// hand gives a free key to the first waiter that can take it. When it is the turn of the readers,
+// or the first waiter is a reader, hand gives the key to all readers in the queue. If it is the
+// turn of the asker, hand stops, because the asker takes the key itself. What happens to an entry
+// that it finds at the head:
 //
 //	the asker's                       it stays, the key stays free
 //	handed the key before             its lease lapsed unconfirmed: all entries of its process leave the queue
@@ -187,8 +188,8 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	}
 }
 
-// by makes the waiters that are granted a key learn of the traceparent of c, which releases it,
-// until the function that by returns is called.
+// by adds the traceparent of c, which releases the key, to the events of grants, until the function
+// that by returns is called.
 func (m *Memory) by(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
@@ -214,8 +215,8 @@ func (m *Memory) drop(key string, w waiter) {
 	}))
 }
 
-// next returns the first waiter that can be notified at another inbox than except: if that process
-// does not react, another one must.
+// next returns the first waiter that can be notified at another inbox than except. If the process
+// with the inbox except does not react, another process must.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {
@@ -225,8 +226,7 @@ func (m *Memory) next(key, except string) (waiter, bool) {
 	return waiter{}, false
 }
 
-// notifyHead notifies w that it is the first to ask, and that the key is free after hand at the
-// latest.
+// notifyHead notifies w that it must ask first, and that the key is free after hand at the latest.
 func (m *Memory) notifyHead(key string, w waiter, hand time.Duration) {
 	m.publish(w.inbox, store.Event{Kind: store.EventHead, Key: key, Owner: w.owner, HandoffTTL: hand})
 }

@@ -53,11 +53,11 @@ func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 // read makes c a reader, or lengthens its part, if it may enter.
 func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
-	_, reads := m.reads(c) // after a downgrade it may have been a writer
+	_, reads := m.reads(c) // after a downgrade, a reader may still claim as a writer
 	switch {
 	case c.Mode != locker.Shared && !reads:
 		return g, false
-	case !held: // it is the only one
+	case !held: // c becomes the only reader
 		m.openPhase(c.Key, nil, "")
 		l = m.leases[c.Key]
 		l.metadata = c.Metadata
@@ -150,8 +150,8 @@ func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
-		case indexOf(m.queue(key), w.owner) < 0: // has left with another entry of its process
-		case writer && w.mode == locker.Exclusive: // is checked when its turn has come
+		case indexOf(m.queue(key), w.owner) < 0: // w has left with another entry of its process
+		case writer && w.mode == locker.Exclusive: // w is checked when its turn has come
 		case m.dead(w, asker):
 			m.drop(key, w)
 		default:

@@ -152,7 +152,7 @@ func (m *Memory) granted(l lease) store.Grant {
 	return store.Grant{State: store.Granted, At: m.at(), Fence: l.fence, FenceCount: l.block}
 }
 
-// busy returns the holder of the key, after c joined the queue if it may wait.
+// busy puts c into the queue if c may wait, and returns the holder of the key.
 func (m *Memory) busy(c store.Claim) store.Grant {
 	if c.Queue {
 		m.enqueue(c)
@@ -204,11 +204,11 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	switch {
 	case !held:
 		m.hand(c.Key, "", locker.Exclusive)
-	case l.readers != nil && !reads && left: // they may have been behind a writer, which has left
+	case l.readers != nil && !reads && left: // a writer may have left, and readers may have waited behind it
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.thrownOut(c)
-	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) { // the phase's note refuses no late acquire
+	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) { // a phase's note refuses no late acquire
 		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
 	}
 	switch {
@@ -279,7 +279,7 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (store.Gra
 	if held && l.permits != nil {
 		return m.breakPermit(key, fence, reason), nil
 	}
-	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // a block is one holder
+	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // all fences of a block belong to one holder
 		return store.Grant{State: store.NotOurs, At: m.at()}, nil
 	}
 	delete(m.leases, key)

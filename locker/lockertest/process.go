@@ -82,7 +82,7 @@ func (p *Process) Deafen(cut bool) {
 }
 
 // DelayEvents makes the subscription's connection slow. Every event comes d later, and so do the
-// confirmations of Open and Reset. Answers to calls overtake them. 0 ends the delay.
+// confirmations of Open and Reset. Answers to calls overtake these events. 0 ends the delay.
 func (p *Process) DelayEvents(d time.Duration) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// What the knobs of Memory and its processes do, which no law speaks of.
+// These tests are for the faults that a Memory and its processes can cause. No law concerns them.
 
 // world is one Memory, a holder of the key "a" in its first process, and an owner of another
 // process that waits for it.
@@ -21,11 +21,11 @@ type world struct {
 	*testing.T
 	memory *lockertest.Memory
 	other  *lockertest.Process
-	stop   func() // the other process's Listen
+	stop   func() // ends the other process's Listen
 	began  time.Time
 
 	mu     sync.Mutex
-	events []store.Event // what the other process was notified
+	events []store.Event // that the other process received
 }
 
 func (w *world) receive(e store.Event) {
@@ -84,7 +84,7 @@ func (w *world) free() {
 	w.want(g, store.Released)
 }
 
-// wantEvents checks events that the other process received by now.
+// wantEvents checks the events that the other process has received so far.
 func (w *world) wantEvents(kinds ...store.EventKind) {
 	w.Helper()
 	synctest.Wait()
@@ -163,7 +163,7 @@ func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 		if len(answered) > 0 {
 			t.Error("a paused process was answered")
 		}
-		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted) // the claim lapsed
+		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted) // the hand-off to the waiter has lapsed
 		w.other.Resume()
 		w.want(<-answered, store.Busy)
 		w.wantEvents(store.EventGranted)
@@ -267,7 +267,7 @@ func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 		w.wantEvents()
 		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantEvents(store.EventFree) // a caller in no queue may ask again
+		w.wantEvents(store.EventFree) // the queue is empty, so any caller may ask again
 	})
 }
 
@@ -322,7 +322,7 @@ func TestNothingIsToldAfterStop(t *testing.T) {
 		w.stop = w.other.Listen(w.receive)
 		w.other.Pause()
 		w.memory.Wipe()
-		w.stop() // although the event hangs
+		w.stop() // ends, although the event hangs
 		w.other.Resume()
 		w.wantEvents()
 	})

@@ -61,14 +61,14 @@ func (r *Recorder) Renewed(_ context.Context, _ locker.Rule, e locker.RenewalEve
 	r.change(func() { r.renewals = append(r.renewals, e) })
 }
 
-// Waits returns what the acquires knew that have begun to wait so far.
+// Waits returns the events of the waits that have begun so far.
 func (r *Recorder) Waits() []locker.WaitEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]locker.WaitEvent(nil), r.waits...)
 }
 
-// Renewals returns the answers to renewals so far.
+// Renewals returns the events of the renewals so far.
 func (r *Recorder) Renewals() []locker.RenewalEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()

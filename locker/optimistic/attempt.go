@@ -22,7 +22,7 @@ type attempt struct {
 // call makes the steps WATCH, GET and EXEC. The server executes EXEC only if no key was written
 // since WATCH. EXEC is sent once: when its connection breaks, go-redis ends the transaction.
 func (a *attempt) call(ctx context.Context) error {
-	sent := false // EXEC was: a client of a Cluster calls the function again after some errors
+	sent := false // EXEC was sent: a client of a Cluster calls the function again after some errors
 	var written error
 	err := a.watch(ctx, func(tx *redis.Tx) error {
 		if sent {

@@ -43,7 +43,7 @@ type Waiter struct {
 	Since    time.Time // when it came, by the server's clock; zero when unknown
 	Handed   bool      // the key was handed to it, and it has not confirmed yet
 	Gone     bool      // its process does not listen any more, so its turn passes to the next one
-	Process  int       // distinguishes the processes of one answer, from 1; 0: it has no inbox, and polls
+	Process  int       // number of its process in this answer, from 1; 0: it polls, without an inbox
 	Metadata string    // "" where the Store keeps none for waiters
 
 	Weight int // how many units of a semaphore it waits for; 0: it waits for a lock
@@ -138,7 +138,7 @@ type Permit struct {
 // A Warning reports a setting of the server that can lose locks.
 type Warning struct {
 	Code string // low-cardinality: "eviction-policy"
-	Text string // what is wrong and what to do
+	Text string // the problem, and what to do
 }
 
 // A Joiner is a Store whose leases can be joined by calls in other processes.

@@ -11,9 +11,9 @@
 -- first write: GETEX, which changes nothing and which memory cannot refuse; a replica answers
 --   READONLY.
 --
--- That L still holds the value that was granted shows that L has been the token's all the time
--- since: a lease that ran out and was taken again by a late repetition must not carry an old fence
--- into a new time.
+-- L must still have the value that was granted. Then L has belonged to the token all the time since
+-- the grant. If the lease ran out, and a late repetition took it again, the new lease must not get
+-- the old fence.
 local lease = redis.call('GETEX', KEYS[1])
 local token, fence, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):%d+:(%d+):(.*)$')
 local reader = ARGV[6] ~= ''

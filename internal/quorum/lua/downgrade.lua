@@ -5,10 +5,10 @@
 --       token's own · marker N of the node
 -- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms · the
 --       token's entry in R · fence of the phase: the writer's, out of its block
--- returns: "1" server-µs writers, where writers is "1" when one waits · "0" server-µs when L is not
---          the token's, nor the token a reader of that phase · "changed" server-µs when N is not
+-- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when the
+--          token neither holds L nor is a reader of that phase · "changed" server-µs when N is not
 --          the text
--- idempotent: a second execution finds the token among the readers, and at most lengthens that.
+-- idempotent: a second execution finds the token among the readers, and at most lengthens its part.
 -- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false
 --   0, and after which no full server refuses the rest.
 local clock = redis.call('TIME')

@@ -17,7 +17,7 @@ end
 if ARGV[4] ~= '' and not redis.call('HGET', KEYS[2], ARGV[4]) then
   local clock = redis.call('TIME')
   if redis.call('HLEN', KEYS[2]) > 62 then
-    redis.call('DEL', KEYS[2]) -- what is over is never read again; a wait that is under way begins anew
+    redis.call('DEL', KEYS[2]) -- nobody reads waits that are over; a wait under way begins anew
   end
   redis.call('HSET', KEYS[2], ARGV[4], clock[1] .. string.sub('00000' .. clock[2], -6))
 end

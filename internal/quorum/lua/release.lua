@@ -21,7 +21,7 @@
 --   which changes nothing: a full server refuses none of them, nor what comes after; a replica
 --   answers READONLY instead of a false "not-ours".
 local owner = ARGV[1] .. ':'
-local found = redis.call('MGET', KEYS[1], KEYS[7]) -- unlike GET it is not offended by data that is no lock
+local found = redis.call('MGET', KEYS[1], KEYS[7]) -- unlike GET it raises no error for data that is no lock
 local lease = found[1]
 local ours = lease and string.sub(lease, 1, #owner) == owner
 if ours and ARGV[4] == '' and not found[2] and redis.call('EXISTS', KEYS[2]) == 0 then
@@ -45,7 +45,7 @@ end
 local phase = lease and string.sub(lease, 1, 7) == 'shared:'
 local ends = not ours and phase and ARGV[3] ~= '' and tonumber(redis.call('ZSCORE', KEYS[6], ARGV[3]) or '0')
 local reads = ends and ends > now
-if only ~= '0' then -- not a later vote for the same token, which may count
+if only ~= '0' then -- a later vote for the same token may count, so it stays
   ours = ours and only == (string.match(lease, '^[^:]*:%d+:%d+:(%d+):') or string.match(lease, '^kept:(%d+)'))
   reads = reads and ends <= tonumber(only)
 end
@@ -62,7 +62,7 @@ if not ours and not reads then
     redis.call('DEL', KEYS[7])
   end
   if hush == '0' and (not lease and left or (not lease or phase) and intends) then
-    rouse(turn) -- the waiter that leaves now may be the one that was notified, or that kept readers out
+    rouse(turn) -- the token that leaves may have been notified, or may have kept readers out
   end
   if revoked then
     return 'revoked ' .. string.sub(tombstone, 9)
@@ -73,7 +73,7 @@ if not ours and not reads then
   return 'not-ours'
 end
 
--- What holds data of another type must refuse before the first write: what is half done would be
+-- Data of another type must raise its error before the first write: a half-done release would be
 -- reported as not done.
 if mark > 0 then
   redis.call('GET', KEYS[4])

@@ -8,14 +8,14 @@
 -- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has
 --   written something that memory cannot refuse, so they pass.
 --
--- An entry of Q is token|inbox|once|mode, its score the ticket that the waiter brought: the same on
--- all nodes, so that all notify the same one. For 50 ms W keeps the node for the writer that was
--- notified, or, as 'readers', lets readers in although a writer waits: after a writer (turn is
--- 'readers') it is theirs. The writer is asked then to come when their turn is over, which nobody
--- may have used. Nothing else keeps the node, so nodes that disagree delay nobody. A writer that is
--- notified loses its place until it asks, which gives the place back: a process that stands still
--- is notified first once in 10 s, and nothing is kept for it after the first time. An inbox is a
--- channel: on a Redis Cluster a sharded one, whose name says so.
+-- An entry of Q is token|inbox|once|mode. Its score is the ticket that the waiter brought: the same
+-- on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. It keeps the node for the
+-- writer that was notified; or it is 'readers', and lets readers in although a writer waits. After
+-- a writer (turn is 'readers') it is the turn of the readers. Then the writer is notified to ask
+-- after these 50 ms, because perhaps no reader has used the turn. Nothing else keeps the node, so
+-- nodes that disagree delay nobody. A writer that is notified loses its place until it asks. So a
+-- process that stands still is notified first only once in 10 s, and nothing is kept for it after
+-- the first time. An inbox is a channel: on a Redis Cluster a sharded one, whose name shows that.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1
@@ -59,7 +59,7 @@ local function rouse(turn)
   if writer and (turn ~= 'readers' or not readers[1]) then
     redis.call('ZADD', KEYS[2], 'XX', string.format('%.0f', now + 10000000), writer.entry)
     say(writer.inbox, 'free ' .. KEYS[1])
-    if next then -- if the first does not react, another one must
+    if next then -- if the first process does not react, another one must
       say(next.inbox, 'head 50 ' .. next.token .. ' ' .. KEYS[1])
     end
     if writer.ticket < now + 5000000 then -- it had a place to lose

@@ -1,5 +1,5 @@
--- vote.lua: give one node's vote for a lease to a writer, or let a reader in; or say who holds the
--- lease, and queue.
+-- vote.lua: give one node's vote for a lease to a writer, or let a reader in; otherwise return the
+-- holder and queue.
 --
 -- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · marker N of
 --       the node · done mark D · readers R · intent I of a writer
@@ -13,10 +13,10 @@
 -- returns: "1" server-µs when the vote is given as proposed, the short way · "changed" server-µs
 --          when N is not the text that the client has read, or not this server's · "granted"
 --          server-µs PTTL L · "entered" server-µs PTTL writers L, for a reader, where writers is
---          "1" when one waits · "busy" server-µs PTTL place listeners holder, where listeners is
---          "-" for a caller that does not wait, and holder is L, or token:0:0 of the one for whom
---          the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done" server-µs;
---          as one string
+--          "1" when a writer waits · "busy" server-µs PTTL place listeners holder, where listeners
+--          is "-" for a caller that does not wait, and holder is L, or token:0:0 of the one for
+--          whom the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
+--          server-µs; as one string
 -- idempotent: a second execution finds the token in L or in R, answers with the same L and at most
 --   lengthens it; or it finds the token in Q, where it keeps its ticket; after an undo it finds X.
 -- first write: SET C for a free L, ZADD of a reader that enters, which a full server refuses, and
@@ -31,7 +31,7 @@
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 local lease, woken, counter, tombstone = found[1], found[2], found[3], found[4]
 local clock = redis.call('TIME')
-local stamp = clock[1] .. string.sub('00000' .. clock[2], -6) -- in µs; to format a number costs as much as a command
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6) -- in µs; formatting a number takes as long as a command
 local at = ' ' .. stamp .. ' '
 if found[5] ~= ARGV[1] or
   not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[1], 1, 40), 1, true) then
@@ -43,11 +43,11 @@ end
 local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
   #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
 if taken and not lease and not woken and not tombstone and not ARGV[8] then
-  redis.call('SET', KEYS[4], ARGV[5], 'GET') -- GET: what is no counter is refused, and MGET says nothing of it
+  redis.call('SET', KEYS[4], ARGV[5], 'GET') -- GET raises an error for data that is no counter; MGET did not
   if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
-  redis.call('DEL', KEYS[8]) -- readers of a phase before, whose L was taken away
+  redis.call('DEL', KEYS[8]) -- readers of an earlier phase, whose L is gone
   return '1 ' .. stamp
 end
 
@@ -93,8 +93,8 @@ if reader or not open then
     end
   end
   if not open then
-    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy",
-    -- and lets what follows pass on a full server.
+    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy".
+    -- After GETEX, a full server accepts the writes that follow.
     redis.call('GETEX', KEYS[1])
     if not reader and ARGV[12] == '1' and (not intends or intends == token) then
       intends = token
@@ -129,8 +129,8 @@ if reader or not open then
 end
 
 if not enters then
-  -- A client whose clock is ahead cannot drive the counter further than the skew; one that is
-  -- behind gets the server's clock.
+  -- A client whose clock is ahead moves the counter ahead by no more than the skew. A client whose
+  -- clock is behind gets the server's clock.
   local fence, ends = ARGV[4], ARGV[5]
   local block, metadata = string.match(ARGV[2], '^[^:]*:%d+:(%d+):%d+:(.*)$')
   if not taken then
@@ -156,7 +156,7 @@ if not enters then
   if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
-  redis.call('DEL', KEYS[8]) -- readers of a phase before, whose L was taken away
+  redis.call('DEL', KEYS[8]) -- readers of an earlier phase, whose L is gone
   if not reader then
     if entry then
       redis.call('ZREM', KEYS[2], entry)

@@ -41,7 +41,7 @@ if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
 end
 
 -- The short way into the queue of a key that another token holds. It does what the long way would
--- do. "repeat" is there for "break", which leads to the long way.
+-- do. The loop runs once: "break" leaves it for the long way.
 if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
   repeat
     local found = redis.call('MGET', KEYS[1], KEYS[4])

@@ -4,10 +4,10 @@
 -- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token
 -- ARGV: for each lease: token · ttl in ms · fences to reserve · metadata, may be ""
 -- returns: for each lease "server-µs fence", or "" when nothing was done, and acquire.lua must be
---   asked; as one string, with a line feed between them
+--   called; as one string, with a line feed between them
 -- idempotent: a second execution finds L taken, and does nothing.
 -- first write: SET C, which a full server refuses, and then nothing has happened. A replica refuses
---   it too. "" says nothing about a lease, so it needs no write.
+--   it too. "" states nothing about a lease, so a replica may answer it.
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local marks, counters = {}, {}
@@ -22,7 +22,7 @@ for i = 1, #counters do
   end
 end
 
-local block, reserved -- mostly the same for all, and making a number's text takes as long as a command
+local block, reserved -- kept for the next: formatting a number takes as long as a command
 local granted, counted, answers = {}, {}, {}
 for i, counter in ipairs(counters) do
   local lease, wanted, fence = KEYS[4 * i - 3], ARGV[4 * i - 1], nil

@@ -16,7 +16,7 @@ local function exhausted(counter)
 end
 
 -- mint returns the first fence, how many are reserved, and the new value of the counter, all in
--- digits. The fence is larger than every one before and at least the server's clock, so it grows
+-- digits. The fence is larger than every fence before and at least the server's clock, so it grows
 -- even after the counter is lost. A block may run ahead of the clock by 100 ms only. %.0f, because
 -- Lua's tostring rounds microseconds.
 local function mint(now, stamp, counter, wanted)

@@ -33,8 +33,8 @@ local function publish(inbox, message)
   return redis.pcall('PUBLISH', inbox, message)
 end
 
--- releaser is what hand adds to the token in its message, so that the waiter learns who released
--- the lease.
+-- releaser returns the text that hand adds to the token in its message. So the waiter learns which
+-- lease was released.
 local function releaser(lease)
   local trace = string.match(lease, '^[^:]*:%d+:%d+:\1([%x-]+)\1')
   return trace and '|' .. trace or ''
@@ -60,8 +60,8 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell publishes to the first waiter that has waited longer than after, in µs, that the key is free
--- in ms at the latest. It skips the inbox but: if that process does not react, another one must.
+-- tell notifies the first waiter that has waited longer than after (in µs): the key is free in ms
+-- at the latest. It skips the inbox but: if the process of but does not react, another one must.
 local function tell(now, but, after, ms)
   local from = 0
   while true do
@@ -69,7 +69,7 @@ local function tell(now, but, after, ms)
     for i = 1, #page, 2 do
       local token, inbox = string.match(page[i], '^([^|]*)|([^|]*)|')
       if tonumber(page[i + 1]) > now - after then
-        return -- nor have the waiters behind it
+        return -- the waiters behind it have waited for an even shorter time
       end
       if token and inbox ~= '-' and inbox ~= but and
         publish(inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then

@@ -25,9 +25,9 @@
 --   written before.
 local all = {}
 
--- look reads what is held. alone: one owner holds the key, or a program without permits. broken: L
--- says that permits are held, but P or U was evicted, so nobody knows how many; L runs out by
--- itself. Without L and with whole P and U, the permits are held all the same: L was evicted.
+-- look reads what is held. alone: one owner holds the key without permits, or another program holds
+-- it. broken: L shows that permits are held, but P or U was evicted, so nobody knows how many; L
+-- runs out by itself. If only L was evicted, P and U are whole, and the permits are still held.
 local function look(now, stamp, counter, lease)
   local state = redis.call('HGET', KEYS[5], '=')
   local limit, extra, mixed, epoch, head, seen =
@@ -211,9 +211,9 @@ local function first()
   end
 end
 
--- watch is called when too few units are free for the head. Another head than before is told to
--- ask, and the next process is told to look after 3 s: if the head has not asked by then, it does
--- not react, and must not keep free units from all others. It returns whether the head stays.
+-- watch is called when too few units are free for the head. It notifies a new head to ask at once,
+-- and the next process to ask after 3 s. If the head has not asked by then, it does not react, and
+-- must not keep free units from all others. watch returns whether the head stays.
 local function watch(e, own)
   if e.token ~= own and all.head == e.token then
     return all.ms - all.seen <= 3000

@@ -15,9 +15,9 @@
 -- first write: ZADD in enter and remember, which a full server refuses, and then nothing has
 --   happened; the callers of the others have written something that a full server accepts.
 --
--- Phases are fair: after a writer (turn is 'readers') all waiting readers enter together, after the
--- readers one writer. So while L is shared the first in Q is a writer, and waiting readers wait
--- behind a writer.
+-- Phases are fair. After a writer (turn is 'readers') all waiting readers enter together. After the
+-- readers, one writer gets the key. So while L is shared, the first waiter in Q is a writer, and
+-- other readers wait behind a writer.
 local function enter(now, member, ms)
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms)) -- also when it changes nothing: WAIT covers writes only

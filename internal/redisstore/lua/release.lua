@@ -27,7 +27,7 @@ end
 
 -- The short way of a token that may have queued. It frees the key, or hands it to a waiter that
 -- lives, has not waited for long, and gets the clock as its fence. It does what the long way would
--- do. "repeat" is there for "break", which leads to the long way before anything is written.
+-- do. The loop runs once: "break" leaves it for the long way, before anything is written.
 if ours and ARGV[2] and not ARGV[3] then
   repeat
     local page = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')

@@ -3,11 +3,11 @@
 --
 -- KEYS: for each lease: lease L · queue Q
 -- ARGV: for each lease: token
--- returns: for each lease "released", or "" when nothing was done, and release.lua must be asked;
+-- returns: for each lease "released", or "" when nothing was done, and release.lua must be called;
 --   as one string, with a line feed between them
 -- idempotent: a second execution finds L without the token, and does nothing.
 -- first write: DEL, which a full server accepts and a replica refuses; all leases go by one DEL.
---   "" says nothing about a lease, so it needs no write.
+--   "" states nothing about a lease, so a replica may answer it.
 local queues = {}
 for i = 1, #ARGV do
   queues[i] = KEYS[2 * i]

@@ -11,7 +11,7 @@
 --   the error would end the renewal of all others.
 local clock = redis.call('TIME')
 local answer, leases = {}, redis.call('MGET', unpack(KEYS)) -- MGET raises no error for data of another type
-local text, ttl -- mostly the same number; reading it takes as long as a command
+local text, ttl -- kept for the next lease: converting a text takes as long as a command
 for i = 1, #KEYS do
   local owner, lease = ARGV[2 * i - 1] .. ':', leases[i]
   if lease and string.sub(lease, 1, #owner) == owner then

@@ -6,7 +6,7 @@
 --   may be "" · how it waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does
 --   not queue · the token's entry in R · "1" for a reader, "0" for a writer
 -- returns: as acquire.lua, and for a reader "entered" server-µs PTTL writers L, where writers is
---   "1" when one waits
+--   "1" when a writer waits
 -- idempotent: a second execution finds the token in L or in R, returns the same L and at most
 --   lengthens it; or it finds the token in Q, where it keeps its place; after an undo it finds X.
 -- first write: SET C for a free L without waiters, ZADD of a reader that enters a phase. A full

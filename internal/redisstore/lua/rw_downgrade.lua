@@ -3,7 +3,7 @@
 -- KEYS: lease L · queue Q · fence counter C · readers R
 -- ARGV: token · ttl in ms · the token's entry in R · fence of the phase: the writer's, out of its
 --   block
--- returns: "1" server-µs writers, where writers is "1" when one waits · "0" server-µs when the
+-- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when the
 --   token neither holds L nor is a reader of that phase
 -- idempotent: a second execution finds the token among the readers of that phase, and at most
 --   lengthens its part.

@@ -68,7 +68,7 @@ func TestAStalledUploadOverHTTP2LosesItsHold(t *testing.T) {
 			server := http2(t, front)
 			body, feed := io.Pipe()
 			t.Cleanup(func() { _ = feed.Close() })
-			go func() { _, _ = io.WriteString(feed, "{") }() // and then nothing
+			go func() { _, _ = io.WriteString(feed, "{") }() // the client sends nothing after that
 			replied := make(chan string, 1)
 			go func() {
 				code, rest := request(t, server, body)

@@ -372,7 +372,7 @@ func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 				}()
 				if first != nil {
 					waiters(t, e, "k", 1)
-					release(t, first) // which must succeed, although the next fence cannot be made
+					release(t, first) // the release must succeed, although the next fence cannot be made
 					first = nil
 				}
 				_, err := e.Acquire(t.Context(), locker.Rule{Key: "k", Wait: time.Second})
@@ -452,7 +452,7 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 				if elsewhere {
 					waiters(t, holder, "k", 2)
 				} else {
-					time.Sleep(200 * time.Millisecond) // it waits in the process, which is not visible from outside
+					time.Sleep(200 * time.Millisecond) // time for a wait in the process, which is not visible from outside
 				}
 				ctx.ended.Store(true)
 				release(t, lease)

@@ -89,7 +89,7 @@ func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
 			dead := proxy.SwallowReplies(chaos.Every, chaos.Containing("bait"))
 			await(t, "renewals hang", func() bool { return dead.Hits() >= 8 })
 			var sound *locker.Lease
-			await(t, "a lock over a sound connection", func() (ok bool) { // which no dead call has taken
+			await(t, "a lock over a sound connection", func() (ok bool) { // a connection that no dead call uses
 				l, err := e.Acquire(t.Context(), locker.Rule{Key: "sound", TTL: 2 * time.Second})
 				sound = l
 				return err == nil
@@ -117,7 +117,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	waiters(t, other, sound, 1)
 	s.Masters[0].Pause()
 	defer s.Masters[0].Resume()
-	for _, key := range hung[:20] { // each leaves an undo
+	for _, key := range hung[:20] { // each of these acquires leaves an undo
 		work.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()

@@ -162,7 +162,7 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 	waiter := locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
 	waiter.WaitsStill()
 	m.peer.unlock(m, theirs, "unlocked")
-	lease := waiter.Granted(time.Second) // it polls
+	lease := waiter.Granted(time.Second) // the waiter polls
 	m.peer.waits(theirs, long)
 	locktest.Release(m.T, lease)
 	m.peer.wants(m, "held")
@@ -234,7 +234,7 @@ func latchkitComesTooLate(m *meeting, kind, theirs, ours string) string {
 	if !isLost(m, lease) {
 		m.Errorf("%s: the release of a lease that was over has succeeded", kind)
 	}
-	m.peer.extend(m, theirs, long, "extended") // it has lost nothing
+	m.peer.extend(m, theirs, long, "extended") // the peer has not lost its lock
 	m.peer.unlock(m, theirs, "unlocked")
 	return ""
 }

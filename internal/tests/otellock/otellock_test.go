@@ -396,7 +396,7 @@ func TestASamplerSeesNameAndModeAndDroppedSpansAreStillMeasured(t *testing.T) {
 }
 
 func TestTenThousandNamesBecomeABoundedNumber(t *testing.T) {
-	const most = 256 + 1 // and _OTHER
+	const most = 256 + 1 // 256 names and _OTHER
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(tel.observer))
 	var wg sync.WaitGroup

@@ -4,7 +4,7 @@ package quorum
 type node struct {
 	counter int64
 	offset  int64 // of its clock
-	out     int64 // it does not vote before that time time
+	out     int64 // the node does not vote before this time
 
 	token   int // 0: free
 	minted  int64

@@ -8,7 +8,7 @@ const (
 	None    Rule = iota
 	Confirm      // votes that differ are raised to the largest
 	Owner        // a confirmation counts only where the vote is still the token's
-	Pin          // and only if the vote is still the counted one
+	Pin          // a confirmation counts only where the vote is still the counted one
 	Block        // a confirmation raises the counter over the whole block
 	Clock        // a counter is never behind the node's clock, so that a node that lost its counter continues with larger fences
 	Gate         // a node that may have forgotten does not vote

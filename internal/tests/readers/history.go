@@ -18,9 +18,9 @@ type subject interface {
 	downgrade(c claim, fence int) answer
 	breakHolder(fence int) answer
 	inspect() info
-	occupy(ttl int) bool // by a program that takes the key only if it is free
+	occupy(ttl int) bool // another program takes the key, if it is free
 	lose()               // the lease is evicted
-	evict()              // its readers are
+	evict()              // the readers of the lease are evicted
 	pass(units int)
 	start(process int)
 	kill(process int)

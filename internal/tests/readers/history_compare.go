@@ -9,7 +9,7 @@ import (
 
 const theModel, theSubject = 0, 1
 
-// mail takes the messages of the last step.
+// mail takes the messages of the last step, compares them with the model's, and returns them.
 func (h *history) mail() []message {
 	var want []message
 	if h.model != nil {

@@ -67,7 +67,7 @@ type note struct {
 type claim struct {
 	owner   string
 	process int  // noInbox: it receives no messages
-	plain   bool // by a Locker without readers
+	plain   bool // the owner's Locker has no readers
 	mode    locker.Mode
 	queue   bool
 	once    bool

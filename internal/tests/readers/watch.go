@@ -43,8 +43,8 @@ type hold struct {
 type waiter struct {
 	claim
 	ahead   int // writers
-	phases  int // that began since
-	writers int // that were granted the key since
+	phases  int // phases that began since
+	writers int // writers that were granted the key since
 	luck    int // breaks, downgrades, and leases that ran out: then the first in the queue decides
 }
 

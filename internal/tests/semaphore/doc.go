@@ -1,10 +1,11 @@
 // Package semaphore is a simulator of the semaphore's protocol: one key on one server, and
 // processes whose callers take units of it. Time is virtual, and a seed determines the whole run.
 //
-// The server follows the scripts sem_*.lua, and the processes follow the engine. They queue, trust
-// a grant by message only while it is fresh, renew, repeat calls without a reply, undo, and pass
-// their permits on among their callers. Calls and messages are delayed and lost, processes stop and
-// die, clocks run at different rates and step, keys are evicted, and other programs lock the key.
+// The server follows the scripts sem_*.lua, and the processes follow the engine. The processes
+// queue, trust a grant by message only while it is fresh, renew, repeat calls without a reply,
+// undo, and pass their permits on among their callers. Calls and messages are delayed and lost,
+// processes stop and die, clocks run at different rates and step, keys are evicted, and other
+// programs lock the key.
 //
 // The run counts violations:
 //
@@ -15,17 +16,18 @@
 //	idle       how long a waiter that lives has waited at most beside units that are free for it
 //	left       what is left on the server when all callers have gone
 //
-// Every rule of the protocol is a switch ([Rule]), and with any one of them off, one of these must
-// show it.
+// Every rule of the protocol can be left out ([Rule]). When one rule is left out, one of these
+// counts must show that.
 //
-// The steps of this server are compared, one by one, with what the scripts answer and tell on a
-// real server, and with lockertest's Memory. So a simulation of another protocol than the real one
-// fails. Histories are drawn at random, and must see each rule of the server's that is left out.
+// The replies and messages of this server are compared, step by step, with those of the scripts on
+// a real server, and with those of lockertest's Memory. So a simulation of another protocol than
+// the real one fails. The steps are drawn at random. If the server leaves a rule out, the
+// comparison must fail.
 //
 //	go test ./semaphore             the ordinary run: seconds
 //	go test ./semaphore -runs 500   a campaign
 //	go test ./semaphore -run 'InMemory|OnRedis' -rapid.checks 20000
 //
-// Where to begin: server.go is what the scripts do, process.go and process_ticket.go what the
-// engine does.
+// Begin with server.go, which does what the scripts do. process.go and process_ticket.go do what
+// the engine does.
 package semaphore

@@ -22,7 +22,7 @@ type history struct {
 	model  *world
 	stores *stores
 	owners []*owned
-	fences map[int64]uint64 // the model's, and the Store's
+	fences map[int64]uint64 // the Store's, by the model's
 	mail   []message        // of the model
 	trace  []string
 
@@ -35,7 +35,7 @@ type owned struct {
 	queues bool
 }
 
-// newHistory begins one. without leaves a rule out of the model.
+// newHistory begins a history. The model leaves the rule without out.
 func newHistory(c source, s *stores, without Rule) *history {
 	h := &history{source: c, stores: s, fences: make(map[int64]uint64)}
 	h.model = &world{
@@ -186,7 +186,7 @@ func (h *history) kill() {
 	}
 }
 
-// others do what a program or the server does to the key.
+// others lets another program take the key, or lets the server evict L, P or U.
 func (h *history) others() {
 	s := h.model.server
 	s.expire()
@@ -207,7 +207,8 @@ func (h *history) others() {
 	}
 }
 
-// play plays so many steps, and compares the messages after each, until the Store differs.
+// play makes this many steps, and compares the messages after each step. It ends early when the
+// Store differs.
 func (h *history) play(steps int) {
 	for range steps {
 		if h.differs != "" {
@@ -241,7 +242,7 @@ func (h *history) play(steps int) {
 	}
 }
 
-// compareMail wants every grant that the model told, and no other.
+// compareMail checks that the Store sends the same messages of grants as the model.
 func (h *history) compareMail() {
 	for h.differs == "" && len(h.mail) > 0 {
 		select {

@@ -11,11 +11,11 @@ type process struct {
 	number    int
 	rate      float64 // of its clock
 	skew      int64   // of its wall clock
-	stopped   int64   // until then
+	stopped   int64   // the process is stopped until then
 	dead      bool
 	connected int64 // the server counts the connection of a dead process until then
 	cohorts   map[[2]int]*cohort
-	tokens    map[string]*ticket // that wait, hold, or are being released
+	tokens    map[string]*ticket // those that wait, hold, or are being released
 }
 
 // local is the process's own clock, which never steps.
@@ -51,7 +51,7 @@ type caller struct {
 	limit  int
 	ticket *ticket
 	gone   bool // it has given up this wait
-	turn   int  // counts its waits
+	turn   int  // number of its present wait
 }
 
 func (p *process) drift(ttl int64) int64 { return ttl/100 + 2*milli }
@@ -83,7 +83,8 @@ func (c *caller) come() {
 	k.lead(c, nil)
 }
 
-// lead makes c ask the server, with the ticket of the leader before if there is one.
+// lead makes c the leader, which asks the server. t is the ticket of the former leader; nil: c
+// needs a new one.
 func (k *cohort) lead(c *caller, t *ticket) {
 	if t != nil {
 		t.c, c.ticket = c, t
@@ -96,8 +97,8 @@ func (k *cohort) lead(c *caller, t *ticket) {
 	t.ask(k)
 }
 
-// succeed makes the next caller lead. t is the place in the queue of the leader before, nil if it
-// has none to give.
+// succeed makes the next caller lead. t has the former leader's place in the queue, and is nil if
+// there is none to pass on.
 func (k *cohort) succeed(t *ticket) (passed bool) {
 	k.leader, k.parked = nil, false
 	if len(k.waiting) == 0 {

@@ -8,7 +8,7 @@ type ticket struct {
 	c        *caller
 	state    state
 	unclear  bool
-	first    int64 // local, when it was first sent
+	first    int64 // when it was first sent, by the process's clock
 	anchored bool
 	local    int64 // the send time of the latest answered call, and the server's clock in its reply
 	server   int64
@@ -16,7 +16,7 @@ type ticket struct {
 	fence    int64
 	used     int
 	taken    int64
-	asks     int // cancels timers
+	asks     int // number of the present ask; timers of earlier ones do nothing
 	place    int
 	left     int64
 }
@@ -141,7 +141,7 @@ func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 // work runs a caller under the lease.
 func (t *ticket) work(k *cohort, c *caller) {
 	p := t.proc
-	c.turn++ // it has stopped waiting
+	c.turn++ // c has stopped waiting
 	p.after(p.w.work(), func() {
 		c.ticket = nil
 		if t.state == holds && t.c == c {
@@ -154,7 +154,7 @@ func (t *ticket) work(k *cohort, c *caller) {
 	}
 }
 
-// release gives the permit to the first caller that waits, or back.
+// release passes the permit on to the first caller that waits, or gives it back.
 func (t *ticket) release(k *cohort) {
 	p := t.proc
 	if t.used < blockOf && p.local()-t.taken < 10*milli && p.local() < t.deadline-p.w.ttl/4 && p.w.streaks {
@@ -164,7 +164,7 @@ func (t *ticket) release(k *cohort) {
 			t.fence++
 			t.c, c.ticket = c, t
 			p.w.holds(t, t.fence)
-			if crossing && p.w.chance(0.1) { // it has just left
+			if crossing && p.w.chance(0.1) { // c has just left
 				c.turn++
 				if t.p().off(PassCrossing) {
 					p.after(second, c.come)
@@ -185,8 +185,8 @@ func (t *ticket) release(k *cohort) {
 	t.free()
 }
 
-// heir returns the first waiting caller of the cohort. If it leads, its place in the queue goes to
-// the next, or is given up.
+// heir returns the first waiting caller of the cohort. If that caller leads, its place in the queue
+// is passed on to the next caller, or given up.
 func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
 	if l := k.leader; l != nil && k.parked && l.state == waits {
 		c := l.c
@@ -217,7 +217,7 @@ func (t *ticket) giveBack() {
 	t.free()
 }
 
-// free sends the release until it is answered.
+// free sends the release, and repeats it until an answer comes.
 func (t *ticket) free() {
 	p := t.proc
 	c, undo := t.claim, t.unclear

@@ -44,8 +44,8 @@ var needed = map[Rule]struct {
 	PassCrossing: {"healthy", left},
 }
 
-// TestRules leaves out one rule after the other. A run must expose it: otherwise the rule is not
-// needed, or the simulator detects too little.
+// TestRules leaves out one rule after the other. A run must show that the rule is missing:
+// otherwise the rule is not needed, or the simulator detects too little.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for r := Rule(1); r < rulesEnd; r++ {

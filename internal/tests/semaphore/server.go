@@ -20,8 +20,8 @@ type server struct {
 	lostP   bool // P was evicted in this epoch
 	ends    int64
 	queue   []*entry
-	asked   int64            // when a waiter asked last; nobody has asked for long: the queue runs out
-	notes   map[string]int64 // tombstones, until when
+	asked   int64            // when a waiter asked last; long after that, the queue runs out
+	notes   map[string]int64 // tombstones: until when each lasts
 	counter int64
 	head    string
 	seen    int64
@@ -55,8 +55,8 @@ type claim struct {
 	proc     *process
 	weight   int
 	limit    int
-	ttl, own int64 // own: by the client's clock, for those who use it
-	hand     int64 // how long it keeps units that were handed to it, before it confirms
+	ttl, own int64 // own: time by the client's clock, used without ServerTime
+	hand     int64 // how long it keeps units that were handed to it, until it confirms
 	deaf     bool  // it receives no messages
 }
 

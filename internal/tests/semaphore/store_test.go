@@ -20,11 +20,12 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// unit is a unit of the histories' time. The test does not wait for it: it steps the clock of the
-// Memory, and moves all expiries on Redis nearer. What a history really takes must be much less.
+// unit is a unit of the histories' time. The test does not wait for this time: it steps the clock
+// of the Memory, and makes all expiries on Redis earlier. A history must really take much less time
+// than a unit.
 const unit = 20 * time.Second
 
-// fataler is a test, as far as stores need one.
+// fataler has the methods of a test that stores need.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -37,7 +38,7 @@ type stores struct {
 	fataler
 	key       string
 	open      func() (s locker.Store, die func())
-	deaf      func(inbox string) bool // nil: at once when the process dies
+	deaf      func(inbox string) bool // reports that nobody listens; nil: at once when the process dies
 	later     func(d time.Duration)
 	occupy    func(ttl time.Duration)
 	evict     func(part string) // L, P or U; nil: the Store does not evict
@@ -76,8 +77,8 @@ func inMemory(t fataler) *stores {
 	return s
 }
 
-// age moves what runs out nearer, and takes away what has run out. KEYS: keys with expiries, the
-// permits, the uses; ARGV: ms.
+// age makes all expiries earlier by some ms, and removes what has run out then. KEYS: keys with
+// expiries, the permits, the uses; ARGV: ms.
 var age = redis.NewScript(`
 for _, key in ipairs(KEYS) do
   local left = redis.call('PTTL', key)
@@ -215,8 +216,8 @@ type chance struct{ *rand.Rand }
 
 func (c chance) choose(n int, _ string) int { return c.IntN(n) }
 
-// TestHistoriesSeeEachRule leaves out one rule of the server's after the other in the model. The
-// scripts must then differ from it: otherwise these histories are blind.
+// TestHistoriesSeeEachRule makes the model leave out one rule of the server after the other. Then
+// the scripts must differ from the model: otherwise these histories detect too little.
 func TestHistoriesSeeEachRule(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -35,8 +35,8 @@ type Scenario struct {
 // Result is the result of a run.
 type Result struct {
 	Over, Fences, Undone, Overtaken, Left int
-	Idle                                  int64 // the longest, in µs
-	Wasted                                int64 // all of it
+	Idle                                  int64 // the longest wait beside free units, in µs
+	Wasted                                int64 // the sum of such waits, in µs
 	Grants                                int
 }
 
@@ -51,7 +51,7 @@ type world struct {
 	procs   []*process
 	ended   bool
 	result  Result
-	mail    func(message) // in place of the network; nil: there is one
+	mail    func(message) // replaces the simulated network; nil: messages travel by it
 
 	believed  map[*ticket]bool
 	fences    map[int64]bool
@@ -254,8 +254,7 @@ func (w *world) holds(t *ticket, fence int64) {
 
 func (w *world) gone(t *ticket) { delete(w.believed, t) }
 
-// watch checks, 50 times a second, whether a living waiter waits although enough units are free for
-// it.
+// watch checks 50 times a second whether a living waiter waits beside enough free units.
 func (w *world) watch() {
 	who := w.idler()
 	if who != "" {
@@ -273,7 +272,8 @@ func (w *world) watch() {
 	})
 }
 
-// idler reports whether the first living waiter could hold units now.
+// idler returns the token or the process of a living waiter that could hold units now, or "" if
+// there is none.
 func (w *world) idler() string {
 	s := w.server
 	if s.lease.kind == foreign && s.lease.ends > s.now() || s.lostP {

@@ -46,7 +46,7 @@ type hold struct {
 	next    *hold
 	earlier bool // an attempt within the lease is unclear
 	late    bool // another attempt was made after it
-	lost    bool // it had ended before
+	lost    bool // the lease had ended before
 	until   time.Duration
 
 	truth truth
@@ -296,7 +296,7 @@ func (h *hold) told(m message) {
 func (h *hold) hold(fence uint64, block int, deadline, share, renewIn time.Duration) {
 	h.fence, h.block, h.deadline, h.share = fence, block, deadline, share
 	h.since = h.p.now()
-	if h.since >= deadline { // it came too late
+	if h.since >= deadline { // the grant came too late
 		r := h.room
 		h.release(nil)
 		r.lost()

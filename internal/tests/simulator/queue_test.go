@@ -18,7 +18,7 @@ type subject interface {
 	renew(process int, owner string, handed bool) answer
 	release(process int, owner string, undo bool, next string) answer
 	expire()           // the lease ends without a release
-	start(process int) // and listens
+	start(process int) // starts a process that listens
 	kill(process int)  // its inbox has no subscriber when it returns
 	told(process int) (owner string, fence uint64)
 	untold() []string // messages that arrived but were not expected
@@ -35,7 +35,7 @@ type history struct {
 	of        map[string]int // owner's process
 	queues    map[string]bool
 	last      uint64 // the fence of the last hold,
-	holds     string // and whose it is; "": it is over
+	holds     string // and the owner of that hold; "": the hold is over
 }
 
 const blockOf = 4 // fences that every acquire reserves

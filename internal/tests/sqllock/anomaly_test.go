@@ -133,7 +133,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 					hasRead, newer := make(chan struct{}), make(chan error, 1)
 					first := true
 					err = sqllock.Do(t.Context(), old, db, account, func(_ context.Context, tx *sqllock.Tx) error {
-						ctx := context.Background() // it does not look
+						ctx := context.Background() // the function does not notice the loss
 						seen, err := read(ctx, tx, 1)
 						if err != nil {
 							return err

@@ -163,7 +163,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 					case committed := <-resolved:
 						t.Errorf("Resolve did not wait, and said %v", committed)
 						resolved <- committed
-					case <-time.After(200 * time.Millisecond): // it has had time enough
+					case <-time.After(200 * time.Millisecond): // Resolve has had time enough
 					}
 					return deposit(10)(ctx, tx)
 				})
@@ -206,7 +206,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 					case committed := <-resolved:
 						t.Errorf("Resolve did not wait, and said %v", committed)
 						resolved <- committed
-					case <-time.After(200 * time.Millisecond): // it has had time enough
+					case <-time.After(200 * time.Millisecond): // Resolve has had time enough
 					}
 				})
 				return k, k, err
@@ -238,7 +238,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 			}
 			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 				op = tx.Op()
-				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // it has no row to wait for yet
+				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // Resolve has no row to wait for yet
 					ask()
 				} else {
 					go ask()

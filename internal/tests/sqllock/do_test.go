@@ -273,7 +273,7 @@ func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
 
 func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	db := newDatabase(t, postgres)
-	l := redisLocker(t, redistest.Start(t)) // whose counter can be raised without consequences for others
+	l := redisLocker(t, redistest.Start(t)) // this server's counter may be raised: no other test uses it
 	rule := locker.Rule{Key: "account:repaired"}
 	ahead := uint64(1) << 52 // more than a clock in µs will show for a century
 	db.claimed(t, rule.Key, ahead, "before the loss")

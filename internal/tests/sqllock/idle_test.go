@@ -34,7 +34,7 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 				calls := 0
 				err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
 					calls++
-					balance, err := read(ctx, tx, 1) // whose Row is read: the connection is free
+					balance, err := read(ctx, tx, 1) // the Row is read, so the connection is free
 					if err != nil {
 						return err
 					}

@@ -155,7 +155,7 @@ func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
 			if db.dialect != sqlite {
 				t.Error("the paused holder was committed")
 			}
-			want = 160 // SQLite: it was committed before its successor could claim, and read, anything
+			want = 160 // SQLite: the paused holder committed before its successor could claim or read anything
 		}
 		db.holds(t, want)
 	})

@@ -99,7 +99,7 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 }
 
 // A Redis that was restored from an old snapshot repeats fences, unless its clock has advanced.
-// Here the clock is set back too, which a counter ahead of the clock simulates.
+// Here the clock is set back too; a counter ahead of the clock simulates that.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)

@@ -68,8 +68,8 @@ func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
 	return g
 }
 
-// gets acquires a free key. A node of a Store without queues may still have to give back a vote for
-// which another owner was refused. Then the key is free a moment later.
+// gets acquires a free key. In a Store without queues, a node may still have the vote of an owner
+// that was refused. The vote is given back, so the key is free a moment later.
 func (b *bench) gets(c store.Claim, when string) store.Grant {
 	b.Helper()
 	g := b.acquire(c)
@@ -86,7 +86,7 @@ func (b *bench) granted() (store.Claim, store.Grant) {
 	return c, b.gets(c, "acquire of a free key")
 }
 
-// left is how long the holder of the key has, as a refused caller sees it.
+// left returns how long the holder's lease still lasts, as a refused caller sees it.
 func (b *bench) left() time.Duration {
 	b.Helper()
 	g := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire of a held key")
@@ -130,11 +130,12 @@ func (b *bench) info() locker.Info {
 
 // Times for waiters.
 const (
-	hand  = 10 * time.Second       // a hand-off of this length does not lapse on a slow machine
-	blink = 500 * time.Millisecond // a hand-off that lapses in the law, but not between two calls
+	hand  = 10 * time.Second       // long enough to be confirmed on a slow machine
+	blink = 500 * time.Millisecond // lapses soon, but not between two calls
 )
 
-// waiter is a new owner that queues at inbox, or with "" without notification.
+// waiter returns the claim of a new owner that queues, and is notified at inbox; with "" it is not
+// notified.
 func (b *bench) waiter(inbox string) store.Claim {
 	c := b.claim(owner())
 	c.Queue, c.Inbox, c.HandoffTTL = true, inbox, hand
@@ -174,7 +175,7 @@ func (b *bench) pass(d time.Duration) { <-time.After(d + d/10) }
 // delegate registers a secret.
 func (b *bench) delegate(c store.Claim, p locker.Delegation, within time.Duration) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, within) //nolint:forcetypeassert // the Harness says Join
+	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, within) //nolint:forcetypeassert // Can has Join
 	if err != nil {
 		b.Fatalf("delegate: %v", err)
 	}
@@ -195,7 +196,7 @@ func (b *bench) delegated(c store.Claim, p locker.Delegation, secret string) loc
 	return b.delegatedFor(c, p, secret, ttl)
 }
 
-// joiner is a new owner that presents p.
+// joiner returns the claim of a new owner that presents p.
 func (b *bench) joiner(p locker.Delegation) store.Claim {
 	c := b.claim(owner())
 	c.Delegation = &p
@@ -204,7 +205,7 @@ func (b *bench) joiner(p locker.Delegation) store.Claim {
 
 func (b *bench) join(c store.Claim) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Joiner).Join(b.Context(), c) //nolint:forcetypeassert // the Harness says Join
+	g, err := b.Store.(store.Joiner).Join(b.Context(), c) //nolint:forcetypeassert // Can has Join
 	if err != nil {
 		b.Fatalf("join: %v", err)
 	}
@@ -213,7 +214,7 @@ func (b *bench) join(c store.Claim) store.Grant {
 
 func (b *bench) leave(c store.Claim) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Joiner).Leave(b.Context(), c) //nolint:forcetypeassert // the Harness says Join
+	g, err := b.Store.(store.Joiner).Leave(b.Context(), c) //nolint:forcetypeassert // Can has Join
 	if err != nil {
 		b.Fatalf("leave: %v", err)
 	}

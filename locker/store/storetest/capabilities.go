@@ -12,12 +12,12 @@ type Capabilities struct {
 	AtLeast   bool // keeps a released key
 	Revoke    bool // revokes leases; needs Inspect
 	Metadata  bool // shows the holder's metadata to a refused caller
-	Left      bool // shows a refused caller how long the holder has, and whether another library holds the key
+	Left      bool // shows a refused caller the time left, and whether another library holds the key
 	Raise     bool // raises the fence counter
 	Queue     bool // keeps a queue on the server
 	Readers   bool // has readers: it is a Downgrader
 	Notify    bool // is a Notifier: it notifies the waiters in the queue when they are granted the key
-	Next      bool // takes a claim along with a release: see Claim.Next
+	Next      bool // a release can carry a claim: see Claim.Next
 	Permits   bool // is a Permitter: claims with a Limit share a key
 	Join      bool // is a Joiner: its leases can be joined by calls in other processes
 }

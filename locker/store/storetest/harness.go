@@ -16,14 +16,14 @@ type Harness struct {
 	Store locker.Store
 	// Can selects the optional laws. All other laws are mandatory.
 	Can Capabilities
-	// LoseReply makes the next call of op for key run and then fail without an answer. nil: its
+	// LoseReply makes the next call of op for key fail without an answer after it has run. nil: its
 	// laws are left out.
 	LoseReply func(t testing.TB, op locker.Op, key string)
 	// Occupy makes another library or program hold key, for ttl or, when ttl is 0, without end.
-	// nil: left out as well.
+	// nil: its laws are left out.
 	Occupy func(t testing.TB, key string, ttl time.Duration)
-	// Spoil puts data at key that is no lock, and returns a function that reports whether it is
-	// still there. nil: left out.
+	// Spoil puts data that is no lock at key, and returns a function that reports whether the data
+	// is still there. nil: left out.
 	Spoil func(t testing.TB, key string) (intact func() bool)
 	// Another returns the Store of another process on the same data. nil: left out.
 	Another func(t testing.TB) locker.Store
@@ -33,8 +33,8 @@ type Harness struct {
 	// Deafen removes the subscription of the process of Store, or of a Store that Another returned.
 	// The process does not notice it. nil: left out.
 	Deafen func(t testing.TB, s locker.Store)
-	// Left returns how long the holder of key has left, negative for a lease without end. It is for
-	// a Store whose answers do not show that. nil: the answers show it.
+	// Left returns how long the lease of key still lasts; it is negative for a lease without end.
+	// It is for a Store whose answers do not show that. nil: the answers show it.
 	Left func(t testing.TB, key string) time.Duration
 	// Queued counts the entries in key's queue, also those that were handed the key and have not
 	// confirmed. nil: left out.

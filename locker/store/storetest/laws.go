@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// laws are what Run checks. A Store obeys them by itself, but for the last group: that is what a
-// Locker over the Store promises to its users.
+// laws are what Run checks. All groups but the last one concern the Store itself. The last group
+// concerns what a Locker over the Store promises to its users.
 var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lookLaws, lockerLaws)
 
 // stepLaws concern the steps of one lease: acquire, renew and release, and its fence.
@@ -115,7 +115,9 @@ var stepLaws = []law{
 		}
 	}},
 	{name: "a block of fences is reserved whole", needs: fence, check: func(b *bench) {
-		const block = 90_000 // ahead of the clock by 90 ms, so the clock does not hide a block that is handed out twice
+		// The block reaches 90 ms ahead of the clock. So the clock cannot hide that a block is
+		// given twice.
+		const block = 90_000
 		c := b.claim(owner())
 		c.FenceCount = block
 		g := b.gets(c, "acquire of a block")

@@ -106,7 +106,7 @@ var handLaws = []law{
 		second := b.queued(at.inbox)
 		b.free(holder)
 		b.pass(blink)
-		b.Occupy(b.TB, b.key, 4*blink) // by a program without a queue
+		b.Occupy(b.TB, b.key, 4*blink) // a program that does not use the queue
 		if g := b.queue(first); g.Place != 1 {
 			b.Fatalf("place %d, want 1", g.Place)
 		}
@@ -173,7 +173,9 @@ var handLaws = []law{
 		}
 	}},
 	{name: "a block of a handed lease is whole", needs: all(queues, fence), check: func(b *bench) {
-		const block = 90_000 // ahead of the clock by 90 ms, so the clock does not hide a block that is handed out twice
+		// The block reaches 90 ms ahead of the clock. So the clock cannot hide that a block is
+		// given twice.
+		const block = 90_000
 		holder, _ := b.granted()
 		first, second := b.waiter(""), b.waiter("")
 		first.FenceCount = block

@@ -19,7 +19,7 @@ var keepLaws = []law{
 			b.Fatal("the kept key looks as if another library held it")
 		}
 		b.want(b.renew(c), store.NotOurs, "renewal after the release")
-		if g.State == store.Granted { // it has run out already, on a slow machine
+		if g.State == store.Granted { // on a slow machine, the kept key has run out already
 			b.release(other)
 		}
 		b.want(b.release(c), store.NotOurs, "second release")

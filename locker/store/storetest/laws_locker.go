@@ -170,14 +170,14 @@ var lockerLaws = []law{
 		killed := b.mortal(backend)
 		lease := b.hold(b.locker())
 		b.begin(killed)
-		b.begin(killed) // it waits in the process, or in the queue
+		b.begin(killed) // the second caller waits in the process, or in the queue
 		b.eventually(10*time.Second, "the callers are in the queue", func() bool { return b.info().Waiters >= 1 })
 		before := b.info().Waiters
 		next := b.begin(b.another())
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters > before })
 		b.Kill(b.TB, backend)
 		b.end(lease)
-		b.end(next.served(2 * time.Second)) // the dead process is not waited for
+		b.end(next.served(2 * time.Second)) // nobody waits for the dead process
 	}},
 	{name: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
 		backend := b.Another(b.TB)
@@ -239,7 +239,7 @@ var lockerLaws = []law{
 			w.giveUp()
 		}
 		b.eventually(10*time.Second, "nobody is in the queue", func() bool { return b.Queued(b.TB, b.key) == 0 })
-		b.end(lease) // an acquire that was under way may still come, and is undone
+		b.end(lease) // an acquire that is under way may still arrive; then it is undone
 		b.eventually(10*time.Second, "nothing is held and nobody is in the queue", func() bool {
 			i := b.info()
 			return !i.Held && i.Waiters == 0 && b.Queued(b.TB, b.key) == 0
@@ -291,12 +291,12 @@ func (b *bench) end(l *locker.Lease) {
 type wait struct {
 	b      *bench
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when lease and err are there
+	ended  chan struct{} // closed when lease and err are set
 	lease  *locker.Lease
 	err    error
 }
 
-// begin begins to wait. A waiter that is not served until the law is over gives up.
+// begin begins a wait. If the waiter is not served before the law ends, it gives up.
 func (b *bench) begin(l locker.Locker) *wait {
 	ctx, cancel := context.WithCancel(b.Context())
 	w := &wait{b: b, cancel: cancel, ended: make(chan struct{})}

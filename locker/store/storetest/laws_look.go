@@ -91,7 +91,8 @@ var lookLaws = []law{
 		}
 		b.free(holder)
 		line = b.line()
-		if len(line) == 3 && line[0].Handed { // its entry stays until it confirms; a permit has none
+		// The new holder's entry stays until it confirms; the holder of a permit has no entry.
+		if len(line) == 3 && line[0].Handed {
 			line = line[1:]
 		}
 		if len(line) != 2 || line[0].Handed {
@@ -124,7 +125,7 @@ func (b *bench) listed(pattern string, want bool) {
 	var keys []string
 	holds := func() bool {
 		var err error
-		if keys, err = b.Store.(store.Lister).Keys(b.Context(), pattern); err != nil { //nolint:forcetypeassert // the law needs it
+		if keys, err = b.Store.(store.Lister).Keys(b.Context(), pattern); err != nil { //nolint:forcetypeassert // the law needs this capability
 			b.Fatal(err)
 		}
 		return slices.Contains(keys, b.key) == want
@@ -139,7 +140,7 @@ func (b *bench) listed(pattern string, want bool) {
 // line is the queue of the law's key.
 func (b *bench) line() []store.Waiter {
 	b.Helper()
-	all, err := b.Store.(store.Queuer).Queue(b.Context(), b.key) //nolint:forcetypeassert // the law needs it
+	all, err := b.Store.(store.Queuer).Queue(b.Context(), b.key) //nolint:forcetypeassert // the law needs this capability
 	if err != nil {
 		b.Fatal(err)
 	}

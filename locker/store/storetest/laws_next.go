@@ -13,7 +13,7 @@ var nextLaws = []law{
 		next := b.waiter("")
 		g := b.freeWithNext(holder, next)
 		b.want(g, store.Busy, "the answer to Next")
-		if g.Place != 2 { // the first has the key
+		if g.Place != 2 { // the first waiter has the key
 			b.Fatalf("place %d, want 2", g.Place)
 		}
 		if g.At.Before(before.At) {
@@ -84,7 +84,7 @@ var nextLaws = []law{
 		}
 		last := b.queued("")
 		b.want(b.release(releasing), store.NotOurs, "repeated release")
-		if g := b.queue(next); g.Place != 1 { // the first has the key
+		if g := b.queue(next); g.Place != 1 { // the first waiter has the key
 			b.Fatalf("place %d, want 1", g.Place)
 		}
 		for _, w := range []store.Claim{first, next, last} {
@@ -95,8 +95,8 @@ var nextLaws = []law{
 	}},
 }
 
-// freeWithNext releases the key and claims it again in one step; it returns the answer to the
-// latter.
+// freeWithNext releases the key and claims it again in one step. It returns the answer to the
+// claim.
 func (b *bench) freeWithNext(holder, next store.Claim) store.Grant {
 	b.Helper()
 	holder.Next = &next

@@ -29,7 +29,7 @@ var notifyLaws = []law{
 			b.Fatalf("granted at %v, by the same clock after %v and before %v", event.At, before.At, after.At)
 		}
 		b.free(first)
-		at.granted(second) // and nothing else came between
+		at.granted(second) // the next event, so none came between
 	}},
 	{name: "the message of a grant comes to the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
@@ -49,9 +49,11 @@ var notifyLaws = []law{
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		holder, _ := b.granted()
 		first := b.queued(one.inbox)
-		b.queued(one.inbox) // if its process does not react, this waiter does not either
+		// This waiter is of the same process: if that process does not react, nor does this waiter.
+		b.queued(one.inbox)
 		third := b.queued(other.inbox)
-		b.pass(700 * time.Millisecond) // a newcomer asks again by itself
+		// A waiter that has just come asks again by itself, so it is not notified.
+		b.pass(700 * time.Millisecond)
 		b.free(holder)
 		one.granted(first)
 		other.head(third, first.HandoffTTL)
@@ -187,7 +189,7 @@ func (m *mail) granted(c store.Claim) store.Event {
 	return e
 }
 
-// writer awaits the event that a writer waits for the phase that c reads in.
+// writer awaits the event for c that a writer waits for the end of c's phase.
 func (m *mail) writer(c store.Claim) {
 	m.b.Helper()
 	if e := m.next("a writer"); e.Kind != store.EventWriter || e.Owner != c.Owner {
@@ -195,7 +197,8 @@ func (m *mail) writer(c store.Claim) {
 	}
 }
 
-// head awaits the event that c is the first in the queue, with the time when the key is free.
+// head awaits the event that c is the first in the queue. The event has the time until the key is
+// free.
 func (m *mail) head(c store.Claim, in time.Duration) {
 	m.b.Helper()
 	e := m.next("who is the first in the queue")

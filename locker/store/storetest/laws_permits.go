@@ -33,7 +33,7 @@ var permitLaws = []law{
 	{name: "the smallest limit of the permits that are held counts", needs: permits, check: func(b *bench) {
 		first, _ := b.permit(1, 2)
 		second, _ := b.permit(1, 8)
-		b.queue(b.units(1, 8)) // the first shares the key with one other at most
+		b.queue(b.units(1, 8)) // the first holder's limit is two
 		b.free(first)
 		third, _ := b.permit(1, 8)
 		b.queue(b.units(1, 2))
@@ -163,7 +163,7 @@ var permitLaws = []law{
 		b.waits(1, 2, at.inbox)
 		other := b.waits(1, 2, "")
 		b.free(holder)
-		b.free(stays) // for the second of the process, which does not react either
+		b.free(stays) // room for the second waiter of the process, which does not react either
 		b.pass(blink)
 		b.queue(b.units(2, 2))
 		b.owns(other, "renewal by the other process's waiter")
@@ -184,7 +184,7 @@ var permitLaws = []law{
 	{name: "a waiter whose process is gone keeps no units from the others", needs: all(permits, notifies), check: func(b *bench) {
 		holder, _ := b.permit(1, 2)
 		heavy := b.waits(2, 2, "nobody:"+owner())
-		light, _ := b.permit(1, 2) // the first question finds out
+		light, _ := b.permit(1, 2) // the first acquire finds out that the process of heavy is gone
 		b.free(holder)
 		b.free(light)
 		b.want(b.renew(heavy), store.NotOurs, "renewal by who is gone")
@@ -195,7 +195,7 @@ var permitLaws = []law{
 		heavy := b.waits(2, 2, at.inbox) // its process is subscribed, and never asks again
 		light := b.waits(1, 2, "")
 		b.queue(light)
-		at.head(heavy, time.Millisecond) // told to ask at once
+		at.head(heavy, time.Millisecond) // it is notified to ask at once
 		b.pass(3100 * time.Millisecond)
 		b.gets(light, "acquire by who waited behind it")
 	}},
@@ -225,7 +225,7 @@ var permitLaws = []law{
 		late := b.units(1, 2)
 		late.Once = ttl
 		b.want(b.acquire(late), store.Done, "acquire of work that is done")
-		b.permit(1, 2) // who does not ask for the mark
+		b.permit(1, 2) // an owner without Once is not affected
 	}},
 	{name: "an undone owner takes no unit later", needs: all(permits, undo), check: func(b *bench) {
 		c := b.units(1, 2)

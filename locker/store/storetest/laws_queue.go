@@ -198,7 +198,7 @@ var queueLaws = []law{
 		holder.Once, holder.Complete = ttl, true
 		next := b.waiter("")
 		holder.Next = &next
-		b.free(holder) // to confirmed, because the work is done and gone has no subscriber
+		b.free(holder) // confirmed gets the key: done need not run, and gone has no subscriber
 		b.want(b.renew(gone), store.NotOurs, "renewal by an owner that is gone")
 		b.owns(confirmed, "renewal by an owner that waited")
 		b.free(confirmed)
@@ -215,7 +215,7 @@ var queueLaws = []law{
 	}},
 }
 
-// queuedBehindLapse makes a new owner wait for a key whose lease has run out since.
+// queuedBehindLapse makes a new owner wait for a held key, and returns when the lease has run out.
 func (b *bench) queuedBehindLapse(inbox string) store.Claim {
 	b.Helper()
 	c := b.claim(owner())

@@ -84,7 +84,7 @@ var readerLaws = []law{
 		b.gets(dead, "acquire by a reader")
 		long, _ := b.reads()
 		w := b.queued("")
-		b.free(long) // what is left now is the dead one's, unless its time is over on a busy machine
+		b.free(long) // only the dead reader's time is left; on a busy machine it may be over
 		if left := b.left(); left > blink && time.Since(begun) < blink {
 			b.Fatalf("%v left of a reader that has %v", left, blink)
 		}
@@ -331,7 +331,7 @@ var readerLaws = []law{
 	}},
 }
 
-// reader is a new owner that wants to read, and waits if it must.
+// reader returns the claim of a new owner that wants to read, and queues if it must wait.
 func (b *bench) reader() store.Claim {
 	c := b.waiter("")
 	c.Mode = locker.Shared
@@ -346,7 +346,7 @@ func (b *bench) reads() (store.Claim, store.Grant) {
 	return c, b.gets(c, "acquire by a reader")
 }
 
-// phase is the fence of the phase that is on, as a refused caller sees it.
+// phase returns the fence of the present phase, as a refused caller sees it.
 func (b *bench) phase() uint64 {
 	b.Helper()
 	return b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder.Fence

@@ -58,7 +58,7 @@ var togetherLaws = []law{
 		b.queued("")
 		b.free(holder)
 		b.states(b.acquireAll(cs), store.NotOurs, store.Busy)
-		b.pass(blink) // the key is free, and no call has found that out yet
+		b.pass(blink) // the key is free, but no call has noticed it yet
 		gs := b.acquireAll(cs)
 		b.states(gs, store.NotOurs, store.Busy)
 		if gs[1].Holder.Left != 0 {
