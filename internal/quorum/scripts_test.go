@@ -146,7 +146,8 @@ func TestANodeDoesNotCountBeyondTheNumbersOfLua(t *testing.T) {
 	}
 }
 
-// A node keeps its vote for the waiter that it has notified, also from a writer that does not queue.
+// A node keeps its vote for the waiter that it has notified. A writer that does not queue does not
+// get it.
 func TestAVoteThatIsKeptForAWaiterIsNotGivenToAnother(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
