@@ -135,9 +135,9 @@ func (g *group) share(*Call) {
 }
 
 // ownRefusal reports whether an error reply may be due to one key or to the script itself, so that
-// single calls can have other answers. OOM is one of them: a full server refuses the lease of a free
-// key, and serves the calls for keys that are held. Redis before 7 writes ERR before the errors of
-// commands in scripts. All other errors would be those of the single calls too.
+// single calls can have other answers. OOM is one of them: a full server refuses the lease of a
+// free key, and serves the calls for keys that are held. Redis before 7 writes ERR before the
+// errors of commands in scripts. All other errors would be those of the single calls too.
 func ownRefusal(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {

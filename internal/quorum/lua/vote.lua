@@ -39,7 +39,8 @@ if found[5] ~= ARGV[1] or
 end
 
 -- The proposal is larger than every fence before, and other nodes will take it as well. Texts of
--- one length are compared like numbers. The time of a client whose clock is years behind is shorter.
+-- one length are compared like numbers. The time of a client whose clock is years behind is
+-- shorter.
 local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
   #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
 if taken and not lease and not woken and not tombstone and not ARGV[8] then
