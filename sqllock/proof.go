@@ -96,8 +96,8 @@ func (a *attempt) verify(ctx context.Context) error {
 	return nil
 }
 
-var errGivenUp = errors.New("sqllock: Resolve has answered that the operation is not committed, before the operation was done; " +
-	"so it must not be committed any more")
+var errGivenUp = errors.New("sqllock: Resolve has reported this operation as not committed, " +
+	"so it cannot be committed any more")
 
 // written returns how many rows the connection has changed so far. It is 0 for databases that
 // refuse writes in read-only transactions.

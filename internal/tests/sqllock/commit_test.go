@@ -254,7 +254,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 			<-answers
 			if err == nil {
 				before += 10
-			} else if !strings.Contains(err.Error(), "Resolve has answered") {
+			} else if !strings.Contains(err.Error(), "Resolve has reported") {
 				t.Errorf("strategy %d: %v", strategy, err)
 			}
 			db.holds(t, before)
