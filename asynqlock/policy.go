@@ -73,7 +73,7 @@ func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
 func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
 
 // Limit lets at most n tasks of a key run at once, in all processes together. It needs a Locker of
-// locker.NewSemaphore; make it with n = 1, so that the rules without Limit lock exclusively.
+// locker.NewSemaphore. Make that Locker with n = 1, so that rules without Limit lock exclusively.
 func Limit(n int) Policy {
 	return func(r *rule) {
 		if n < 1 {

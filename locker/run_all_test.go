@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// keysOf are rules without any wish.
+// rulesOf returns a rule for each key. The other fields of the rules are zero.
 func rulesOf(keys ...string) (rules []locker.Rule) {
 	for _, key := range keys {
 		rules = append(rules, locker.Rule{Key: key})

@@ -52,8 +52,8 @@ func (a *attempt) nested() error {
 	return nil
 }
 
-// sameTables reports whether two calls may claim in the same tables. Only different pools are known
-// to be different databases. A single connection may belong to any pool.
+// sameTables reports whether two calls may claim in the same tables. With the same dialect and
+// prefix, the answer is no only for different pools: a single connection may belong to any pool.
 func (c *call) sameTables(other *call) bool {
 	if c.dialect != other.dialect || c.prefix != other.prefix {
 		return false

@@ -75,7 +75,7 @@ func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	}
 }
 
-// Both pods append to one upload at the same offset: one of them may.
+// Both pods append to one upload at the same offset: exactly one succeeds.
 func TestAnUploadIsWrittenByOnePod(t *testing.T) {
 	t.Parallel()
 	disk, pods := t.TempDir(), newPods(t)

@@ -24,7 +24,7 @@ type Pool struct {
 	hanging atomic.Int32 // number of abandoned steps under way
 
 	mu      sync.Mutex
-	idle    []*worker   // a stack: the last worker worked last, and its memory is warm
+	idle    []*worker   // a stack: on top is the worker that worked last; its memory is warm
 	spare   int         // the smallest number of idle workers since trim: these were not needed
 	trimmer *time.Timer // runs while there may be idle workers
 	armed   bool

@@ -13,7 +13,7 @@ type crew struct {
 	live tasks // goroutines, idle or not
 
 	mu      sync.Mutex
-	idle    []*worker // a stack: the last worker worked last, and its memory is warm
+	idle    []*worker // a stack: on top is the worker that worked last; its memory is warm
 	spare   int       // the smallest number of idle workers since trim: these were not needed
 	trimmer *time.Timer
 	armed   bool

@@ -34,7 +34,7 @@ local ends = phase and redis.call('ZSCORE', KEYS[4], ARGV[8])
 local reads = ends and tonumber(ends) > now / 1000
 if not ours and not reads then
   local revoked = string.match(redis.call('GETEX', KEYS[5]) or '', '^revoked:(.*)$')
-  if undo > 0 and not revoked then -- the phase's note refuses no late acquire
+  if undo > 0 and not revoked then -- a late acquire looks only at X, not at the phase's tombstone
     redis.call('SET', KEYS[5], 'undone', 'PX', undo)
   end
   revoked = revoked or string.match(redis.call('GET', KEYS[8]) or '', '^revoked:(.*)$')

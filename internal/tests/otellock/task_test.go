@@ -328,7 +328,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop := sync.OnceFunc(worker.Shutdown)
-			t.Cleanup(stop) // also of a test that fails: asynq panics when its client is closed first
+			t.Cleanup(stop) // also when the test fails: asynq panics if its client is closed before
 			ctx, producer := tel.tracer.Start(t.Context(), "enqueue")
 			tc.scene(t, s, func(opts ...asynq.Option) string { return s.enqueue(ctx, t, opts...) })
 			stop()
