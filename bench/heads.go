@@ -59,7 +59,7 @@ func unitsPart(s *stage) error {
 		}
 	case <-told:
 		leave()
-		_ = <-waiting // the callers have left
+		<-waiting //nolint:errcheck // the callers have left
 	}
 	return e.Close(context.Background())
 }
