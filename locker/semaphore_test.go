@@ -183,7 +183,7 @@ func TestPermitsAndOtherLockers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	sem, single, rw := newSemaphore(t, server.Client(t), 2), newSingle(t, server.Client(t)), newReadWrite(t, server.Client(t))
+	sem, single, rw := newSemaphore(t, server.Client(t), 2, locker.WithFair()), newSingle(t, server.Client(t)), newReadWrite(t, server.Client(t))
 	key := locker.Rule{Key: "mixed"}
 
 	one, two := acquire(t, sem, key), acquire(t, sem, key)
