@@ -247,48 +247,29 @@ func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 	}
 }
 
-// An answer that does not have the form of the script is that of all calls, who cannot read it.
+// An answer that does not have the form of the script is the answer of all calls, and so is an
+// empty one. No call is sent again, because it may have been done.
 func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	t.Parallel()
-	f := &flight{lane: &lane{link: &link{owner: &Links{}}}}
-	calls := make([]*Call, fewest)
-	for i := range calls {
-		calls[i] = meeting(fmt.Sprint(i))
-		calls[i].hand(t.Context(), time.Now())
-		calls[i].expect(&sync.Pool{})
-		calls[i].take()
-	}
-	_, groups := f.gather(calls)
-	groups[0].answer("a\nb", nil)
-	for _, c := range calls {
-		<-c.Done()
-		if text, err := c.Answer(); text != "a\nb" || err != nil {
-			t.Errorf("the answer is %q, %v", text, err)
+	for _, said := range []string{"a\nb", ""} {
+		f := &flight{lane: &lane{link: &link{owner: &Links{}}}}
+		calls := make([]*Call, fewest)
+		for i := range calls {
+			calls[i] = meeting(fmt.Sprint(i))
+			calls[i].hand(t.Context(), time.Now())
+			calls[i].expect(&sync.Pool{})
+			calls[i].take()
 		}
-	}
-}
-
-// An empty text is not an answer of the script. The calls are not sent again: they may have been
-// done.
-func TestAnEmptyAnswerLeavesNoCallOut(t *testing.T) {
-	t.Parallel()
-	f := &flight{lane: &lane{link: &link{owner: &Links{}}}}
-	calls := make([]*Call, fewest)
-	for i := range calls {
-		calls[i] = meeting(fmt.Sprint(i))
-		calls[i].hand(t.Context(), time.Now())
-		calls[i].expect(&sync.Pool{})
-		calls[i].take()
-	}
-	_, groups := f.gather(calls)
-	groups[0].answer("", nil)
-	if left := f.leftOf(groups); left != nil {
-		t.Fatalf("%d calls are sent again", len(left))
-	}
-	for _, c := range calls {
-		<-c.Done()
-		if text, err := c.Answer(); text != "" || err != nil {
-			t.Errorf("the answer is %q, %v", text, err)
+		_, groups := f.gather(calls)
+		groups[0].answer(said, nil)
+		if left := f.leftOf(groups); left != nil {
+			t.Fatalf("%q: %d calls are sent again", said, len(left))
+		}
+		for _, c := range calls {
+			<-c.Done()
+			if text, err := c.Answer(); text != said || err != nil {
+				t.Errorf("the answer is %q, %v, not %q", text, err, said)
+			}
 		}
 	}
 }
