@@ -8,10 +8,10 @@ import (
 	"github.com/latchkit/latchkit/internal/calls"
 )
 
-// acquisition is one call of Acquire. It waits first among the callers of this process (see
-// cohort), and at the server if it leads them or shares nothing with them. While it waits for an
-// answer of the Store, it also watches the caller's context, its Wait and Close. What may come
-// first, and what follows:
+// acquisition is one call of Acquire. It first waits among the callers of this process (see
+// cohort). If it leads them, or shares nothing with them, it waits at the server. While it waits
+// for an answer of the Store, it also watches the caller's context, its Wait and Close. This is
+// what can happen, and what the acquisition then does:
 //
 //	granted   a lease; it is given back if the caller has left or the grant came too late
 //	busy      wait in the server's queue for a message, or for a pause; then ask again with the
@@ -19,40 +19,45 @@ import (
 //	refused   an error if the refusal is permanent; otherwise ask again, for at most min(Wait, 1 s)
 //	          while no holder was seen
 //	unclear   ask again with the same token, which finds the grant if there was one; the same bound
-//	an end    of ctx, Wait or the Locker: the call is abandoned. The token leaves the queue and is
-//	          undone in the background, so that a late execution takes nothing, and a grant that
-//	          crosses it goes to the next waiter
+//	an end    ctx or Wait ends, or the Locker closes: the call is abandoned. The token leaves the
+//	          queue and is undone in the background, so that a late execution takes nothing. If the
+//	          server grants the key meanwhile, the grant goes to the next waiter
 type acquisition struct {
 	engine   *Engine
 	rule     Rule
 	adaptive bool            // the Engine chose the TTL
-	caller   context.Context // the caller's own: the lease's contexts descend from it
-	ctx      context.Context // the same with the Observer's additions, for the calls
+	caller   context.Context // the caller's own context; the lease's contexts descend from it
+	ctx      context.Context // caller with the Observer's additions; the calls use it
 	began    time.Time
-	expiry   <-chan time.Time // rule.Wait is over
-	meta     string           // signed
-	finish   func(Outcome)    // ends what the Observer has begun; nil without one
-	sighting *sighting        // for the Observer; nil: nothing was seen yet
-	behind   string           // a key that its RunAll holds and that sorts behind rule.Key, so it must not wait; "": none
-	inside   bool             // the caller reads with the key already: a writer that this acquire waited for would wait for this caller
-	pass     *Delegation      // of a caller that joins a lease
+	expiry   <-chan time.Time // fires when rule.Wait is over
+	meta     string           // the signed metadata
+	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
+	// what the Observer is shown of the holder; nil: nothing was seen yet
+	sighting *sighting
+	// a key that the caller's RunAll holds and that sorts behind rule.Key, so this acquire must
+	// not wait; "": none
+	behind string
+	// the caller reads under the key already; a writer that this acquire waits for would wait for
+	// the caller
+	inside bool
+	pass   *Delegation // the proof of a caller that joins a lease; nil: it does not join
 
-	*ticket        // has the token of the next question
-	own     ticket // in most cases, ticket points to own
+	*ticket        // the token of the next question
+	own     ticket // the first ticket, to which ticket points in most cases
 
-	cohort *cohort   // nil: it shares nothing
-	turn   chan turn // ends the wait in the cohort; made when it begins
-	leads  bool      // the cohort waits until this one gets a hold or abdicates
+	cohort *cohort   // nil: the caller shares nothing
+	turn   chan turn // ends the wait in the cohort; made when the wait begins
+	leads  bool      // the cohort waits until this acquisition gets a hold or abdicates
 
-	recalled *departure // whose hold is taken over; nil: none
+	recalled *departure // the departure whose hold is taken over; nil: none
 
 	calls     int
-	rounds    int           // round trips that a quorum needed
+	rounds    int           // the round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
 	heldSince time.Time     // when the holder got the key, as far as that is known
-	expects   time.Duration // how long the wait should take
-	failure   error         // of the last call that gave no answer
-	admitted  bool          // counted as a waiter
+	expects   time.Duration // the estimated length of the wait
+	failure   error         // the error of the last call that gave no answer
+	admitted  bool          // the caller is counted as a waiter
 	polled    bool          // the last question followed a pause of the Backoff
 	pauses    func() (time.Duration, bool)
 	stop      func() // ends pauses
@@ -63,7 +68,7 @@ func (a *acquisition) observe() {
 	a.ctx, a.finish = a.engine.cfg.observe(a.ctx, OpAcquire, a.rule)
 }
 
-// end notifies the Observer of the result, and returns it.
+// end notifies the Observer of the result, and returns the result.
 func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 	if end := a.finish; end != nil {
 		a.finish = nil
@@ -101,7 +106,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if within != nil && !a.inside {
 		if l := a.readAlong(within); l != nil {
 			return l, nil
-		} // the lease was lost in between
+		} // the lease was lost meanwhile
 	}
 	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
 	switch {
@@ -148,7 +153,7 @@ func shorten(text string, n int) string {
 			return text[:cut]
 		}
 	}
-	return text[:n] // the text is not UTF-8
+	return text[:n] // text is not UTF-8: cut it at the byte
 }
 
 // close ends what the wait has set up.

@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lead asks the Store until it has a lease or a reason to stop. q is a question that is under way
-// already.
+// lead asks the Store until it has a lease or a reason to stop. If q is not nil, q is a question
+// that is on its way already.
 func (a *acquisition) lead(q calls.Question) (*Lease, error) {
 	if q != nil {
 		return a.goOn(a.await(q))
@@ -24,11 +24,12 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 	return lease, err
 }
 
-// ask asks the Store once. If it returns neither a lease nor an error, ask again.
+// ask asks the Store once. If ask returns neither a lease nor an error, the caller asks again.
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared { // the caller has waited, or may have subscribed: began is too early
+	// The caller has waited, or may have subscribed: began is too early.
+	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared {
 		a.sent = time.Now()
 	}
 	if a.token.ask() {
@@ -59,7 +60,9 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 				return nil, a.handleError(err)
 			}
 			return a.answered(g)
-		case <-bell: // A grant may come before the answer. The answer is mostly on its way, and waiting for it costs less than an unanswered call.
+		// A grant may come before the answer. Usually the answer follows at once, and waiting for
+		// it costs less than leaving the call unanswered.
+		case <-bell:
 			rung = true
 			if _, granted := a.engine.post.granted(&a.box); granted {
 				timer := a.engine.timers.Start(freshGrant / 2)
@@ -111,14 +114,15 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 		return nil, nil
 	case store.Done:
 		return nil, a.fail(ErrDone, 0)
-	case store.Revoked: // an earlier grant, whose answer was lost, was revoked before this repetition
+	// an earlier grant of the token, whose answer was lost, was revoked before this question
+	case store.Revoked:
 		return nil, a.fail(revokedBecause(g.Reason), 0)
-	default: // Undone is only the answer for tokens that were given up
+	default: // the server answers Undone only for a token that was given up
 		return nil, a.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0)
 	}
 }
 
-// eventOf is what an answer means for the token.
+// eventOf returns the event that an answer is for the token.
 func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	switch {
 	case g.State == store.Granted:
@@ -137,7 +141,8 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
-	if a.rule.Limit == 0 { // of several holders the next to leave is not the first that came
+	// of several holders, the first that came need not be the first that leaves
+	if a.rule.Limit == 0 {
 		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
 	}
 	a.meets(peer(g.Holder.Fence, g.Holder.Metadata))
@@ -158,9 +163,9 @@ func (a *acquisition) busy(g store.Grant) {
 	}
 }
 
-// newLease makes the lease. Its deadline counts from since, which is no later than the grant.
-// handed is how long the server keeps the lease when the grant came by message, 0 when it came in a
-// reply. Grant and the end of the caller may come together: then the lock is given back.
+// newLease makes the lease. The deadline counts from since, which is no later than the grant.
+// handed is how long the server keeps the lease when the grant came by message; it is 0 when the
+// grant came in a reply. If the caller has left when the grant arrives, the lock is given back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
 	e := a.engine
 	ttl := a.rule.lease()
@@ -200,7 +205,8 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	}
 	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
-		e.cohorts.granted(&f.hold) // before the keeper can find it lost and report that to the cohort
+		// before the keeper can find the hold lost and report the loss to the cohort
+		e.cohorts.granted(&f.hold)
 		a.leads = a.leads && a.rule.Limit == 0
 	}
 	writer := g.Writer

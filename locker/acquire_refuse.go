@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// unansweredFor bounds how long a first acquire is repeated while the server gives no answer about
-// the lock.
+// unansweredFor bounds how long a first acquire is repeated while the server does not answer
+// whether the key is held.
 const unansweredFor = time.Second
 
 // errWaitOver ends a wait whose Rule.Wait has passed. giveUp turns it into an error for the caller.
@@ -20,7 +20,7 @@ var errWaitOver = errors.New("the wait is over")
 func (a *acquisition) handleError(err error) error {
 	var no *store.Refusal
 	switch {
-	case errors.Is(err, store.ErrNotReplicated): // written, so it must be undone
+	case errors.Is(err, store.ErrNotReplicated): // the grant is written, so it must be undone
 		a.token.ended(callLost)
 		return a.fail(err, 0)
 	case !errors.As(err, &no):
@@ -34,8 +34,8 @@ func (a *acquisition) handleError(err error) error {
 	return a.unanswered(err)
 }
 
-// unanswered lets a waiter that has seen a holder continue, and bounds the repetitions of one that
-// has not.
+// unanswered lets a waiter that has seen a holder ask again. For a waiter that has seen no holder,
+// it bounds the repetitions.
 func (a *acquisition) unanswered(err error) error {
 	a.failure = err
 	if a.cohort != nil {
@@ -68,7 +68,8 @@ func (a *acquisition) giveUp(reason error) error {
 	switch {
 	case reason == ErrClosed:
 		return a.fail(ErrClosed, 0)
-	case seen && reason == errWaitOver && !a.current && a.failure != nil: // nobody knows whether the holder still holds
+	// The last call failed, so the holder may have left since it was seen.
+	case seen && reason == errWaitOver && !a.current && a.failure != nil:
 		return a.fail(unavailable(a.failure), 0)
 	case seen && reason == errWaitOver && a.behind != "":
 		return a.fail(fmt.Errorf("%w; not waiting, because this caller already holds %s, which sorts behind it, and two such callers could deadlock: acquire all keys in one RunAll", ErrBusy, shown(a.behind)), a.retryAfter())
@@ -90,8 +91,8 @@ func (a *acquisition) giveUp(reason error) error {
 	return a.fail(reason, 0)
 }
 
-// explained is the failure of the last call. While a call has no answer, the Store may know more
-// about the reason.
+// explained returns the error of the last call. If a call is still without an answer, the Store
+// may know more about the reason.
 func (a *acquisition) explained() error {
 	if x, ok := a.engine.store.(store.Explainer); ok && (a.failure == nil || a.failure == errNoAnswer) {
 		if err := x.Explain(); err != nil {
@@ -112,7 +113,7 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 	return e
 }
 
-// outcome is the result of the acquire, for the Observer.
+// outcome returns the result of the acquire for the Observer.
 func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	o := Outcome{
 		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: unsigned(a.holder.Metadata),

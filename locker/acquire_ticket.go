@@ -10,29 +10,32 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ticket is one token on its way to a hold: what is asked of the Store with it, and what was last
-// answered. It belongs to one acquisition, and can change hands with its place in the server's
-// queue, when a cohort's leader gives up.
+// ticket is one token on its way to a hold: what the Store is asked with the token, and what it
+// answered last. A ticket belongs to one acquisition. When the leader of a cohort gives up, its
+// ticket and the place in the server's queue can go to another acquisition.
 type ticket struct {
-	claim    store.Claim // does not change after it was queued, because the queue finds an entry by its full text
-	token    token       // what the server may know of the token
-	first    time.Time   // when it was first sent; zero when events were lost since
-	sent     time.Time   // when it was last sent
-	box      mailbox     // its events
-	expected bool        // the post knows the token
-	clock    anchor      // of the last answer
+	// The claim does not change once it is queued, because the queue finds an entry by its full
+	// text.
+	claim    store.Claim
+	token    token     // what the server may know of the token
+	first    time.Time // when the token was first sent; zero when events were lost since
+	sent     time.Time // when the token was last sent
+	box      mailbox   // the events of the token
+	expected bool      // the post knows the token
+	clock    anchor    // made from the last answer
 
-	current      bool // the last answer was busy, so what follows is true, and news of the key matter
+	// The last answer was busy, so the next fields are true, and news of the key matters.
+	current      bool
 	holder       store.Holder
 	place        int
 	notListening bool
 	rechecks     int
-	rushed       int // questions without a pause
+	rushed       int // the number of questions without a pause
 }
 
-// prepare makes the ticket ready for its first acquire. The ticket queues at the server if that is
-// allowed and this process receives messages. A Store without messages may keep an order as well;
-// it is asked again and again.
+// prepare makes the ticket ready for its first acquire. The ticket queues at the server if the
+// rule allows that and this process receives messages. A Store without messages may keep an order
+// as well: the ticket keeps asking such a Store.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
@@ -52,24 +55,24 @@ func (a *acquisition) prepare() {
 		return
 	}
 	if inbox := p.inbox(a.claim.Key); p.notifier == nil || inbox != "" {
-		a.join(inbox) // otherwise the first question may not need it
+		a.join(inbox) // otherwise listen subscribes, if the first question finds the key busy
 	}
 }
 
-// join makes the ticket queue at the server, and makes the post expect its grant at inbox; "" is
-// none.
+// join makes the ticket queue at the server, and makes the post expect its grant at inbox. ""
+// means no inbox.
 func (a *acquisition) join(inbox string) {
 	c := &a.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
-	// A lease that is renewed is handed over for a short time at first. Not one with AtLeast, which
-	// must survive a crash.
+	// If the lease is renewed, the server first hands it over for a short time. A lease with
+	// AtLeast is an exception, because it must survive a crash.
 	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
 		c.HandoffTTL = min(c.TTL, longestHand)
 	}
 	a.expectAt(inbox)
 }
 
-// expectAt makes the post expect the events about the ticket at inbox; "" is none.
+// expectAt makes the post expect the events about the ticket at inbox. "" means no inbox.
 func (a *acquisition) expectAt(inbox string) {
 	if a.claim.Inbox = inbox; inbox != "" {
 		a.box.key, a.box.inbox, a.expected = a.claim.Key, inbox, true
@@ -84,7 +87,7 @@ func (a *acquisition) listen() error {
 		return err
 	}
 	if a.rule.Mode == Shared && inbox != a.claim.Inbox {
-		a.renewTicket() // its entry among the readers names the old inbox
+		a.renewTicket() // the ticket's entry among the readers names the old inbox
 	}
 	if !a.claim.Queue {
 		a.join(inbox)
@@ -92,7 +95,7 @@ func (a *acquisition) listen() error {
 	return nil
 }
 
-// open subscribes, and returns the inbox, "" when there is none.
+// open subscribes, and returns the inbox, or "" when there is none.
 func (a *acquisition) open() (string, error) {
 	e, key := a.engine, a.key()
 	ch := calls.Ask(&e.calls, func() (string, error) {
@@ -118,8 +121,8 @@ func (a *acquisition) open() (string, error) {
 	return "", nil
 }
 
-// giveBack gives up the token in the background: no unanswered call and no place in the queue may
-// take the key any more, and a lease that the token may hold goes to the next waiter.
+// giveBack gives up the token in the background. After that, neither an unanswered call nor a
+// place in the queue can take the key. A lease that the token may hold goes to the next waiter.
 func (a *acquisition) giveBack() {
 	a.stopExpecting()
 	if a.token.state == tokenNowhere {
@@ -135,7 +138,7 @@ func (a *acquisition) giveBack() {
 	a.token = token{}
 }
 
-// stopExpecting makes the post forget the token, which does not wait any more.
+// stopExpecting makes the post forget the token, because the ticket does not wait any more.
 func (a *acquisition) stopExpecting() {
 	if a.expected {
 		a.expected = false
@@ -143,8 +146,8 @@ func (a *acquisition) stopExpecting() {
 	}
 }
 
-// renewTicket continues with another token. One token is one hold, and the time of this one is
-// over.
+// renewTicket continues with another token: a token is used for one hold, and the time of this
+// hold is over.
 func (a *acquisition) renewTicket() {
 	a.giveBack()
 	a.own = ticket{holder: a.holder}
@@ -152,7 +155,7 @@ func (a *acquisition) renewTicket() {
 	a.prepare()
 }
 
-// handOver takes the ticket from a. a keeps only what it has seen of the holder.
+// handOver takes the ticket away from a, which keeps only what it has seen of the holder.
 func (a *acquisition) handOver() *ticket {
 	t := a.ticket
 	a.own.holder, a.own.place = t.holder, t.place
@@ -160,5 +163,5 @@ func (a *acquisition) handOver() *ticket {
 	return t
 }
 
-// errNoAnswer: a call was abandoned without an answer.
+// errNoAnswer is the reason of a call that was abandoned without an answer.
 var errNoAnswer = errors.New("no answer")

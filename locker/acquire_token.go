@@ -21,46 +21,51 @@ const (
 	tokenStates
 )
 
-// tokenEvent is what moves a token from one state to another one.
+// tokenEvent is an event that moves a token from one state to another.
 type tokenEvent uint8
 
 const (
-	// What ends a call.
-	callNotSent   tokenEvent = iota // the call was taken back before it went out
-	callRefused                     // a Refusal: the call had no effect
-	callLost                        // the call was abandoned, or its error proves nothing
-	answerQueued                    // busy, and the token is in the queue
-	answerAside                     // busy, and the token waits nowhere
-	answerParts                     // busy, and parts of the Store may hold the key for the token
-	answerGranted                   // a lease
-	answerOver                      // undone, revoked or done: the server has nothing of the token
-	// Messages, when the acquisition has read them.
+	// Events that end a call.
+	callNotSent tokenEvent = iota // the call was taken back before it went out
+	callRefused                   // a Refusal: the call had no effect
+	// the call was abandoned, or its error does not prove that it had no effect
+	callLost
+	answerQueued // the key is busy, and the token is in the queue
+	answerAside  // the key is busy, and the token waits nowhere
+	// the key is busy, and parts of the Store may hold it for the token
+	answerParts
+	answerGranted // a lease
+	// the token is undone, revoked or done: the server has nothing of it
+	answerOver
+	// Messages that the acquisition has read.
 	readGrant
 	readDone
 	tokenEvents
 )
 
 // tokenMoves is the state after each event, by the state before the call or the message. A token
-// stays unclear whatever is answered to later calls, because the call without an answer may still
+// stays unclear whatever later calls are answered, because the call without an answer may still
 // arrive.
 var tokenMoves = [tokenEvents][tokenStates]tokenState{
 	//              from: nowhere      queued         possible       unclear
-	callNotSent:   {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},
-	callRefused:   {tokenNowhere, tokenPossible, tokenPossible, tokenUnclear}, // the queue of a restarted server is empty
+	callNotSent: {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},
+	// a restarted server has lost the queue
+	callRefused:   {tokenNowhere, tokenPossible, tokenPossible, tokenUnclear},
 	callLost:      {tokenUnclear, tokenUnclear, tokenUnclear, tokenUnclear},
 	answerQueued:  {tokenQueued, tokenQueued, tokenQueued, tokenUnclear},
 	answerAside:   {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
 	answerParts:   {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerGranted: {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerOver:    {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
-	readGrant:     {tokenPossible, tokenPossible, tokenPossible, tokenUnclear}, // no other goroutine will read it
-	readDone:      {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
+	// no other goroutine will read the message
+	readGrant: {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
+	readDone:  {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
 }
 
 // token follows one token through its calls and messages.
 type token struct {
 	state  tokenState // while a call is under way: tokenUnclear
-	before tokenState // the call that is under way, or the last one
+	before tokenState // the state before the call that is under way, or before the last one
 }
 
 // ask begins a call that names the token. It reports whether no call before it may have reached the

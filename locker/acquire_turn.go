@@ -6,14 +6,17 @@ import (
 
 // turn ends a wait in a cohort: with a hold, or as its leader.
 type turn struct {
-	hold   *hold
-	fence  uint64
-	by     Peer    // by whom hold was handed over
-	streak int     // the how-manieth hand-off of hold this is; 0: none, readers share it
-	follow *follow // leader: its acquire has gone out with the release of the hold before
-	ticket *ticket // leader: the ticket of the leader before, in the server's queue
-	seen   bool    // leader: the key was held
-	err    error   // the leader could not reach the server and this waiter's time is up too, or WithMaxWaiters is exceeded
+	hold  *hold
+	fence uint64
+	by    Peer // the caller that handed hold over
+	// the number of this hand-off in the streak of hold; 0: none, readers share hold
+	streak int
+	follow *follow // for a leader: the acquire that went out with the release of the previous hold
+	ticket *ticket // for a leader: the ticket of the previous leader, in the server's queue
+	seen   bool    // for a leader: the key was held
+	// the leader could not reach the server and this waiter's time is up too, or WithMaxWaiters is
+	// exceeded
+	err error
 }
 
 // among waits with the callers of this process that want the key on the same terms.
@@ -61,7 +64,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 	}
 }
 
-// turnComes waits in the cohort for the turn.
+// turnComes waits in the cohort until the caller's turn comes.
 func (a *acquisition) turnComes() (turn, error) {
 	if len(a.turn) == 0 {
 		a.waits(0)
@@ -88,7 +91,7 @@ func (a *acquisition) turnComes() (turn, error) {
 func (a *acquisition) takeOver(t turn) *Lease {
 	taken := false
 	defer func() {
-		if !taken { // or an Observer has panicked
+		if !taken { // or an Observer has panicked meanwhile
 			a.passUp(t)
 		}
 	}()
@@ -105,23 +108,23 @@ func (a *acquisition) takeOver(t turn) *Lease {
 	return nil
 }
 
-// succeed leads the cohort after the leader before.
+// succeed leads the cohort after the previous leader.
 func (a *acquisition) succeed(t turn) (*Lease, error) {
 	a.leads = true
 	if t.seen && a.busySince.IsZero() {
 		a.busySince = a.began
 	}
 	switch {
-	case t.ticket != nil: // its ticket waits in the queue
+	case t.ticket != nil: // the ticket of the previous leader waits in the queue
 		a.ticket = t.ticket
 		return a.goOn(nil, nil)
-	case t.follow != nil: // a release has sent its acquire
+	case t.follow != nil: // a release has sent the acquire of this leader
 		return a.lead(t.follow)
 	}
 	return a.start()
 }
 
-// passUp deals with a turn that came when the caller had already left.
+// passUp passes on a turn that came when its caller had already left.
 func (a *acquisition) passUp(t turn) {
 	a.busySince = a.began
 	switch {
@@ -145,7 +148,7 @@ func (a *acquisition) passUp(t turn) {
 	}
 }
 
-// sees keeps what is known about the holder of the key for which the caller waits in this process.
+// sees keeps what is known about the holder for which the caller waits in this process.
 func (a *acquisition) sees(h store.Holder) {
 	a.busySince, a.holder, a.current = a.began, h, true
 }

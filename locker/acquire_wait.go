@@ -10,27 +10,28 @@ import (
 
 const (
 	// longestHand bounds how long the server keeps a lease that it granted by message. If the
-	// winner is paused or cut off, the other waiters lose that much time, not its TTL.
+	// winner is paused or cut off, the other waiters lose only that time instead of the winner's
+	// TTL.
 	longestHand = 2 * time.Second
-	// freshGrant is the largest age at which a grant by message is used. An older one means that
-	// the process was paused, the message was late or a clock stepped, and the server is asked
-	// instead.
+	// freshGrant is the largest age at which a grant by message is used. An older grant means that
+	// the process was paused, the message was late or a clock stepped. Then the waiter asks the
+	// server instead.
 	freshGrant = 100 * time.Millisecond
 	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
-	// died: the head often, the others seldom.
+	// died. The head of the queue asks every headAsks, the others ask every othersAsk.
 	headAsks, othersAsk = time.Second, 10 * time.Second
-	// When the holder's time is nearly over, the head asks without a pause, at most this often:
-	// timers fire a millisecond late.
+	// When the holder's time is nearly over, the head asks without a pause, at most mostRushes
+	// times, because timers fire a millisecond late.
 	rushFrom, mostRushes = 2 * time.Millisecond, 20
 )
 
-// anchor ties the server's clock to the local one: what happened at server on the server's clock
-// happened no earlier than local on the local clock.
+// anchor ties the server's clock to the local clock. An event at server on the server's clock
+// happened at local on the local clock, or later.
 type anchor struct{ local, server time.Time }
 
-// at returns the earliest local time of an event at that time on the server's clock, and how far
-// that may be off. The clocks may run at rates that differ by 1 %, as in drift, and a wait can be
-// long.
+// at returns the earliest local time of an event that happened at server on the server's clock,
+// and how far that time may be off. The rates of the clocks may differ by 1 %, as in drift, and a
+// wait can be long.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100
@@ -68,8 +69,8 @@ func (a *acquisition) wait() (*Lease, error) {
 	return lease, err
 }
 
-// listenFor waits for events until it is time to ask again, after d at the latest. On turns the
-// leader of a semaphore's cohort gets the permit of another caller.
+// listenFor waits for events until it is time to ask again, after d at the latest. The leader of a
+// semaphore's cohort receives the permit of another caller on turns.
 func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, error) {
 	until := time.Now().Add(d)
 	timer := a.engine.timers.Start(d)
@@ -102,7 +103,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 	case n.done:
 		a.token.read(readDone)
 		return nil, false, a.fail(ErrDone, 0)
-	case n.reopened: // earlier events may be from another server, with another clock
+	case n.reopened: // earlier events may come from another server, with another clock
 		a.clock, a.first = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:
@@ -114,13 +115,13 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 		// An event makes the next question come sooner, never later.
 		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
-	// After an error or a late grant a hint does not count: it may come from this token's own undo,
-	// and the wait would spin.
+	// After an error or a late grant, a hint does not count. It may come from the undo of this
+	// token, and then the wait would spin.
 	return nil, n.maybe && a.current, nil
 }
 
-// handed takes a grant that came by message if it is certain when the grant happened; the server is
-// not asked again. Otherwise an acquire finds out what became of the grant.
+// handed takes a grant that came by message if the time of the grant is certain; then it does not
+// ask the server again. Otherwise an acquire finds out what became of the grant.
 func (a *acquisition) handed(e store.Event) (*Lease, error) {
 	since, ok := a.happened(e)
 	if !ok {
@@ -137,14 +138,16 @@ func (a *acquisition) certain(e store.Event) bool {
 }
 
 // happened returns the earliest local time at which the grant of a message can have happened, and
-// whether that is certain enough.
+// whether that time is certain enough.
 //
-// The grant happened no earlier than the call that tied the clocks was sent, plus the time that has
-// passed since on the server's clock. While no call was answered, the grant happened no earlier
-// than the first call was sent.
+// The grant cannot be older than the call that tied the clocks, plus the time that has passed on
+// the server's clock since that call. Before the first answer, the grant cannot be older than the
+// first call.
 func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	if a.engine.confirms {
-		return time.Time{}, false // no replica has acknowledged the grant; an acquire that finds it waits for that
+		// No replica has acknowledged the grant. An acquire that finds the grant waits for the
+		// replica.
+		return time.Time{}, false
 	}
 	since, off := a.first, time.Duration(0)
 	if !a.clock.server.IsZero() {
@@ -158,7 +161,7 @@ func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 // has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
-	// A process that has lost its subscription, and has no other yet, receives nothing.
+	// A process that has lost its subscription and has no new one yet receives nothing.
 	notified := a.claim.Inbox != "" && !a.notListening && a.engine.post.inbox(a.claim.Key) != ""
 	if a.current && a.place > 0 && notified && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++
@@ -173,15 +176,16 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
 		case a.place == 1 || a.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
-		case a.holder.Foreign: // the holder frees the key without a message; the head may have died
+		// a foreign holder frees the key without a message, and the head may have died
+		case a.holder.Foreign:
 			return headAsks + rand.N(headAsks), true
 		case left >= 0:
 			return min(max(left+rand.N(headAsks), headAsks), othersAsk), true
 		}
 		return othersAsk, true
 	}
-	// The waiter cannot be notified: a foreign holder, a lost subscription, a Store without
-	// messages, or a call that failed.
+	// The waiter cannot be notified: the holder is foreign, the subscription is lost, the Store
+	// sends no messages, or a call failed.
 	if d, ok = a.pause(); a.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}
@@ -189,7 +193,7 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 	return d, ok
 }
 
-// pause is the next pause of the Backoff.
+// pause returns the next pause of the Backoff.
 func (a *acquisition) pause() (time.Duration, bool) {
 	if b := a.engine.cfg.adaptive; b != nil {
 		return b.pause(a.engine.times.advise(a.rule.Name)), true

@@ -2,13 +2,13 @@ package locker
 
 import "sync"
 
-// waiters counts the waiters in this process, per key.
+// waiters counts the waiters in this process for each key.
 type waiters struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-// enter counts one more waiter for key. It returns false if most wait already.
+// enter counts one more waiter for key. It returns false if there are already as many as most.
 func (w *waiters) enter(key string, most int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

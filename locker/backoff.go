@@ -24,6 +24,6 @@ func Constant(d time.Duration) Backoff {
 // Exponential pauses for first, then twice as long each time, up to most.
 func Exponential(first, most time.Duration) Backoff { return calls.Doubling(first, most) }
 
-// Jitter replaces each pause of b by a random one between half and all of it, so that waiters that
-// were refused together do not come back together.
+// Jitter replaces each pause of b by a random one between half of it and all of it, so that
+// waiters that were refused together do not come back together.
 func Jitter(b Backoff) Backoff { return calls.Jittered(b) }

@@ -8,23 +8,22 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streakWithin bounds a streak in time, so that other processes do not wait longer when the work
-// under each lock is long.
+// streakWithin bounds the duration of a streak, so that other processes do not wait longer when
+// the work under each lock is long.
 const streakWithin = 10 * time.Millisecond
 
 // cohort is the callers of this process that want one key on the same terms. One of them, the
 // leader, asks the server or holds the lock. The others wait here, in order, and cost the server
 // nothing. This is lock cohorting, after Dice, Marathe and Shavit (PPoPP 2012). For a bounded
 // streak, a hold that its user releases goes to the next caller of the cohort, with the next fence
-// of its block. Then the hold goes back to the server, and in the same step the next waiter queues
-// there as the new leader.
+// of its block. After the streak, the hold goes back to the server. In the same step, the next
+// waiter becomes the leader and queues at the server.
 //
-// Events, and what they do to a cohort with waiters:
+// These are the events of a cohort with waiters, and what follows:
 //
 //	release, streak not over  the next waiter gets the hold
 //	release, streak over      the next waiter leads; its acquire goes out with the release. If that
-//	                          is not possible, the first waiter that is still there leads when the
-//	                          release has ended
+//	                          is not possible, the first waiter leads when the release has ended
 //	the hold is lost          the next waiter leads, with a token of its own
 //	the leader gives up       the next waiter leads, with the leader's place in the server's queue
 //	or fails                  if that is certain; if the server cannot be reached, overdue waiters
@@ -32,7 +31,7 @@ const streakWithin = 10 * time.Millisecond
 //	the leader must wait,     the caller that came last is refused
 //	and WithMaxWaiters is
 //	reached
-//	a waiter gives up         it leaves; a turn that it has got meanwhile is passed on
+//	a waiter gives up          it leaves; if its turn has come meanwhile, the turn is passed on
 type cohort struct {
 	terms   terms
 	hold    *hold // nil while the leader asks
@@ -42,18 +41,18 @@ type cohort struct {
 
 	open    bool         // hold is Shared, and more callers may use it
 	seen    bool         // a leader was answered that the key is held
-	holder  store.Holder // as in the last answer to the leader, while there is no hold
+	holder  store.Holder // the holder of the last answer to the leader, while there is no hold
 	seenAt  time.Time    // when that answer came
-	since   time.Time    // when that holder got the key, zero: unknown
-	failure error        // of the leader's last question
+	since   time.Time    // when that holder got the key; zero: unknown
+	failure error        // the error of the leader's last question
 }
 
-// terms are what callers must agree on to share a lease.
+// terms are what callers must have in common to share a lease.
 type terms struct {
 	key           string
 	mode          Mode
 	ttl           time.Duration // 0: adaptive
-	limit, weight int           // 0: it is no permit
+	limit, weight int           // 0: the lease is no permit
 }
 
 // cohorts are the cohorts of an Engine that have a leader or a holder.
@@ -62,10 +61,10 @@ type cohorts struct {
 
 	mu     sync.Mutex
 	active map[terms]*cohort
-	spare  []*cohort        // to be used again
-	phases map[string]*hold // of readers, by their tokens
+	spare  []*cohort        // cohorts to be used again
+	phases map[string]*hold // the holds of readers, by their tokens
 
-	leaving map[string]*departure // by key; nil until there is one
+	leaving map[string]*departure // by key; nil until there is a departure
 }
 
 func (cs *cohorts) init(e *Engine) {
@@ -74,9 +73,10 @@ func (cs *cohorts) init(e *Engine) {
 	cs.phases = make(map[string]*hold)
 }
 
-// share returns the terms on which callers with this rule share a lease, and whether they do.
-// AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease. A writer that does not wait
-// asks the server. Readers share even if they do not wait.
+// share returns the terms on which callers with this rule share a lease, and whether they share at
+// all. AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease, so callers with them
+// do not share. A writer that does not wait asks the server. Readers share even if they do not
+// wait.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
@@ -88,9 +88,9 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	return t, !alone
 }
 
-// join makes a the leader of its cohort, or puts it behind the waiters; in front of them when its
-// turn had come already. A caller that does not wait gets a cohort of its own then. It returns
-// false when too many wait.
+// join makes a the leader of its cohort, or puts it behind the waiters. A caller whose turn had
+// come already goes in front of the waiters. A caller that does not wait gets a cohort of its own
+// if its cohort has a leader or a holder. join returns false when too many callers wait.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -112,7 +112,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
-	if c.open { // the phase opened after a looked for one, and no event would come
+	if c.open { // the phase opened after a looked for one, and no later event would wake a
 		a.cohort, a.turn = c, make(chan turn, 1)
 		c.hold.users++
 		a.turn <- turn{hold: c.hold, fence: c.hold.fence}
@@ -135,7 +135,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 }
 
 // leave removes a from the waiters, and shows it the holder. It returns false when a has got its
-// turn, which then is in a.turn.
+// turn; then the turn is in a.turn.
 func (cs *cohorts) leave(a *acquisition) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -165,7 +165,7 @@ func (c *cohort) show(a *acquisition) {
 	}
 }
 
-// busy is called when the leader was answered that another token holds the key.
+// busy is called when the server has answered the leader that another token holds the key.
 func (cs *cohorts) busy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -173,16 +173,16 @@ func (cs *cohorts) busy(a *acquisition) {
 	c.seen, c.holder, c.seenAt, c.since, c.failure = true, a.holder, time.Now(), a.heldSince, nil
 }
 
-// noteFailure is called when the leader was not answered.
+// noteFailure is called when the leader has got no answer.
 func (cs *cohorts) noteFailure(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	a.cohort.failure = a.failure
 }
 
-// makeRoom is called when a leader must wait and WithMaxWaiters is reached, because others were
-// counted meanwhile. The caller that came last is refused. It returns false when that is the leader
-// itself.
+// makeRoom is called when a leader must wait and WithMaxWaiters is reached, because other callers
+// were counted meanwhile. The caller that came last is refused. makeRoom returns false when that
+// caller is the leader itself.
 func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	if !a.leads {
 		return false
@@ -217,9 +217,9 @@ func (cs *cohorts) granted(h *hold) {
 	}
 }
 
-// release is called when the user of h releases it. Either h was handed over, or h must go back to
-// the server. In that case rest is the cohort, if it has waiters and now no leader: the caller must
-// call lead or released. Until then the waiters stay in the cohort, and can leave it.
+// release is called when the user of h releases it. passed is true if h was handed over. Otherwise
+// h must go back to the server, and rest is the cohort if it has waiters but no leader: the caller
+// must then call lead or released. Until then the waiters stay in the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -229,7 +229,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 		return cs.leavePhase(h), nil
 	case c != nil && c.isPermits():
 		return cs.passPermit(h), nil
-	case c == nil || c.hold != h: // lost meanwhile, and the cohort knows it
+	case c == nil || c.hold != h: // h was lost meanwhile, and the cohort knows it
 		h.over = true
 		return false, nil
 	}
@@ -258,8 +258,8 @@ func (a *acquisition) takes(h *hold) {
 // user is the present user of h, or the last one; the cohorts' mutex is held.
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) } //nolint:gosec // a few
 
-// inTheWay is the holder that a new waiter waits for, as far as it is known. The cohorts' mutex is
-// held.
+// inTheWay returns the holder that a new waiter waits for, as far as it is known. The cohorts'
+// mutex is held.
 func (c *cohort) inTheWay() Peer {
 	switch {
 	case c.hold != nil:
@@ -270,8 +270,8 @@ func (c *cohort) inTheWay() Peer {
 	return Peer{}
 }
 
-// lead makes the first waiter of c the leader before the release, so that its acquire goes out with
-// the release. It returns nil when all waiters have left.
+// lead makes the first waiter of c the leader before the release, so that the waiter's acquire
+// goes out with the release. It returns nil when all waiters have left.
 func (cs *cohorts) lead(c *cohort) *acquisition {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -286,7 +286,7 @@ func (cs *cohorts) released(c *cohort) {
 	}
 }
 
-// lost is called when h has ended on the server: its cohort asks anew.
+// lost is called when h has ended on the server: its cohort asks the server again.
 func (cs *cohorts) lost(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -298,9 +298,9 @@ func (cs *cohorts) lost(h *hold) {
 	}
 }
 
-// abdicate is called when a leader ends without a hold. The next waiter leads, with the leader's
-// ticket if that waits in the queue. If the server cannot be reached, overdue waiters fail at once,
-// so that they need not find that out one after the other.
+// abdicate is called when a leader ends without a hold. The next waiter leads. If the old leader's
+// ticket is in the queue, the new leader gets it. If the server cannot be reached, overdue waiters
+// fail at once, instead of each asking in vain.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -314,14 +314,14 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 		return
 	}
 	t := turn{seen: c.seen}
-	c.show(next) // its wait may be over before it gets an answer of its own
+	c.show(next) // the wait of next may be over before next gets an answer of its own
 	if a.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}
 	next.turn <- t
 }
 
-// newLeader takes the first waiter as the leader; the caller must send it its turn. Without a
+// newLeader makes the first waiter the leader; the caller must send the turn to it. Without a
 // waiter the cohort is over. cs.mu is held.
 func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	if c.hold != nil && c.terms.mode == Shared {
@@ -332,7 +332,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
 			c.waiting, c.seen, c.failure = c.waiting[:0], false, nil
-			if len(cs.spare) < 64 && !c.isPermits() { // permits know their cohort after it is over
+			if len(cs.spare) < 64 && !c.isPermits() { // permits refer to their cohort after it is over
 				cs.spare = append(cs.spare, c)
 			}
 		}
@@ -341,7 +341,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	return c.next()
 }
 
-// next takes the first waiter. The cohorts' mutex is held.
+// next removes and returns the first waiter. The cohorts' mutex is held.
 func (c *cohort) next() *acquisition {
 	a := c.waiting[0]
 	c.waiting[0] = nil

@@ -7,12 +7,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// follow is an acquire that goes out with a release, in one step at the server: a streak is over,
-// and its cohort queues again behind all others. It is the next leader's question. The releasing
-// caller passes the answer on.
+// follow is an acquire that goes out with a release, in one step at the server. The streak of the
+// hold is over, and its cohort queues again behind all other waiters. The follow is the next
+// leader's question. The releasing caller passes the answer on to the leader.
 //
-// It is sent once. If the release is unclear and repeated, the leader asks by itself with the same
-// token. A second follow could then queue a token that was granted meanwhile.
+// A follow is sent once. If the release is unclear and repeated, the leader asks by itself with
+// the same token. A second follow could queue a token that was granted meanwhile.
 type follow struct {
 	claim store.Claim
 	there chan struct{} // closed when grant and err are set
@@ -20,18 +20,18 @@ type follow struct {
 	err   error
 }
 
-// errNotQueued: the hold was not ours any more, so nothing was queued with its release.
+// errNotQueued: the hold was not ours any more, so its release queued nothing.
 var errNotQueued = errors.New("nothing was queued")
 
-// asksWithRelease reports whether an acquire of key may go out with a release: it can wait in the
-// server's queue, and its grant needs no acknowledgement by replicas.
+// asksWithRelease reports whether an acquire of key may go out with a release. The acquire must be
+// able to wait in the server's queue, and its grant must need no acknowledgement by replicas.
 func (e *Engine) asksWithRelease(key string) bool {
 	return e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
-// newFollow makes next ask for the key by a release that is sent now. No other goroutine uses next
-// until it gets its turn. newFollow returns nil when the subscription was lost since
-// asksWithRelease; then next asks by itself, at once.
+// newFollow makes the release that is sent now ask for the key on behalf of next. No other
+// goroutine uses next until next gets its turn. newFollow returns nil when the subscription was
+// lost since asksWithRelease. Then next asks by itself, at once.
 func newFollow(next *acquisition, now time.Time) *follow {
 	if next.prepare(); !next.claim.Queue {
 		next.turn <- turn{seen: true}

@@ -2,20 +2,22 @@ package locker
 
 import "time"
 
-// The permits of a semaphore do not keep each other waiting. So a cohort of callers with equal Key,
+// The permits of a semaphore do not make each other wait. So a cohort of callers with equal Key,
 // TTL, Limit and Weight has many holds at once, and its leader is only the caller that asks the
-// server for the next one. It is there as long as callers wait. Events, and what they do:
+// server for the next permit. There is a leader as long as callers wait. These are the events, and
+// what follows:
 //
 //	a permit is granted           the next caller leads, and asks at once
-//	a permit is released, and     the first caller that waits gets it, with the next fence of its block.
-//	the streak is not over        That is the leader if it waits at the server: its place in the queue
-//	                              goes to the next caller, or is given up when none waits
-//	released, and the streak      it goes back to the server, which serves the queue: the leader stands
-//	is over                       there already
-//	a permit is lost              nothing: the others do not depend on it
-//	the leader gives up           as with a lock
+//	a permit is released, and     the first waiting caller gets it, with the next fence of its block.
+//	the streak is not over        If that caller is a leader that waits at the server, its place in the
+//	                              queue goes to the next caller, or is given up when no caller waits
+//	a permit is released, and     the permit goes back to the server, which serves the queue, in which
+//	the streak is over            the leader already waits
+//	a permit is lost              nothing: the other callers do not depend on it
+//	the leader gives up           the same as with a lock
 //
-// A permit that crosses an answer of the server goes to the next caller that waits.
+// If a caller of the cohort releases a permit while the leader's answer is on its way, the permit
+// goes to the next waiting caller.
 
 // isPermits reports whether the callers of a cohort share a semaphore.
 func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
@@ -28,7 +30,7 @@ func (cs *cohorts) grantedPermit(h *hold) {
 	c := h.cohort
 	h.used, c.failure = 1, nil
 	if cs.active[c.terms] != c {
-		return // of a caller that waits for nobody: the cohort is its own
+		return // h belongs to a caller that does not wait: the cohort is its own
 	}
 	if next := cs.newLeader(c); next != nil {
 		next.turn <- turn{}
@@ -56,8 +58,8 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 	return true
 }
 
-// park is called when the leader of a semaphore's cohort waits at the server. Until unpark it may
-// get the permit of another caller on turns, once. For all others turns is nil.
+// park is called when the leader of a semaphore's cohort waits at the server. Until unpark, the
+// leader may receive one permit of another caller on turns. For all other callers, turns is nil.
 func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	if !a.leads || !a.cohort.isPermits() {
 		return nil
@@ -71,8 +73,8 @@ func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	return a.turn
 }
 
-// unpark ends that. A permit that came when the wait had just ended is taken, or goes to the next
-// caller if this one has a lease already, or has left.
+// unpark ends what park began. A permit that came when the wait had just ended is taken. If the
+// caller has a lease already or has left, the permit goes to the next caller.
 func (cs *cohorts) unpark(a *acquisition, lease *Lease, err error) (*Lease, error) {
 	cs.mu.Lock()
 	if a.cohort.parked == a {
@@ -91,8 +93,8 @@ func (cs *cohorts) unpark(a *acquisition, lease *Lease, err error) (*Lease, erro
 }
 
 // takePermit makes a Lease of a permit that another caller of the cohort has released. The next
-// caller leads, with this one's place in the server's queue. It returns nil when the permit was
-// lost meanwhile.
+// caller leads, and gets this caller's place in the server's queue. takePermit returns nil when
+// the permit was lost meanwhile.
 func (a *acquisition) takePermit(t turn) *Lease {
 	l := a.takeOver(t)
 	if l == nil {

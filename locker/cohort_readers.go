@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Readers of one process share a hold: one token and one entry on the server, which the last of
-// them releases. While the phase is open, newcomers use the hold too, without a call. Events, and
-// what they do:
+// Readers of one process share a hold. The hold is one token and one entry on the server, and its
+// last reader releases it. While the phase is open, newcomers use the hold too, without a call.
+// These are the events, and what follows:
 //
 //	the hold is granted      all waiters of the cohort use it; the phase is open
 //	a writer waits           the phase is closed: newcomers form a new cohort, and wait at the
@@ -15,22 +15,22 @@ import (
 //	                         grant, from a message, or from a renewal, which is sent at once after
 //	                         messages may have been lost
 //	half of its time is      the phase is closed: newcomers should not depend on this hold
-//	over unrenewed, or it
-//	was extended
-//	a reader releases        nothing, unless it is the last: then the hold is released
+//	over without a renewal,
+//	or it was extended
+//	a reader releases        nothing, unless the reader is the last one: then the hold is released
 //	the hold is lost         the contexts of all its readers end
 //	a reader acquires again  it uses the same hold, even while the phase is closed: the writer waits
-//	                         for it, so it must not wait for the writer. With AtLeast, AtMost or
-//	                         Once it asks the server, once
+//	                         for this reader, so the reader must not wait for the writer. With
+//	                         AtLeast, AtMost or Once the reader asks the server, once
 //
-// A cohort of readers has waiting callers only while its leader asks: there is no hold then, or it
-// is not shared yet.
+// A cohort of readers has waiting callers only while its leader asks: then there is no hold yet,
+// or the hold is not shared yet.
 
-// unnotifiedRenewals is the longest time between two renewals of readers that no message can notify
-// of a waiting writer.
+// unnotifiedRenewals is the longest time between two renewals of readers that cannot receive
+// messages about a waiting writer.
 const unnotifiedRenewals = time.Second
 
-// read uses the hold that readers of this process have, if there is an open phase.
+// read uses the hold of this process's readers, if their phase is open.
 func (a *acquisition) read(t terms) *Lease {
 	h := a.engine.cohorts.enterPhase(a, t)
 	if h == nil {
@@ -43,7 +43,7 @@ func (a *acquisition) read(t terms) *Lease {
 	return l
 }
 
-// readAlong uses the hold that the caller reads with already.
+// readAlong uses the hold under which the caller already reads.
 func (a *acquisition) readAlong(within *Lease) *Lease {
 	if h := within.hold; a.engine.cohorts.enterAgain(a, h) {
 		return a.takeOver(turn{hold: h, fence: h.fence})
@@ -52,8 +52,8 @@ func (a *acquisition) readAlong(within *Lease) *Lease {
 }
 
 // nested checks whether the caller's context holds this key already. It refuses an acquire that
-// would wait for its own caller, and one that needs a Store with readers. It returns the lease that
-// the caller reads with, if there is one.
+// would wait for its own caller, and an acquire that needs a Store with readers. within is the
+// lease under which the caller reads, if there is one.
 func (a *acquisition) nested() (within *Lease, err error) {
 	readers := a.engine.readers != nil
 	if !readers && a.rule.Mode == Shared {
@@ -94,8 +94,8 @@ func (a *acquisition) subscribeFirst() error {
 	return err
 }
 
-// enterPhase counts one more user of the open hold on these terms. It returns nil when there is
-// none.
+// enterPhase counts one more user of the open hold on these terms. It returns nil when no hold is
+// open.
 func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -131,7 +131,7 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 	defer cs.mu.Unlock()
 	c := h.cohort
 	if c.hold != h {
-		return // lost already
+		return // h is lost already
 	}
 	for len(c.waiting) > 0 {
 		h.users++
@@ -142,8 +142,8 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 	}
 }
 
-// leavePhase is called when a user of h releases it. It returns true when others still use it, or
-// it is lost; otherwise h must be released. cs.mu is held.
+// leavePhase is called when a user of h releases it. It returns true when h has other users or is
+// lost; otherwise h must be released. cs.mu is held.
 func (cs *cohorts) leavePhase(h *hold) bool {
 	h.users--
 	if h.cohort.hold != h || h.users > 0 {
@@ -154,15 +154,15 @@ func (cs *cohorts) leavePhase(h *hold) bool {
 	return false
 }
 
-// closePhase keeps newcomers from using h.
+// closePhase makes newcomers use another hold than h.
 func (cs *cohorts) closePhase(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.shut(h)
 }
 
-// writerWaits is called when the server reports that a writer waits for the phase that token reads
-// in.
+// writerWaits is called when the server reports that a writer waits for the phase of the reader
+// token.
 func (cs *cohorts) writerWaits(token string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -171,8 +171,8 @@ func (cs *cohorts) writerWaits(token string) {
 	}
 }
 
-// shut closes the phase of h: the next newcomer begins a new cohort. It may come before letIn.
-// cs.mu is held.
+// shut closes the phase of h: the next newcomer begins a new cohort. shut may be called before
+// letIn. cs.mu is held.
 func (cs *cohorts) shut(h *hold) {
 	h.closed = true
 	if c := h.cohort; c != nil && c.hold == h && c.open {
@@ -181,8 +181,9 @@ func (cs *cohorts) shut(h *hold) {
 	}
 }
 
-// downgraded is called when h, which a writer had, has become a hold of readers: the waiting
-// writers ask anew. h is not shared with newcomers, which may find a phase that is open already.
+// downgraded is called when the hold h of a writer has become a hold of readers. The waiting
+// callers of the cohort ask again. Newcomers do not share h, because there may be an open phase
+// already.
 func (cs *cohorts) downgraded(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -217,7 +218,8 @@ func (k *keeper) leave(h *hold, l *Lease) {
 	delete(h.sharers, l)
 }
 
-// renewReaders makes the renewals of the readers at inbox due now, "" stands for all inboxes.
+// renewReaders makes the renewals of the readers at inbox due now. The inbox "" stands for all
+// inboxes.
 func (k *keeper) renewReaders(inbox string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

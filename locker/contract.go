@@ -32,17 +32,17 @@ const (
 	// Exclusive admits one holder. It is the zero value.
 	Exclusive = store.Exclusive
 	// Shared admits many Shared holders at once, and no Exclusive one. Lockers without readers
-	// answer [ErrUnsupported].
+	// return [ErrUnsupported].
 	Shared = store.Shared
 
 	// NodeUnknown: the node was not asked yet.
 	NodeUnknown = store.NodeUnknown
 	// NodeVotes: the node votes.
 	NodeVotes = store.NodeVotes
-	// NodeBehind: the set of nodes has changed, and the node does not know it yet. The node votes
-	// as soon as it does.
+	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. It
+	// votes when it has.
 	NodeBehind = store.NodeBehind
-	// NodeJoins: the node may have forgotten leases. It votes when all of them are over.
+	// NodeJoins: the node may have forgotten leases. It votes when all those leases are over.
 	NodeJoins = store.NodeJoins
 	// NodeForms: fewer than half of the nodes remember their leases. All nodes form the set anew.
 	NodeForms = store.NodeForms

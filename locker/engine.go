@@ -20,32 +20,33 @@ import (
 // stops.
 type Engine struct {
 	store    Store
-	readers  store.Downgrader // the same Store; nil: it has no readers
+	readers  store.Downgrader // the Store as a Downgrader; nil: it has no readers
 	confirms bool             // grants by message need a confirmation
 	cfg      config
 	keeper   keeper
-	steps    calls.Steps    // of the Store
-	foreign  *calls.Foreign // the same, if the Store has no Steps of its own
+	steps    calls.Steps    // the Steps of the Store
+	foreign  *calls.Foreign // equals steps if the Store has no Steps of its own
 	cohorts  cohorts
 	waiters  waiters
 	post     post
 	times    holdStats
 	timers   calls.Timers
 	tuner    *ttlTuner // nil: TTLs are fixed
-	joined   *Engine   // the Engine of leases that were joined; nil if the Store has no Joiner
+	joined   *Engine   // has the leases that were joined; nil: the Store has no Joiner
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
-	runs     calls.Tasks // Run's functions
+	runs     calls.Tasks // the functions of Run
 
 	departures departures // releases in the background
 
-	examine    sync.Once
-	closing    chan struct{} // closed when Close begins
-	closed     chan struct{} // closed when it has ended
-	closeErr   error         // what Close returned
-	once       sync.Once
-	background context.Context // of calls that no caller waits for; ends when Close has ended
+	examine  sync.Once
+	closing  chan struct{} // closed when Close begins
+	closed   chan struct{} // closed when Close has ended
+	closeErr error         // what Close returned
+	once     sync.Once
+	// The context of calls for which no caller waits. It ends when Close has ended.
+	background context.Context
 	cut        context.CancelFunc
 }
 
@@ -101,10 +102,10 @@ func newEngine(s Store, cfg config) *Engine {
 
 var _ Locker = (*Engine)(nil)
 
-// Acquire takes the lock that rule describes, and waits as rule.Wait says. The end of ctx ends the
-// wait at once, even while a call to the server hangs; a call without an answer is then undone in
-// the background. The end of ctx does not end a lease that was granted. For work that must end with
-// the lease, use [Run] or Lease.Context.
+// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, the wait
+// ends at once, even while a call to the server hangs; a call without an answer is then undone in
+// the background. The end of ctx does not end a lease that was granted. For work that must end
+// with the lease, use [Run] or Lease.Context.
 //
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
 // ErrInvalidKey, ErrInvalidRule, ErrClosed; or ctx.Err() when ctx ended the wait, joined with
@@ -113,13 +114,13 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return e.acquire(ctx, rule, nil)
 }
 
-// acquire does the work of Acquire, and with a pass that of Join.
+// acquire does the work of Acquire. With a pass, it does the work of Join.
 func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Delegation) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
-	defer e.acquires.Leave() // Close waits for this call, and stops the undos afterwards
+	defer e.acquires.Leave() // Close waits for this call before it stops the undos
 	a.pass = pass
 	a.observe()
 	return a.end(a.run())
@@ -134,7 +135,7 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 	}
 	rule, err := e.cfg.resolve(rule)
 	a := &acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx, ctx: ctx}
-	a.ticket = &a.own // its outcome may be needed before it asks
+	a.ticket = &a.own // the outcome may be needed before the first question
 	if err == nil {
 		err = a.mindOrder(ctx)
 	}
@@ -340,10 +341,10 @@ func (c *config) warn(w Warning) {
 	}
 }
 
-// Nodes asks the nodes of a quorum for their state: which of them vote, why the others do not, and
-// for how long. Like every lock, it also works to bring the others back. ctx bounds the wait, and
-// [WithNodeTimeout] bounds the wait for each node. A Locker that is no quorum answers
-// [ErrUnsupported].
+// Nodes asks the nodes of a quorum for their state: which nodes vote, why the others do not, and
+// for how long they will not. Nodes also helps nodes that do not vote to vote again, as every
+// acquire does. ctx bounds the wait, and [WithNodeTimeout] bounds the wait for each node. A Locker
+// that is no quorum returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	m, ok := e.store.(store.Membership)
 	if !ok {
@@ -360,7 +361,7 @@ func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	return nodes, nil
 }
 
-// undoEnded warns that the server refuses to release a lock that no caller uses.
+// undoEnded warns that the server refuses to release a lock that has no user.
 func (c *config) undoEnded(err error) {
 	c.warn(Warning{
 		Code: "release-refused",

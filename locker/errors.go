@@ -97,8 +97,8 @@ func (e *Error) Error() string {
 // mostShown is how many bytes of a key an error shows.
 const mostShown = 200
 
-// shown is a key as an error shows it: on one line and not very long, because keys may come from
-// clients. A key with other than printable characters is quoted.
+// shown returns a key as an error shows it: on one line and not very long, because keys may come
+// from clients. A key with unprintable characters is quoted.
 func shown(key string) string {
 	text, rest := shorten(key, mostShown), ""
 	if text != key {

@@ -21,13 +21,13 @@ type keeper struct {
 	running bool
 	stopped bool
 	wake    chan struct{} // signalled when a time earlier than next comes
-	next    instant       // run sleeps until then
+	next    instant       // the time until which run sleeps
 	ended   chan struct{} // closed when run has returned
 	clocks  clocks
 }
 
 const (
-	renewSlack = 10 * time.Millisecond // holds that are due this soon go into the same batch
+	renewSlack = 10 * time.Millisecond // holds that are due this soon join the same batch
 )
 
 func (k *keeper) init(e *Engine) {
@@ -45,7 +45,7 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	}
 	h.lease = lease
 	k.plan(h, h.since, h.each)
-	if h.handed > 0 { // soon, because until then the server keeps the lease for that long only
+	if h.handed > 0 { // renew soon, because the server keeps the lease only for h.handed until the first renewal
 		h.renew = instantOf(h.since).plus(h.handed / 8)
 	}
 	k.due.add(h)
@@ -57,8 +57,8 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	return true
 }
 
-// pass takes a hold from the Lease that used it, for a hand-off. It returns false if the hold is
-// not sound or has too little time left.
+// pass takes a hold from the Lease that used it, so that it can be handed off. It returns false if
+// the hold is not sound or has too little time left.
 func (k *keeper) pass(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,22 +69,22 @@ func (k *keeper) pass(h *hold) bool {
 	return true
 }
 
-// isPassable is false for a hold that was delegated, or is being downgraded; the keeper's mutex is
+// isPassable is false for a hold that was delegated or is being downgraded. The keeper's mutex is
 // held.
 func (h *hold) isPassable() bool { return !h.joinable && h.claim.Fence == 0 }
 
-// freeForNext makes the hold that of the next Lease; the keeper's mutex is held.
+// freeForNext makes the hold ready for the next Lease. The keeper's mutex is held.
 func (h *hold) freeForNext() {
 	if h.lease = nil; !h.adaptive {
 		h.each = h.ttl
 	}
 }
 
-// sound reports whether a hold is worth handing over or sharing; the keeper's mutex is held.
+// sound reports whether a hold is worth handing over or sharing. The keeper's mutex is held.
 func (h *hold) sound() bool { return h.index > 0 && h.lasts() }
 
-// lasts reports whether a hold has enough of its time left, and was renewed as it should be; the
-// keeper's mutex is held.
+// lasts reports whether a hold has enough time left, and was renewed as it should be. The keeper's
+// mutex is held.
 func (h *hold) lasts() bool {
 	whole := h.ttl
 	if h.handed > 0 {
@@ -95,7 +95,7 @@ func (h *hold) lasts() bool {
 }
 
 // attach makes lease a user of a hold that was handed over or is shared. It returns false if the
-// hold was lost meanwhile or the Engine is closing, because then the keeper would not end that
+// hold was lost meanwhile or the Engine is closing: in both cases the keeper would not end the
 // Lease.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
@@ -107,8 +107,9 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 	return true
 }
 
-// plan sets when h is renewed next, after a grant or renewal that was sent at start: a third of the
-// ttl later. A random tenth more or less spreads holds that were taken together.
+// plan sets the time of the next renewal of h. The time is a third of ttl after start, when the
+// grant or the last renewal was sent. A random tenth more or less spreads holds that were taken
+// together.
 func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 	begun := instantOf(start)
 	h.final = !k.engine.cfg.renewal || h.until != 0 && begun.plus(ttl) >= h.until
@@ -120,7 +121,7 @@ func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
 	h.due = 0
 }
 
-// rouse wakes run when the earliest time has come nearer. k.mu is held.
+// rouse wakes run when the earliest due time has become earlier. k.mu is held.
 func (k *keeper) rouse() {
 	if at := k.due.earliest(); at != 0 && (k.next == 0 || at < k.next) {
 		select {
@@ -130,9 +131,9 @@ func (k *keeper) rouse() {
 	}
 }
 
-// remove takes h out of the schedule. No renewal is sent for it after that; a renewal under way can
-// only lengthen what is still held. It returns until when the hold is ours, and the longest time
-// for which the server may keep it.
+// remove takes h out of the schedule. After that, no renewal is sent for h; a renewal under way
+// can only lengthen what is still held. remove returns the deadline of the hold, and the longest
+// time for which the server may keep the lease.
 func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,8 +143,8 @@ func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	return h.deadline, h.longest
 }
 
-// drop takes h out of the schedule because it is lost, and returns its users. It returns false if h
-// was out already, because then its end has been dealt with.
+// drop takes a lost h out of the schedule, and returns its users. It returns false if h was out
+// already; then its end has been dealt with.
 func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -165,7 +166,7 @@ func (k *keeper) leases() []*Lease {
 	return all
 }
 
-// claimOf is what h was granted to, with what has changed since.
+// claimOf returns the claim with which h was granted, with the changes since.
 func (k *keeper) claimOf(h *hold) store.Claim {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -195,7 +196,7 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	switch {
 	case !h.usedBy(l) || deadline > h.deadline:
 		return false
-	case len(h.sharers) > 0: // others count on it
+	case len(h.sharers) > 0: // other readers count on the hold
 		return true
 	}
 	h.each, h.deadline = ttl, deadline
@@ -204,9 +205,9 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	return true
 }
 
-// extension returns the claim of an extension of l by ttl that is sent now, and the time from which
-// its success counts. From then on the server may keep the lease for that long, and the hold is not
-// handed over. It returns false if the hold was handed over already.
+// extension returns the claim of an extension of l by ttl that is sent now, and the time from
+// which its success counts. From then on, the server may keep the lease for ttl, and the hold is
+// not handed over. extension returns false if the hold was handed over already.
 func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,8 +219,8 @@ func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time,
 	return h.renewalAt(now, ttl), now, true
 }
 
-// delegated keeps the hold of l from being handed over. It returns false if it was handed over
-// already.
+// delegated keeps the hold of l from being handed over. It returns false if the hold was handed
+// over already.
 func (k *keeper) delegated(l *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,7 +248,7 @@ func (k *keeper) fix(h *hold) {
 	}
 }
 
-// ending is a hold whose time is over.
+// ending is a hold whose deadline has passed.
 type ending struct {
 	hold  *hold
 	users []*Lease
@@ -276,8 +277,8 @@ func (k *keeper) run() {
 	}
 }
 
-// collect takes from the schedule the holds to renew and the holds whose deadline has passed. Each
-// hold to renew is due again soon, in case no answer comes.
+// collect takes from the schedule the holds to renew and the holds whose deadline has passed. A
+// hold to renew is scheduled again for a little later, in case its renewal gets no answer.
 func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -313,8 +314,8 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 	return renewals, over, k.next.until(now), k.stopped
 }
 
-// noteDelay reports to the adaptive TTL how long a renewal has been due. The next renewal asks for
-// the TTL that results. k.mu is held.
+// noteDelay reports to the adaptive TTL how late the renewal of h is. The next renewal asks for
+// the new TTL. k.mu is held.
 func (k *keeper) noteDelay(h *hold) {
 	p := k.engine.tuner
 	if p == nil || h.due == 0 {
@@ -332,7 +333,7 @@ func (k *keeper) stop() {
 	k.mu.Lock()
 	k.stopped = true
 	running := k.running
-	k.running = true // so that add does not start it again
+	k.running = true // so that add does not start run again
 	k.mu.Unlock()
 	if running {
 		select {

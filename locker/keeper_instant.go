@@ -2,8 +2,8 @@ package locker
 
 import "time"
 
-// instant is a time on the monotonic clock, in ns; 0 is none. A keeper has several for each hold
-// and compares them all the time, and a time.Time is three words.
+// instant is a time on the monotonic clock, in ns; 0 is none. A keeper has several instants for
+// each hold and compares them all the time. An instant is one word, a time.Time three.
 type instant int64
 
 // epoch is the time from which instants count.
@@ -13,10 +13,10 @@ func instantOf(t time.Time) instant { return instant(t.Sub(epoch)) }
 
 func (i instant) plus(d time.Duration) instant { return i + instant(d) }
 
-// until is how long it is from now to i.
+// until returns how long it is from now to i.
 func (i instant) until(now instant) time.Duration { return time.Duration(i - now) }
 
-// time has the wall clock of now, which may have been set since the epoch.
+// time returns i with the wall clock of now, which may have been set since the epoch.
 func (i instant) time() time.Time {
 	now := time.Now()
 	return now.Add(i.until(instantOf(now)))

@@ -13,16 +13,16 @@ type renewal struct {
 	lease      *Lease          // the user of the hold; nil during a hand-off, and before the first use
 	sharers    map[*Lease]bool // the other users
 	each       time.Duration   // the TTL that a renewal asks for
-	longest    time.Duration   // the longest TTL ever asked for: after it the server has surely forgotten the lease
-	until      instant         // AtMost; 0: no bound
-	deadline   instant         // local and conservative: then the hold is over
-	handed     time.Duration   // > 0: granted by message for this long; the first renewal confirms it
+	longest    time.Duration   // the longest TTL of any renewal: when it is over, the server has surely forgotten the lease
+	until      instant         // the end of AtMost; 0: no bound
+	deadline   instant         // a local and conservative time: the hold is over then
+	handed     time.Duration   // > 0: the hold was granted by message for this long, and the first renewal confirms it
 	renew      instant         // when the next renewal is due, unless final
-	due        instant         // when that renewal was due for the first time, if it was repeated
-	failure    error           // of the last renewal attempt
-	slot       int64           // in the schedule
-	index      int32           // 1-based, in that slot or in the heap; 0: not in the schedule
-	unanswered int8            // renewals under way
+	due        instant         // when that renewal was due for the first time, if it is a repetition
+	failure    error           // the error of the last renewal attempt
+	slot       int64           // the slot in the schedule
+	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
+	unanswered int8            // the number of renewals under way
 	final      bool            // no further renewal is intended
 	adaptive   bool            // the Engine chooses each
 	joinable   bool            // the hold was delegated, so it is not handed over
@@ -51,7 +51,7 @@ func (r *renewal) leases() []*Lease {
 	return slices.AppendSeq(all, maps.Keys(r.sharers))
 }
 
-// at is when the keeper must look at the hold.
+// at returns when the keeper must look at the hold.
 func (r *renewal) at() instant {
 	if !r.final || r.handed > 0 {
 		return min(r.renew, r.deadline)
@@ -59,13 +59,13 @@ func (r *renewal) at() instant {
 	return r.deadline
 }
 
-// schedule orders holds by the time at which the keeper must look at each. Holds whose time is near
-// are in a heap. All others lie unordered in slots of 17 ms each, until their slot comes. The slots
-// save work: a renewal moves a hold twice, and in a heap of a hundred thousand holds each step down
-// reads distant memory.
+// schedule orders holds by the time at which the keeper must look at each. Holds whose time is
+// near are in a heap. All others lie unordered in slots of 17 ms each, until their slot comes. The
+// slots save work: a renewal moves a hold twice, and in a heap of a hundred thousand holds each
+// move reads distant memory at each level.
 type schedule struct {
 	near nearby
-	far  map[int64][]*hold // by slot
+	far  map[int64][]*hold // the holds that are not near, by slot
 	next slots             // the slots in far, the earliest first
 	past int64             // holds before this slot are in near
 }
@@ -114,10 +114,10 @@ func (s *schedule) fix(h *hold) {
 	s.add(h)
 }
 
-// first returns the first hold that is due at now, nil if none is.
+// first returns the first hold that is due at now, or nil if no hold is.
 func (s *schedule) first(now instant) *hold {
 	for len(s.next) > 0 && s.next[0] <= slotOf(now) {
-		slot := heap.Pop(&s.next).(int64) //nolint:forcetypeassert // it holds nothing else
+		slot := heap.Pop(&s.next).(int64) //nolint:forcetypeassert // slots contains int64 only
 		holds := s.far[slot]
 		delete(s.far, slot)
 		s.past = slot + 1
@@ -131,7 +131,8 @@ func (s *schedule) first(now instant) *hold {
 	return s.near[0].hold
 }
 
-// earliest is not later than when the first hold must be looked at, 0 when there is none.
+// earliest returns a time at or before the time when the keeper must look at the first hold; 0
+// when there is no hold.
 func (s *schedule) earliest() instant {
 	switch {
 	case len(s.near) > 0:
@@ -160,7 +161,8 @@ func (s *schedule) holds() iter.Seq[*hold] {
 	}
 }
 
-// nearby is a heap. It has the times beside the holds, because comparing times is most of its work.
+// nearby is a heap. Its entries have the times beside the holds, because most of its work is
+// comparing times.
 type nearby []entry
 
 type entry struct {
@@ -175,7 +177,7 @@ func (s nearby) Swap(i, j int) {
 	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1) //nolint:gosec // as above
 }
 
-// push adds an entry. heap.Push would allocate each.
+// push adds an entry. heap.Push would allocate memory for each entry.
 func (s *nearby) push(e entry) {
 	*s = append(*s, e)
 	e.hold.index = int32(len(*s)) //nolint:gosec // as above
@@ -183,7 +185,7 @@ func (s *nearby) push(e entry) {
 }
 
 // Push is for container/heap.
-func (s *nearby) Push(x any) { s.push(x.(entry)) } //nolint:forcetypeassert // it holds nothing else
+func (s *nearby) Push(x any) { s.push(x.(entry)) } //nolint:forcetypeassert // nearby contains entries only
 
 // Pop is for container/heap.
 func (s *nearby) Pop() any {
@@ -203,7 +205,7 @@ func (s slots) Less(i, j int) bool { return s[i] < s[j] }
 func (s slots) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
 
 // Push is for container/heap.
-func (s *slots) Push(x any) { *s = append(*s, x.(int64)) } //nolint:forcetypeassert // it holds nothing else
+func (s *slots) Push(x any) { *s = append(*s, x.(int64)) } //nolint:forcetypeassert // slots contains int64 only
 
 // Pop is for container/heap.
 func (s *slots) Pop() any {

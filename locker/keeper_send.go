@@ -10,9 +10,9 @@ import (
 // mostUnanswered bounds the renewals of one hold that are under way, in case the Store hangs.
 const mostUnanswered = 8
 
-// send sends the renewals of holds to the Store, which answers part by part. It leaves out holds
-// that have ended meanwhile, so that no renewal follows a release. Each renewal counts from now,
-// even if it waits before it is sent.
+// send sends the renewals of holds to the Store, which answers in parts. It leaves out holds that
+// have ended meanwhile, so that no renewal follows a release. Each renewal counts from now, even
+// if it waits before it is sent.
 func (k *keeper) send(due []*hold) {
 	start := time.Now()
 	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
@@ -54,8 +54,8 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	}
 }
 
-// next is the TTL of the next renewal of the hold. The confirmation of a hold that is never renewed
-// changes nothing.
+// next returns the TTL of the next renewal of the hold. For a hold that is never renewed, that is
+// the time it has left: the call only confirms the hold.
 func (h *hold) next(now time.Time) time.Duration {
 	if h.final {
 		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)
@@ -64,7 +64,7 @@ func (h *hold) next(now time.Time) time.Duration {
 }
 
 // answered applies a Store's answer to a renewal that was sent at start, and reports whether the
-// hold is still held. An answer for a hold that has ended meanwhile changes nothing: what is lost
+// hold is still held. An answer for a hold that has ended meanwhile changes nothing: a lost hold
 // stays lost.
 func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
 	switch g.State {
@@ -85,7 +85,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		ttl, next := claim.TTL, claim.TTL
 		if g.Left > 0 {
 			ttl = min(ttl, g.Left)
-			next = max(ttl, 6*renewSlack) // a lease that runs out is not asked about without a pause
+			next = max(ttl, 6*renewSlack) // so that the renewals of a lease that runs out have pauses between them
 		}
 		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
 		k.plan(h, start, next)
@@ -93,14 +93,14 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		return true
 	case store.Revoked, store.NotOurs:
 		k.lose(h, failureOf(g))
-	default: // no answer to a renewal
+	default: // the state is no answer to a renewal
 		k.renewalFailed([]*hold{h}, g.Err)
 		return true
 	}
 	return false
 }
 
-// failureOf returns why an answer to a renewal confirms nothing, nil when it confirms the renewal.
+// failureOf returns why an answer does not confirm a renewal, or nil when it does.
 func failureOf(g store.Grant) error {
 	switch g.State {
 	case store.Granted:
@@ -114,7 +114,8 @@ func failureOf(g store.Grant) error {
 	}
 }
 
-// renewalFailed keeps the error, for the message of a loss. A failed renewal is not a loss.
+// renewalFailed keeps the error, so that the message of a later loss can contain it. A failed
+// renewal is not a loss.
 func (k *keeper) renewalFailed(holds []*hold, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,15 +124,16 @@ func (k *keeper) renewalFailed(holds []*hold, err error) {
 	}
 }
 
-// lose ends a hold that the server has given to another holder, or to none.
+// lose ends a hold that the server has given to another holder, or that the server does not know.
 func (k *keeper) lose(h *hold, why error) {
 	if users, ok := k.drop(h); ok {
 		h.lost(users, why, false)
 	}
 }
 
-// retryAfter is when an unanswered renewal is sent again: several times within the rest of the
-// lease. It is longer than renewSlack, or collect would take the same hold twice.
+// retryAfter returns the pause before an unanswered renewal is sent again. The rest of the lease
+// has time for several. The pause is longer than renewSlack, because otherwise collect would take
+// the same hold twice.
 func retryAfter(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)

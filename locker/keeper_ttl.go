@@ -11,15 +11,15 @@ type ttlTuner struct {
 	bounds
 
 	mu   sync.Mutex
-	late time.Duration // from when a renewal is due to its answer: rises at once, falls slowly
+	late time.Duration // the delay from when a renewal is due to its answer: rises at once, falls slowly
 }
 
 const (
 	spare     = 10 // the TTL is this many times the delay
-	fallsSlow = 16 // the part by which late falls towards a smaller delay
+	fallsSlow = 16 // late falls by 1/fallsSlow of the difference to a smaller delay
 )
 
-// observe learns from a renewal how long it was due when it was answered or had to be repeated.
+// observe takes the delay of one renewal: from when it was due to its answer or its repetition.
 func (p *ttlTuner) observe(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,7 +31,7 @@ func (p *ttlTuner) observe(late time.Duration) {
 	}
 }
 
-// ttl is the TTL to ask for now.
+// ttl returns the TTL to ask for now.
 func (p *ttlTuner) ttl() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

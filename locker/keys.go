@@ -8,10 +8,11 @@ import (
 )
 
 // Keys returns the keys that are held, kept or waited for now, sorted. pattern is a glob-style
-// pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at every key of the server,
-// in many steps that do not block it (SCAN), so on a large server it takes seconds: use it for an
-// operator, and not for each request. A key that is locked or freed meanwhile may be missing. A key
-// that another library holds is listed only while a waiter of latchkit waits for it.
+// pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at every key of the
+// server, in many steps that do not block the server (SCAN). On a large server it takes seconds:
+// use it for an operator, and not for each request. A key that is locked or freed meanwhile may be
+// missing. A key that another library holds is listed only while a waiter of latchkit waits for
+// it.
 //
 // The end of ctx ends the call. Errors: ErrUnavailable, ErrUnsupported, ErrClosed, ctx.Err().
 func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
@@ -20,7 +21,7 @@ func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // the scan ends with its caller
+	defer cancel() // the scan ends when its caller returns
 	all, err := inquire(ctx, e, OpInspect, "", func() ([]string, error) { return s.Keys(ctx, literal.Replace(e.cfg.prefix)+pattern) })
 	for i := range all {
 		all[i] = strings.TrimPrefix(all[i], e.cfg.prefix)

@@ -19,21 +19,22 @@ import (
 type Lease struct {
 	engine   *Engine
 	hold     *hold
-	rule     Rule // complete
+	rule     Rule // the Rule with all defaults filled in
 	fence    uint64
 	began    time.Time       // when this Lease got the hold
 	base     context.Context // the caller's context, with what the Observer added for the hold
 	endHold  func(Outcome)
-	notified sync.Once // the Observer was notified of the hold's end
-	part     *part     // nil unless it is one of several uses of one hidden Lease: see family
+	notified sync.Once // runs when the Observer is notified of the hold's end
+	// nil unless the Lease is one of several uses of one hidden Lease: see family
+	part *part
 
 	mu      sync.Mutex
 	mode    Mode                      // Shared after Downgrade, too
 	over    error                     // nil while held; then ErrReleased, or how the lease was lost
-	lasted  time.Duration             // from began until over was set
+	lasted  time.Duration             // the time from began until over was set
 	cause   error                     // nil while the contexts live
-	cancels []context.CancelCauseFunc // of the contexts derived from this lease
-	own     context.Context           // made by the first call of Context
+	cancels []context.CancelCauseFunc // the cancel functions of the contexts derived from this lease
+	own     context.Context           // the context that the first call of Context made
 
 	awaits    bool          // AwaitRelease was called
 	releasing bool          // Release was called
@@ -42,7 +43,7 @@ type Lease struct {
 	waiters   chan struct{} // closed when Release has returned; made by a concurrent Release
 }
 
-// init makes l the Lease of the caller a, over h with one of its fences.
+// init makes l the Lease of the caller a. The Lease uses h, with the given fence of its block.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
 	l.base, l.endHold = a.engine.cfg.observe(a.caller, OpHold, a.rule)
@@ -74,16 +75,17 @@ func (l *Lease) Units() int {
 }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
-// inside a process. All readers of one phase have the same fence; on a quorum they mostly do. The
-// permits of a semaphore have fences of their own, but a holder with a smaller one than another is
-// entitled too, so what follows does not hold for them. Pass the fence to whatever the lock
-// protects, and let that refuse a fence that is smaller than the largest it has seen. Then a holder
-// that was paused past its lease can do no harm. The fence is 0 only if the Store cannot mint one.
+// inside a process. All readers of one phase have the same fence; on a quorum this is usual, but
+// not certain. Pass the fence to the data that the lock protects, and let the data refuse a fence
+// that is smaller than the largest it has seen. Then a holder that was paused past its lease can
+// do no harm. This check does not work for the permits of a semaphore: each has a fence of its
+// own, and several of them may write at the same time. The fence is 0 only if the Store cannot
+// make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Expires returns when the lease ends unless it is renewed. It is a conservative bound on the local
-// monotonic clock: the server does not give the key to another holder before. For a lease that has
-// ended it is the time at which it ended.
+// Expires returns when the lease ends unless it is renewed. The time is conservative and by the
+// local monotonic clock: the server does not give the key to another holder before. For a lease
+// that has ended, Expires returns when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
 	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
@@ -97,7 +99,7 @@ func (l *Lease) Expires() time.Time {
 	return deadline
 }
 
-// Context returns a context that carries the values of the one given to Acquire, but not its
+// Context returns a context that carries the values of the context given to Acquire, but not its
 // cancellation, and that ends with the lease. context.Cause then says why: ErrReleased, or an
 // [*Error] for ErrLost, ErrRevoked, ErrExpired or ErrClosed.
 func (l *Lease) Context() context.Context {
@@ -142,7 +144,7 @@ func (l *Lease) guard(parent context.Context) context.Context {
 	return ctx
 }
 
-// onEnd calls f with the cause when the contexts end, at once if they have ended.
+// onEnd calls f with the cause when the contexts end, or at once if they have ended.
 func (l *Lease) onEnd(f func(cause error)) {
 	l.mu.Lock()
 	if l.cause == nil {
@@ -154,7 +156,8 @@ func (l *Lease) onEnd(f func(cause error)) {
 	f(l.cause)
 }
 
-// end ends the Lease. Only the first call decides why, and returns true.
+// end ends the Lease. The first call decides the reason and returns true; later calls return
+// false.
 func (l *Lease) end(why error) bool {
 	l.mu.Lock()
 	if l.over != nil {
@@ -173,14 +176,15 @@ func (l *Lease) lose(why error) bool {
 	if !l.end(l.wrap(OpHold, why)) {
 		return false
 	}
-	// Not on the keeper's goroutine: a slow Observer must not delay the deadlines of other leases.
+	// The call runs beside the keeper's goroutine: a slow Observer must not delay the deadlines of
+	// other leases.
 	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.notifyObserver(why); return struct{}{}, nil })
 	return true
 }
 
-// notifyObserver notifies the Observer, once, of how the hold ended. A loss ends the contexts
-// first, so that no Observer delays them. If a Release comes in between, it notifies instead, so
-// that the Observer knows of the end when Release returns.
+// notifyObserver notifies the Observer, once, of how the hold ended. On a loss, the contexts end
+// first, so that no Observer delays them. If a Release begins before the notification, the Release
+// sends the notification, so that the Observer knows of the end when Release returns.
 func (l *Lease) notifyObserver(why error) {
 	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
 }
@@ -201,21 +205,23 @@ func (l *Lease) cancel(cause error) {
 	}
 }
 
-// gone returns why the contexts have ended, nil while they live: how the hold ended, or ErrClosed.
+// gone returns why the contexts have ended: how the hold ended, or ErrClosed. It returns nil while
+// they live.
 func (l *Lease) gone() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
 }
 
-// ended returns how the hold ended, nil while it is held.
+// ended returns how the hold ended, or nil while the hold is held.
 func (l *Lease) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.over
 }
 
-// wrap adds operation and key to err. They replace those of an inner Error about the same lease.
+// wrap adds op and the key to err. If err is an Error about the same lease, they replace its
+// operation and key.
 func (l *Lease) wrap(op Op, err error) error {
 	if inner, ok := errtype.As[*Error](err); ok {
 		err = inner.Err

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostDepartures bounds the releases in the background that are open. A server that stalls must not
-// pile them up.
+// mostDepartures bounds the releases in the background that are open. Without a bound, they would
+// pile up when a server stalls.
 const mostDepartures = 1024
 
 // departures are the releases in the background of an Engine: see WithBackgroundRelease.
@@ -20,13 +20,13 @@ type departures struct {
 	tasks calls.Tasks // Close waits for them
 }
 
-// departure is one release in the background. The answers, and what they mean:
+// departure is one release in the background. The answers mean:
 //
 //	released                       the key is free
 //	revoked, or not ours           only the Observer learns of it
 //	no answer, or a refusal        an undo repeats the release, and Close waits for it
 //
-// When a caller of the same process wants the key before the answer:
+// When a caller of the same process wants the key before the answer, these cases exist:
 //
 //	the release was not sent       the caller takes the hold over, if a streak may go on; otherwise the
 //	                               release is sent at once, and the caller asks after its answer
@@ -36,13 +36,13 @@ type departure struct {
 	ctx    context.Context // the release has the values of ctx
 	hold   *hold
 	chore  calls.Chore
-	terms  terms   // on which callers of this process take the hold over; zero: they do not
-	next   *follow // goes out with the release
-	rest   *cohort // its next leader asks after the answer
+	terms  terms   // the terms on which callers of this process take the hold over; zero: they do not
+	next   *follow // the acquire that goes out with the release
+	rest   *cohort // the cohort whose next leader asks after the answer
 	report func(error, int)
 
-	recall func() bool   // takes back a release that was not sent; nil: it goes out at once
-	over   chan struct{} // closed when nobody needs to wait for the release
+	recall func() bool   // takes back a release that was not sent; nil: the release goes out at once
+	over   chan struct{} // closed when no caller needs to wait for the release
 
 	done bool // guarded by the cohorts' mutex
 }
@@ -68,8 +68,8 @@ func (l *Lease) mayLeave() bool {
 	return !awaits && e.keeper.isHeld(l.hold) && e.departures.steps.Prompt(l.hold.claim.Key)
 }
 
-// leave gives the hold up without waiting for the server. It is false, and has done nothing, when
-// the answer must be awaited. end is the Observer's.
+// leave gives the hold up without waiting for the server. If the answer must be awaited, leave
+// does nothing and returns false. end is the Observer's function for the end of the release.
 func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	e, h := l.engine, l.hold
 	ds := &e.departures
@@ -80,11 +80,11 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 		ds.open.Add(-1)
 		return false
 	}
-	if !l.end(ErrReleased) { // the lease was lost just now
+	if !l.end(ErrReleased) { // l was lost just now
 		ds.open.Add(-1)
 		return false
 	}
-	ds.tasks.Enter() // never closed: Run is counted until it returns
+	ds.tasks.Enter() // tasks cannot be closed here, because Run is counted until it returns
 	now := time.Now()
 	e.times.held(l.rule.Name, now.Sub(l.began))
 	l.notifyObserver(nil)
@@ -96,14 +96,14 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 		return true
 	}
 	longest, cared := e.keeper.retire(h)
-	if !cared { // the lease was lost just now
+	if !cared { // the hold was lost just now
 		d.terms = terms{}
 	}
 	d.chore = h.chore(longest)
 	claim := d.chore.At(now)
 	when := calls.WithOthers
 	if h.contended {
-		when = calls.Soon // others probably wait
+		when = calls.Soon // other callers probably wait
 	}
 	if rest != nil {
 		when = calls.Soon
@@ -123,7 +123,8 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	return true
 }
 
-// departure is the release of l's hold, before it is sent. end, if any, gets its outcome.
+// departure makes the departure of l's hold, before the release is sent. end, if not nil, gets the
+// outcome of the release.
 func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 	d := &departure{engine: l.engine, ctx: ctx, hold: l.hold, over: make(chan struct{})}
 	if end != nil {
@@ -137,12 +138,12 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 		}
 	}
 	if c := l.hold.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
-		d.terms = c.terms // the cohort may soon be another one's
+		d.terms = c.terms // the cohort may soon be used again for other terms
 	}
 	return d
 }
 
-// answered acts on the answer to the release. It must not wait for anything.
+// answered acts on the answer to the release. It must not block.
 func (d *departure) answered(g store.Grant, err error) {
 	if d.next != nil {
 		d.next.receive(g, err)
@@ -164,8 +165,8 @@ func (d *departure) answered(g store.Grant, err error) {
 	d.end(err, 1)
 }
 
-// end is the end of a departure. The Observer is called on a goroutine of its own, because this one
-// may carry the answers of others.
+// end ends a departure. The Observer is called on a goroutine of its own, because this goroutine
+// may carry the answers to other calls.
 func (d *departure) end(err error, asked int) {
 	e := d.engine
 	if d.report != nil {
@@ -182,8 +183,9 @@ func (d *departure) hurry() {
 	}
 }
 
-// depart makes a release known to the callers of this process that want its key, unless it is over
-// already. An earlier release of that key was sent before this hold was granted.
+// depart makes a release known to the callers of this process that want its key, unless the
+// release is over already. An earlier release of the same key was sent before this hold was
+// granted.
 func (cs *cohorts) depart(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -196,14 +198,14 @@ func (cs *cohorts) depart(d *departure) {
 	cs.leaving[d.hold.claim.Key] = d
 }
 
-// departed is called when nobody needs to wait for a release any more.
+// departed is called when no caller needs to wait for a release any more.
 func (cs *cohorts) departed(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.forget(d)
 }
 
-// forget is departed; cs.mu is held.
+// forget does the work of departed; cs.mu is held.
 func (cs *cohorts) forget(d *departure) {
 	if key := d.hold.claim.Key; cs.leaving[key] == d {
 		delete(cs.leaving, key)
@@ -219,7 +221,7 @@ func (cs *cohorts) departing(key string) *departure {
 	return cs.leaving[key]
 }
 
-// takeBack gives a, which is the first of the cohort c, the hold that this process is about to
+// takeBack gives a, the first caller of the cohort c, the hold that this process is about to
 // release on the same terms, if a streak may go on. cs.mu is held.
 func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	d := cs.leaving[c.terms.key]
@@ -238,8 +240,8 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	return true
 }
 
-// afterRelease waits for the release of the key that this process has under way in the background,
-// so that the question does not overtake it.
+// afterRelease waits for this process's background release of the key, so that the question does
+// not overtake the release.
 func (a *acquisition) afterRelease() error {
 	if a.engine.departures.steps == nil {
 		return nil
@@ -250,7 +252,7 @@ func (a *acquisition) afterRelease() error {
 	}
 	d.hurry()
 	select {
-	case <-d.over: // answered, or given up by its flight
+	case <-d.over: // the release is answered, or its flight has given it up
 		return nil
 	case <-a.caller.Done():
 		return a.giveUp(a.caller.Err())
@@ -261,14 +263,14 @@ func (a *acquisition) afterRelease() error {
 	}
 }
 
-// isHeld reports whether the time of a hold is not over.
+// isHeld reports whether a hold has time left.
 func (k *keeper) isHeld(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.index > 0 && instantOf(time.Now()) < h.deadline
 }
 
-// retire is remove. cared is false when the hold was out of care already.
+// retire removes h from the schedule. cared is false when h was not in the schedule.
 func (k *keeper) retire(h *hold) (longest time.Duration, cared bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -278,14 +280,15 @@ func (k *keeper) retire(h *hold) (longest time.Duration, cared bool) {
 	return h.longest, cared
 }
 
-// isWorthKeeping reports whether a hold that was removed may be resumed, and used by another Lease.
+// isWorthKeeping reports whether a hold that was removed may return to the schedule and be used by
+// another Lease.
 func (k *keeper) isWorthKeeping(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.isPassable() && h.lasts()
 }
 
-// resume takes a hold back into care whose release was recalled.
+// resume puts a hold whose release was recalled back into the schedule.
 func (k *keeper) resume(h *hold) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -6,15 +6,15 @@ import (
 
 type leaseKey struct{}
 
-// held is a list of the leases in a context, the innermost first. Between them are the RunAlls that
-// were still taking their leases.
+// held is a list of the leases in a context, the innermost first. Between the leases are the
+// RunAlls that were still taking their leases.
 type held struct {
 	lease *Lease
 	takes *takes // exactly one of takes and lease is set
 	outer *held
 }
 
-// heldIn returns the innermost element that ctx was derived from, nil when there is none.
+// heldIn returns the innermost element from which ctx was derived, or nil when there is none.
 func heldIn(ctx context.Context) *held {
 	h, _ := ctx.Value(leaseKey{}).(*held)
 	return h
@@ -24,8 +24,8 @@ func withLease(ctx context.Context, l *Lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, &held{lease: l, outer: heldIn(ctx)})
 }
 
-// FromContext returns the innermost lease that ctx was derived from: the lease of the [Run] around
-// the caller. For a [RunAll] it is the lease whose key sorts last.
+// FromContext returns the innermost lease from which ctx was derived: the lease of the [Run]
+// around the caller. For a [RunAll], it is the lease whose key sorts last.
 func FromContext(ctx context.Context) (*Lease, bool) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		if h.lease != nil {
@@ -35,9 +35,9 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 	return nil, false
 }
 
-// LeasesFromContext returns all leases that ctx was derived from, the innermost first: those of
-// each [Run] around the caller, and all of a [RunAll]. Leases that have been released or lost since
-// are among them.
+// LeasesFromContext returns all leases from which ctx was derived, the innermost first: the lease
+// of each [Run] around the caller, and all leases of a [RunAll]. It also returns leases that have
+// been released or lost since.
 func LeasesFromContext(ctx context.Context) []*Lease {
 	var all []*Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
@@ -49,9 +49,9 @@ func LeasesFromContext(ctx context.Context) []*Lease {
 }
 
 // Detach returns a context with the values of ctx, but without its leases, its deadline and its
-// cancellation. Use it for a goroutine that outlives the [Run] that started it. That goroutine does
-// not count as a holder, so its Acquire of the same key waits for the holder, and is not refused as
-// a self-deadlock.
+// cancellation. Use it for a goroutine that outlives the [Run] that started it. That goroutine
+// does not count as a holder: its Acquire of the same key waits for the holder, instead of being
+// refused as a self-deadlock.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*held)(nil))
 }

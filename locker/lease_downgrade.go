@@ -10,11 +10,11 @@ import (
 )
 
 // Downgrade makes an Exclusive lease Shared in one step, so that no other writer comes in between.
-// Waiting readers enter, and the lease keeps its fence, which they share. Call it when the writing
-// is done: except after ErrUnsupported, readers may have entered, whatever Downgrade returns. For a
+// Waiting readers enter, and share the fence, which the lease keeps. Call Downgrade when the
+// writing is done: readers may have entered, whatever it returns except ErrUnsupported. For a
 // Shared lease it returns nil and sends nothing. A downgrade cannot be undone: to write again,
-// release and acquire. The end of ctx ends the call, not the lease; the step may still happen then.
-// Call Downgrade again, or release.
+// release and acquire. The end of ctx ends the call, not the lease; the server may still do the
+// downgrade then. Call Downgrade again, or release.
 //
 // Errors: ErrUnsupported when the Locker has no readers, or when the lease has other holds in a
 // Locker of [NewReentrant]; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrUnavailable
@@ -49,11 +49,11 @@ func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 	return err
 }
 
-// downgrade is the step of Downgrade.
+// downgrade is the repeated step of Downgrade.
 type downgrade struct {
 	repetition
 
-	claim store.Claim // of the last attempt
+	claim store.Claim // the claim of the last attempt
 	sent  time.Time
 }
 
@@ -70,7 +70,7 @@ func (d *downgrade) begin() (q calls.Question, ok bool) {
 func (d *downgrade) answered(g store.Grant) error {
 	l, e := d.lease, d.lease.engine
 	if !e.keeper.answered(l.hold, g, d.claim, d.sent) {
-		<-l.Context().Done() // at once: the keeper ends the Lease
+		<-l.Context().Done() // the keeper ends the Lease at once
 		return l.gone()
 	}
 	l.becomeShared()
@@ -102,8 +102,9 @@ func (l *Lease) becomeShared() {
 }
 
 // downgrading returns the claim of a downgrade of l that is sent now, and the time from which its
-// success counts. From then on the server may know the hold as a reader, with an entry that names
-// inbox, so the hold is not handed over any more. It returns false if it was handed over already.
+// success counts. From then on, the server may know the hold as a reader, with an entry that names
+// inbox, so the hold is not handed over any more. downgrading returns false if the hold was handed
+// over already.
 func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,7 +113,7 @@ func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bo
 		return store.Claim{}, now, false
 	}
 	if c := &h.claim; c.Fence == 0 {
-		if c.Fence = l.fence; !c.Queue { // an entry in the queue names its inbox, too
+		if c.Fence = l.fence; !c.Queue { // an entry in the queue names the inbox, too
 			c.Inbox = inbox
 		}
 	}
@@ -121,7 +122,7 @@ func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bo
 	return c, now, true
 }
 
-// downgraded makes h a hold of readers, by a call that was sent at start.
+// downgraded makes h a hold of readers. The confirmed downgrade was sent at start.
 func (k *keeper) downgraded(h *hold, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 // still bounds the lease. The end of ctx ends the call, not the lease.
 //
 // Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below
-// 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). After the
-// last two the lease is unchanged.
+// 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). After
+// ErrUnavailable or ctx.Err(), the lease still has its earlier TTL.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return l.change(ctx, OpExtend, func(ctx context.Context, calls *int) error { return l.extend(ctx, ttl, calls) })
 }
@@ -49,7 +49,7 @@ type extension struct {
 	repetition
 	ttl time.Duration
 
-	claim store.Claim // of the last attempt
+	claim store.Claim // the claim of the last attempt
 	sent  time.Time
 }
 
@@ -62,7 +62,7 @@ func (x *extension) begin() (q calls.Question, ok bool) {
 }
 
 // renewOne renews one lease.
-func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) { //nolint:revive // it has the shape of the method expression store.Store.Acquire
+func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) { //nolint:revive // the same signature as the method expression store.Store.Acquire
 	grants, err := s.Renew(ctx, []store.Claim{c})
 	switch {
 	case err != nil:
@@ -78,7 +78,7 @@ func (x *extension) answered(g store.Grant) error {
 	if l.engine.keeper.answered(l.hold, g, x.claim, x.sent) {
 		l.engine.keeper.extended(l.hold, x.ttl)
 	} else {
-		<-l.Context().Done() // at once: the keeper ends the Lease
+		<-l.Context().Done() // the keeper ends the Lease at once
 	}
 	return l.gone()
 }

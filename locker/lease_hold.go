@@ -9,41 +9,43 @@ import (
 )
 
 // hold is what the server knows as one lease: one token, from its grant to its release or loss.
-// Mostly one [Lease] uses it. A streak hands it over from Lease to Lease, each with a fence of its
-// own out of the block.
+// Usually one [Lease] uses a hold. In a streak, several Leases use it one after the other, each
+// with a fence of its own from the block.
 type hold struct {
-	engine  *Engine
-	claim   store.Claim // the claim that was granted
-	fence   uint64      // the first of the block
-	block   int32
-	ttl     time.Duration // the TTL that was asked for
-	since   time.Time     // not later than the grant: deadlines count from here
-	taken   instant       // when this process received the grant: the streak counts from here
-	keep    instant       // until when Rule.AtLeast keeps the key, counted from when this process received the grant; 0: not at all
-	unclear bool          // an acquire of token is unanswered, so the release must undo it
-	posted  bool          // a message about token may still come
+	engine *Engine
+	claim  store.Claim // the claim that was granted
+	fence  uint64      // the first fence of the block
+	block  int32
+	ttl    time.Duration // the TTL that was asked for
+	since  time.Time     // a time before or at the grant, from which deadlines count
+	taken  instant       // when this process received the grant; the streak counts from here
+	// until when Rule.AtLeast keeps the key, counted from when this process received the grant; 0:
+	// no time
+	keep    instant
+	unclear bool // an acquire of token is unanswered, so the release must undo it
+	posted  bool // a message about token may still come
 
-	contended bool // its acquire had to wait
+	contended bool // the acquire of the hold had to wait
 
 	// Guarded by the cohorts' mutex:
-	cohort *cohort // its callers may get the hold by hand-off; nil: none
-	signed string  // the signed metadata of its user; of readers, the first one's
-	used   int32   // fences of the block that were given out
-	users  int32   // Shared: Leases that use it, or are about to
-	closed bool    // Shared: no further Lease may use it
-	over   bool    // the hold is being released, or was lost
+	cohort *cohort // the callers that may get the hold by hand-off; nil: none
+	signed string  // the signed metadata of the hold's user; of several readers, the first one's
+	used   int32   // the number of fences of the block that were given out
+	users  int32   // Shared: the number of Leases that use the hold, or are about to
+	closed bool    // Shared: no further Lease may use the hold
+	over   bool    // the hold is being released, or is lost
 
 	renewal // guarded by the keeper's mutex
 }
 
-// first is a hold together with the Lease that uses it first, which is mostly the only one.
+// first is a hold together with its first Lease, which is usually its only one.
 type first struct {
 	hold  hold
 	lease Lease
 }
 
-// lost cleans up after a hold that has ended without a release. users are the Leases that used it,
-// none during a hand-off.
+// lost cleans up after a hold that has ended without a release. users are the Leases that used it;
+// during a hand-off there are none.
 func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 	begun := 0
 	for _, l := range users {
@@ -52,7 +54,7 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 		}
 	}
 	if begun > 0 && begun == len(users) {
-		return // a Release has begun, and does the rest
+		return // a Release has begun, and cleans up
 	}
 	h.engine.post.forget(h)
 	if mayBeOurs || h.unclear || h.claim.Queue { // a hold that is not confirmed yet still has its entry in the queue
@@ -62,7 +64,7 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 	h.engine.cohorts.lost(h)
 }
 
-// chore is the release of this hold, in the form that the cleaner needs.
+// chore returns the release of this hold in the form that the cleaner needs.
 func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
@@ -75,7 +77,7 @@ func (h *hold) chore(longest time.Duration) calls.Chore {
 	return ch
 }
 
-// keepOf is until when the key stays locked after the release.
+// keepOf returns until when the key stays locked after the release.
 func (k *keeper) keepOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -86,7 +88,7 @@ func (k *keeper) keepOf(h *hold) time.Time {
 }
 
 // keepNothing makes the release free the key at once, because no work was done under the lease. If
-// other parts use the lease, it changes nothing.
+// other parts use the lease, keepNothing changes nothing.
 func (l *Lease) keepNothing() {
 	if l.part != nil && !l.part.family.isLast() {
 		return
@@ -97,12 +99,12 @@ func (l *Lease) keepNothing() {
 	l.hold.keep = 0
 }
 
-// holder is what a caller that waits for this hold learns about it.
+// holder returns what a caller that waits for this hold learns about it.
 func (h *hold) holder() store.Holder {
 	return store.Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
 }
 
-// timeout is why a hold is over whose deadline has passed. The keeper's mutex is held.
+// timeout returns why a hold whose deadline has passed is over. The keeper's mutex is held.
 func (h *hold) timeout() error {
 	switch {
 	case h.final:
@@ -113,7 +115,7 @@ func (h *hold) timeout() error {
 	return errPaused
 }
 
-// releaseUnused releases, in the background, a hold that no caller will use.
+// releaseUnused releases a hold without a user, in the background.
 func (h *hold) releaseUnused() {
 	_, longest := h.engine.keeper.remove(h)
 	h.engine.post.forget(h)

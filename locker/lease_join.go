@@ -9,23 +9,24 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// joinedFor is how long a joined lease lasts without an answer of the server, which is asked about
-// three times as often. So the work of a joined caller continues for at most this time after the
-// release of the lease.
+// joinedFor is how long a joined lease lasts without an answer of the server. The server is asked
+// three times in that time. So the work of a joined caller continues for at most this time after
+// the release of the lease.
 const joinedFor = 3 * time.Second
 
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
-// own with the same fence; it can neither release this lease nor outlive it. With a secret, given
-// as its SHA-256, Delegate registers the Delegation at the server, and a first join must come
-// within that time. Without a secret, Delegate calls no server, and the caller must prevent
-// forgeries. depth is how often a call that joins may delegate in turn.
+// own with the same fence; it can neither release this lease nor outlive it. The caller may give a
+// secret by its SHA-256. Then Delegate registers the Delegation at the server, and a first join
+// must come within that time. Without a secret, Delegate calls no server, and the caller must
+// prevent forgeries. depth is how many times calls that join may delegate the lease in turn.
+// to a further call.
 //
 // A lease that was delegated is not handed over inside this process: its Release goes to the
 // server. The end of ctx ends the call.
 //
-// Errors: ErrReleased, ErrLost and others of a lease that has ended; ErrUnsupported when the Locker
-// has no such leases, or when this lease was joined and may not be delegated any further;
-// ErrUnavailable; ctx.Err().
+// Errors: ErrLost, ErrReleased or another error of a lease that has ended; ErrUnsupported when
+// leases of this Locker cannot be joined, or when this lease was joined and may not be delegated
+// any further; ErrUnavailable; ctx.Err().
 func (l *Lease) Delegate(ctx context.Context, secret [32]byte, within time.Duration, depth int) (Delegation, error) {
 	p, err := l.delegate(ctx, secret, within, depth)
 	if err != nil {
@@ -42,7 +43,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	case !ok || l.rule.Mode == Shared || l.rule.Limit > 0:
 		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
 	case l.rule.Mode == Exclusive && joined == nil:
-	case secret != [32]byte{}: // the server counts how often
+	case secret != [32]byte{}: // the server counts the delegations
 	case joined.Secret != [32]byte{}:
 		return p, fmt.Errorf("%w: the lease was joined with a secret; delegate it with a secret too", ErrUnsupported)
 	case joined.Depth < 1:
@@ -59,7 +60,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	if err := ctx.Err(); err != nil {
 		return p, err
 	}
-	if !e.keeper.delegated(l.root()) { // a Release has come in between
+	if !e.keeper.delegated(l.root()) { // a Release has begun meanwhile
 		return p, ErrReleased
 	}
 	if secret == [32]byte{} {
@@ -96,10 +97,11 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 }
 
 // Join takes part in a lease of rule.Key that another call has delegated by p. The returned Lease
-// has that lease's fence and ends with it. Join asks the server at least once a second whether the
-// lease is held, and ends its part after 3 s without an answer. Release ends this part only; it
-// returns ErrLost if the other lease was over before. Only Key, Name and TTL of rule count, the TTL
-// only if it is shorter than 3 s. Join does not wait for the lock, so ctx only ends the call.
+// has the fence of the joined lease and ends with it. Join asks the server at least once a second
+// whether the joined lease is held, and ends its part after 3 s without an answer. Release ends
+// this part only; it returns ErrLost if the joined lease was over before. Only Key, Name and TTL
+// of rule count, and the TTL only if it is shorter than 3 s. Join does not wait for the lock, so
+// ctx only ends the call.
 //
 // The error is an [*Error]: ErrRefused when p does not name a lease that is held; ErrUnsupported,
 // ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().
@@ -113,8 +115,8 @@ func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, err
 	return e.joined.acquire(ctx, Rule{Key: rule.Key, Name: rule.Name, TTL: rule.TTL, Wait: NoWait}, &p)
 }
 
-// joinedEngine is the Engine of the leases that were joined. They are renewed, lost and released
-// like others, but each of their steps asks about the lease that was joined.
+// joinedEngine makes the Engine of the leases that were joined. They are renewed, lost and
+// released like others, but each of their steps asks about the lease that was joined.
 func joinedEngine(s store.Joiner, cfg config) *Engine {
 	cfg.queue, cfg.handoffs, cfg.renewal = false, 1, true
 	cfg.metadata, cfg.adaptiveTTL, cfg.maxTTL = nil, bounds{}, 0
@@ -125,8 +127,8 @@ func joinedEngine(s store.Joiner, cfg config) *Engine {
 	return e
 }
 
-// joinSteps asks about all leases at once. Each question is a call of its own, and calls that meet
-// travel together.
+// joinSteps asks about all leases at once. Each question is a separate call; calls that are sent
+// at the same time travel together.
 type joinSteps struct {
 	*calls.Foreign
 	of calls.Joins
@@ -160,7 +162,7 @@ func (j joins) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) 
 // Renew asks whether the leases are still held.
 func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	for i, c := range cs { // a lease without an answer stays as it is, and is soon asked about again
+	for i, c := range cs { // a lease without an answer stays as it is, and the next question follows soon
 		g, err := j.of.Join(ctx, c)
 		g.Left, g.Err = min(g.Left, joinedFor), err
 		grants[i] = g
@@ -168,7 +170,7 @@ func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, erro
 	return grants, nil
 }
 
-// Release ends the part in the lease.
+// Release ends the part that a caller has in the joined lease.
 func (j joins) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return j.of.Leave(ctx, c)
 }

@@ -11,11 +11,12 @@ import (
 // releaseWithin bounds how long Release and Complete wait for the server's answer.
 const releaseWithin = 2 * time.Second
 
-// Release gives up the lock: to the next caller of this process, or to the server, which grants it
-// to the next waiter there. Call it once the work is done, even after ctx has ended: only the
-// values of ctx are used, not its cancellation. A second call returns what the first returned: nil
-// after a release. Release takes at most 2 s. When the server has not answered by then, the release
-// is repeated in the background until it is confirmed or the lease has run out.
+// Release gives up the lock. The lock goes to the next caller of this process, or to the server,
+// which grants it to its next waiter. Call Release once the work is done, even after ctx has
+// ended: only the values of ctx are used, not its cancellation. A second call returns the result
+// of the first: nil after a release. Release takes at most 2 s. When the server has not answered
+// by then, the release is repeated in the background until it is confirmed or the lease has run
+// out.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
 // there is no answer.
@@ -25,16 +26,16 @@ func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false
 // done. Without Once it is Release.
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
-// release releases the lock. beside: release need not wait for the answer, if the Locker has that
-// option.
+// release releases the lock. With beside, release need not wait for the answer if the Locker has
+// WithBackgroundRelease.
 func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	if !l.beginRelease() {
 		return l.released
 	}
 	defer l.endRelease()
 
-	// An Observer looks up values in ctx, and each look through WithoutCancel allocates. So it
-	// comes first.
+	// An Observer looks up values in ctx. Below WithoutCancel each lookup allocates memory, so the
+	// Observer comes first.
 	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -54,7 +55,7 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	return l.released
 }
 
-// giveUp ends the Lease by a release, or returns how the Lease had ended before.
+// giveUp ends the Lease by a release. If the Lease had ended before, it returns how.
 func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err error) {
 	switch {
 	case l.part != nil:
@@ -72,8 +73,8 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	return err
 }
 
-// beginRelease returns true for the first call. For all others it returns false when the release
-// has ended.
+// beginRelease returns true for the first call. Each later call waits until the release has ended,
+// and returns false.
 func (l *Lease) beginRelease() bool {
 	l.mu.Lock()
 	if !l.releasing {
@@ -131,31 +132,31 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	}
 	v, err := r.run()
 	if v == stopped {
-		e.steps.Undo(r.chore) // the cleaner goes on
+		e.steps.Undo(r.chore) // the cleaner repeats the release
 	}
 	if rest != nil {
-		e.cohorts.released(rest) // only when the key is free
+		e.cohorts.released(rest) // after the key is free
 	}
 	*calls = r.calls
 	return err
 }
 
-// releasing is the step of Release. The answers, and what they mean:
+// releasing is the repeated step of Release. The answers, and the results:
 //
 //	released                      nil
-//	not ours, after an unclear    that attempt has released it: nil; with Once, only if the done
-//	attempt within the lease      mark is there
-//	not ours otherwise            another holder has it, or the server forgot it: ErrLost
+//	not ours, after an unclear    the unclear attempt has released it: nil; with Once, only if the
+//	attempt within the lease      done mark is there
+//	not ours otherwise            another holder has the key, or the server forgot the lease: ErrLost
 //	revoked                       ErrRevoked
 type releasing struct {
 	repetition
 	engine   *Engine
 	chore    calls.Chore
 	deadline instant
-	next     *follow // goes out with the first attempt only: see follow
+	next     *follow // the acquire that goes out with the first attempt only: see follow
 
-	sent    time.Time // the last attempt
-	earlier bool      // an attempt within the lease is unclear
+	sent    time.Time // when the last attempt was sent
+	earlier bool      // an earlier attempt, made within the lease, is unclear
 }
 
 func (r *releasing) begin() (calls.Question, bool) {

@@ -10,7 +10,8 @@ import (
 )
 
 // repeated is a step that a Lease sends again until the Store has answered it: a release, an
-// extension, a downgrade. What can become of an attempt, and what follows:
+// extension or a downgrade. The table shows how an attempt can end, and what follows for each
+// step:
 //
 //	an attempt                release              extension        downgrade
 //	answered                  nil, or how the lease ended: see answered of each step
@@ -28,20 +29,20 @@ type repeated interface {
 	begin() (calls.Question, bool)
 	// answered applies the Store's answer, and returns the result of the step.
 	answered(g store.Grant) error
-	// failed notes that an attempt has no answer. If it is unclear, the server may have executed
-	// it, or may still do so.
+	// failed notes that an attempt has no answer. If unclear is true, the server may have executed
+	// the attempt, or may still do so.
 	failed(err error, unclear bool)
 }
 
-// repetition sends a step until the Store has answered it or a stop comes first.
+// repetition sends a step until the Store has answered it or something stops it.
 type repetition struct {
 	step  repeated
-	lease *Lease           // its end is a stop; nil for a release, which follows that end
-	ctx   context.Context  // its end is a stop
-	late  <-chan time.Time // a stop
+	lease *Lease           // its end stops the step; nil for a release, which follows that end
+	ctx   context.Context  // its end stops the step
+	late  <-chan time.Time // fires when the time for the step is over
 
-	ended <-chan struct{} // the Lease has ended
-	last  error           // of the last attempt
+	ended <-chan struct{} // closed when the Lease has ended
+	last  error           // the error of the last attempt
 	calls int
 }
 
@@ -66,7 +67,8 @@ func (r *repetition) run() (verdict, error) {
 	return r.repeat()
 }
 
-// repeat repeats the step after pauses. It is apart from run, which mostly needs no iterator.
+// repeat repeats the step after pauses. It is separate from run because most steps need no
+// iterator.
 func (r *repetition) repeat() (verdict, error) {
 	for pause := range calls.BetweenRepeats {
 		if ok, err := r.wait(nil, time.After(pause)); !ok {
@@ -105,8 +107,8 @@ func (r *repetition) attempt() (verdict, error) {
 	return again, nil
 }
 
-// wait waits for an answer or for the end of a pause. If a stop comes first, it returns false and
-// the result of the step.
+// wait waits for an answer or for the end of a pause. If the step is stopped first, wait returns
+// false and the result of the step.
 func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (bool, error) {
 	select {
 	case <-answered:
@@ -122,13 +124,14 @@ func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (boo
 	}
 }
 
-// change makes one change of the Lease, op, by a step that is repeated, and notifies the Observer.
+// change makes one change of the Lease by a step that is repeated, and notifies the Observer of
+// op.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
 	ctx, end := l.config().observe(ctx, op, l.rule)
 	calls := 0
 	err := step(ctx, &calls)
 	if over := l.ended(); endedEarly(over) {
-		l.notifyObserver(over) // the Observer knows of a loss before it knows that op has ended
+		l.notifyObserver(over) // the Observer learns of a loss before it learns that op has ended
 	}
 	if err != nil {
 		err = l.wrap(op, err)

@@ -8,9 +8,9 @@ import (
 // A Locker turns a [Rule] into a [Lease]. Every constructor of this package returns one. It is safe
 // for concurrent use.
 type Locker interface {
-	// Acquire takes the lock that rule describes, and waits as rule.Wait says. The end of ctx ends
-	// the wait at once, even while a call to the server hangs. It does not end a lease that was
-	// granted. The error is an [*Error].
+	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, the
+	// wait ends at once, even while a call to the server hangs. The end of ctx does not end a
+	// lease that was granted. The error is an [*Error].
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 
@@ -52,15 +52,15 @@ type Rule struct {
 	// [Lease.Complete]) succeeded. Only Rules with Once look for that mark. Default: 0, no mark.
 	Once time.Duration
 	// Limit is how many units of the key may be held at once, on a Locker of [NewSemaphore].
-	// Processes may disagree: a lease is granted if neither its own Limit is exceeded nor that of
-	// any lease that is held. Default: the Locker's n. At most 2³¹-1.
+	// Processes may set different Limits: a lease is granted if it exceeds neither its own Limit
+	// nor the Limit of any lease that is held. Default: the Locker's n. At most 2³¹-1.
 	Limit int
 	// Weight is how many units the lease takes, at most Limit. Default: 1.
 	Weight int
 	// Metadata is written into the lease instead of the text of [WithMetadata], at most 256 bytes.
-	// [Engine.Inspect] and [Error.HolderMetadata] show it to others, so put no secret into it. A
-	// lease with Metadata is never shared with other callers of this process. Default: "", the text
-	// of WithMetadata.
+	// [Engine.Inspect] and [Error.HolderMetadata] show it to other callers, so put no secret into
+	// it. A lease with Metadata is never shared with other callers of this process. Default: "",
+	// the text of WithMetadata.
 	Metadata string
 }
 

@@ -23,7 +23,7 @@ const (
 	OpJoin                     // the Store's step of Engine.Join; observed as OpAcquire
 	OpTransact                 // a database transaction under the lease, with its repetitions: package sqllock
 	OpLead                     // a term of a leader, until its function has returned: package lead
-	OpOverrun                  // a leader's function still runs although its term is over: package lead; it ends at once
+	OpOverrun                  // after a leader's term, its function still runs: package lead; this operation ends at once
 	OpTick                     // a tick of a schedule that the lease leads: package asynqlock
 	OpUpdate                   // an optimistic update, with its repetitions: package optimistic
 )
@@ -41,30 +41,30 @@ func (o Op) String() string {
 	return "unknown"
 }
 
-// An Observer is notified when an operation begins and when it ends. It is where tracing and
-// metrics attach: package otellock is an Observer. It must be safe for concurrent use, and fast,
-// because it runs on the caller's path. It must not panic: the panic of an Observer that learns of
-// a grant leaves a lease behind that nobody releases.
+// An Observer is notified when an operation begins and when it ends. Tracing and metrics attach
+// here: package otellock is an Observer. An Observer must be safe for concurrent use, and fast,
+// because it runs on the caller's path. It must not panic: if it panics when it learns of a grant,
+// the lease stays held without a holder.
 type Observer interface {
 	// Begin is called before the operation. The context that it returns replaces ctx for the
-	// operation, so a span in that context becomes the parent of the operation's calls, and with
-	// OpHold the parent of the work under the lock. The function that Begin returns is called once,
-	// at the end; it may be nil.
+	// operation. A span in that context becomes the parent of the operation's calls, and with
+	// OpHold the parent of the work under the lock. The function that Begin returns is called
+	// once, at the end; it may be nil.
 	//
-	// OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and OpRevoke are observed, and what
-	// adapters report with [Lease.Observe]. The rule is complete: defaults are filled in. What an
-	// Observer can be beside this: [WaitObserver], [RenewalObserver], [RequestObserver],
-	// [HolderTracer], [Warner].
+	// The observed operations are OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and
+	// OpRevoke, and the operations that adapters report with [Lease.Observe]. The rule is
+	// complete: defaults are filled in. An Observer may also be a [WaitObserver], a
+	// [RenewalObserver], a [RequestObserver], a [HolderTracer] and a [Warner].
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
 // A RequestObserver is an Observer that also receives what an adapter, such as package httplock,
-// did with each request that it guards. So it also sees requests that were refused before a lock
+// did with each request that it guards. So it also sees requests that were refused before any lock
 // was asked for, because they had no valid key.
 type RequestObserver interface {
 	Observer
 	// Request is called when a request got its lock, when it was refused, and when it lost its
-	// lock. ctx is that of the request. It must be fast, as [Observer] says.
+	// lock. ctx is the context of the request. Request must be fast, as [Observer] says.
 	Request(ctx context.Context, e RequestEvent)
 }
 
@@ -108,17 +108,18 @@ const (
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultGone           Result = "gone"             // revoke: ErrGone
 	ResultCommitted      Result = "committed"        // transact: the transaction was committed
-	ResultRolledBack     Result = "rolled_back"      // transact: it was rolled back, because of its work, its database or its lease
-	ResultStaleFence     Result = "stale_fence"      // transact: it was rolled back, because a newer holder has claimed the resource
-	ResultFenceRegressed Result = "fence_regressed"  // transact: it was rolled back, because the fence is older than the database's
-	ResultCommitUnknown  Result = "commit_unknown"   // transact: it is not known whether it was committed
-	ResultSteppedDown    Result = "stepped_down"     // lead: this process gave the lead away
-	ResultUpdated        Result = "updated"          // update: the new values are written, or there was nothing to write
-	ResultConflict       Result = "conflict"         // update: other clients wrote the keys during each attempt
-	ResultOverrun        Result = "overrun"          // overrun: the leader's function has not returned in time
-	ResultEnqueued       Result = "enqueued"         // tick: it was enqueued in time; other ticks are made_up, busy (its slot was enqueued before), lost (this process leads no longer) or error
-	ResultMadeUp         Result = "made_up"          // tick: it was enqueued late
-	ResultError          Result = "error"            // any: every other error
+	// transact: it was rolled back because of its work, its database or its lease
+	ResultRolledBack     Result = "rolled_back"
+	ResultStaleFence     Result = "stale_fence"     // transact: it was rolled back, because a newer holder has claimed the resource
+	ResultFenceRegressed Result = "fence_regressed" // transact: it was rolled back, because the fence is older than the database's
+	ResultCommitUnknown  Result = "commit_unknown"  // transact: it is not known whether it was committed
+	ResultSteppedDown    Result = "stepped_down"    // lead: this process gave up the lead
+	ResultUpdated        Result = "updated"         // update: the new values are written, or there was nothing to write
+	ResultConflict       Result = "conflict"        // update: other clients wrote the keys during each attempt
+	ResultOverrun        Result = "overrun"         // overrun: the leader's function has not returned in time
+	ResultEnqueued       Result = "enqueued"        // tick: it was enqueued in time; other ticks are made_up, busy (its slot was enqueued before), lost (this process leads no longer) or error
+	ResultMadeUp         Result = "made_up"         // tick: it was enqueued late
+	ResultError          Result = "error"           // any: every other error
 )
 
 // Outcome is the outcome of an operation.
@@ -130,33 +131,35 @@ type Outcome struct {
 	Fence uint64
 	// Calls is how many calls of the Store this operation made. It is 0 for OpHold, for a release
 	// that handed the lease over to another caller of this process, and for the acquire that
-	// received it. For OpTransact it is how often the transaction was begun,
-	// and for OpUpdate how many attempts were made.
+	// received it. For OpTransact, it is how many times the transaction was begun. For OpUpdate,
+	// it is how many attempts were made.
 	Calls int
-	// Rounds is how many round trips an acquire on a quorum needed: 1 for each call in which the
-	// nodes agreed at once, more where they had to agree on a fence or where votes were split. It
-	// is 0 on one server.
+	// Rounds is how many round trips an acquire on a quorum needed. Each call in which the nodes
+	// agree at once is 1 round. A call has more rounds when the nodes must agree on a fence or
+	// votes were split. Rounds is 0 on one server.
 	Rounds int
 	// Waited is how long an acquire waited for other holders, of any process. It is 0 when the
 	// first answer was the grant.
 	Waited time.Duration
-	// Expected is the estimated wait of an acquire. It is made at the first answer of busy, from
-	// the place in the queue and from how long leases of the same Rule.Name were held in this
-	// process. It is 0 when fewer than 10 were held, and for an acquire that waited behind others
-	// of this process and never asked the server.
+	// Expected is the estimated wait of an acquire. The estimate is made when the server first
+	// answers that the key is busy. It follows from the place in the queue and from how long this
+	// process held leases of the same Rule.Name. Expected is 0 when fewer than 10 leases were
+	// held, and for an acquire that waited behind other callers of this process and never asked
+	// the server.
 	Expected time.Duration
-	// TTL is what an acquire asked for. For OpHold and OpRelease it is the TTL of the last renewal,
-	// which [WithAdaptiveTTL] and Extend change. It is 0 for other operations.
+	// TTL is the TTL that an acquire asked for. For OpHold and OpRelease it is the TTL of the last
+	// renewal, which [WithAdaptiveTTL] and Extend change. It is 0 for other operations.
 	TTL time.Duration
-	// HolderMetadata is the other holder's metadata, as an acquire saw it last. Callers of one
-	// process that share a lease see the metadata of the first of them.
+	// HolderMetadata is the other holder's metadata, as the acquire saw it last. When callers of
+	// one process share a lease, it is the metadata of the first of them.
 	HolderMetadata string
-	// Met is the holder that made an acquire wait or refused it, as the acquire met it first.
+	// Met is the holder that made an acquire wait or refused it: the first that the acquire saw.
 	Met Peer
-	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero when the wait
-	// ended otherwise, and when the acquire had to ask again, as on a quorum.
+	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero when the
+	// wait ended in another way, and when the acquire had to ask again, as on a quorum.
 	ReleasedBy Peer
-	// Handoff says whether a release gave the lock to this acquire, without a further question.
+	// Handoff says whether, and how, a release gave the lock to this acquire without a further
+	// question.
 	Handoff Handoff
 	// Streak is how often the lock had been handed over inside this process, in a row, when the
 	// acquire got it: 1 for the first such hand-off, 0 for a lease that came from the server.
@@ -168,7 +171,7 @@ type Outcome struct {
 // Peer is another holder of a key, as a waiter sees it.
 type Peer struct {
 	Fence       uint64 // 0: unknown
-	Traceparent string // of the span under which it acquired the key, see [HolderTracer]; "": none
+	Traceparent string // the span under which the holder acquired the key, see [HolderTracer]; "": none
 }
 
 // Handoff is the way in which a release gave the lock to a waiter. Its few values fit a metric's
@@ -177,7 +180,7 @@ type Handoff string
 
 const (
 	HandoffLocal  Handoff = "local"  // inside this process, without a call to the server
-	HandoffRemote Handoff = "remote" // by the server's message, mostly from another process
+	HandoffRemote Handoff = "remote" // by the server's message, usually from another process
 )
 
 // LossCause says in one word why a hold ended without a release.
@@ -186,9 +189,9 @@ type LossCause string
 const (
 	LossTaken     LossCause = "taken"     // the server names another holder, or none
 	LossUnrenewed LossCause = "unrenewed" // renewals failed until the lease had run out
-	LossPaused    LossCause = "paused"    // it was not renewed in time: this process was paused, or had no answer
+	LossPaused    LossCause = "paused"    // the lease was not renewed in time: this process was paused, or had no answer
 	LossRevoked   LossCause = "revoked"   // an operator has called Revoke
-	LossExpired   LossCause = "expired"   // it was not meant to last longer: AtMost, or WithoutRenewal
+	LossExpired   LossCause = "expired"   // the lease was not meant to last longer: AtMost, or WithoutRenewal
 )
 
 // observe notifies the Observer, if there is one, that op begins.
@@ -199,7 +202,7 @@ func (c *config) observe(ctx context.Context, op Op, rule Rule) (context.Context
 	return c.observer.Begin(ctx, op, rule)
 }
 
-// finish calls end, if there is one. end is what Observer.Begin returned.
+// finish calls end, the function that Observer.Begin returned, unless it is nil.
 func finish(end func(Outcome), o Outcome) {
 	if end != nil {
 		end(o)

@@ -18,10 +18,10 @@ type WaitObserver interface {
 	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
 }
 
-// WaitEvent has the knowledge of an acquire at the beginning of its wait.
+// WaitEvent has what an acquire knows when it begins to wait.
 type WaitEvent struct {
 	// Place is the place in the server's queue: 1 is the head. It is 0 without a queue, and for an
-	// acquire that waits behind others of this process.
+	// acquire that waits behind other callers of this process.
 	Place int
 	// Met is the holder. It is zero while it is not known.
 	Met Peer
@@ -30,15 +30,16 @@ type WaitEvent struct {
 // A RenewalObserver is an Observer that is also notified of renewals.
 type RenewalObserver interface {
 	Observer
-	// Renewed is called with the answer to each renewal, on a goroutine of its own. ctx is that of
-	// the lease's first user, with what Begin added to it for the hold. It may have ended.
+	// Renewed is called with the answer to each renewal, on a goroutine of its own. ctx is the
+	// context of the lease's first user, with the additions of Begin for the hold. It may have
+	// ended.
 	Renewed(ctx context.Context, rule Rule, e RenewalEvent)
 }
 
 // RenewalEvent is the answer to one renewal.
 type RenewalEvent struct {
-	// Margin is how much of the lease was left when the answer came. It is small when the lease was
-	// nearly lost.
+	// Margin is how much of the lease was left when the answer came. A small Margin means that the
+	// lease was nearly lost.
 	Margin time.Duration
 	// TTL is the requested TTL of the renewal.
 	TTL time.Duration
@@ -47,9 +48,9 @@ type RenewalEvent struct {
 	Err error
 }
 
-// A HolderTracer is an Observer by whose help a waiter finds the span of the holder. What
-// Traceparent returns lies with the lease on the server, for everybody who may read the server's
-// keys, and comes to waiters as Outcome.Met.
+// A HolderTracer is an Observer that helps a waiter to find the span of the holder. The result of
+// Traceparent is stored with the lease on the server, where every reader of the server's keys can
+// see it. Waiters receive it as Outcome.Met.
 type HolderTracer interface {
 	Observer
 	// Traceparent returns the span in ctx as in the header traceparent of W3C's Trace Context, or
@@ -71,13 +72,13 @@ func unsigned(signed string) string {
 	return metadata
 }
 
-// peer makes a Peer of what is known about a holder.
+// peer makes a Peer of a holder's fence and signed metadata.
 func peer(fence uint64, signed string) Peer {
 	trace, _ := store.Signature(signed)
 	return Peer{Fence: fence, Traceparent: trace}
 }
 
-// sighting is what an acquire has seen of other holders, for the Observer.
+// sighting is what an acquire has seen of other holders. It is for the Observer.
 type sighting struct {
 	met, freed Peer
 	handoff    Handoff
@@ -97,7 +98,7 @@ func (a *acquisition) look() *sighting {
 	return a.sighting
 }
 
-// meets notes the holder that is in the way, the first that is known.
+// meets notes the holder for which the acquire waits, if it is the first known one.
 func (a *acquisition) meets(p Peer) {
 	if s := a.look(); s != nil && s.met == (Peer{}) {
 		s.met = p
@@ -140,14 +141,14 @@ func (s *sighting) add(o *Outcome) {
 	}
 }
 
-// How a lease was lost.
+// These errors say how a lease was lost.
 var (
 	errTaken     = fmt.Errorf("%w: the server names another holder, or none", ErrLost)
 	errUnrenewed = fmt.Errorf("%w: no renewal succeeded before the lease ran out", ErrLost)
 	errPaused    = fmt.Errorf("%w: it was not renewed in time, because this process was paused or the server did not answer", ErrLost)
 )
 
-// causeOf is the LossCause of an error.
+// causeOf returns the LossCause of an error.
 func causeOf(err error) LossCause {
 	switch {
 	case err == nil:

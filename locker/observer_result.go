@@ -5,14 +5,15 @@ import (
 	"errors"
 )
 
-// resultOf returns the Result for an operation's error. ErrBusy after a wait is a timeout, which
-// only the acquisition can decide, because it knows the rule.
+// resultOf returns the Result for an operation's error. Only the acquisition can tell a timeout
+// from another ErrBusy, because it knows the rule.
 func resultOf(op Op, err error) Result {
 	switch {
 	case err == nil:
 		return successOf(op)
-	// How a lease ended comes first: the error may also contain a cancelled or failed call.
-	case errors.Is(err, ErrRevoked): // before ErrLost, which it also is
+	// The end of the lease is checked first: the error may also contain a cancelled or failed
+	// call.
+	case errors.Is(err, ErrRevoked): // before ErrLost, because a revocation is also a loss
 		return ResultRevoked
 	case errors.Is(err, ErrLost):
 		return ResultLost

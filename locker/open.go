@@ -27,9 +27,9 @@ type Client interface {
 // and they exclude it. On a Cluster each lock lies on one node, and the locks are spread over all
 // nodes.
 //
-// If another server takes over, it may not know of the newest leases, and these are lost: see
-// [WithReplicaAck], and let the data check the fence. Nothing is sent before the first lock. c must
-// outlive the Locker.
+// If another server takes over, it may not know the newest leases, and these are lost: see
+// [WithReplicaAck], and let the data check the fence. Nothing is sent before the first lock. c
+// must outlive the Locker.
 func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
 	if err := checkClient("NewSingle", c); err != nil {
 		return nil, err
@@ -59,24 +59,24 @@ func checkClient(constructor string, c Client) error {
 
 // NewReadWrite returns a Locker with readers: a key is held by many callers with [Shared], or by
 // one with [Exclusive]. Give one client: of one Redis server (6.2 or newer), of one that Sentinel
-// picks, or of a Redis Cluster. Writers look like those of NewSingle. While readers hold, the key
-// exists too, so other libraries and Lockers are excluded.
+// picks, or of a Redis Cluster. The lease of a writer looks as on NewSingle. While readers hold
+// the key, it exists too, so other libraries and Lockers are excluded.
 //
-// Phases are fair: after a writer, all waiting readers enter together; after them, one writer. So a
-// writer waits for the readers that are in, and not for newcomers, and a reader waits for one
-// writer. Readers of one process with equal TTLs share one lease on the server, so most of them
-// cost no call. That lease ends with the last of them, or, when its process dies, with its TTL; the
-// readers of other processes do not prolong it.
+// Phases are fair: after a writer, all waiting readers enter together; after the readers, one
+// writer enters. So a writer waits for the readers that are in, and not for newcomers, and a
+// reader waits for one writer. Readers of one process with equal TTLs share one lease on the
+// server, so most of them cost no call. That lease ends with the last of these readers, or, when
+// its process dies, with its TTL. The readers of other processes do not prolong it.
 //
 // A reader cannot become a writer. A nested Acquire that tries is refused at once with
 // ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade] turns a
 // writer into a reader.
 //
-// With an odd number of clients, at least three, of independent servers, more than half of them
-// must agree, as for [NewRedlock]. Its rules apply, including those of [EnrollRedlock]. There a
-// waiting writer keeps new readers out, and after a writer all waiting readers have a try before
-// the next writer. But no order is promised, and the process of a waiting writer must ask at least
-// every 3 s to keep that privilege.
+// Give an odd number of clients, at least three, of independent servers, and more than half of
+// them must agree, as with [NewRedlock]. The rules of NewRedlock apply, including those of
+// [EnrollRedlock]. On several servers too, a waiting writer keeps new readers out, and after a
+// writer all waiting readers may try before the next writer. But no order is promised, and the
+// process of a waiting writer must ask at least every 3 s to keep that privilege.
 //
 // Nothing is sent before the first lock. The clients must outlive the Locker.
 func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
@@ -103,7 +103,7 @@ func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
 	return newEngine(store, cfg), nil
 }
 
-// newReadWriteQuorum makes the Locker of NewReadWrite for several clients.
+// newReadWriteQuorum does the work of NewReadWrite for several clients.
 func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewReadWrite", cs, opts, ReadWriteOption.setReadWrite)
 	if err != nil {
@@ -115,27 +115,28 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 	return newEngine(quorum.NewReadWrite(nodesOf(cs), cfg.quorum()), cfg), nil
 }
 
-// NewSemaphore returns a Locker with which at most n leases of a key are held at once, by all
-// processes together: on one Redis server (6.2 or newer), on one that Sentinel picks, or on a Redis
-// Cluster. Each lease is a permit, with its own TTL, renewal and place in line. The permit of a
-// holder that dies comes back when its TTL is over. Waiters are served strictly in their order: one
-// with a large [Rule.Weight] is not overtaken by lighter ones behind it.
+// NewSemaphore returns a Locker with which all processes together hold at most n leases of a key
+// at once: on one Redis server (6.2 or newer), on one that Sentinel picks, or on a Redis Cluster.
+// Each lease is a permit, with its own TTL, renewal and place in the queue. The permit of a holder
+// that dies comes back when its TTL is over. Waiters are served strictly in their order: lighter
+// waiters do not overtake a waiter with a large [Rule.Weight].
 //
-// The server does not store n. It travels with each acquire, so there is nothing to set up or to
-// resize: [Rule.Limit] sets another n for a key. While processes disagree, the smallest n of the
-// leases that are held counts, and so no holder ever shares the key with more than its own n
-// allows. With n = 1 it is an exclusive lock. Locks of other Lockers and of other libraries on the
-// same key exclude all permits, and are excluded by them.
+// The server does not store n. Each acquire carries n, so there is nothing to set up or to resize:
+// [Rule.Limit] sets another n for a key. While processes use different n, the smallest n of the
+// leases that are held counts. So no holder ever shares the key with more holders than its own n
+// allows. With n = 1 the Locker is an exclusive lock. Locks of other Lockers and of other
+// libraries on the same key exclude all permits, and permits exclude them.
 //
-// A permit's fence is unique, but a holder with a smaller fence than another one is entitled too.
-// So a database cannot refuse a holder by its fence, and sqllock answers ErrUnsupported.
-// [Rule.AtLeast] keeps the units for that time: n starts in any AtLeast. A nested Acquire takes
-// more units, and can wait for its own caller for ever if all holders do the same: give such
-// callers a Wait. A permit cannot be delegated or downgraded.
+// Each permit's fence is unique, but several permits are valid at the same time, so the permit
+// with the smaller fence may write too. So a database cannot refuse a holder by its fence, and
+// sqllock returns ErrUnsupported. [Rule.AtLeast] keeps the units for that time: it allows at most
+// n starts in any AtLeast. A nested Acquire takes more units. If all holders do the same, each
+// waits for the others for ever: give such callers a Wait. A permit cannot be delegated or
+// downgraded.
 //
-// Several independent servers cannot count: with 3 nodes and n = 2 three holders could each have
-// two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before the first
-// lock. c must outlive the Locker.
+// Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
+// each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before
+// the first lock. c must outlive the Locker.
 func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 	if err := checkClient("NewSemaphore", c); err != nil {
 		return nil, err
@@ -158,18 +159,19 @@ func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
 // than half must agree. Three servers survive the loss of one, five of two. cs is an odd number of
-// clients, at least three. Each needs a server of its own, which is no replica of another one. Each
-// may also be a client of a whole Sentinel set or Redis Cluster.
+// clients, at least three. Each client needs a server of its own that is not a replica of another
+// client's server. Each may also be a client of a whole Sentinel set or Redis Cluster.
 //
-// A node that was restarted, emptied, or replaced by its replica may have forgotten what it
-// granted. It does not vote until every lease of that time is over, which takes the largest
-// [WithMaxTTL] in use (1 minute by default). The same applies to new servers, unless
-// [EnrollRedlock] has declared them new. A server that may evict keys does not vote at all.
-// [Engine.Nodes] shows the state of the nodes. The nodes remember each other: another list of nodes
-// is refused, and [ReplaceNode] changes one of them.
+// A node that was restarted, emptied, or replaced by its replica may have forgotten its grants. It
+// does not vote until every lease of that time is over, which takes the largest [WithMaxTTL] in
+// use (1 minute by default). The same applies to new servers, unless [EnrollRedlock] has declared
+// them new. A server that may evict keys does not vote at all. [Engine.Nodes] shows the state of
+// the nodes. The nodes remember each other: they refuse a Locker with another list of nodes.
+// [ReplaceNode] changes one of them.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
-// forget stay out. Nothing is sent before the first lock. The clients must outlive the Locker.
+// have forgotten leases do not vote. Nothing is sent before the first lock. The clients must
+// outlive the Locker.
 func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewRedlock", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -181,13 +183,13 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
 // use them at once. Call it once, when the servers are installed, with the options of the Locker.
 // Do not call it whenever a service starts: if all servers were emptied in the meantime, their
-// leases are forgotten, and the call would hide that. All servers must answer. Servers that are in
-// use already are treated as a Locker treats them. The error is nil when all of them vote;
-// otherwise it says which server does not, why, and for how long. A Redis Cluster is enrolled slot
-// by slot, which takes a minute.
+// leases are forgotten, and the call would hide that. All servers must answer. With servers that
+// are in use already, EnrollRedlock does only what every Locker does. The error is nil when all
+// servers vote; otherwise it says which server does not, why, and for how long. A Redis Cluster is
+// enrolled slot by slot, which takes a minute.
 //
 // The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
-// of ctx ends the call; what was done until then stays.
+// of ctx ends the call; steps that were done before stay done.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -200,16 +202,16 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 }
 
 // ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
-// list of nodes. It contains one new server, and lacks one server of the old list, which may be up,
-// down or cut off. All other servers must vote. The old server stops voting at once, and leases
-// that need its vote are lost in time (ErrLost). The new server votes after votesIn, when every
-// lease that the old one granted is over; any process with the new list completes that. Give the
-// new list to all processes before or after the call, in any order: processes with the old list
-// continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes vote before you
-// replace the next one.
+// list of nodes. It contains one new server, and lacks one server of the old list, which may be
+// up, down or cut off. All other servers must vote. The old server stops voting at once, and
+// leases that need its vote are soon lost (ErrLost). The new server votes after votesIn, when
+// every lease that the old server granted is over; any process with the new list can complete that
+// step. Give the new list to all processes before or after the call, in any order: processes with
+// the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes vote
+// before you replace the next one.
 //
-// A new server at the address of the old one needs no call. The end of ctx ends the call; what was
-// done until then stays, and the call may be repeated.
+// A new server at the address of the old one needs no call. The end of ctx ends the call. Steps
+// that were done before stay done, and the call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
 	cfg, err := newQuorumConfig("ReplaceNode", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -222,7 +224,7 @@ func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesI
 	return votesIn, nil
 }
 
-// longestOnQuorums is the longest TTL on a quorum without WithMaxTTL.
+// longestOnQuorums is the largest TTL on a quorum without WithMaxTTL.
 const longestOnQuorums = time.Minute
 
 func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O, *config)) (config, error) {
@@ -239,11 +241,12 @@ func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O
 	if err := quorum.CheckClients(who, nodesOf(cs)); err != nil {
 		return cfg, err
 	}
-	cfg.failsOver = false // on a quorum the nodes keep a lease longer, and the holder uses all of it
+	cfg.failsOver = false // on a quorum the nodes keep a lease longer, and the holder may use all of its TTL
 	return cfg, nil
 }
 
-// checkForQuorum refuses the options for one server, which NewReadWrite takes only with one client.
+// checkForQuorum refuses the options for one server that NewReadWrite accepts only with one
+// client.
 func (c *config) checkForQuorum() error {
 	const who = "NewReadWrite"
 	switch {
@@ -255,19 +258,19 @@ func (c *config) checkForQuorum() error {
 	return nil
 }
 
-// NewPolling returns a Locker that locks through a client of bsm/redislock. It is for services that
-// use redislock already and need waits, renewals and the detection of losses, and for proxies and
-// servers that do not support subscriptions. A key that is held through redislock itself excludes
-// this Locker, and the reverse.
+// NewPolling returns a Locker that locks through a client of bsm/redislock. It is for services
+// that use redislock already and need waits, renewals and the detection of losses. It is also for
+// proxies and servers that do not support subscriptions. A key that is held through redislock
+// itself excludes this Locker, and the reverse.
 //
-// It supports what Obtain, Refresh and Release of redislock support. There is no queue on the
-// server, so waiting processes ask again after the pauses of their Backoff, in no order; of the
-// callers in one process only the first asks. The fence is 0, which databases cannot check.
-// Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
-// RaiseFence. The remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An
-// acquire without an answer is undone as soon as the server answers again. If the server executes
-// that acquire later still, and the answer is lost as well, the key stays locked for its TTL
-// without a holder.
+// It supports what Obtain, Refresh and Release of redislock support. The server has no queue, so
+// waiting processes ask again after the pauses of their Backoff, in no order. Of the callers in
+// one process, only the first asks. The fence is 0, so databases cannot check it. Rule.Once and
+// Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and RaiseFence. The
+// remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An acquire without an
+// answer is undone as soon as the server answers again. But the server may execute that acquire
+// even later, and this answer may be lost as well. Then the key stays locked for its TTL without a
+// holder.
 //
 // Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
 // answer was lost. The repeated release finds nothing, and a lock that was released is reported as
@@ -284,21 +287,21 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 	return newEngine(polling.New(c), cfg), nil
 }
 
-// NewScriptless returns a Locker for servers on which scripts are forbidden (EVAL), such as some
-// hosted ones and proxies. It takes a lease with SET NX PX, and renews and releases it with WATCH,
+// NewScriptless returns a Locker for servers that forbid scripts (EVAL), such as some hosted
+// servers and proxies. It takes a lease with SET NX PX, and renews and releases it with WATCH,
 // MULTI and EXEC on one connection, so that it never touches the lease of another holder. c is a
 // client of one server, one of redis.NewFailoverClient, or a *redis.ClusterClient.
 //
-// Where scripts are allowed, NewSingle is better in all respects. Without them there is no queue on
-// the server: waiting processes ask again after the pauses of their Backoff, in no order; of the
-// callers in one process only the first asks. The fence is 0, which databases cannot check. An
+// Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has
+// no queue: waiting processes ask again after the pauses of their Backoff, in no order. Of the
+// callers in one process, only the first asks. The fence is 0, so databases cannot check it. An
 // acquire takes one round trip, a renewal or a release three. Mode Shared is refused with
 // ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and Inspect work. A
 // server whose memory is full refuses transactions, so leases are lost there (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
-// the keys and on latchkit:*. Lockers of another kind see its leases as those of another library,
-// and the reverse: they exclude each other.
+// the keys and on latchkit:*. Other kinds of Lockers treat these leases like leases of another
+// library, and the reverse: they exclude each other.
 func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	if err := checkClient("NewScriptless", c); err != nil {
 		return nil, err

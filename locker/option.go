@@ -12,7 +12,7 @@ import (
 
 // config holds what the options set. Its defaults are in newConfig and nowhere else.
 type config struct {
-	wrong error // an option that cannot be used
+	wrong error // the error of an option that cannot be used
 
 	ttl        time.Duration
 	maxTTL     time.Duration
@@ -24,8 +24,8 @@ type config struct {
 	metadata   func(context.Context) string
 	queue      bool
 	handoffs   int
-	limit      int    // units of a key; 0: it is no semaphore
-	noUnits    string // why no Rule may have a Limit, "" when it may
+	limit      int    // the units of a key; 0: the Locker is no semaphore
+	noUnits    string // why no Rule may have a Limit; "": a Rule may
 
 	maxRetryAfter time.Duration
 	refuseEarly   bool
@@ -59,7 +59,7 @@ func newConfig() config {
 	}
 }
 
-// complete makes the options fit each other. The error says why they do not.
+// complete makes the options fit each other. If they cannot fit, the error says why.
 func (c *config) complete() error {
 	if !c.queue && c.handoffs > 1 {
 		c.handoffs = 1 // a waiter that polls must poll inside its process as well
@@ -117,11 +117,11 @@ func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.m
 // Redis key "a", which other lock libraries see.
 func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix = p }) }
 
-// WithBackoff sets the pauses between attempts of a waiter that cannot be notified: behind a holder
-// of another library, without a subscription, or with [WithoutQueue]. It also sets the pauses after
-// calls without an answer. A waiter in the queue is notified; it asks by itself only in case that
-// fails. Default: 5 ms, doubling up to 100 ms, jittered. While the holder is known, a pause ends at
-// the latest 1 ms after the holder's lease can end.
+// WithBackoff sets the pauses between attempts of a waiter that cannot be notified: behind a
+// holder of another library, without a subscription, or with [WithoutQueue]. It also sets the
+// pauses after calls without an answer. A waiter in the queue is notified, and asks again only in
+// case a message was lost. Default: 5 ms, doubling up to 100 ms, jittered. While the holder is
+// known, a pause ends at the latest 1 ms after the holder's lease can end.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
 // WithObserver notifies o of every operation. Default: none, at no cost.
@@ -132,8 +132,8 @@ func WithObserver(o Observer) ObserverOption {
 // WithoutRenewal lets leases end after their TTL, with ErrExpired, unless Extend is called.
 func WithoutRenewal() Option { return anyOption(func(c *config) { c.renewal = false }) }
 
-// WithMaxWaiters limits the waiters of a key in this process to n. One more is refused with
-// ErrTooManyWaiters. Default: 0, no limit.
+// WithMaxWaiters limits the waiters of a key in this process to n. Each further caller is refused
+// with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWaiters = n }) }
 
 // WithMaxRetryAfter bounds [Error.RetryAfter] where it is an estimate. The estimate uses how long
@@ -145,9 +145,9 @@ func WithMaxRetryAfter(d time.Duration) Option {
 }
 
 // WithEarlyRefusal refuses an Acquire at once, with ErrBusy, if its Wait will probably be over
-// before its turn comes. Under overload callers then learn it early instead of late. The refusals
-// begin when this process has held ten leases of the Rule.Name, because it then knows how long they
-// take. Default: every caller waits as long as its Wait allows.
+// before its turn comes. Under overload, callers are then refused early instead of late. The
+// refusals begin when this process has held ten leases of the Rule.Name, because they show how
+// long a lease is held. Default: every caller waits as long as its Wait allows.
 func WithEarlyRefusal() Option { return anyOption(func(c *config) { c.refuseEarly = true }) }
 
 // WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
@@ -161,8 +161,8 @@ func WithAdaptiveBackoff(least, most time.Duration) Option {
 
 // WithAdaptiveTTL chooses the TTL of leases whose Rule has none. The TTL stays near least while
 // renewals are prompt, so that a crash is detected soon, and grows up to most when renewals are
-// answered late. New leases get the learnt TTL at once, held leases at their next renewal. Default:
-// a fixed TTL, see [WithTTL]. Observers receive the TTL in [Outcome].
+// answered late. New leases get the learnt TTL at once. Held leases get it at their next renewal.
+// Default: a fixed TTL, see [WithTTL]. Observers receive the TTL in [Outcome].
 func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }
@@ -170,24 +170,25 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 // DefaultHandoffs is the longest streak when [WithHandoffs] sets no other.
 const DefaultHandoffs = 64
 
-// WithHandoffs bounds a streak: the number of callers of this process that use one lease, one after
-// the other, before it goes back to the server, where other processes wait. Each of them has a
-// fence of its own. A streak also ends after 10 ms. Callers share a lease if their Rules have equal
-// Key, Mode and TTL, if they may wait, and if neither AtLeast, AtMost, Once nor Metadata is set.
-// With n = 1 no caller shares; each queues at the server by itself. Default: [DefaultHandoffs].
+// WithHandoffs bounds a streak: the number of callers of this process that use one lease, one
+// after the other, before it goes back to the server, where other processes wait. Each of these
+// callers has a fence of its own. A streak also ends after 10 ms. Callers share a lease if their
+// Rules have equal Key, Mode and TTL, if they may wait, and if neither AtLeast, AtMost, Once nor
+// Metadata is set. With n = 1 no caller shares; each queues at the server by itself. Default:
+// [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
 // WithFair grants strictly in the order in which callers of all processes began to wait at the
-// server. It is WithHandoffs(1). By default processes take turns, a streak each, so a caller may be
-// overtaken by callers of other processes that began to wait later. A quorum promises no order even
+// server. It equals WithHandoffs(1). By default processes take turns, a streak each, so callers of
+// other processes that began to wait later may overtake a caller. A quorum promises no order even
 // with WithFair, because its nodes can disagree about which caller waited first.
 func WithFair() Option { return WithHandoffs(1) }
 
 // WithoutQueue makes waiters ask again after the pauses of their Backoff, as other libraries do,
-// and does not use the server's queue. Use it during a migration, while other libraries that only
+// instead of using the server's queue. Use it during a migration, while other libraries that only
 // poll want the same keys. Then no order is kept, and no lease is handed over inside the process.
-// Use it in all processes that lock these keys: a waiter in the queue is served before those that
-// poll.
+// Use it in all processes that lock these keys, because waiters in the queue are served before
+// waiters that poll.
 func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false }) }
 
 // maxMetadataBytes keeps a lease small; longer metadata is cut.
@@ -204,22 +205,22 @@ func WithMetadata(f func(ctx context.Context) string) Option {
 const DefaultMaxSkew = 500 * time.Millisecond
 
 // WithMaxSkew sets how far the clocks of a master and of the replica that may replace it can
-// differ. A lease ends by the server's clock, so after a failover it may end sooner by that much. A
-// holder therefore counts on a lease for min(d, TTL/4) less. On Sentinel and on a Cluster the
-// default is [DefaultMaxSkew]. On one server nothing is subtracted unless this option is given:
-// give it if a hosting service or another tool promotes its replicas.
+// differ. A lease ends by the server's clock, so after a failover the lease may end sooner by this
+// difference. A holder therefore uses a lease for min(d, TTL/4) less. On Sentinel and on a Cluster
+// the default is [DefaultMaxSkew]. On one server nothing is subtracted unless this option is
+// given: give it if a hosting service or another tool promotes its replicas.
 //
 // On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
-// longer: after a holder dies, its key stays locked that much longer. A node whose clock differs
-// from the others' by more than d does not vote. A process that sees this treats the node like one
-// that has forgotten its leases. Give all processes the same d.
+// longer: after a holder dies, its key stays locked that much longer. A node does not vote if its
+// clock differs by more than d from those of the other nodes. A process that sees the difference
+// treats the node like a node that has forgotten its leases. Give all processes the same d.
 func WithMaxSkew(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxSkew, c.failsOver = d, true })
 }
 
-// drift is the part of a lease that the holder does not use. The clocks of client and server may
-// run at rates that differ by 1 %, and the server expires keys within a millisecond or two. Where
-// another server may take over, its clock may differ.
+// drift is the part of a lease that the holder does not use. It covers the rates of the two
+// clocks, which may differ by 1 %, and the one or two milliseconds within which the server expires
+// keys. Where another server may take over, it also covers the skew of that server's clock.
 func (c *config) drift(ttl time.Duration) time.Duration {
 	d := ttl/100 + 2*time.Millisecond
 	if c.failsOver {

@@ -21,7 +21,7 @@ type SingleOption interface {
 	setSingle(c *config)
 }
 
-// A SemaphoreOption sets up a Locker of [NewSemaphore]. All SingleOptions are.
+// A SemaphoreOption sets up a Locker of [NewSemaphore]. All SingleOptions are SemaphoreOptions.
 type SemaphoreOption interface {
 	setSemaphore(c *config)
 }
@@ -51,7 +51,7 @@ type ReentrantOption interface {
 	setReentrant(c *config)
 }
 
-// An ObserverOption is the Option that is a ReentrantOption too: [WithObserver].
+// An ObserverOption is an Option and a ReentrantOption: [WithObserver] returns it.
 type ObserverOption interface {
 	Option
 	ReentrantOption

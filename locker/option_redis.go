@@ -4,15 +4,16 @@ import "time"
 
 // WithReplicaAck counts a lease as granted, renewed or extended only when n replicas have
 // acknowledged it within the given time. A grant with too few acknowledgements is undone and fails
-// with ErrUnavailable. A renewal with too few acknowledgements does not count, so the lease ends in
-// time if that goes on. So n replicas know of every lease that a holder relies on, and a failover
-// to one of them loses no lease. A failover to another replica still may, because Redis chooses the
-// replica by itself. Let the data check the fence.
+// with ErrUnavailable. A renewal with too few acknowledgements does not count, so the lease is
+// lost if too few replicas acknowledge its later renewals too. So n replicas know every lease that
+// a holder relies on, and a failover to one of these replicas loses no lease. But Redis chooses
+// the replica by itself, and a failover to another replica may lose leases. Let the data check the
+// fence.
 //
-// The price: an acquire and a batch of renewals last until the replicas have answered, and a grant
-// that came by message is confirmed with one more call. within must be shorter than the client's
-// ReadTimeout. The client must be able to pipeline; those of go-redis are. Default: a grant counts
-// at once.
+// The price: an acquire and a batch of renewals last until the replicas have answered, and one
+// more call confirms a grant that came by message. within must be shorter than the client's
+// ReadTimeout. The client must be able to pipeline, as the clients of go-redis are. Default: a
+// grant counts at once.
 func WithReplicaAck(n int, within time.Duration) SingleOption {
 	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, within })
 }
@@ -38,13 +39,14 @@ func WithRenewClient(client Client) SingleOption {
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
 // key.
 //
-// Run then no longer reports a loss that only the release would have found: a revocation, or a
-// server that lost its data, since the last renewal. The [Observer] is notified after Run has
-// returned. The release is awaited as without the option when Rule.Once or Rule.AtLeast is set,
-// after [Lease.AwaitRelease], after a panic, while the server does not answer within 20 ms, while
-// 1024 such releases are open, and under [NewReentrant]. Release and Complete by hand are always
-// awaited, and so are the releases of idempotent requests, of buffered responses, and of
-// transactions of package sqllock that are not committed. Default: every release is awaited.
+// With this option, Run does not report a loss that the server would report only to the release: a
+// revocation, or the loss of the server's data, since the last renewal. The [Observer] is notified
+// of such a loss after Run has returned. The release is awaited as without the option when
+// Rule.Once or Rule.AtLeast is set, after [Lease.AwaitRelease], after a panic, while the server
+// takes more than 20 ms to answer, while 1024 such releases are open, and under [NewReentrant].
+// Direct calls of Release and Complete are always awaited. So are the releases of idempotent
+// requests, of buffered responses, and of transactions of package sqllock that are not committed.
+// Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {
 	return serversOption(func(c *config) { c.background = true })
 }

@@ -11,16 +11,16 @@ import (
 )
 
 // post brings the events of a [Notifier] to the acquisitions that they concern. It knows a token
-// from before its first queued acquire until its hold has ended. That long, because a grant may be
-// published before the acquire is answered, after a repeated acquire has found it, or after the
+// from before its first queued acquire until its hold has ended, because a grant may be published
+// before the acquire is answered, after a repeated acquire has found the grant, or after the
 // caller has left. An event about a token
 //
 //	that waits                         goes to its acquisition
-//	that holds, or is being released   is ignored: a repeated acquire that crossed the message has taken the lease already
+//	that holds, or is being released   is ignored: a repeated acquire has taken the lease before the message came
 //	that is unknown                    is a grant that no caller will use: it is released
 type post struct {
 	engine   *Engine
-	notifier store.Notifier // nil: the Store has none
+	notifier store.Notifier // nil: the Store has no Notifier
 	silence  func()
 	warming  atomic.Bool
 
@@ -30,14 +30,16 @@ type post struct {
 
 // mailbox has the events that an acquisition has not read yet.
 type mailbox struct {
-	key    string
-	inbox  string
-	bell   chan struct{} // signalled with each event
-	news   news          // guarded by the post's mutex, as is writer
-	writer bool          // a writer waits for the phase that the token reads in; kept apart from news, because it stays true
+	key   string
+	inbox string
+	bell  chan struct{} // signalled with each event
+	news  news          // guarded by the post's mutex, as writer is
+	// A writer waits for the phase of the token's readers. writer is kept apart from news because
+	// it stays true.
+	writer bool
 }
 
-// news is what the events may say while a caller waits.
+// news is what the events have said since the waiter last read them.
 type news struct {
 	granted  bool
 	grant    store.Event
@@ -71,7 +73,7 @@ func (p *post) stop() <-chan struct{} {
 	return silent
 }
 
-// inbox names the inbox of this process for key, "" when it has no subscription.
+// inbox returns the name of this process's inbox for key, or "" when there is no subscription.
 func (p *post) inbox(key string) string {
 	if p.notifier == nil {
 		return ""
@@ -84,7 +86,7 @@ func (p *post) open(ctx context.Context, key string) (string, error) {
 	return p.notifier.Open(ctx, key)
 }
 
-// warm subscribes in the background, because a caller waits in this process and will soon ask the
+// warm subscribes in the background, because a caller that waits in this process will soon ask the
 // server.
 func (p *post) warm(key string) {
 	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
@@ -95,7 +97,7 @@ func (p *post) warm(key string) {
 		ctx, cancel := context.WithTimeout(p.engine.background, calls.Timeout)
 		defer cancel()
 		_, err := p.notifier.Open(ctx, key)
-		return struct{}{}, err // the caller that needs the inbox sees whether there is one
+		return struct{}{}, err // a caller that needs the inbox finds out whether there is one
 	})
 }
 
@@ -111,13 +113,13 @@ func (p *post) register(token string, box *mailbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notifier != nil {
-		box.news, box.writer, box.bell = news{}, false, make(chan struct{}, 1) // drop what another token has left
+		box.news, box.writer, box.bell = news{}, false, make(chan struct{}, 1) // discard the events of the previous token
 		p.boxes[token] = box
 	}
 }
 
-// ignore is called once token holds the key: later events about it are dropped. It reports whether
-// a writer waits for the phase that token reads in.
+// ignore is called once token holds the key: from then on, events about token are dropped. ignore
+// reports whether a writer waits for the phase of the reader token.
 func (p *post) ignore(token string) (writer bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +145,7 @@ func (p *post) forget(h *hold) {
 	}
 }
 
-// read takes the news out of box.
+// read removes the news from box and returns it.
 func (p *post) read(box *mailbox) news {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,15 +165,15 @@ func (p *post) granted(box *mailbox) (store.Event, bool) {
 func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
-	case store.EventReopened: // readers may have missed the event of a writer; a renewal finds it out
+	case store.EventReopened: // the readers may have missed the event of a writer; a renewal finds the writer
 		p.engine.keeper.renewReaders(e.Inbox)
-	case store.EventWriter: // after the box, which a hold reads that is not known here yet
+	case store.EventWriter: // after the box, because this hold may read the box before it is known here
 		p.engine.cohorts.writerWaits(e.Owner)
 	default:
 	}
 }
 
-// deliver puts an event into the boxes that it concerns.
+// deliver puts an event into the boxes of the tokens that it concerns.
 func (p *post) deliver(e store.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,9 +190,9 @@ func (p *post) deliver(e store.Event) {
 	box, known := p.boxes[e.Owner]
 	switch {
 	case !known && e.Kind == store.EventGranted:
-		// The lease runs out by itself after e.Hand; the release hands it on at once.
+		// The lease runs out after e.HandoffTTL; the release hands it on at once.
 		p.engine.steps.Undo(calls.Chore{Claim: store.Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, Useless: time.Now().Add(e.HandoffTTL)})
-	case box == nil: // the token holds already, or is unknown
+	case box == nil: // the token holds the key already, or is unknown
 	default:
 		switch e.Kind {
 		case store.EventWriter:
@@ -202,7 +204,7 @@ func (p *post) deliver(e store.Event) {
 			box.news.done = true
 		case store.EventHead:
 			box.news.head, box.news.free = true, time.Now().Add(e.HandoffTTL)
-		default: // a kind that this version does not know: asking again does no harm
+		default: // an event of an unknown kind: asking again does no harm
 			box.news.maybe = true
 		}
 		box.ring()

@@ -11,20 +11,22 @@ import (
 
 // NewReentrant returns a Locker over l that grants a lock again to its holder. The context alone
 // identifies the holder: an Acquire joins a lease of this Locker with the same key if its context
-// descends from that lease (the context of [Run]'s function, or [Lease.Context]). It joins at once,
-// without asking the server, and gets a Lease with the same fence. All other callers wait.
+// descends from that lease (the context of [Run]'s function, or [Lease.Context]). It joins at
+// once, without asking the server, and gets a Lease with the same fence. All other callers wait.
 //
-// Each hold is a Lease with a Release of its own, in any order. The lock is released with the last
-// hold. A loss ends all holds. From then on an Acquire with one of their contexts is refused with
-// the error of the loss, for example ErrLost; it never takes a new lease silently. The context of a
-// released hold does not join any more, except through a hold around it that is still held.
+// Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
+// is released with the last hold. A loss ends all holds. From then on, an Acquire with a context
+// of one of these holds is refused with the error of the loss, for example ErrLost; it never takes
+// a new lease silently. An Acquire with the context of a released hold does not join, unless a
+// hold around that hold is still held.
 //
 // Goroutines that share or derive from a holder's context are one holder. They all join, and must
 // exclude each other by themselves where that is needed.
 //
-// A nested hold has the mode of the first. Shared inside Exclusive joins it. Exclusive inside
-// Shared is refused at once with ErrUnsupported, because two callers that try it would wait for
-// each other. [Lease.Downgrade] needs a lease with one hold only. Of the nested Rule:
+// A nested hold has the mode of the first. A Shared hold inside an Exclusive one joins it. An
+// Exclusive hold inside a Shared one is refused at once with ErrUnsupported, because two callers
+// that try it would wait for each other. [Lease.Downgrade] needs a lease with one hold only. The
+// fields of a nested Rule:
 //
 //	TTL      is ignored: the lease is renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
@@ -60,7 +62,7 @@ func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 // reentrant is a Locker that grants parts of the leases of another Locker.
 type reentrant struct {
 	inner   Locker
-	cfg     *config // its Observer sees nested holds; nil: that of the Locker inside
+	cfg     *config // its Observer sees nested holds; nil: the Observer of the Locker inside sees them
 	refusal error   // the error of every acquire
 }
 
@@ -88,7 +90,7 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return r.found(root, rule.Key), nil
 }
 
-// acquireAll joins the leases that the context has, and takes the others as the Locker inside does.
+// acquireAll joins the leases in the context, and takes the others as the Locker inside does.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	if r.refusal != nil {
 		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
@@ -130,14 +132,14 @@ func (r *reentrant) found(root *Lease, key string) *Lease {
 		engine: root.engine, hold: root.hold, rule: root.rule, mode: root.Mode(), fence: root.fence, began: root.began, base: root.base,
 		part: &part{family: f, cfg: root.config()},
 	}
-	l.rule.Key = key // the key that the caller knows, whatever the Locker inside makes of it
+	l.rule.Key = key // the key that the caller gave, even if the Locker inside uses another one
 	f.parts[l] = struct{}{}
 	root.onEnd(f.end)
 	return l
 }
 
-// enter joins the lease of the key that ctx has. It returns neither a lease nor an error if ctx has
-// none.
+// enter joins the lease of the key that is in ctx. It returns neither a lease nor an error if ctx
+// has no such lease.
 func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
@@ -151,10 +153,11 @@ func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	return nil, nil
 }
 
-// errNotHeld: the hold was released, so its context does not join any more.
+// errNotHeld: the hold was released, so an Acquire with its context does not join any more.
 var errNotHeld = errors.New("not held any more")
 
-// nest makes another part of the lease that l is a part of, for a caller with a context of l.
+// nest makes another part of the lease to which the part l belongs, for a caller with a context of
+// l.
 func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	cause := l.gone()
 	if errors.Is(cause, ErrReleased) {

@@ -9,11 +9,11 @@ import (
 )
 
 // family is a lease of the Locker inside a reentrant Locker, the root, and the Leases that are its
-// parts. Callers never see the root. A part has the states of every Lease. Events, and what follows
-// for the others:
+// parts. Callers never see the root. A part has the states of every Lease. These are the events,
+// and what follows for the other parts:
 //
-//	a part is released      nothing, unless it is the last: then the root is released, or completed
-//	                        if all parts with Once were
+//	a part is released      nothing, unless the part is the last one: then the root is released, or
+//	                        completed if all parts with Once were
 //	a part's AtMost is over the same, and its contexts end with ErrExpired
 //	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
@@ -21,20 +21,21 @@ type family struct {
 	of   *reentrant
 	root *Lease
 
-	mu     sync.Mutex
-	parts  map[*Lease]struct{} // those that are not released
-	over   bool                // the last part was released
-	shared bool                // a Downgrade has begun: no caller may join any more that needs the lease to be Exclusive
-	done   bool                // a part with Once was completed
-	failed bool                // a part with Once was released without being completed
+	mu    sync.Mutex
+	parts map[*Lease]struct{} // the parts that are not released
+	over  bool                // the last part was released
+	// A Downgrade has begun: callers that need the lease to be Exclusive may not join any more.
+	shared bool
+	done   bool // a part with Once was completed
+	failed bool // a part with Once was released without being completed
 }
 
-// part is what makes a Lease a part of another one.
+// part links a Lease to the family whose part it is.
 type part struct {
 	family *family
-	cfg    *config     // its Observer is notified
-	until  time.Time   // when its own AtMost is over; zero: it has none
-	expiry *time.Timer // nil: it has none
+	cfg    *config     // the Observer in cfg is notified
+	until  time.Time   // when the part's own AtMost is over; zero: it has no AtMost
+	expiry *time.Timer // fires when AtMost is over; nil: the part has no AtMost
 }
 
 // add makes a nested part.
@@ -56,7 +57,7 @@ func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	return l, nil
 }
 
-// enter counts l among the parts. An end of the root from then on finds it there.
+// enter counts l among the parts. If the root ends from then on, l ends too.
 func (f *family) enter(l *Lease) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,8 +74,8 @@ func (f *family) enter(l *Lease) error {
 	return nil
 }
 
-// beginDowngrade reports whether the lease has one part only, which may make it Shared. Once that
-// is true it stays true.
+// beginDowngrade reports whether the lease has one part only, so that the part may become Shared.
+// Once the result was true, it stays true.
 func (f *family) beginDowngrade() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +83,7 @@ func (f *family) beginDowngrade() bool {
 	return f.shared
 }
 
-// leave removes l, and reports whether it was the last.
+// leave removes l, and reports whether l was the last part.
 func (f *family) leave(l *Lease, complete bool) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,13 +125,13 @@ func (p *part) expire(l *Lease) {
 	}
 }
 
-// giveUpPart is Lease.giveUp for a part.
+// giveUpPart does for a part what Lease.giveUp does for a Lease.
 func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *int) error {
 	if p.expiry != nil {
 		p.expiry.Stop()
 	}
 	f := p.family
-	if lost := f.root.ended(); endedEarly(lost) { // the part has not learnt of it if the Engine was closing
+	if lost := f.root.ended(); endedEarly(lost) { // the part does not know of the loss yet if the Engine was closing
 		l.lose(lost)
 	}
 	switch {
@@ -149,7 +150,7 @@ func (f *family) isLast() bool {
 	return len(f.parts) == 1
 }
 
-// root returns the Lease that the Engine knows, which is mostly l itself.
+// root returns the Lease that the Engine knows, which is l itself unless l is a part.
 func (l *Lease) root() *Lease {
 	for l.part != nil {
 		l = l.part.family.root
@@ -165,9 +166,8 @@ func (l *Lease) config() *config {
 	return &l.engine.cfg
 }
 
-// shorten makes the lease end sooner in this process. It returns true when the lease then lasts for
-// ttl without asking the server. If other parts use the lease, it does not shorten it, and only
-// reports whether it lasts for ttl.
+// shorten makes the lease end sooner in this process. If other parts use the lease, shorten leaves
+// it unchanged. shorten reports whether the lease lasts for ttl without a question to the server.
 func (l *Lease) shorten(ttl time.Duration) bool {
 	k := &l.engine.keeper
 	if l.part != nil && !l.part.family.isLast() {

@@ -7,16 +7,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// DefaultMaxRetryAfter is the longest [Error.RetryAfter] that is only an estimate.
+// DefaultMaxRetryAfter is the longest [Error.RetryAfter] that is an estimate.
 const DefaultMaxRetryAfter = 2 * time.Second
 
 // firstGuess is the shortest time for which a holder is expected to have held the key. It keeps
-// callers that know nothing yet from asking all the time.
+// callers from asking all the time while nothing is known about the holder.
 const firstGuess = 50 * time.Millisecond
 
-// retryAfter is when another try may succeed: an estimate with jitter, so that callers that were
-// refused together do not come back together. The remaining TTL is a poor estimate, because the
-// lease is renewed. Only the time of a kept key is certain.
+// retryAfter returns when another try may succeed. It is an estimate with jitter, so that callers
+// that were refused together do not come back together. The remaining TTL is a poor estimate,
+// because the lease is renewed. Only the time of a kept key is certain.
 func (a *acquisition) retryAfter() time.Duration {
 	if a.holder.Kept && a.holder.Left > 0 {
 		return a.holder.Left
@@ -26,13 +26,13 @@ func (a *acquisition) retryAfter() time.Duration {
 	return max(after, time.Millisecond)
 }
 
-// remaining estimates how long it takes until this caller could have the key: what the holder still
-// needs, plus what the waiters ahead need after it.
+// remaining estimates how long it takes until this caller could have the key: the time that the
+// holder still needs, plus the time that the waiters ahead need after it.
 //
-// A holder is expected to need what holders of this Name needed in this process. If this process
-// has seen none, or if this holder already takes longer, it is expected to need as long again as it
-// has held the key so far. Callers that obey then come back after pauses that double, and are late
-// by about the length of one hold.
+// A holder is expected to hold the key as long as earlier holders of this Name in this process
+// did. If this process has seen no earlier holder, or if this holder already takes longer, it is
+// expected to need as long again as it has held the key so far. Then the pauses of obedient
+// callers double, and the callers are late by about the length of one hold.
 func (a *acquisition) remaining() time.Duration {
 	var held time.Duration
 	if !a.heldSince.IsZero() {
@@ -52,9 +52,9 @@ func (a *acquisition) remaining() time.Duration {
 	return rest + each*time.Duration(max(a.place-1, 0))/time.Duration(a.rule.together())
 }
 
-// holdsSince is when, on the local clock, the holder of an answer got the key. sent is when the
-// question was sent. On one server a fence is that server's clock at the grant, unless the counter
-// ran ahead of the clock.
+// holdsSince returns when, on the local clock, the holder in an answer got the key. sent is when
+// the question was sent. On one server, a fence is the server's clock at the grant, unless the
+// counter ran ahead of the clock.
 func holdsSince(h store.Holder, at, sent time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || at.IsZero() {
 		return time.Time{}
@@ -66,8 +66,8 @@ func holdsSince(h store.Holder, at, sent time.Time) time.Time {
 	return sent.Add(-held)
 }
 
-// hopeless reports whether the caller's wait would probably be over before its turn comes. It needs
-// enough holds of this process to decide that.
+// hopeless reports whether the caller's wait would probably be over before its turn comes. It
+// returns false until this process has held enough leases for an estimate.
 func (a *acquisition) hopeless() bool {
 	if !a.engine.cfg.refuseEarly || a.rule.Wait <= 0 {
 		return false

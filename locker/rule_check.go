@@ -7,9 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Check returns why l can never grant rule: a time out of range, or a Mode or a Once that l does
-// not support. It sends nothing to the server, so adapters call it when a program starts. rule may
-// lack a Key, because that is known only with a request.
+// Check returns why l can never grant rule: a time is out of range, or l does not support its Mode
+// or its Once. Check sends nothing to the server, so adapters call it when a program starts. rule
+// may lack a Key, because the key is known only with a request.
 //
 // Check asks Lockers that have a method Check(Rule) error: those of this package, and wrappers that
 // forward the call. For other Lockers it returns nil.

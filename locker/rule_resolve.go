@@ -9,7 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// longestTime keeps sums of times and clocks from overflowing, here and on the server.
+// longestTime bounds times, so that sums of times and clocks do not overflow, here and on the
+// server.
 const longestTime = 10 * 365 * 24 * time.Hour
 
 // resolve fills in the Locker's defaults and refuses values that are out of range. When it fails,
@@ -48,14 +49,14 @@ func (c *config) resolve(r Rule) (Rule, error) {
 	return r, nil
 }
 
-// mostUnits keeps sums of units exact on the server.
+// mostUnits bounds units, so that their sums are exact on the server.
 const mostUnits = math.MaxInt32
 
 // resolveUnits fills in the Limit and the Weight of a semaphore's rule.
 func (c *config) resolveUnits(r *Rule) error {
 	switch {
 	case r.Limit == 0 && r.Weight == 0 && c.limit == 0:
-		return nil // a lock
+		return nil // the rule is one of a lock
 	case r.Limit < 0 || r.Limit > mostUnits:
 		return fmt.Errorf("%w: Limit is %d; give how many units may be held at once, 1 to %d, or 0 for the Locker's own limit", ErrInvalidRule, r.Limit, mostUnits)
 	case r.Weight < 0:
@@ -75,7 +76,7 @@ func (c *config) resolveUnits(r *Rule) error {
 	return nil
 }
 
-// noUnits is why the rules of a Store may have no Limit, "" when they may.
+// noUnits returns why rules of the Store may not have a Limit, or "" when they may.
 func noUnits(s Store) string {
 	if _, ok := s.(store.Permitter); ok {
 		return ""
@@ -86,8 +87,8 @@ func noUnits(s Store) string {
 	return "need a Locker of NewSemaphore"
 }
 
-// lease is the TTL with which the server is asked to keep the lock: at least AtLeast, which must
-// survive a crash of the holder, and at most AtMost.
+// lease returns the TTL for which the server is asked: at least AtLeast, which must survive a
+// crash of the holder, and at most AtMost.
 func (r Rule) lease() time.Duration {
 	ttl := max(r.TTL, r.AtLeast)
 	if r.AtMost != 0 {
@@ -96,7 +97,8 @@ func (r Rule) lease() time.Duration {
 	return ttl
 }
 
-// hasItsOwn reports whether the rule has terms for one caller's lease, which cannot be shared.
+// hasItsOwn reports whether the rule has terms for one caller's lease, so that the lease cannot be
+// shared.
 func (r Rule) hasItsOwn() bool {
 	return r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 || r.Metadata != ""
 }

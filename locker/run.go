@@ -5,29 +5,29 @@ import (
 	"errors"
 )
 
-// Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics. The
-// context of fn ends with ctx or with the lease, whichever is first, and context.Cause says which.
-// [FromContext] finds the lease in it. The release does not depend on ctx.
+// Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics.
+// The context of fn ends with ctx or with the lease, whichever is first, and context.Cause says
+// which. [FromContext] finds the lease in it. The end of ctx does not prevent the release.
 //
 // When the lock was not taken, the error is Acquire's, and fn was not called. When the lease ended
-// while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn returned nil; an error of
-// fn is joined to it. Otherwise Run returns fn's error unchanged. A release without an answer is no
-// error: it is repeated in the background. Only with Rule.Once it is ErrUnavailable, because then
-// it is not known whether the work is marked as done.
+// while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn returned nil; an error
+// of fn is joined to it. Otherwise Run returns fn's error unchanged. A release without an answer
+// is no error, because it is repeated in the background. With Rule.Once, a release without an
+// answer is ErrUnavailable, because then it is unknown whether the work is marked as done.
 func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
 	lease, err := l.Acquire(ctx, rule)
 	if err != nil {
 		return err
 	}
 	runs := &lease.engine.runs
-	if !runs.Enter() { // Close came between the grant and this call
+	if !runs.Enter() { // Close has begun since the grant
 		_ = lease.Release(ctx)
 		return &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
 	}
 	defer runs.Leave()
 	returned := false
 	defer func() {
-		if !returned { // fn panicked or called runtime.Goexit; either goes on after the release
+		if !returned { // fn panicked or called runtime.Goexit, which continues after the release
 			_ = lease.Release(ctx)
 		}
 	}()
@@ -59,8 +59,8 @@ func endedEarly(err error) bool {
 // zero value is not usable: both fields must be set.
 type Guard[T any] struct {
 	Locker Locker
-	// Rule derives from a request what to guard. If it fails, Run returns its error unchanged and
-	// calls nothing.
+	// Rule makes the Rule that guards a request. If Rule fails, Run returns its error unchanged
+	// and does not call fn.
 	Rule func(ctx context.Context, in T) (Rule, error)
 }
 

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// RunAll takes all locks that rules describe, calls fn, and releases them. It takes all or none:
-// when one of them cannot be taken, RunAll releases the others and returns the error of that one,
-// with its key. Without rules it calls fn at once.
+// RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
+// none: when one of them cannot be taken, RunAll releases the others and returns the error of that
+// lock, with its key. Without rules it calls fn at once.
 //
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
-// cannot deadlock. If all are free and the Store supports it, all are taken in one step. Otherwise
-// RunAll waits for each held lock in its queue while it holds those before it, so it overtakes no
-// other waiter, and no waiter starves. Each Rule's Wait counts from the call of RunAll, so equal
-// Waits bound the whole.
+// cannot deadlock. If all keys are free and the Store supports it, all are taken in one step.
+// Otherwise RunAll waits for each held lock in its queue, while it holds the locks before it. So
+// RunAll overtakes no other waiter, and no waiter starves. Each Rule's Wait counts from the call
+// of RunAll, so equal Waits bound the whole wait.
 //
 // A key that is given several times counts once. Exclusive wins over Shared, the shorter Wait and
 // AtMost over the longer, and the longer TTL, AtLeast and Once over the shorter.
@@ -28,10 +28,10 @@ import (
 // several leases were lost, the error names all of them. With Rule.Once, the work counts as done
 // only if fn returned nil and no lease was lost by then.
 //
-// RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
-// is refused with ErrUnsupported; [NewReentrant] makes a Locker that permits it. If ctx has a lease
-// of another key that sorts behind one of these, RunAll does not wait for this one: ErrBusy if it
-// is held.
+// RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker,
+// RunAll is refused with ErrUnsupported; [NewReentrant] makes a Locker that permits it. If ctx has
+// a lease of another key that sorts behind a key of rules, RunAll does not wait for the key of
+// rules: if that is held, the error is ErrBusy.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	if len(rules) == 0 {
 		return fn(ctx)
@@ -49,7 +49,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 		}
 	}()
 	for _, l := range leases {
-		if !l.engine.runs.Enter() { // Close came between the grant and this call
+		if !l.engine.runs.Enter() { // Close has begun since the grant
 			_ = releaseAll(ctx, leases, false, false)
 			return &Error{Op: OpAcquire, Key: l.rule.Key, Err: ErrClosed}
 		}
@@ -57,7 +57,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	}
 	returned := false
 	defer func() {
-		if !returned { // fn panicked or called runtime.Goexit; either goes on after the release
+		if !returned { // fn panicked or called runtime.Goexit, which continues after the release
 			_ = releaseAll(ctx, leases, false, false)
 		}
 	}()
@@ -75,7 +75,7 @@ func within(leases []*Lease) context.Context {
 	return ctx
 }
 
-// settleAll is settle for several leases.
+// settleAll does for several leases what settle does for one.
 func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	complete := err == nil
 	for _, l := range leases {
@@ -97,7 +97,7 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 }
 
 // releaseAll releases or completes all leases at the same time, so that a server that does not
-// answer delays the caller only once. beside: the answers need not be awaited.
+// answer delays the caller only once. With beside, the answers need not be awaited.
 func releaseAll(ctx context.Context, leases []*Lease, complete, beside bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup
@@ -133,7 +133,7 @@ func distinct(rules []Rule) []Rule {
 func (r Rule) and(other Rule) Rule {
 	shorter := func(a, b time.Duration) time.Duration {
 		if a == 0 || b == 0 {
-			return a + b // 0: as long as it takes
+			return a + b // a time of 0 has no bound
 		}
 		return min(a, b)
 	}
@@ -152,7 +152,8 @@ type severally interface {
 	acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error)
 }
 
-// acquireAll takes all locks or none. ctx is that of takes. rules are sorted by key, each key once.
+// acquireAll takes all locks or none. ctx is the context of takes. rules are sorted by key, each
+// key once.
 func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	if s, ok := l.(severally); ok {
 		return s.acquireAll(ctx, rules)
@@ -170,7 +171,7 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	})
 }
 
-// since returns the rule with the rest of its Wait.
+// since returns the rule with what is left of its Wait.
 func (r Rule) since(began time.Time) Rule {
 	if r.Wait > 0 {
 		if r.Wait -= time.Since(began); r.Wait <= 0 {
@@ -184,7 +185,7 @@ func (r Rule) since(began time.Time) Rule {
 // which ends when one of them ends.
 type gathering struct {
 	ctx    context.Context
-	takes  *takes // nil without a RunAll
+	takes  *takes // nil: no RunAll takes the leases
 	leases []*Lease
 }
 
@@ -203,7 +204,7 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 	}()
 	if err := collect(g); err != nil {
 		for _, l := range g.leases {
-			if lost := l.ended(); lost != nil { // the wait for the next one ended for that reason
+			if lost := l.ended(); lost != nil { // the loss of l ended the wait for the next lease
 				return nil, l.wrap(OpAcquire, lost)
 			}
 		}

@@ -14,23 +14,23 @@ import (
 
 var _ severally = (*Engine)(nil)
 
-// acquireAll takes the locks of a RunAll. If all are free and the Store supports it, one step takes
-// them all. Otherwise that step takes nothing, and each lock up to the first that is not free is
-// taken by itself, in order, with a wait like any other. Then the rest is tried in one step again.
-// So a caller that wants many keys stands in one queue after the other, like every other caller.
-// Repeating the one step until it succeeds would overtake the waiters for single keys, or never
+// acquireAll takes the locks of a RunAll. If all keys are free and the Store supports it, one step
+// takes them all. Otherwise that step takes nothing, and each lock up to the first held one is
+// taken alone, in order, with a normal wait. Then one step is tried again for the rest. So a
+// caller that wants many keys stands in one queue after the other, like every other caller. If one
+// step were repeated until it succeeds, it would overtake the waiters for single keys, or never
 // succeed.
 func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
 	began := time.Now()
 	var all []*acquisition
 	defer func() {
-		defer func() { // also when an Observer panics
+		defer func() { // also if an Observer panics
 			for range all {
 				e.acquires.Leave()
 			}
 		}()
 		for _, a := range all {
-			_, _ = a.end(nil, err) // those without a result yet
+			_, _ = a.end(nil, err) // changes nothing for acquisitions that have a result
 		}
 	}()
 	for _, rule := range rules {
@@ -63,9 +63,9 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	})
 }
 
-// together tries to take all leases in one step. It returns how many must be taken alone: 0,
-// because it has them all; or the number up to the first that is not free, and then it has none of
-// them.
+// together tries to take all leases in one step. alone is the number of leases that must be taken
+// alone: 0 if the step took them all. Otherwise the step took none of them, and alone counts the
+// leases up to the first held one.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
@@ -73,7 +73,8 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	}
 	j := joint{all: all, began: began, sent: time.Now()}
 	for _, a := range all {
-		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil { // a release under way must not be overtaken
+		// the question must not overtake a release under way
+		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil {
 			return len(all), nil
 		}
 		j.prepare(a)
@@ -82,7 +83,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
-	case errors.As(failure, &no): // taken alone, each reports its own refusal, and repeats what may be repeated
+	case errors.As(failure, &no): // when taken alone, each lock reports its own refusal, and repeats what may be repeated
 		return 1, j.forget()
 	case failure != nil:
 		return 1, j.undo(failure)
@@ -108,7 +109,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 type joint struct {
 	all    []*acquisition
 	claims []store.Claim
-	began  time.Time // of the RunAll
+	began  time.Time // when the RunAll began
 	sent   time.Time
 }
 
@@ -126,8 +127,8 @@ func (j *joint) prepare(a *acquisition) {
 	j.claims = append(j.claims, a.claim)
 }
 
-// await waits for the answers. failure says why there are none. over is set when ctx, the shortest
-// Wait or Close ended the wait.
+// await waits for the answers. If there are none, failure says why. If ctx, the shortest Wait or
+// Close ended the wait, over is the error for the caller.
 func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
 	e, first := j.all[0].engine, j.all[0]
 	for _, a := range j.all {
@@ -162,9 +163,9 @@ func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) 
 	return nil, nil, first.giveUp(reason)
 }
 
-// undo makes an unanswered call take nothing. The keys may be asked for again with other tokens:
-// whatever the call takes meanwhile becomes free for these. The error is for a Rule that does not
-// wait for that.
+// undo makes an unanswered call take nothing, so that the keys may be asked for again with other
+// tokens. What the call takes meanwhile is released, and becomes free for these tokens. err is not
+// nil if a Rule does not wait for the undo.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
 		a.token.ended(callLost)
@@ -176,7 +177,7 @@ func (j *joint) undo(failure error) (err error) {
 	return cmp.Or(j.forget(), err)
 }
 
-// forget drops tokens that hold nothing.
+// forget drops the tokens, which hold nothing.
 func (j *joint) forget() error {
 	for _, a := range j.all {
 		a.own = ticket{holder: a.holder, place: a.place}

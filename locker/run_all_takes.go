@@ -7,11 +7,13 @@ import (
 )
 
 // takes is one RunAll while it takes its locks. The context carries it through Lockers of any kind
-// to the Engine, which knows the locks that are the same, and their order.
+// to the Engine. There it shows which locks the RunAll already has, and the order of their keys.
 type takes struct {
 	mu     sync.Mutex
-	leases []*Lease // taken so far
-	over   bool     // RunAll has them all or has failed; later acquires with the context are the caller's own
+	leases []*Lease // the leases taken so far
+	// The RunAll has all its leases or has failed. Later acquires with the context do not belong
+	// to it.
+	over bool
 }
 
 // beginTakes returns a context that marks the acquires of a RunAll until over is called.
@@ -25,7 +27,8 @@ func beginTakes(ctx context.Context) (_ context.Context, over func()) {
 	}
 }
 
-// takesIn returns the RunAll to which an acquire with this context belongs, nil if there is none.
+// takesIn returns the RunAll to which an acquire with this context belongs, or nil if there is
+// none.
 func takesIn(ctx context.Context) *takes {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		if h.takes != nil && !h.takes.isOver() {
@@ -49,16 +52,16 @@ func (t *takes) isOver() bool {
 	return t.over
 }
 
-// all returns the leases of the RunAll so far, and those that its caller had before.
+// all returns the leases that the RunAll has taken so far, and those that its caller had before.
 func (t *takes) all(ctx context.Context) []*Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append(LeasesFromContext(ctx), t.leases...)
 }
 
-// mindOrder keeps a RunAll from waiting for itself, and for a caller that may wait for it. If every
-// caller waits only for keys behind those that it holds, no circle of waits can form. So an acquire
-// against that order makes one attempt and does not wait.
+// mindOrder keeps a RunAll from waiting for itself, and for a caller that may wait for the RunAll.
+// If every caller waits only for keys behind those that it holds, no circle of waits can form. So
+// an acquire against that order makes one attempt and does not wait.
 func (a *acquisition) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {
@@ -69,7 +72,8 @@ func (a *acquisition) mindOrder(ctx context.Context) error {
 		switch {
 		case l.engine != a.engine || l.ended() != nil:
 		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // the caller reads with the same hold
-		case l.hold.claim.Key == key && l.rule.Limit > 0 && a.rule.Limit > 0: // another caller may hold units too, and wait for those of this one
+		// Another caller may hold units too, and wait for the units of this caller.
+		case l.hold.claim.Key == key && l.rule.Limit > 0 && a.rule.Limit > 0:
 			a.behind, a.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)

@@ -9,10 +9,10 @@ import (
 const (
 	enoughHolds  = 10   // an estimate needs this many leases of a Name
 	rememberWell = 16   // about this many of the last leases count
-	mostNames    = 1024 // further Names are not remembered: a Name is meant to have few values
+	mostNames    = 1024 // further Names are not remembered, because a Name should have few values
 )
 
-// holdStats learns, per Rule.Name, how long leases are held in this process, and how often an
+// holdStats learns, for each Rule.Name, how long leases are held in this process, and how often an
 // attempt after a pause succeeds.
 type holdStats struct {
 	mu     sync.Mutex
@@ -22,8 +22,8 @@ type holdStats struct {
 // habit is what is known about the leases of one Name.
 type habit struct {
 	holds int
-	mean  time.Duration // of how long they were held; the last leases count most
-	scale float64       // the pause between attempts, as a part of the mean
+	mean  time.Duration // the mean time for which leases were held; the last leases count most
+	scale float64       // the pause between attempts as a part of the mean
 }
 
 // held records that a lease was released after d.
@@ -38,7 +38,8 @@ func (t *holdStats) held(name string, d time.Duration) {
 	h.mean += (d - h.mean) / time.Duration(min(h.holds, rememberWell))
 }
 
-// estimate is how long a lease of that Name will be held. It returns false while it knows too few.
+// estimate returns how long a lease of that Name will be held. It returns false while too few
+// leases were held.
 func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +50,8 @@ func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// usual is how long leases of that Name were held so far. It returns false while there was none.
+// usual returns how long leases of that Name were held so far. It returns false while none was
+// held.
 func (t *holdStats) usual(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,8 +62,8 @@ func (t *holdStats) usual(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// polled records whether an attempt after a pause succeeded. The two factors balance when every
-// second attempt succeeds.
+// polled records whether an attempt after a pause succeeded. The pause stops changing when every
+// second attempt succeeds, because the two factors then balance.
 func (t *holdStats) polled(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +77,7 @@ func (t *holdStats) polled(name string, success bool) {
 	}
 }
 
-// advise is the pause before the next attempt, 0 while nothing is known.
+// advise returns the pause before the next attempt, or 0 while nothing is known.
 func (t *holdStats) advise(name string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,20 +88,20 @@ func (t *holdStats) advise(name string) time.Duration {
 	return time.Duration(float64(h.mean) * h.scale)
 }
 
-// of returns the habit of a Name, nil when too many Names are known. t.mu is held.
+// of returns the habit of a Name, or nil when too many Names are known. t.mu is held.
 func (t *holdStats) of(name string) *habit {
 	h := t.byName[name]
 	if h == nil && len(t.byName) < mostNames {
 		if t.byName == nil {
 			t.byName = make(map[string]*habit)
 		}
-		h = &habit{scale: 0.5} // on average the holder is half through when a caller arrives
+		h = &habit{scale: 0.5} // on average, the holder has used half of its time when a caller arrives
 		t.byName[name] = h
 	}
 	return h
 }
 
-// bounds are the shortest and the longest value of an adaptive setting.
+// bounds are the smallest and the largest value of an adaptive setting.
 type bounds struct{ least, most time.Duration }
 
 func (b bounds) sensible() bool {
@@ -111,8 +113,8 @@ func (b bounds) clamp(d time.Duration) time.Duration { return min(max(d, b.least
 // adaptiveBackoff turns the advice of holdStats into pauses.
 type adaptiveBackoff struct{ bounds }
 
-// pause is between half and all of advice, so that waiters that were refused together do not come
-// back together.
+// pause returns a random time between half of advice and all of it, so that waiters that were
+// refused together do not come back together.
 func (b *adaptiveBackoff) pause(advice time.Duration) time.Duration {
 	d := b.clamp(advice)
 	return max(d/2+rand.N(d/2+1), b.least)

@@ -14,27 +14,28 @@ import (
 // maxStripes keeps the number of stripes in the range in which more stripes still help.
 const maxStripes = 1 << 20
 
-// NewStriped returns a Locker over l that has n locks, the stripes, for keys without number. Each
-// key always has the same stripe, and about as many keys have each. Two keys of one stripe exclude
-// each other, although they need not: the price for a bounded number of keys on the server. Use it
-// where each lock costs something that is not given back, such as the fence counter of a quorum or
-// a row for each claim in a database; otherwise a lock for each key is better.
+// NewStriped returns a Locker over l for any number of keys. It has n locks, the stripes. Each key
+// always has the same stripe, and each stripe has about the same number of keys. Two keys with the
+// same stripe exclude each other although they need not. That is the price for a bounded number of
+// keys on the server. Use NewStriped where each lock costs something that is not given back, such
+// as the fence counter of a quorum or a row for each claim in a database. Otherwise a lock for
+// each key is better.
 //
 // All processes must give the same n. With another n, a key has another stripe, and processes with
-// different n do not exclude each other. So change n only while no process holds a lock. The stripe
-// of a key is its FNV-1a hash of 64 bits modulo n. Its key on the server is "stripe:I/N" with the
-// Locker's prefix. A Lease and an Error name the key that the caller gave. Observers see the
+// different n do not exclude each other. So change n only while no process holds a lock. The
+// stripe of a key is its 64-bit FNV-1a hash modulo n. Its key on the server is "stripe:I/N" with
+// the Locker's prefix. A Lease and an Error name the key that the caller gave. Observers see the
 // stripe.
 //
-// [RunAll] takes a stripe once, however many of its keys are given. A nested Acquire of another key
-// with the same stripe joins the lease that its context has, because it would wait for itself
-// otherwise. A nested Acquire of the same key waits, as with every Locker. Nested Acquires of
+// [RunAll] takes a stripe once, even if several of its keys are given. A nested Acquire of another
+// key with the same stripe joins the lease in its context, because it would otherwise wait for its
+// own caller. A nested Acquire of the same key waits, as with every Locker. Nested Acquires of
 // several keys can deadlock even if all callers take the keys in the same order, because the
 // stripes have another order: use RunAll for them.
 //
-// Rule.Once and Rule.AtLeast are refused with ErrUnsupported. They say something about one key, and
-// a stripe would say it about others too. Inspect, Revoke and the rest belong to the Engine inside;
-// close it when the Locker is not used any more.
+// Rule.Once and Rule.AtLeast are refused with ErrUnsupported. They say something about one key,
+// and a stripe would apply it to other keys too. Inspect, Revoke and all other methods belong to
+// the Engine inside; close it when the Locker is not used any more.
 func NewStriped(l Locker, n int) (Locker, error) {
 	switch {
 	case typednil.Is(l):
@@ -47,7 +48,7 @@ func NewStriped(l Locker, n int) (Locker, error) {
 
 // striped is a Locker whose leases are parts of the leases of stripes.
 type striped struct {
-	families reentrant // its inner is the Locker of the stripes
+	families reentrant // the inner Locker of families is the Locker of the stripes
 	n        uint64
 }
 
@@ -68,7 +69,7 @@ func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return s.families.found(root, rule.Key), nil
 }
 
-// acquireAll joins the leases that the context has, and takes each of the other stripes once.
+// acquireAll joins the leases in the context, and takes each of the other stripes once.
 func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	stripes := make([]Rule, len(rules))
 	for i, rule := range rules {
@@ -79,7 +80,7 @@ func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error
 	}
 	return gather(ctx, func(g *gathering) error {
 		leases := make([]*Lease, len(rules))
-		var others []int // the places of the keys whose stripes ctx does not have
+		var others []int // the places of the keys whose stripes are not in ctx
 		for i, rule := range rules {
 			part, err := s.enter(ctx, rule, stripes[i].Key)
 			switch {
@@ -123,7 +124,7 @@ func (s *striped) takeStripes(g *gathering, rules, stripes []Rule, places []int,
 	for _, root := range roots {
 		key := first[root.rule.Key]
 		taken[key] = s.families.found(root, key)
-		g.leases = append(g.leases, taken[key]) // if a part fails, all are released
+		g.leases = append(g.leases, taken[key]) // if taking a part fails, all parts are released
 	}
 	for _, i := range places {
 		of := taken[first[stripes[i].Key]]
@@ -149,7 +150,7 @@ func (s *striped) stripe(rule Rule) (Rule, error) {
 	if err := store.CheckKey(rule.Key); err != nil {
 		return rule, err
 	}
-	rule.Name = rule.name() // of the key, not of the stripe
+	rule.Name = rule.name() // the name of the key instead of the stripe's
 	rule.Key = fmt.Sprintf("stripe:%d/%d", s.of(rule.Key), s.n)
 	return rule, nil
 }
@@ -161,8 +162,8 @@ func (s *striped) of(key string) uint64 {
 	return h.Sum64() % s.n
 }
 
-// enter joins the lease of the stripe that ctx has for another key. It returns neither a lease nor
-// an error if there is none.
+// enter joins a lease in ctx that has the same stripe for another key. It returns neither a lease
+// nor an error if there is no such lease.
 func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, error) {
 	var beside *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
@@ -185,7 +186,7 @@ func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, 
 	return nested, err
 }
 
-// named returns an error of the Locker inside with the key that the caller gave.
+// named returns an error of the Locker inside, with the key that the caller gave.
 func (s *striped) named(err error, key string) error {
 	inner, ok := errtype.As[*Error](err)
 	if !ok {
@@ -202,7 +203,7 @@ func (s *striped) named(err error, key string) error {
 // Check asks the Locker inside.
 func (s *striped) Check(rule Rule) error {
 	if rule.Key == "" {
-		rule.Key = "key" // any key: the real one is known only with a request
+		rule.Key = "key" // any key, because the real key is known only with a request
 	}
 	stripe, err := s.stripe(rule)
 	if err != nil {

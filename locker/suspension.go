@@ -4,13 +4,13 @@ import "time"
 
 // A process that was paused detects the pause at its next tick, because the monotonic clock went
 // on. While a machine is suspended (a closed laptop, a virtual machine that is saved and restored)
-// the monotonic clock stands still, so all deadlines of this process come late by that time. The
-// wall clock shows the suspension, because the wall clock jumps ahead.
+// the monotonic clock stands still. So all deadlines of this process come late by the length of
+// the suspension. The wall clock shows the suspension by a jump ahead.
 const (
 	// looksForSuspension is how often the clocks are compared while there are holds.
 	looksForSuspension = time.Second
-	// suspendedFor is how much the wall clock must gain between two looks. A clock that is slewed
-	// gains less than a millisecond.
+	// suspendedFor is how much the wall clock must gain between two looks. A clock that is
+	// adjusted slowly gains less than a millisecond.
 	suspendedFor = 500 * time.Millisecond
 	// answerAfterSuspension is how long a renewal may be without an answer after a suspension that
 	// may have outlasted the lease.
@@ -19,13 +19,13 @@ const (
 
 // clocks compares the wall clock with the monotonic one.
 type clocks struct {
-	ahead time.Duration // of the monotonic clock, at the last look
+	ahead time.Duration // the lead over the monotonic clock at the last look
 	known bool
 	set   time.Duration // for tests: how far the wall clock was set forward
 }
 
-// gained is how much the wall clock has gained since the last look; 0 unless the machine was
-// suspended or the clock was set forward.
+// gained returns how much the wall clock has gained since the last look. It is 0 unless the
+// machine was suspended or the clock was set forward.
 func (c *clocks) gained(now time.Time) time.Duration {
 	ahead := now.Round(0).Sub(epoch.Round(0)) - now.Sub(epoch) + c.set
 	gain := ahead - c.ahead
@@ -36,10 +36,10 @@ func (c *clocks) gained(now time.Time) time.Duration {
 	return gain
 }
 
-// suspended corrects the holds after the wall clock has gained so much. A clock that was set
-// forward looks like a suspension. So a lease that is renewed is not given up: the server is asked
-// at once, and the lease ends soon if no answer comes. A lease that is not renewed ends earlier by
-// what the clock has gained. k.mu is held.
+// suspended corrects the holds after the wall clock has gained time. A clock that was set forward
+// looks like a suspension. So a lease that is renewed is not given up: the server is asked at
+// once, and the lease ends soon if no answer comes. A lease that is not renewed ends earlier by
+// the gained time. k.mu is held.
 func (k *keeper) suspended(now instant, gain time.Duration) {
 	var all []*hold
 	for h := range k.due.holds() {
