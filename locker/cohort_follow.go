@@ -23,10 +23,11 @@ type follow struct {
 // errNotQueued: the hold was not ours any more, so its release queued nothing.
 var errNotQueued = errors.New("nothing was queued")
 
-// asksWithRelease reports whether an acquire of key may go out with a release. The acquire must be
-// able to wait in the server's queue, and its grant must need no acknowledgement by replicas.
+// asksWithRelease reports whether an acquire of key may go out with a release. The Store must carry
+// the acquire, the acquire must be able to wait in the server's queue, and its grant must need no
+// acknowledgement by replicas.
 func (e *Engine) asksWithRelease(key string) bool {
-	return e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
+	return e.carries && e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
 // newFollow makes the release that is sent now ask for the key on behalf of next. No other

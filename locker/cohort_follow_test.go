@@ -52,3 +52,44 @@ func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 		nothingLeft(t, store)
 	})
 }
+
+// dropping is a Store whose releases take a second, and drop the acquire that they should carry.
+type dropping struct{ locker.Store }
+
+func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	<-time.After(time.Second)
+	c.Next = nil
+	return d.Store.Release(ctx, c)
+}
+
+// A Store that does not carry the next acquire with a release is not sent one. The waiter that
+// follows counts the calls that were made, and one that leaves meanwhile undoes nothing.
+func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"it follows": time.Minute, "it leaves": time.Second / 2} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				rec := &lockertest.Recorder{}
+				l := lockertest.NewLocker(t, dropping{store.NewProcess()}, locker.WithHandoffs(2), locker.WithObserver(rec))
+				lease := acquire(t, l, locker.Rule{Key: "a"})
+				second, third := waits(t, l, locker.Rule{Key: "a"}), waits(t, l, locker.Rule{Key: "a", Wait: wait})
+				release(t, lease)
+				release(t, second.granted(0)) // the end of the streak
+				if wait > time.Second {
+					release(t, third.granted(time.Second))
+				}
+				<-time.After(time.Minute)
+				counted, undos := 0, store.Calls(locker.OpRelease)
+				for _, r := range rec.Records(locker.OpAcquire) {
+					counted += r.Outcome.Calls
+					if r.Outcome.Err == nil && r.Outcome.Calls > 0 { // a lease that this process did not hand over
+						undos--
+					}
+				}
+				if counted != store.Calls(locker.OpAcquire) || undos != 0 {
+					t.Errorf("counted %d acquires, the Store saw %d; %d releases of tokens without a lease", counted, store.Calls(locker.OpAcquire), undos)
+				}
+				nothingLeft(t, store)
+			})
+		})
+	}
+}

@@ -22,6 +22,7 @@ type Engine struct {
 	store    Store
 	readers  store.Downgrader // the Store as a Downgrader; nil: it has no readers
 	confirms bool             // grants by message need a confirmation
+	carries  bool             // a release may carry the acquire that follows
 	cfg      config
 	keeper   keeper
 	steps    calls.Steps    // the Steps of the Store
@@ -71,6 +72,7 @@ func newEngine(s Store, cfg config) *Engine {
 	if c, ok := s.(store.Confirmer); ok {
 		e.confirms = c.NeedsConfirmation()
 	}
+	_, e.carries = s.(store.Carrier)
 	e.background, e.cut = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.tuner = &ttlTuner{bounds: cfg.adaptiveTTL}

@@ -31,7 +31,7 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 // node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All
-	can.Queue, can.Notify, can.Join = false, false, false
+	can.Queue, can.Notify, can.Join, can.Next = false, false, false, false
 	return can
 }()
 

@@ -13,9 +13,6 @@ import (
 // Release withdraws the votes. It is Released when a quorum of votes existed. After the other nodes
 // have decided the release, it is repeated at each node that has not answered. Before that, the
 // Engine repeats the whole release.
-//
-// Next is not asked for: no node can grant the key by itself, so the claim that follows asks when
-// the release is decided, and nobody waits for its answer here.
 func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return calls.Await(ctx, c, q.StartRelease)
 }
@@ -23,7 +20,6 @@ func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error
 // StartRelease is Release for a caller that does not wait here.
 func (q *quorum) StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
-	c.Next = nil
 	if !c.Complete {
 		q.release(ctx, c, nil, answered)
 		return

@@ -214,7 +214,6 @@ func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, err
 }
 
 func (s semaphore) release(c store.Claim) *question {
-	c.Next = nil // a process that has waiters has one at the server already
 	if c.Queue {
 		c = limited(c)
 	}

@@ -87,8 +87,12 @@ var _ interface {
 	store.Queuer
 	store.ServerChecker
 	store.Closer
+	store.Carrier
 	calls.Steps
 } = Single{}
+
+// CarriesNext tells the Engine that releases may have a Next.
+func (s Single) CarriesNext() {}
 
 // Acquire runs acquire.lua.
 func (s Single) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {

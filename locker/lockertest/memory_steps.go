@@ -20,7 +20,11 @@ var _ interface {
 	store.Fencer
 	store.Notifier
 	store.Joiner
+	store.Carrier
 } = (*Process)(nil)
+
+// CarriesNext tells the Engine that releases may have a Next.
+func (p *Process) CarriesNext() {}
 
 // Acquire is the Store's step.
 func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {

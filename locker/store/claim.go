@@ -38,7 +38,7 @@ type Claim struct {
 	KeepFor      time.Duration // Release: keep the key locked for this long, without an owner
 	Complete     bool          // Release: set the done mark
 	TombstoneTTL time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
-	Next         *Claim        // Release: an Acquire of the same key in the same step, behind all waiters
+	Next         *Claim        // Release, of a Carrier: an Acquire of the same key in the same step, behind all waiters
 
 	Delegation *Delegation // all steps of a Joiner: the lease that Owner joins, and the proof
 }

@@ -169,6 +169,13 @@ type Confirmer interface {
 	NeedsConfirmation() bool
 }
 
+// A Carrier is a Store whose releases carry [Claim.Next]: Release frees the key and makes that
+// Acquire in one step. The Engine sends no Next to other Stores.
+type Carrier interface {
+	// CarriesNext does nothing. It tells the Engine that releases may have a Next.
+	CarriesNext()
+}
+
 // A Validator is a Store that never grants some claims, whatever its server answers. Validate
 // returns why it would not grant claims with the Mode and the Once of c, such as ErrUnsupported, or
 // nil. It sends nothing.

@@ -17,7 +17,7 @@ type Capabilities struct {
 	Queue     bool // keeps a queue on the server
 	Readers   bool // has readers: it is a Downgrader
 	Notify    bool // is a Notifier: it notifies the waiters in the queue when they are granted the key
-	Next      bool // a release can carry a claim: see Claim.Next
+	Next      bool // is a Carrier: a release can carry a claim
 	Permits   bool // is a Permitter: claims with a Limit share a key
 	Join      bool // is a Joiner: its leases can be joined by calls in other processes
 }

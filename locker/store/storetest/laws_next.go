@@ -7,6 +7,11 @@ import (
 
 // nextLaws concern a release that queues its process again in the same step.
 var nextLaws = []law{
+	{name: "a Store is a Carrier if its releases carry Next, and only then", check: func(b *bench) {
+		if _, says := b.Store.(store.Carrier); says != b.Can.Next {
+			b.Fatalf("Carrier: %v, Capabilities.Next: %v; the Engine sends Next to a Carrier only", says, b.Can.Next)
+		}
+	}},
 	{name: "a release with Next queues behind those who wait", needs: follows, check: func(b *bench) {
 		holder, before := b.granted()
 		first, second := b.queued(""), b.queued("")
