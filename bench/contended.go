@@ -20,7 +20,7 @@ func contend(ctx context.Context, o order, crowd shape) (f finding, turns map[st
 	defer func() { err = errors.Join(err, on.close()) }()
 
 	crowd.oneKey = true
-	runners := field(append([]string{latchkitFair, latchkit}, rivals...)...)
+	runners := field(append([]string{latchkitFair, latchkit, scriptsInOrder, scriptsHanded}, rivals...)...)
 	turns, err = interleave(runners, o.rounds, func(c contestant) (turn, error) {
 		return crowd.take(ctx, on, c, o.turn)
 	})

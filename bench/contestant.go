@@ -85,7 +85,7 @@ type fenced interface {
 }
 
 // contestants has all contestants. Rows select theirs by name.
-var contestants = append(append(latchkits(), readWrites()...),
+var contestants = append(append(append(latchkits(), readWrites()...), scriptFloors...),
 	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,

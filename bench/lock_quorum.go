@@ -36,13 +36,14 @@ var quorumContestants = []quorumContestant{
 	{latchkitQuorum, openLatchkitQuorum},
 	{redsyncQuorum, redsyncOnSeveral()},
 	{redsyncFailFast, redsyncOnSeveral(redsync.WithFailFast(true))},
+	{scriptVotes, openVotes},
 }
 
 func openLatchkitQuorum(addrs []string, ttl time.Duration) (quorumLocks, error) {
 	l := &latchkitOnSeveral{}
 	var nodes []locker.Client
 	for _, addr := range addrs {
-		c := redis.NewClient(&redis.Options{Addr: addr})
+		c := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 		l.clients = append(l.clients, c)
 		nodes = append(nodes, c)
 	}

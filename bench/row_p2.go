@@ -15,7 +15,8 @@ var manyKeysRow = row{
 	about: `One client process. floor-ap is the floor over go-redis's AutoPipeline; floor-rueidis is
 the floor over rueidis. In both, and in rueidislock, all goroutines share connections. All other
 clients have go-redis's defaults, and latchkit's ContextTimeoutEnabled. latchkit's leases have a
-fence and are renewed. The longest wait shows a worker that hangs: its wait then lasts until the end
+fence and are renewed. The contestant scripts only sends latchkit's scripts; scripts together sends
+those that make many locks at once. The longest wait shows a worker that hangs: its wait then lasts until the end
 of the turn.`,
 	run: runManyKeys,
 }
@@ -33,6 +34,11 @@ func runManyKeys(ctx context.Context, o order) (f finding, err error) {
 		runners := field(floor, latchkit, latchkitOnRueidis, redislock, redsync, rueidis)
 		if workers == 64 {
 			runners = slices.Insert(runners, 1, field("floor-ap", "floor-rueidis")...)
+		}
+		if workers == 8 {
+			runners = append(runners, field(scripts)...)
+		} else {
+			runners = append(runners, field(scriptsTogether)...)
 		}
 		busy := shape{processes: 1, workers: workers}
 		turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// The contestants named after scripts send latchkit's scripts, and do nothing else: no lease is
+// renewed, a lost answer is not repeated, and nobody notices a loss. They are bounds: no lock that
+// sends these scripts is faster.
+const (
+	scripts         = "scripts"
+	scriptsTogether = "scripts together"
+	scriptsInOrder  = "scripts in order"
+	scriptsHanded   = "scripts handed over"
+	scriptsRenewed  = "scripts renewed"
+)
+
+var scriptFloors = []contestant{
+	{name: scripts, kind: floor, open: func(s settings) (locks, error) { return openScripts(s) }},
+	{name: scriptsTogether, kind: floor, open: openTogether},
+	{name: scriptsInOrder, kind: floor, open: func(s settings) (locks, error) { return openInOrder(s) }},
+	{name: scriptsHanded, kind: floor, open: openHanded},
+	{name: scriptsRenewed, kind: floor, open: openRenewed},
+}
+
+var (
+	acquireScript     = bareScript("acquire")
+	releaseScript     = bareScript("release")
+	renewScript       = bareScript("renew")
+	acquireEachScript = bareScript("acquire_each")
+	releaseEachScript = bareScript("release_each")
+)
+
+func bareScript(name string) *link.Script { return link.NewScript(redisstore.ScriptTexts[name]) }
+
+// scriptLocks send one call of a script for each step, on the caller's goroutine.
+type scriptLocks struct {
+	client redis.UniversalClient
+	ttl    int64 // in ms
+}
+
+func openScripts(s settings) (*scriptLocks, error) {
+	l := &scriptLocks{client: s.client(true), ttl: s.TTL.Milliseconds()}
+	for _, script := range []*link.Script{acquireScript, releaseScript, renewScript, acquireEachScript, releaseEachScript} {
+		if err := l.client.ScriptLoad(context.Background(), script.Text()).Err(); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *scriptLocks) call(ctx context.Context, words []any) (string, error) {
+	cmd := redis.NewStringCmd(ctx, words...)
+	_ = l.client.Process(ctx, cmd) // the command has the error
+	return cmd.Result()
+}
+
+// scriptLease is a key and the token that holds it.
+type scriptLease struct {
+	of    *scriptLocks
+	key   string
+	token string
+}
+
+func (l *scriptLocks) lease(key string) scriptLease {
+	return scriptLease{l, key, rand.Text()}
+}
+
+// keys are those of acquire.lua and release.lua.
+func (s *scriptLease) keys() []string {
+	return []string{s.key, redisstore.QueueKey(s.key), redisstore.CounterKey(s.key), redisstore.TombstoneKey(s.key, s.token)}
+}
+
+func (l *scriptLocks) Lock(ctx context.Context, key string) (hold, error) {
+	lease := l.lease(key)
+	text, err := l.call(ctx, acquireScript.Words(lease.keys(), lease.token, l.ttl, int64(locker.DefaultHandoffs)))
+	if err != nil {
+		return nil, err
+	}
+	return &lease, wanted(text, granted)
+}
+
+// Release implements hold.
+func (s *scriptLease) Release(ctx context.Context) error {
+	text, err := s.of.call(ctx, releaseScript.Words(s.keys()[:2], s.token))
+	if err != nil {
+		return err
+	}
+	return wanted(text, released)
+}
+
+func (l *scriptLocks) Close() { _ = l.client.Close() }
+
+// granted reports whether an answer of acquire.lua or acquire_each.lua grants the lease by the
+// short way.
+func granted(text string) bool { return strings.Count(text, " ") == 1 && text[0] <= '9' }
+
+func released(text string) bool { return text == "released" }
+
+func wanted(text string, is func(string) bool) error {
+	if !is(text) {
+		return fmt.Errorf("the script answers %q", text)
+	}
+	return nil
+}
+
+// renewedLocks are scriptLocks whose leases one goroutine renews after a third of their TTL.
+type renewedLocks struct {
+	*scriptLocks
+	taken chan *scriptLease
+	stop  context.CancelFunc
+}
+
+// renewedTogether is the number of leases that one call renews, as latchkit does.
+const renewedTogether = 50
+
+func openRenewed(s settings) (locks, error) {
+	l, err := openScripts(s)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &renewedLocks{l, make(chan *scriptLease, 1024), stop}
+	go r.renew(ctx, s.TTL/3)
+	return r, nil
+}
+
+func (r *renewedLocks) Lock(ctx context.Context, key string) (hold, error) {
+	h, err := r.scriptLocks.Lock(ctx, key)
+	if lease, ok := h.(*scriptLease); err == nil && ok {
+		r.taken <- lease
+	}
+	return h, err
+}
+
+func (r *renewedLocks) Close() {
+	r.stop()
+	r.scriptLocks.Close()
+}
+
+// renew renews the leases in the order in which they were taken. It also renews leases that were
+// released, which changes nothing at the server.
+func (r *renewedLocks) renew(ctx context.Context, after time.Duration) {
+	type dated struct {
+		lease *scriptLease
+		due   time.Time
+	}
+	var line []dated
+	often := time.NewTicker(time.Millisecond)
+	defer often.Stop()
+	for ctx.Err() == nil {
+		select {
+		case lease := <-r.taken:
+			line = append(line, dated{lease, time.Now().Add(after)})
+			continue
+		case <-often.C:
+		case <-ctx.Done():
+			return
+		}
+		now, n := time.Now(), 0
+		for n < len(line) && n < renewedTogether && !line[n].due.After(now) {
+			n++
+		}
+		if n == 0 {
+			continue
+		}
+		w := renewScript.Writer(n, n, n)
+		for i := range n {
+			w.Text(line[i].lease.key)
+		}
+		for i := range n {
+			w.Text(line[i].lease.token)
+			w.Number(r.ttl)
+			line = append(line, dated{line[i].lease, now.Add(after)})
+		}
+		line = line[n:]
+		if _, err := r.call(ctx, w.Words()); err != nil {
+			return
+		}
+	}
+}

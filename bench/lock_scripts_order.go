@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+)
+
+// inOrderLocks wait in the server's queue, and receive the grant as a message.
+type inOrderLocks struct {
+	*scriptLocks
+	inbox *redis.PubSub
+	waits string // how an entry of the queue names the inbox
+
+	mu      sync.Mutex
+	waiting map[string]chan struct{} // by token
+}
+
+// inOrder is a lease of a token that may have queued.
+type inOrder struct {
+	of *inOrderLocks
+	scriptLease
+	grant chan struct{}
+}
+
+func openInOrder(s settings) (*inOrderLocks, error) {
+	l, err := openScripts(s)
+	if err != nil {
+		return nil, err
+	}
+	name := "latchkit:i:" + rand.Text()
+	o := &inOrderLocks{
+		scriptLocks: l, inbox: l.client.Subscribe(context.Background(), name),
+		waits: name + "|" + strconv.FormatInt(l.ttl, 10) + "|0|1|0", waiting: make(map[string]chan struct{}),
+	}
+	if _, err := o.inbox.Receive(context.Background()); err != nil { // the confirmation
+		return nil, err
+	}
+	go o.receive()
+	return o, nil
+}
+
+func (o *inOrderLocks) receive() {
+	for {
+		message, err := o.inbox.ReceiveMessage(context.Background())
+		if err != nil {
+			return // Close
+		}
+		if e, ok := redisstore.ParseEvent(message.Payload); ok {
+			o.mu.Lock()
+			grant := o.waiting[e.Owner]
+			delete(o.waiting, e.Owner)
+			o.mu.Unlock()
+			if grant != nil {
+				grant <- struct{}{}
+			}
+		}
+	}
+}
+
+func (o *inOrderLocks) Lock(ctx context.Context, key string) (hold, error) {
+	l := &inOrder{o, o.lease(key), make(chan struct{}, 1)}
+	o.mu.Lock()
+	o.waiting[l.token] = l.grant
+	o.mu.Unlock()
+	text, err := o.call(ctx, acquireScript.Words(l.keys(), l.token, o.ttl, int64(1), o.waits))
+	if err != nil {
+		return nil, err
+	}
+	if granted(text) || strings.HasPrefix(text, "granted ") {
+		o.forget(l.token)
+		return l, nil
+	}
+	select {
+	case <-l.grant:
+		return l, nil
+	case <-ctx.Done():
+		o.forget(l.token)
+		_ = l.Release(context.WithoutCancel(ctx)) // leaves the queue
+		return nil, ctx.Err()
+	}
+}
+
+func (o *inOrderLocks) forget(token string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.waiting, token)
+}
+
+func (l *inOrder) Release(ctx context.Context) error {
+	text, err := l.of.call(ctx, releaseScript.Words(l.keys(), l.token, l.token+"|"+l.of.waits+"|"))
+	if err != nil {
+		return err
+	}
+	return wanted(text, released)
+}
+
+func (o *inOrderLocks) Close() {
+	_ = o.inbox.Close()
+	o.scriptLocks.Close()
+}
+
+// handedLocks hand a lock to the next caller of their process for at most handedFor. They have no
+// fences, so they do not check one.
+type handedLocks struct {
+	*inOrderLocks
+
+	local   sync.Mutex
+	held    bool // a caller of this process holds the lock or asks for it
+	callers []chan *handed
+}
+
+// handed is a lock that several callers of a process use, one after the other.
+type handed struct {
+	of    *handedLocks
+	lease hold
+	until time.Time
+}
+
+// handedFor is how long latchkit hands a lock on within a process while others wait.
+const handedFor = 10 * time.Millisecond
+
+func openHanded(s settings) (locks, error) {
+	o, err := openInOrder(s)
+	return &handedLocks{inOrderLocks: o}, err
+}
+
+// Lock is for one key, as in the rows about one key.
+func (l *handedLocks) Lock(ctx context.Context, key string) (hold, error) {
+	l.local.Lock()
+	if l.held {
+		turn := make(chan *handed, 1)
+		l.callers = append(l.callers, turn)
+		l.local.Unlock()
+		select {
+		case h := <-turn:
+			if h.lease != nil {
+				return h, nil
+			}
+		case <-ctx.Done():
+			l.leave(turn)
+			return nil, ctx.Err()
+		}
+	} else {
+		l.held = true
+		l.local.Unlock()
+	}
+	lease, err := l.inOrderLocks.Lock(ctx, key)
+	if err != nil {
+		l.next(&handed{of: l})
+		return nil, err
+	}
+	return &handed{l, lease, time.Now().Add(handedFor)}, nil
+}
+
+// next gives h to the next caller. It returns false when there is none.
+func (l *handedLocks) next(h *handed) bool {
+	l.local.Lock()
+	defer l.local.Unlock()
+	if len(l.callers) == 0 {
+		l.held = h.lease != nil
+		return false
+	}
+	l.callers[0] <- h
+	l.callers = l.callers[1:]
+	return true
+}
+
+// leave is for a caller that does not wait any more.
+func (l *handedLocks) leave(turn chan *handed) {
+	l.local.Lock()
+	for i, other := range l.callers {
+		if other == turn {
+			l.callers = append(l.callers[:i], l.callers[i+1:]...)
+			l.local.Unlock()
+			return
+		}
+	}
+	l.local.Unlock()
+	if h := <-turn; h.lease != nil {
+		_ = h.Release(context.Background()) // the turn is over
+	} else {
+		l.next(h)
+	}
+}
+
+func (h *handed) Release(ctx context.Context) error {
+	if time.Now().Before(h.until) && h.of.next(h) {
+		return nil
+	}
+	err := h.lease.Release(ctx)
+	h.of.next(&handed{of: h.of})
+	return err
+}

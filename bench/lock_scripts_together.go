@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// togetherLocks gather the calls of all callers: one goroutine sends all acquires that wait as one
+// script, and all releases as another one.
+type togetherLocks struct {
+	*scriptLocks
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting [2][]*gathered // acquires, and releases
+}
+
+// gathered is a lease, and the answer to its call.
+type gathered struct {
+	of *togetherLocks
+	scriptLease
+	answer chan string
+}
+
+const (
+	toAcquire = iota
+	toRelease
+)
+
+func openTogether(s settings) (locks, error) {
+	l, err := openScripts(s)
+	if err != nil {
+		return nil, err
+	}
+	t := &togetherLocks{scriptLocks: l, wake: make(chan struct{}, 1)}
+	go t.send()
+	return t, nil
+}
+
+func (t *togetherLocks) Lock(_ context.Context, key string) (hold, error) {
+	g := &gathered{t, t.lease(key), make(chan string, 1)}
+	return g, wanted(t.ask(toAcquire, g), granted)
+}
+
+func (g *gathered) Release(context.Context) error { return wanted(g.of.ask(toRelease, g), released) }
+
+func (t *togetherLocks) ask(what int, g *gathered) string {
+	t.mu.Lock()
+	t.waiting[what] = append(t.waiting[what], g)
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default: // the sender will find the call
+	}
+	return <-g.answer
+}
+
+func (t *togetherLocks) Close() {
+	close(t.wake)
+	t.scriptLocks.Close()
+}
+
+func (t *togetherLocks) send() {
+	ctx := context.Background()
+	for range t.wake {
+		t.mu.Lock()
+		acquires, releases := t.waiting[toAcquire], t.waiting[toRelease]
+		t.waiting = [2][]*gathered{}
+		t.mu.Unlock()
+		var sent []*redis.StringCmd
+		if len(acquires) > 0 {
+			sent = append(sent, redis.NewStringCmd(ctx, acquireWords(acquires, t.ttl)...))
+		}
+		if len(releases) > 0 {
+			sent = append(sent, redis.NewStringCmd(ctx, releaseWords(releases)...))
+		}
+		var err error
+		if len(sent) == 1 {
+			err = t.client.Process(ctx, sent[0])
+		} else if len(sent) > 1 {
+			p := t.client.Pipeline()
+			for _, cmd := range sent {
+				_ = p.Process(ctx, cmd) // Exec has the error
+			}
+			_, err = p.Exec(ctx)
+		}
+		for _, callers := range [][]*gathered{acquires, releases} {
+			if len(callers) > 0 {
+				share(callers, sent[0].Val(), err)
+				sent = sent[1:]
+			}
+		}
+	}
+}
+
+func acquireWords(callers []*gathered, ttl int64) []any {
+	w := acquireEachScript.Writer(4*len(callers), 2*len(callers), 2*len(callers))
+	for _, g := range callers {
+		for _, key := range g.keys() {
+			w.Text(key)
+		}
+	}
+	for _, g := range callers {
+		w.Text(g.token)
+		w.Number(ttl)
+		w.Number(locker.DefaultHandoffs)
+		w.Text("")
+	}
+	return w.Words()
+}
+
+func releaseWords(callers []*gathered) []any {
+	w := releaseEachScript.Writer(2*len(callers), len(callers), 0)
+	for _, g := range callers {
+		w.Text(g.key)
+		w.Text(g.keys()[1])
+	}
+	for _, g := range callers {
+		w.Text(g.token)
+	}
+	return w.Words()
+}
+
+// share gives each caller its answer.
+func share(callers []*gathered, text string, err error) {
+	answers := strings.Split(text, "\n")
+	if err == nil && len(answers) != len(callers) {
+		err = errors.New("the number of answers is wrong")
+	}
+	for i, g := range callers {
+		if err != nil {
+			g.answer <- err.Error()
+		} else {
+			g.answer <- answers[i]
+		}
+	}
+}

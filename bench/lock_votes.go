@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/internal/quorum"
+	"github.com/latchkit/latchkit/internal/redisstore"
+)
+
+// scriptVotes sends the votes of latchkit's quorum and their releases, and does nothing else: it
+// does not look after the nodes, and undoes no vote that comes late. So it leaves keys behind.
+const scriptVotes = "scripts"
+
+var (
+	voteScript     = link.NewScript(quorum.ScriptTexts["quorum_vote"])
+	takeBackScript = link.NewScript(quorum.ScriptTexts["quorum_release"])
+)
+
+// voteLocks have one goroutine for each node, which sends one call after the other.
+type voteLocks struct {
+	ttl   time.Duration
+	nodes []*voter
+	taken uint64
+}
+
+type voter struct {
+	client *redis.Client
+	marker string
+	jobs   chan voterJob
+}
+
+type voterJob struct {
+	words  []any
+	answer chan<- string
+}
+
+func openVotes(addrs []string, ttl time.Duration) (quorumLocks, error) {
+	ctx := context.Background()
+	v := &voteLocks{ttl: ttl}
+	for _, addr := range addrs {
+		n := &voter{client: redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}), jobs: make(chan voterJob, 1)}
+		for _, script := range []*link.Script{voteScript, takeBackScript} {
+			if err := n.client.ScriptLoad(ctx, script.Text()).Err(); err != nil {
+				return nil, err
+			}
+		}
+		var err error
+		if n.marker, err = n.client.Get(ctx, redisstore.NodeKey).Result(); err != nil {
+			return nil, err
+		}
+		v.nodes = append(v.nodes, n)
+		go n.work()
+	}
+	return v, nil
+}
+
+func (n *voter) work() {
+	for job := range n.jobs {
+		ctx := context.Background()
+		cmd := redis.NewStringCmd(ctx, job.words...)
+		if err := n.client.Process(ctx, cmd); err != nil {
+			job.answer <- err.Error()
+		} else {
+			job.answer <- cmd.Val()
+		}
+	}
+}
+
+// ask sends a call to each node that is not busy, and returns when the quorum has given the right
+// answer.
+func (v *voteLocks) ask(words func(n *voter) []any, right func(string) bool) error {
+	answers, asked := make(chan string, len(v.nodes)), 0
+	for _, n := range v.nodes {
+		select {
+		case n.jobs <- voterJob{words(n), answers}:
+			asked++
+		default: // the node hangs
+		}
+	}
+	wrong := errors.New("too few nodes answer")
+	for need := len(v.nodes)/2 + 1; asked > 0; asked-- {
+		text := <-answers
+		if !right(text) {
+			wrong = fmt.Errorf("a node answers %q", text)
+		} else if need--; need == 0 {
+			return nil
+		}
+	}
+	return wrong
+}
+
+type voteLease struct {
+	of    *voteLocks
+	key   string
+	token string
+}
+
+// clockTolerance is how far the clocks of client and node may be apart in the bench.
+const clockTolerance = time.Minute
+
+func (v *voteLocks) Lock(_ context.Context, key string) (hold, error) {
+	l := &voteLease{v, key, rand.Text()}
+	now := time.Now()
+	fence := strconv.FormatInt(now.UnixMicro(), 10)
+	lease := l.token + ":" + fence + ":1:" + fence + ":"
+	keys := []string{
+		key, redisstore.QueueKey(key), redisstore.WakeKey(key), redisstore.CounterKey(key), redisstore.TombstoneKey(key, l.token),
+		redisstore.NodeKey, redisstore.DoneKey(key), redisstore.ReadersKey(key), redisstore.IntentKey(key),
+	}
+	earliest, latest := now.Add(-clockTolerance).UnixMicro(), now.Add(clockTolerance).UnixMicro()
+	err := v.ask(func(n *voter) []any {
+		return voteScript.Words(keys, n.marker, lease, v.ttl.Milliseconds(), fence, fence, earliest, latest)
+	}, func(text string) bool { return strings.HasPrefix(text, "1 ") })
+	v.taken++
+	return l, err
+}
+
+func (l *voteLease) Release(context.Context) error {
+	x := redisstore.TombstoneKey(l.key, l.token)
+	keys := []string{
+		l.key, redisstore.QueueKey(l.key), redisstore.WakeKey(l.key), x, redisstore.DoneKey(l.key), redisstore.ReadersKey(l.key),
+		redisstore.IntentKey(l.key), x, redisstore.NodeKey,
+	}
+	return l.of.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "", "") }, released)
+}
+
+// OneRound counts all acquisitions: each has one round trip.
+func (v *voteLocks) OneRound() (once, all uint64) { return v.taken, v.taken }
+
+func (v *voteLocks) Close() {
+	for _, n := range v.nodes {
+		close(n.jobs)
+		_ = n.client.Close()
+	}
+}
