@@ -15,11 +15,13 @@ replace github.com/latchkit/latchkit/contrib/pgxlock => ../../contrib/pgxlock
 replace github.com/latchkit/latchkit/contrib/sqlxlock => ../../contrib/sqlxlock
 
 require (
+	connectrpc.com/connect v1.21.1
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/bsm/redislock v0.9.4
 	github.com/gin-contrib/timeout v1.2.0
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
+	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/gofiber/fiber/v3 v3.1.0
@@ -28,8 +30,11 @@ require (
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/connectlock v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/cronlock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/echolock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/fiberlock v0.0.0-00010101000000-000000000000
+	github.com/latchkit/latchkit/contrib/gocronlock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/gormlock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/pgxlock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/sqlxlock v0.0.0-00010101000000-000000000000
@@ -37,6 +42,7 @@ require (
 	github.com/prometheus/client_golang v1.24.1
 	github.com/prometheus/common v0.72.0
 	github.com/redis/go-redis/v9 v9.23.0
+	github.com/robfig/cron/v3 v3.0.1
 	go.opentelemetry.io/contrib/bridges/otelslog v0.21.0
 	go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin v0.70.0
 	go.opentelemetry.io/otel v1.47.0
@@ -89,6 +95,7 @@ require (
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/jinzhu/inflection v1.0.0 // indirect
 	github.com/jinzhu/now v1.1.5 // indirect
+	github.com/jonboulle/clockwork v0.5.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/compress v1.19.1 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
@@ -108,7 +115,6 @@ require (
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/quic-go/quic-go v0.61.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
-	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/spf13/cast v1.10.0 // indirect
 	github.com/tinylib/msgp v1.6.3 // indirect
 	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect
@@ -135,3 +141,9 @@ require (
 )
 
 replace github.com/latchkit/latchkit/internal/sqltest => ../sqltest
+
+replace github.com/latchkit/latchkit/contrib/connectlock => ../../contrib/connectlock
+
+replace github.com/latchkit/latchkit/contrib/cronlock => ../../contrib/cronlock
+
+replace github.com/latchkit/latchkit/contrib/gocronlock => ../../contrib/gocronlock

@@ -3,24 +3,39 @@ package otellock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/gofiber/fiber/v3"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	"github.com/labstack/echo/v4"
+	gormpostgres "gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
 
+	"github.com/latchkit/latchkit/contrib/connectlock"
 	"github.com/latchkit/latchkit/contrib/echolock"
 	"github.com/latchkit/latchkit/contrib/fiberlock"
+	"github.com/latchkit/latchkit/contrib/gormlock"
+	"github.com/latchkit/latchkit/contrib/pgxlock"
 	"github.com/latchkit/latchkit/contrib/sqlxlock"
+	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/internal/sqltest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// contribGuards are the adapters in modules of their own.
+// contribGuards are the adapters in modules of their own. Those of schedules are in ticks_test.go.
 var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"echolock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		e := echo.New()
@@ -39,6 +54,61 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 		}
 		_ = reply.Body.Close()
 	},
+	"connectlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}", Wait: time.Minute}})
+		locks, err := connectlock.NewInterceptor(l, rules)
+		if err == nil {
+			err = rules.Bind(connectlock.Services("latchkit.shop.v1.Shop"))
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		server := httptest.NewServer(connect.NewUnaryHandler(shop.Shop_Place_FullMethodName,
+			func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+				work(ctx)
+				return connect.NewResponse(&shop.Receipt{}), nil
+			}, connect.WithInterceptors(locks)))
+		defer server.Close()
+		client := connect.NewClient[shop.Order, shop.Receipt](http.DefaultClient, server.URL+shop.Shop_Place_FullMethodName)
+		_, _ = client.CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "canary"}))
+	},
+	"gormlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+		db, err := gorm.Open(gormpostgres.New(gormpostgres.Config{Conn: stdlib.OpenDB(*schema(t))}), &gorm.Config{Logger: logger.Discard})
+		if err == nil {
+			err = gormlock.Migrate(t.Context(), db)
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		pool, _ := db.DB()
+		defer func() { _ = pool.Close() }()
+		err = gormlock.Do(t.Context(), l, db, locker.Rule{Key: secret, Wait: time.Minute},
+			func(ctx context.Context, _ *gorm.DB) error { work(ctx); return nil })
+		if err != nil && !errors.Is(err, locker.ErrLost) {
+			t.Error(err)
+		}
+	},
+	"pgxlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
+		config := schema(t)
+		pool := stdlib.OpenDB(*config)
+		defer func() { _ = pool.Close() }()
+		db, err := pgx.ConnectConfig(t.Context(), config)
+		if err == nil {
+			err = sqllock.Migrate(t.Context(), pool)
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = db.Close(context.Background()) }()
+		err = pgxlock.Do(t.Context(), l, db, locker.Rule{Key: secret, Wait: time.Minute},
+			func(ctx context.Context, _ *pgxlock.Tx) error { work(ctx); return nil })
+		if err != nil && !errors.Is(err, locker.ErrLost) {
+			t.Error(err)
+		}
+	},
 	"sqlxlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		db, err := sqlx.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "canary.db")+"?_pragma=busy_timeout(1000)")
 		if err != nil {
@@ -56,3 +126,25 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 		}
 	},
 }
+
+// schema is a new schema on the shared PostgreSQL server.
+func schema(t *testing.T) *pgx.ConnConfig {
+	t.Helper()
+	config, err := pgx.ParseConfig(sqltest.Shared(t, sqltest.Postgres).DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close(context.Background()) }()
+	name := fmt.Sprintf("seen_%d", schemas.Add(1))
+	if _, err := db.Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["search_path"] = name
+	return config
+}
+
+var schemas atomic.Int64

@@ -16,10 +16,11 @@ import (
 
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/sqltest"
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
+func TestMain(m *testing.M) { redistest.Main(sqltest.Main(proc.Main(m))) }
 
 // redislockClient is an interface that a service may have declared for redislock.
 type redislockClient[L any] interface {

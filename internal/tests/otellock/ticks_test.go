@@ -1,0 +1,155 @@
+package otellock_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/robfig/cron/v3"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/latchkit/latchkit/contrib/cronlock"
+	"github.com/latchkit/latchkit/contrib/gocronlock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// The schedules of a day: a tick at three, by one process or the other.
+const (
+	atThree   = "0 0 3 * * *"
+	tickOf    = "order@" // and the time of the tick
+	afterThat = 4 * time.Hour
+)
+
+// anyToken matches the tokens of both processes.
+var anyToken = regexp.MustCompile("[A-Z2-7]{26}")
+
+// schedules run a job with the Locker of each of two processes. A job gets its tick's key and how
+// it can learn of the loss of its lock. Its error makes the tick run again, if the adapter can.
+var schedules = map[string]struct {
+	start func(t *testing.T, l *locker.Engine, logs *records, job func(key string, lost <-chan struct{}) error) (stop func())
+	links string // of the second process
+	runs  int
+}{
+	"cronlock": {links: "holder,released_by", runs: 2, start: func(t *testing.T, l *locker.Engine, logs *records, job func(string, <-chan struct{}) error) func() {
+		c := cron.New(cron.WithSeconds())
+		_, err := cronlock.Once(c, l, atThree, "order", func(ctx context.Context) error {
+			lease, _ := locker.FromContext(ctx)
+			return job(lease.Key(), ctx.Done())
+		}, cronlock.MakeUp(), cronlock.Window(time.Minute), cronlock.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Start()
+		return func() { <-c.Stop().Done() }
+	}},
+	"gocronlock": {links: "holder", runs: 1, start: func(t *testing.T, l *locker.Engine, logs *records, job func(string, <-chan struct{}) error) func() {
+		lost := make(chan struct{})
+		each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute), gocronlock.OnLost(func(string, error) { close(lost) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := gocron.NewScheduler(gocron.WithDistributedLocker(each), gocron.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.NewJob(gocron.CronJob(atThree, true), gocron.NewTask(func() error {
+			return job(tickOf+time.Now().UTC().Format(time.RFC3339Nano), lost)
+		}), gocron.WithName("order"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		return func() { _ = s.Shutdown() }
+	}},
+}
+
+// Two processes have the same schedule. The second one meets the first one at the tick. The last
+// run loses its lock.
+func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testing.T) {
+	for name, tc := range schedules {
+		for key, opts := range map[string][]otellock.Option{"without the key": nil, "with the key": {otellock.WithKey()}} {
+			t.Run(name+" "+key, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					backend := &spy{Memory: lockertest.NewMemory()}
+					services := [2]*telemetry{}
+					ran := make(chan *telemetry, len(services))
+					var stops []func()
+					for i, memory := range []locker.Store{backend, backend.NewProcess()} {
+						tel := newTelemetry(t, sdktrace.AlwaysSample(), opts...)
+						services[i] = tel
+						l := lockertest.NewLocker(t, memory, locker.WithObserver(tel.observer))
+						stops = append(stops, tc.start(t, l, tel.logs, func(key string, lost <-chan struct{}) error {
+							ran <- tel
+							time.Sleep(time.Second / 2) // the other process meets this run, and asks again after 1 s
+							if len(ran) < tc.runs {
+								return errors.New("the printer is out of ink")
+							}
+							backend.Steal(key)
+							<-lost
+							return nil
+						}))
+					}
+					time.Sleep(afterThat)
+					for _, stop := range stops {
+						stop()
+					}
+					if len(ran) != tc.runs {
+						t.Fatalf("the tick ran %d times", len(ran))
+					}
+					first, second := <-ran, services[0]
+					if second == first {
+						second = services[1]
+					}
+					checkTick(t, first, second, tc.links)
+					all := exported(t, first) + exported(t, second)
+					if found := anyToken.FindString(all); found != "" || !anyToken.MatchString(backend.token()) {
+						t.Errorf("the token %q was exported: %s", found, all)
+					}
+					if !strings.Contains(all, "losses loss.cause=taken mode=exclusive name=order: 1") {
+						t.Errorf("the loss was not counted: %s", all)
+					}
+					if all = measuredAndSeen(t, first, second); strings.Contains(all, tickOf) != (opts != nil) {
+						t.Errorf("the key is among the exported, or is not: %s", all)
+					}
+				})
+			})
+		}
+	}
+}
+
+// checkTick checks the links of the process that came second.
+func checkTick(t *testing.T, first, second *telemetry, want string) {
+	t.Helper()
+	waiter, holder := second.span(t, "acquire order"), first.span(t, "acquire order").SpanContext()
+	if got := roles(waiter); got != want {
+		t.Errorf("the second process links to %q, want %q", got, want)
+	}
+	for _, l := range waiter.Links() {
+		if l.SpanContext.SpanID() != holder.SpanID() {
+			t.Errorf("a link to %v", l)
+		}
+	}
+}
+
+// measuredAndSeen are the spans, the metrics, and what latchkit's Observer logged. The adapter's
+// and the scheduler's own records name the job and its tick, which make the key.
+func measuredAndSeen(t *testing.T, services ...*telemetry) (all string) {
+	for _, tel := range services {
+		spans, points := tel.everything(t)
+		all += spans + points + strings.Join(tel.logs.with("latchkit: a lock"), "")
+		if strings.Contains(points, tickOf) {
+			t.Error("a metric has the key")
+		}
+	}
+	return all
+}
