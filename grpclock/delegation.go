@@ -44,7 +44,7 @@ func (c *client) validateDelegation() error {
 	case c.sender == nil:
 		return errors.New("WithDelegated: the Sender is nil; make one with delegate.NewSender, and check its error")
 	case len(c.targets) == 0 || slices.Contains(c.targets, ""):
-		return errors.New("WithDelegated: name the targets that get delegations, each as its connection was made; there is none for all")
+		return errors.New("WithDelegated: name the targets that get delegations, each as its connection was made; there is no wildcard")
 	}
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Header is where a delegation travels with a request over HTTP, in base64url.
+// Header is the header of an HTTP request that carries a delegation, in base64url.
 const Header = "Latchkit-Lock"
 
-// MetadataKey is where a delegation travels with a call over gRPC.
+// MetadataKey is the metadata of a gRPC call that carries a delegation.
 const MetadataKey = "latchkit-lock-bin"
 
 // Transport returns a RoundTripper that lets requests to hosts run under the leases of their
@@ -26,7 +26,7 @@ func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTr
 	case s == nil:
 		return nil, errors.New("delegate: Transport: the Sender is nil; make one with NewSender, and check its error")
 	case len(hosts) == 0 || slices.Contains(hosts, ""):
-		return nil, errors.New("delegate: Transport: name the hosts that get delegations, each as in its URL; there is none for all")
+		return nil, errors.New("delegate: Transport: name the hosts that get delegations, each as in its URL; there is no wildcard")
 	}
 	if base == nil {
 		base = http.DefaultTransport
@@ -51,7 +51,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		var err error
 		if token, err = t.sender.Token(r.Context()); err != nil {
 			if r.Body != nil {
-				_ = r.Body.Close() // as a RoundTripper must
+				_ = r.Body.Close() // a RoundTripper must close the body
 			}
 			return nil, fmt.Errorf("delegate: the lease cannot be delegated: %w", err)
 		}
@@ -66,9 +66,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.base.RoundTrip(r)
 }
 
-// Request returns r with the delegation that came with it in its context, for [Receiver.Acquire],
-// and without its header, so that no handler sends it on. The error is [ErrMalformed]; r is without
-// the header then, too.
+// Request returns a copy of request without its delegation header, so that no handler sends the
+// delegation on. The copy's context has the delegation, for [Receiver.Acquire]. With the error
+// [ErrMalformed], the copy is also without the header.
 func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	values, there := request.Header[Header]
 	if !there {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// An Option sets up a [Sender] or a [Receiver]. Give both sides the same.
+// An Option sets up a [Sender] or a [Receiver]. Give the same Options to both sides.
 type Option func(*config)
 
-// config has the values of the options; newConfig has their defaults.
+// config has the values of the options. newConfig has their defaults.
 type config struct {
-	keys     [][]byte // of signatures; none: by secret
+	keys     [][]byte // the keys of signatures; none: delegations use a secret
 	audience string
 	depth    int
 	within   time.Duration
@@ -62,14 +62,14 @@ func WithSigning(key []byte, older ...[]byte) Option {
 }
 
 // WithAudience names the service for which signatures are made. A service refuses a signature that
-// was made for another one. Default: all services that have the key.
+// was made for another service. Default: all services that have the key.
 func WithAudience(name string) Option { return func(c *config) { c.audience = name } }
 
-// WithDepth sets over how many hops a lease can be delegated. 1 means to the called service only.
-// The first Sender decides. Default: 3.
+// WithDepth sets over how many hops a lease can be delegated. 1 hop leads to the called service
+// only. The first Sender decides. Default: 3.
 func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
 
-// WithTimeout sets within which time after it was made a call may begin under the lease. A call
-// that has begun may continue as long as the lease is held. Default: 1 min. With signatures, the
-// clocks of the services must differ by less than that.
+// WithTimeout bounds the time from the making of a delegation to the beginning of the call that
+// uses it. A call that has begun may continue as long as the lease is held. Default: 1 min. With
+// signatures, the clocks of the services must differ by less than d.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ErrRefused is locker.ErrRefused: the delegation is not valid, or not any more.
+// ErrRefused is locker.ErrRefused: the delegation was never valid, or is not valid any more.
 var ErrRefused = locker.ErrRefused
 
 // A Joiner is a Locker whose leases can be joined: an *locker.Engine whose Store supports that.
@@ -22,8 +22,8 @@ type Joiner interface {
 }
 
 // A Receiver is a Locker that lets a call join its caller's lease. It finds the delegation in the
-// context of Acquire, where [Receiver.With] has put it. It takes a lock that the caller does not
-// hold as usual. It is safe for concurrent use.
+// context of Acquire, where [Receiver.With] has put it. If the caller does not hold the lock, the
+// Receiver takes it as usual. A Receiver is safe for concurrent use.
 type Receiver struct {
 	config
 	locker Joiner
@@ -31,7 +31,7 @@ type Receiver struct {
 
 var _ locker.Locker = (*Receiver)(nil)
 
-// NewReceiver returns a Receiver over l, which must be able to join: an *locker.Engine is.
+// NewReceiver returns a Receiver over l. l must be a [Joiner], as an *locker.Engine is.
 func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, errors.New("delegate: NewReceiver: the Locker is nil; make one with locker.NewSingle, and check its error")
@@ -50,10 +50,10 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 type receivedKey struct{}
 
 // With returns ctx with the delegations of a token that came with a call. tokens are all tokens
-// that came. More than one is refused, because an attacker may have added one. Without a token With
-// returns ctx unchanged. The error is [ErrMalformed].
+// that came. More than one token is refused, because an attacker may have added one. Without a
+// token, With returns ctx unchanged. The error is [ErrMalformed].
 //
-// Whether a delegation is valid is found out when its lock is acquired.
+// With does not check whether a delegation is valid; Acquire does.
 func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context, error) {
 	switch len(tokens) {
 	case 0:
@@ -72,9 +72,9 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 // Acquire joins the lease for which ctx has a delegation of rule.Key; otherwise it takes the lock
 // as usual. A join uses only Key, Name and TTL of its rule, see [locker.Engine.Join].
 //
-// A delegation that is not valid is ErrRefused, inside an [*locker.Error]. Either the caller's
-// lease is over, so the requested work must not be done any more, or the delegation is forged. Then
-// the lock is not taken.
+// For a delegation that is not valid, the error is ErrRefused, inside an [*locker.Error]. Either
+// the caller's lease is over, so the requested work must not be done any more, or the delegation
+// is forged. In both cases the lock is not taken.
 func (r *Receiver) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
 	entries, _ := ctx.Value(receivedKey{}).([]entry)
 	if len(entries) == 0 {
@@ -116,13 +116,13 @@ func (r *Receiver) verify(e *entry, key string) string {
 	}
 	switch now := time.Now(); {
 	case len(r.keys) == 0:
-		return "it is signed, and this service takes none that are; give it WithSigning"
+		return "it is signed, and this service accepts no signatures; give the Receiver WithSigning"
 	case !good:
-		return "it was not signed for this key and this audience by who has the key"
+		return "it was not signed for this key and this audience with a key of this service"
 	case now.After(e.ends):
 		return "its time is over"
 	case e.ends.Sub(now) > 2*r.within:
-		return "it is good for longer than this service allows; do the clocks agree?"
+		return "it is valid for longer than this service allows; compare WithTimeout and the clocks of the services"
 	}
 	return ""
 }

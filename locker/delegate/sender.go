@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Sender makes the tokens with which calls delegate the leases that they are made under. It is
-// safe for concurrent use.
+// A Sender makes tokens for calls. A token delegates the leases under which its call is made. A
+// Sender is safe for concurrent use.
 type Sender struct{ config }
 
 // NewSender returns a Sender. The error names the invalid option.
@@ -24,12 +24,12 @@ func NewSender(opts ...Option) (*Sender, error) {
 	return &Sender{c}, nil
 }
 
-// Token returns the token that a call must carry to run under the leases of ctx: those of
+// Token returns the token that a call must carry to run under the leases of ctx: the leases of
 // locker.Run's functions around the caller, the innermost 8. It is nil when there is no lease, or
-// none that may be delegated any further. Do not show or store it.
+// no lease that may be delegated any further. Do not show or store it.
 //
 // The error means that a lease is lost, or that the server cannot be reached. Do not make the call
-// then: without its delegation it would wait for its own caller.
+// then: without its delegation the call would wait for its own caller.
 func (s *Sender) Token(ctx context.Context) ([]byte, error) {
 	leases := locker.LeasesFromContext(ctx)
 	if len(leases) == 0 {

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// ErrMalformed means that the value that came with a call is no delegation. Its text gives the
-// reason, and shows no part of the value.
+// ErrMalformed means that the value that came with a call is no delegation. The error's text gives
+// the reason, and shows no part of the value.
 var ErrMalformed = errors.New("the delegation cannot be read")
 
 const (
 	version = 1
 	// MaxToken is how many bytes a token can have.
 	MaxToken = 1 + maxEntries*signedBytes
-	// maxEntries is how many leases travel with a call: the innermost ones.
+	// maxEntries is how many leases travel with a call. The innermost leases travel.
 	maxEntries = 8
 
 	hintBytes   = 8
@@ -32,21 +32,21 @@ const (
 	bySignature = 2
 )
 
-// entry is the delegation of one lease. A token is the version and then entries of fixed length,
-// nothing else.
+// entry is the delegation of one lease. A token is the version, followed by entries of fixed
+// length.
 type entry struct {
 	kind byte
-	hint [hintBytes]byte // of the key, so that only what may fit is tried
+	hint [hintBytes]byte // the beginning of the key's hash, so that a Receiver tries only entries that may fit
 
 	secret [secretBytes]byte
 
 	fence, hold uint64
-	ends        time.Time // by the sender's clock, in ms
+	ends        time.Time // the end by the sender's clock, in ms
 	depth       uint8
 	mac         [sha256.Size]byte
 }
 
-// hintOf is the beginning of the key's SHA-256.
+// hintOf returns the beginning of the key's SHA-256.
 func hintOf(key string) (hint [hintBytes]byte) {
 	sum := sha256.Sum256([]byte("latchkit key\x00" + key))
 	copy(hint[:], sum[:])
@@ -68,11 +68,12 @@ func (e *entry) appendClaims(b []byte) []byte {
 	return append(b, e.depth)
 }
 
-// sign is the MAC of an entry for a key and an audience, neither of which travels.
+// sign returns the MAC of an entry for a key and an audience. Neither of the two is in the token.
 func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	state := hmac.New(sha256.New, secret)
 	b := append([]byte("latchkit delegation\x00"), version)
-	for _, text := range []string{key, audience} { // each with its length, so that two pairs of texts cannot look alike
+	// each text with its length, so that different pairs of texts have different bytes
+	for _, text := range []string{key, audience} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(text))) //nolint:gosec // keys and names
 		b = append(b, text...)
 	}
@@ -80,7 +81,7 @@ func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	return [sha256.Size]byte(state.Sum(nil))
 }
 
-// parse reads a token. Whatever it returns no error for, appendTo writes back byte for byte.
+// parse reads a token. If parse returns no error, appendTo writes the same bytes back.
 func parse(token []byte) ([]entry, error) {
 	switch {
 	case len(token) == 0:
@@ -127,7 +128,7 @@ func parseEntry(b []byte) (e entry, err error) {
 	}
 	e.fence, e.hold = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	ends := binary.BigEndian.Uint64(b[16:])
-	if ends > 1<<48 { // some 9000 years: more is no time
+	if ends > 1<<48 { // some 9000 years: a larger number is not a time
 		return e, fmt.Errorf("%w: it has no sensible end", ErrMalformed)
 	}
 	e.ends = time.UnixMilli(int64(ends)) //nolint:gosec // just compared

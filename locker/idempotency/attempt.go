@@ -29,9 +29,9 @@ func (a *Attempt) Lease() *locker.Lease { return a.lease }
 
 // Interrupted reports whether an earlier run of the same request began and stored no answer,
 // because its process died or lost the lock. That run may have done a part of the work. fence is
-// the fence of that run, 0 where the Locker cannot mint fences.
+// the fence of that run; it is 0 if the Locker cannot make fences.
 func (a *Attempt) Interrupted() (fence uint64, interrupted bool) { return a.interrupted, a.again }
 
-// Discard prevents that the answer of this run is stored, for example because the request was
+// Discard keeps the answer of this run from being stored, for example because the request was
 // refused before any work began. The next request with the same key runs again.
 func (a *Attempt) Discard() { a.discarded.Store(true) }

@@ -15,13 +15,13 @@ import (
 // since headers and metadata need not be UTF-8.
 const (
 	plain    = '1' // status, headers, trailers, body
-	deflated = '2' // the same, compressed
+	deflated = '2' // the same values, compressed
 )
 
 const (
 	// minDeflate is the smallest size in bytes for which compression is tried.
 	minDeflate = 256
-	// maxInflated bounds what a stored Response can become, in bytes.
+	// maxInflated bounds the size of a stored Response after decompression, in bytes.
 	maxInflated = 64 << 20
 )
 
@@ -30,7 +30,7 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Response)(nil)
 )
 
-// MarshalBinary returns r as Stores keep it: compressed where that saves room.
+// MarshalBinary returns r in the form that Stores keep: compressed where that saves room.
 func (r Response) MarshalBinary() ([]byte, error) {
 	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // read back the same way
 	text = appendHeader(text, r.Header)
@@ -75,7 +75,7 @@ func appendText(to []byte, text string) []byte {
 
 var errEncoding = errors.New("idempotency: not a stored response")
 
-// UnmarshalBinary reads what MarshalBinary has written.
+// UnmarshalBinary reads a text that MarshalBinary has written.
 func (r *Response) UnmarshalBinary(text []byte) error {
 	if len(text) == 0 {
 		return errEncoding

@@ -64,8 +64,8 @@ const (
 type Record struct {
 	// Fingerprint distinguishes the request from another one with the same key.
 	Fingerprint [32]byte
-	// Fence is the fence of the lease under which the request was begun. It is 0 only where the
-	// Locker cannot mint fences.
+	// Fence is the fence of the lease under which the request was begun. It is 0 only if the
+	// Locker cannot make fences.
 	Fence uint64
 	State State
 	// Response is empty unless State is Answered.

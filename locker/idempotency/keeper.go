@@ -34,11 +34,11 @@ type Keeper struct {
 
 // A Request is one request on its way through a [Keeper].
 type Request struct {
-	// Rule is the lock. Rule.Key also names the request's Record: put whose request it is and the
-	// client's key into it, for example with key.Of("idempotency", customer, clientKey).
+	// Rule is the lock. Rule.Key also names the request's Record. Put the identity of the customer
+	// and the client's key into it, for example with key.Of("idempotency", customer, clientKey).
 	Rule locker.Rule
-	// Fingerprint distinguishes this request from another one with the same key: a SHA-256 of what
-	// the client wants.
+	// Fingerprint distinguishes this request from another one with the same key: it is a SHA-256
+	// of the contents of the request.
 	Fingerprint [32]byte
 }
 
@@ -66,15 +66,15 @@ type Answer struct {
 // answer together with this error. A repeated request may run again.
 var ErrNotStored = errors.New("the answer could not be stored")
 
-// ErrUnfinished is the cause of the end of the work's context, when the client has disconnected and
-// the work was not done within Keeper.FinishWithin.
+// ErrUnfinished is the cause of the work's context when the client has disconnected and the work
+// was not done within Keeper.FinishWithin.
 var ErrUnfinished = errors.New("the client has disconnected, and the work did not finish in the allowed time")
 
 // errFailed makes locker.Run release the lease without a done mark.
 var errFailed = errors.New("the work failed")
 
 // Do returns the stored answer to req, or calls work once under req.Rule's lock and stores the
-// outcome. ctx ends the lookup and the wait for the lock. It does not end the work, see
+// outcome. The end of ctx ends the lookup and the wait for the lock, but not the work: see
 // Keeper.FinishWithin. The context of the work has the values of ctx.
 //
 // Errors before the work: those of locker.Acquire; [ErrReused]; locker.ErrDone when the work was
@@ -102,8 +102,8 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	return r.answer, err
 }
 
-// answer returns what the Record of an earlier request means for req. settled is false while that
-// request is in progress: then req waits for the lock.
+// answer returns what the Record of an earlier request means for req. settled is false while the
+// earlier request is in progress; then req waits for the lock.
 func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
 	switch {
 	case rec.Fingerprint != req.Fingerprint:
@@ -117,7 +117,7 @@ func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
 	}
 }
 
-// unavailable is the error of a Store that failed before the work.
+// unavailable returns the error for a Store that failed before the work.
 func unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -140,14 +140,14 @@ func (r *run) underLock(ctx context.Context) error {
 	if !ok {
 		return locker.ErrLost
 	}
-	lease.AwaitRelease() // Save has compared the fence, so the lock was held until then
+	lease.AwaitRelease() // Save has compared the fence, so the lock was held until Save
 	earlier, found, began, err := r.Store.Begin(ctx, r.Rule.Key, r.Fingerprint, lease.Fence(), r.lifetime())
 	if err != nil {
 		return unavailable(ctx, err)
 	}
 	if !began {
 		answer, settled, err := r.Request.answer(earlier)
-		if !settled { // a record in progress with a larger fence
+		if !settled { // the Record is in progress and has a larger fence
 			return ErrOvertaken
 		}
 		if r.answer = answer; err != nil {
@@ -156,7 +156,7 @@ func (r *run) underLock(ctx context.Context) error {
 		return nil
 	}
 	attempt := &Attempt{lease: lease}
-	// A record with the same fence is that of this call, executed twice.
+	// A Record with the same fence belongs to this call, which was executed twice.
 	if found && (earlier.Fence != lease.Fence() || lease.Fence() == 0) {
 		attempt.interrupted, attempt.again = earlier.Fence, true
 	}
@@ -177,7 +177,7 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 		return out
 	}
 	defer func() {
-		if !returned { // the work was not called, or panicked: the next request runs it
+		if !returned { // work was not called, or panicked: the next request runs it
 			_ = r.Store.Forget(context.WithoutCancel(ctx), r.Rule.Key, a.lease.Fence())
 		}
 	}()
@@ -230,8 +230,8 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 }
 
 // settle stores the outcome, or removes the record in progress. If the Store fails now, the client
-// must not send the request again, because the work is done. So settle fails only if a later holder
-// has begun.
+// must not send the request again, because the work is done. So settle fails only if a later
+// holder has begun.
 func (r *run) settle(ctx context.Context, a *Attempt, out Outcome) error {
 	var err error
 	if out.Keep {
@@ -258,8 +258,8 @@ func (r *run) record(out Outcome, a *Attempt) Record {
 
 func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
 
-// outlive returns a context with the values of ctx. It ends with the lease, and at the latest
-// within that time after the end of ctx.
+// outlive returns a context with the values of ctx. It ends with the lease, or when within has
+// passed since the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, within time.Duration) (context.Context, context.CancelFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })

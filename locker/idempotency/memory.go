@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Memory is a [Store] in this process, for tests and for a service that has one process. Its size
-// is bounded by the lifetime of the Records alone. Make one with [NewMemory].
+// Memory is a [Store] in this process, for tests and for a service that has one process. Only the
+// lifetime of the Records bounds its size. Make one with [NewMemory].
 type Memory struct {
 	mu      sync.Mutex
 	records map[string]entry
-	sweepAt int // at this number of entries, those that have expired are deleted
+	sweepAt int // at this number of entries, the expired ones are deleted
 }
 
 type entry struct {
@@ -30,7 +30,7 @@ const minSweep = 64
 // NewMemory returns an empty Store.
 func NewMemory() *Memory { return &Memory{records: make(map[string]entry), sweepAt: minSweep} }
 
-// Load is the Store's method. Its error is ctx's.
+// Load is the method of [Store]. Its error is the error of ctx.
 func (m *Memory) Load(ctx context.Context, key string) (rec Record, found bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return rec, false, err
@@ -41,7 +41,7 @@ func (m *Memory) Load(ctx context.Context, key string) (rec Record, found bool, 
 	return rec, found, nil
 }
 
-// Begin is the Store's method. Its error is ctx's.
+// Begin is the method of [Store]. Its error is the error of ctx.
 func (m *Memory) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 	earlier Record, found, began bool, err error,
 ) {
@@ -58,7 +58,7 @@ func (m *Memory) Begin(ctx context.Context, key string, fingerprint [32]byte, fe
 	return earlier, found, true, nil
 }
 
-// Save is the Store's method. Its error is ctx's, or [ErrOvertaken].
+// Save is the method of [Store]. Its error is the error of ctx, or [ErrOvertaken].
 func (m *Memory) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (m *Memory) Save(ctx context.Context, key string, rec Record, lifetime time
 	return nil
 }
 
-// Forget is the Store's method. Its error is ctx's.
+// Forget is the method of [Store]. Its error is the error of ctx.
 func (m *Memory) Forget(ctx context.Context, key string, fence uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err

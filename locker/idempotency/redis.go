@@ -21,15 +21,15 @@ type Client interface {
 // recordPrefix separates Records from locks with the same name.
 const recordPrefix = "response:"
 
-// callTimeout bounds a call. go-redis itself may take longer when a server hangs, also after the
+// callTimeout bounds a call. go-redis itself may take longer when a server hangs, even after the
 // end of the context.
 const callTimeout = 2 * time.Second
 
 // A RedisOption sets up the Store that [NewRedis] returns.
 type RedisOption func(*Redis)
 
-// WithPrefix puts prefix before the names of Records. Services that share a Redis need one each, as
-// with locker.WithPrefix. Default: none.
+// WithPrefix puts prefix before the names of Records. Services that share a Redis need different
+// prefixes, as with locker.WithPrefix. Default: none.
 func WithPrefix(prefix string) RedisOption {
 	return func(s *Redis) { s.prefix = prefix + recordPrefix }
 }
@@ -45,10 +45,10 @@ var _ Store = (*Redis)(nil)
 // NewRedis returns a Store that keeps each Record as a hash, prefix + "response:" + key, until its
 // lifetime is over. Responses are compressed.
 //
-// Use a Redis of its own, not that of the locks: answers need much memory for a long time. A server
-// without room refuses Begin, so no work begins whose answer could not be stored. Its
-// maxmemory-policy should be noeviction or volatile-ttl: a record that is evicted early lets its
-// request run again. A call takes at most 2 s.
+// Use a Redis that has no locks: answers need much memory for a long time. A server without room
+// refuses Begin, so no work begins whose answer could not be stored. Its maxmemory-policy should
+// be noeviction or volatile-ttl: a record that is evicted early lets its request run again. A call
+// takes at most 2 s.
 func NewRedis(c Client, opts ...RedisOption) *Redis {
 	s := Redis{c, recordPrefix}
 	for _, o := range opts {
@@ -78,7 +78,7 @@ var (
 	forgetScript = redis.NewScript(forgetText)
 )
 
-// Load is the Store's method.
+// Load is the method of [Store].
 func (s *Redis) Load(ctx context.Context, key string) (Record, bool, error) {
 	fields, err := bounded(ctx, func(ctx context.Context) ([]any, error) {
 		return s.client.HMGet(ctx, s.prefix+key, fieldFence, fieldFingerprint, fieldOpen, fieldResponse).Result()
@@ -93,7 +93,7 @@ func (s *Redis) Load(ctx context.Context, key string) (Record, bool, error) {
 	return rec, found, nil
 }
 
-// Begin is the Store's method.
+// Begin is the method of [Store].
 func (s *Redis) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 	earlier Record, found, began bool, err error,
 ) {
@@ -112,7 +112,7 @@ func (s *Redis) Begin(ctx context.Context, key string, fingerprint [32]byte, fen
 	return earlier, found, fields[0] == int64(1), nil
 }
 
-// Save is the Store's method.
+// Save is the method of [Store].
 func (s *Redis) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
 	args := []any{digits(rec.Fence), rec.Fingerprint[:], lifetime.Milliseconds()}
 	if rec.State == Answered {
@@ -132,7 +132,7 @@ func (s *Redis) Save(ctx context.Context, key string, rec Record, lifetime time.
 	return nil
 }
 
-// Forget is the Store's method.
+// Forget is the method of [Store].
 func (s *Redis) Forget(ctx context.Context, key string, fence uint64) error {
 	if _, err := s.run(ctx, forgetScript, key, digits(fence)); err != nil {
 		return fmt.Errorf("idempotency: forget: %w", err)
@@ -158,7 +158,7 @@ func (s *Redis) run(ctx context.Context, script *redis.Script, key string, args 
 	})
 }
 
-// digits writes a fence so that texts compare as the numbers do.
+// digits writes a fence with leading zeros, so that texts compare as the numbers do.
 func digits(fence uint64) string { return fmt.Sprintf("%020d", fence) }
 
 var errForeign = errors.New("the key holds a value in an unknown format, which another program or version has written; " +
@@ -197,7 +197,7 @@ func readRecord(fields []any) (rec Record, found bool, err error) {
 }
 
 // bounded calls go-redis and returns in time. The time-outs of go-redis end a call that hangs. The
-// server may still execute it later, which is harmless: every call may be executed twice.
+// server may execute that call later, which is harmless: every call may be executed twice.
 func bounded[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	type reply struct {
@@ -216,7 +216,7 @@ func bounded[T any](ctx context.Context, call func(context.Context) (T, error)) 
 	case <-ctx.Done():
 		var none T
 		select {
-		case r := <-replies: // both are ready: the reply counts
+		case r := <-replies: // if ctx has ended too, the reply counts
 			return r.value, r.err
 		default:
 			return none, ctx.Err()

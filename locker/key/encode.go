@@ -49,7 +49,7 @@ func appendHash(key, sum []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(key, hashMark), sum)
 }
 
-// minSecret is the smallest length of a secret in bytes: a shorter secret is probably a word.
+// minSecret is the smallest length of a secret in bytes. A shorter secret is probably a word.
 const minSecret = 16
 
 // mac makes HMACs. It reuses the states of hash functions.

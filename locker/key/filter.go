@@ -27,7 +27,7 @@ var filters = map[string]filter{
 	filterNFC:   func(value string) (string, error) { return norm.NFC.String(value), nil },
 }
 
-// filterForms lists what may follow a part, for errors.
+// filterForms lists what may follow a part. Errors show it.
 const filterForms = "|int, |uuid, |lower or |nfc, and |hmac as the last one"
 
 // parseFilters reads "lower|hmac".

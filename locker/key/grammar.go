@@ -34,13 +34,14 @@ type Grammar[T any] struct {
 type Source[T any] struct {
 	// Noun names a part in errors: "header" for `the request lacks the header "X-Tenant"`.
 	Noun string
-	// Alone: a part is {source}, without a name.
+	// Alone means that a part is {source}, without a name.
 	Alone bool
 	// Bind returns the function that reads the part with this name. An error of Bind refuses the
 	// template. The error explains what to write instead.
 	Bind func(name string) (Read[T], error)
-	// BindAll is Bind for a name with the step "*", such as items.*.sku, which stands for several
-	// values. If BindAll is nil, the source has no such parts, and "*" is an ordinary name.
+	// BindAll does what Bind does for a name with the step "*", such as items.*.sku. Such a part
+	// has several values. If BindAll is nil, the source has no such parts, and "*" is an ordinary
+	// name.
 	BindAll func(name string) (ReadAll[T], error)
 }
 
@@ -180,7 +181,7 @@ func (g Grammar[T]) part(content string) (p part[T], err error) {
 	return p, nil
 }
 
-// several is the step that stands for all elements of a list.
+// several is the step of a name for all elements of a list.
 const several = "*"
 
 // forms lists the valid forms of a part with this name, for errors.

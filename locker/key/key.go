@@ -2,8 +2,8 @@ package key
 
 import "strings"
 
-// A Key is the text of a template, such as "order:{param.id}". An untyped constant is one. [Join],
-// [Part] and the functions of the adapters make a Key from typed parts.
+// A Key is the text of a template, such as "order:{param.id}". An untyped constant is a Key.
+// [Join], [Part] and the functions of the adapters make a Key from typed parts.
 type Key string
 
 // Join puts a ':' between parts. An argument that is not a part is literal text.
@@ -18,7 +18,7 @@ func Join(parts ...Key) Key {
 	return Key(b.String())
 }
 
-// Part is the part with this source and name. name is "" for a source with one value only.
+// Part returns the part with this source and name. name is "" for a source with one value only.
 func Part(source, name string) Key {
 	if name == "" {
 		return Key("{" + source + "}")
@@ -35,8 +35,8 @@ func UUID(part Key) Key { return filtered(part, filterUUID) }
 // Lower converts part to lower case.
 func Lower(part Key) Key { return filtered(part, filterLower) }
 
-// NFC converts part to Unicode's normal form C, which has one spelling for an accented letter of
-// one or two code points.
+// NFC converts part to Unicode's normal form C. It gives one spelling to an accented letter, which
+// can otherwise be one or two code points.
 func NFC(part Key) Key { return filtered(part, filterNFC) }
 
 // HMAC replaces part by its HMAC.

@@ -33,7 +33,7 @@ type Ref struct {
 	Source, Name string
 	Filters      string // such as "int", or "lower|hmac"
 	HMAC         bool   // the last filter is hmac
-	Several      bool   // the part stands for several values
+	Several      bool   // the part has several values in one request
 }
 
 // MaxKeys is how many keys a request can have.
@@ -42,11 +42,11 @@ const MaxKeys = 100
 // String returns the template's text.
 func (t *Template[T]) String() string { return string(t.text) }
 
-// Name returns the literal text before the first ':', "lock" when there is none. It is a Name for a
-// Rule that no client can choose.
+// Name returns the literal text before the first ':', or "lock" when there is none. It suits as
+// the Name of a Rule, because no client can choose it.
 func (t *Template[T]) Name() string { return t.name }
 
-// Parts returns what the template reads, in order.
+// Parts returns the parts that the template reads, in order.
 func (t *Template[T]) Parts() []Ref {
 	refs := make([]Ref, len(t.parts))
 	for i, p := range t.parts {
@@ -115,7 +115,7 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	return slices.Compact(keys), nil
 }
 
-// append adds the key of a request to key. value is one value of the part that stands for several.
+// append adds the key of a request to key. value is one value of the part that has several.
 func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -156,10 +156,10 @@ var (
 )
 
 // An Error names the part of a request that makes no key, and the reason. Its text names the part
-// as the program does. The text never shows the part's value, so it may be shown to a client.
+// as the program names it, and never shows the part's value. So the text may be shown to a client.
 type Error struct {
 	Part Ref
-	Noun string // of the part's Source
+	Noun string // the Noun of the part's Source
 	Err  error  // ErrMissing, or the error of the function that reads the part
 }
 

@@ -32,7 +32,7 @@ func (g Grammar[T]) CompileAll(keys ...Key) (Templates[T], error) {
 // Name returns the Name of the first template.
 func (ts Templates[T]) Name() string { return ts[0].Name() }
 
-// Parts returns what the templates read, in order.
+// Parts returns the parts that the templates read, in order.
 func (ts Templates[T]) Parts() []Ref {
 	var refs []Ref
 	for _, t := range ts {

@@ -11,6 +11,6 @@
 // longer than its lease does not notice at once that another process leads. Only data that checks
 // the fence refuses the writes of such a leader.
 //
-// [New] makes a [Leader] for a program that asks whether it leads, watches who leads, or gives the
-// lead to another process. [Run] is enough for all others.
+// [New] makes a [Leader] for a program that asks whether it leads, watches the leader, or gives
+// the lead to another process. For all other programs, [Run] is enough.
 package lead

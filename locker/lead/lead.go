@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// DefaultTTL is the TTL of a term when the Rule has none. Another process leads this long after a
-// leader died.
+// DefaultTTL is the TTL of a term when the Rule has none. When a leader dies, another process
+// leads after this time.
 const DefaultTTL = 10 * time.Second
 
 // Run runs fn while this process leads, with a new [Leader]. See [Leader.Run].
@@ -30,27 +30,27 @@ func Run(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(ctx con
 // safe for concurrent use; its zero value is not usable. A Leader serves one call of Run.
 type Leader struct {
 	locker  locker.Locker
-	rule    locker.Rule   // given to the Locker
-	longest time.Duration // of a term; 0: no bound
+	rule    locker.Rule   // the rule that the Locker gets
+	longest time.Duration // the longest time of a term; 0: no bound
 	cfg     config
 
 	background sync.WaitGroup // goroutines that watch fn after the end of a term
 
 	mu      sync.Mutex
 	begun   bool
-	term    *term // the last one; nil before the first
+	term    *term // the last term; nil before the first
 	terms   chan Term
 	changed chan struct{} // closed, and made anew, when a term begins or ends
 }
 
 // New returns a Leader for the key of rule. Processes with the same key, on the same server, elect
-// one leader. On a semaphore of n they elect n.
+// one leader. On a semaphore of n, they elect n leaders.
 //
-// Of the rule, TTL is [DefaultTTL] if it is not set. Metadata identifies the leader for others; the
-// default is HOST:PID. AtMost is the longest term. fn's context ends then, and the process stands
-// again, behind all others that wait. fn has the time of [WithGrace] to return; then the lease
-// ends. Wait and Once must not be set. A Locker without fences elects leaders as well, but their
-// terms have no numbers.
+// The fields of rule: TTL is [DefaultTTL] if it is not set. Metadata identifies the leader for
+// other processes; the default is HOST:PID. AtMost is the longest term. When AtMost is over, fn's
+// context ends, and the process waits again, behind all other candidates. fn has the time of
+// [WithGrace] to return; then the lease ends. Wait and Once must not be set. A Locker without
+// fences elects leaders as well, but their terms have no numbers.
 //
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
@@ -89,32 +89,32 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	return leader, nil
 }
 
-// Run waits until this process leads, runs fn, and waits again when the term is over. It never runs
-// fn twice at a time. fn's context ends with the term, and context.Cause says why;
-// locker.FromContext finds the lease in it.
+// Run waits until this process leads, runs fn, and waits again when the term is over. It runs one
+// fn at a time. fn's context ends with the term, and context.Cause says why; locker.FromContext
+// finds the lease in it.
 //
-//	the term ends because             Run
-//	fn returned before its context    releases the lease, and returns what fn returned
-//	of the Leader's StepDown          releases the lease, and stands again after 1 s
-//	it was as long as AtMost          releases the lease, and stands again
-//	the lease was lost or revoked     waits until fn has returned, and stands again
-//	ctx ended                         releases the lease when fn has returned. The error is nil, or that of fn unless it
-//	                                  is the context's
-//	the Locker was closed             the same, with ErrClosed
-//	fn panicked                       releases the lease, and the panic goes on
+//	what ends the term                what Run does
+//	fn returns before its context     it releases the lease, and returns what fn returned
+//	the Leader's StepDown             it releases the lease, and waits again after 1 s
+//	AtMost is over                    it releases the lease, and waits again
+//	the lease is lost or revoked      it waits until fn has returned, and waits again to lead
+//	ctx ends                          it releases the lease when fn has returned. The error is nil,
+//	                                  or fn's error unless that is the context's
+//	the Locker is closed              the same, with ErrClosed
+//	fn panics                         it releases the lease, and the panic continues
 //
 // The lease is renewed until fn has returned, unless it was lost. So fn can finish its work before
 // another process leads. A release gives the lead to the process that waits longest, by message.
 //
-// A lease that is lost ends fn's context before the server gives the key away. But fn may not
-// return at once, and whatever it does then happens beside the next leader: only the fence protects
-// the data. When fn has not returned in time, [OnOverrun] is called.
+// When a lease is lost, fn's context ends before the server gives the key away. But fn may not
+// return at once, and then it runs beside the next leader: only the fence protects the data. When
+// fn has not returned in time, [OnOverrun] is called.
 //
 // While the lock server cannot be asked, Run tries again: after 500 ms, and later every TTL, 30 s
 // at most. After terms shorter than a TTL it also pauses, for 500 ms to 30 s.
 //
-// Errors besides those of fn: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, ErrClosed, in a
-// *locker.Error. The end of ctx is none. A second call of Run is refused.
+// Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
+// ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.
 func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) error {
 	if err := l.begin(fn); err != nil {
 		return err
@@ -175,10 +175,10 @@ func (l *Leader) serve(ctx context.Context, fn func(context.Context) error) (t *
 	return t, err
 }
 
-// StepDown ends the term of this process, with [ErrSteppedDown] and the reason as the cause of fn's
-// context. When fn has returned, the lease is released, and the process that waits longest leads.
-// If none waits, this process leads again, 1 s later at the earliest. It returns false, and does
-// nothing, if this process does not lead.
+// StepDown ends the term of this process, with [ErrSteppedDown] and the reason as the cause of
+// fn's context. When fn has returned, the lease is released, and the process that waits longest
+// leads. If no process waits, this process leads again, 1 s later at the earliest. If this process
+// does not lead, StepDown does nothing and returns false.
 func (l *Leader) StepDown(reason string) bool {
 	l.mu.Lock()
 	t := l.term
@@ -190,10 +190,11 @@ func (l *Leader) StepDown(reason string) bool {
 	return true
 }
 
-// Leading returns the term of this process, and whether this process leads now. It compares the end
-// of the lease with the clock at the moment of the call, and makes no call to the server. So it is
-// false also when this process was paused for longer than its lease, and has not noticed yet. When
-// it is true, no other process leads at that moment; a moment later that may be different.
+// Leading returns the term of this process, and whether this process leads now. It compares the
+// end of the lease with the clock at the moment of the call, and makes no call to the server. So
+// it returns false also when this process was paused for longer than its lease and has not noticed
+// that yet. When it returns true, no other process leads at that moment; a moment later another
+// may.
 func (l *Leader) Leading() (Term, bool) {
 	l.mu.Lock()
 	t := l.term
@@ -204,9 +205,9 @@ func (l *Leader) Leading() (Term, bool) {
 	return t.public(), true
 }
 
-// Terms returns a channel with the latest news of this process: that its term began, or that it
-// ended. A receiver that is slow misses older news. There can be one receiver. The channel is
-// closed when Run returns.
+// Terms returns a channel with the latest news of this process: its term began, or its term ended.
+// A slow receiver misses older news. There can be one receiver. The channel is closed when Run
+// returns.
 func (l *Leader) Terms() <-chan Term { return l.terms }
 
 // tell publishes news.

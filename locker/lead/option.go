@@ -18,7 +18,7 @@ type config struct {
 	logger  *slog.Logger
 }
 
-// configure applies the options. ttl is that of a term.
+// configure applies the options. ttl is the TTL of a term.
 func configure(opts []Option, ttl time.Duration) (config, error) {
 	c := config{logger: slog.Default()}
 	for i, o := range opts {
@@ -48,6 +48,6 @@ func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.gra
 // soon; Run waits for it.
 func OnOverrun(f func(Overrun)) Option { return func(c *config) { c.overrun = f } }
 
-// WithLogger sets where the begin and end of each term are logged, outages of the lock server, and
-// overruns. Default: slog.Default.
+// WithLogger sets the logger for the begin and end of each term, for outages of the lock server,
+// and for overruns. Default: slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }

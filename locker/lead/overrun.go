@@ -9,9 +9,9 @@ import (
 // An Overrun reports that fn still runs after the end of its term.
 type Overrun struct {
 	Term Term
-	Late time.Duration // since the end of the term
-	// Held: the lease is still held, so no other process leads. If it is false, another process may
-	// lead while fn runs.
+	Late time.Duration // the time since the end of the term
+	// Held reports whether the lease is still held, so that no other process leads. If Held is
+	// false, another process may lead while fn runs.
 	Held bool
 }
 

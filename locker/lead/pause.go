@@ -10,11 +10,11 @@ import (
 const (
 	shortestPause = 500 * time.Millisecond
 	longestPause  = 30 * time.Second
-	// afterStepDown lets the other processes lead first.
+	// afterStepDown is the pause in which another process can take the lead.
 	afterStepDown = time.Second
 )
 
-// pauses are the pauses of a candidate before it stands again.
+// pauses are the pauses of a candidate between its attempts to lead.
 type pauses struct {
 	next   time.Duration // 0: shortestPause
 	failed bool          // the last attempt failed
@@ -27,7 +27,7 @@ func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 			l.cfg.logger.Warn("latchkit: this process cannot stand as leader now, and tries again", "key", l.rule.Key, "error", err)
 		}
 		p.failed = true
-		return p.grow(min(l.rule.TTL, longestPause)) // a TTL without a leader is what a crash costs
+		return p.grow(min(l.rule.TTL, longestPause)) // a crash costs as much: one TTL without a leader
 	}
 	p.failed = false
 	whole := l.rule.TTL

@@ -9,13 +9,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ErrSteppedDown is the cause of a context whose process gave the lead away: see [Leader.StepDown].
+// ErrSteppedDown is the cause of a context whose process gave up the lead: see [Leader.StepDown].
 var ErrSteppedDown = errors.New("this process has stepped down")
 
 // A Term is the time for which one process leads.
 type Term struct {
-	// Fence is the number of the term: that of its lease. It is larger than that of every term
-	// before, and 0 only if the Locker has no fences.
+	// Fence is the number of the term: the fence of its lease. It is larger than the Fence of
+	// every earlier term, and 0 only if the Locker has no fences.
 	Fence uint64
 	Began time.Time
 	// Ended is when fn's context ended, or fn returned. It is zero while the term lasts.
@@ -30,7 +30,7 @@ type Term struct {
 type term struct {
 	leader   *Leader
 	lease    *locker.Lease
-	ctx      context.Context // fn's
+	ctx      context.Context // the context of fn
 	cancel   context.CancelCauseFunc
 	observed func(locker.Outcome)
 	began    time.Time
@@ -39,13 +39,13 @@ type term struct {
 	completed bool  // fn returned before its context ended
 	err       error // what fn returned
 
-	once  sync.Once // of over: news of a term comes before that of the next one
+	once  sync.Once // runs the notifications of over, so that news of a term comes before news of the next term
 	mu    sync.Mutex
-	ended time.Time // zero: this process leads
+	ended time.Time // when the term ended; zero: this process leads
 	why   error
 }
 
-// newTerm makes the term of a lease that was granted, whose context is ctx.
+// newTerm makes the term of a lease that was granted. ctx is the lease's context.
 func (l *Leader) newTerm(ctx context.Context) *term {
 	t := &term{leader: l, began: time.Now(), returned: make(chan struct{})}
 	t.lease, _ = locker.FromContext(ctx)
@@ -86,8 +86,8 @@ func (t *term) run(fn func(context.Context) error) error {
 	return t.err
 }
 
-// over ends the term: fn's context has ended, or fn has returned. Only the first call does
-// something.
+// over ends the term: fn's context has ended, or fn has returned. Calls after the first do
+// nothing.
 func (t *term) over() {
 	t.once.Do(func() {
 		t.mu.Lock()
@@ -141,7 +141,7 @@ func (t *term) outcome() locker.Outcome {
 		result locker.Result
 	}{
 		{ErrSteppedDown, locker.ResultSteppedDown},
-		{locker.ErrRevoked, locker.ResultRevoked}, // before ErrLost, which it also is
+		{locker.ErrRevoked, locker.ResultRevoked}, // before ErrLost, because a revocation is also a loss
 		{locker.ErrLost, locker.ResultLost},
 		{locker.ErrExpired, locker.ResultExpired},
 	} {

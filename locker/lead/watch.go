@@ -20,13 +20,13 @@ type Inspector interface {
 //
 // The yielded leader may be out of date, so do not base critical decisions on it; only the fence
 // proves which process leads. While the server is unavailable, Watch yields the error once, and
-// continues. After ErrInvalidKey, ErrUnsupported and ErrClosed it ends.
+// continues. Watch ends after ErrInvalidKey, ErrUnsupported and ErrClosed.
 func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, error] {
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }
 
-// Watch is the function [Watch] for the key of this Leader. It also asks at once when this process
-// begins or ends to lead. The Locker must be an [Inspector].
+// Watch is the function [Watch] for the key of this Leader. It also asks the server at once when a
+// term of this process begins or ends. The Locker must be an [Inspector].
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	i, ok := l.locker.(Inspector)
 	if !ok {
@@ -71,7 +71,7 @@ func sameLeader(a, b locker.Info) bool {
 	return a.Held == b.Held && a.Kept == b.Kept && a.Foreign == b.Foreign && a.Fence == b.Fence && a.Metadata == b.Metadata
 }
 
-// untilNext is the pause before the next question.
+// untilNext returns the pause before the next question.
 func untilNext(info locker.Info) time.Duration {
 	const shortest, longest = time.Second, 10 * time.Second
 	return min(max(shortest, info.Left/3), longest)

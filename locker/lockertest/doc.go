@@ -1,8 +1,8 @@
 // Package lockertest helps to test code that uses locks.
 //
 // [NewMemory] returns a Store without a server. Its methods take a lease away, fail a call, lose
-// its answer or delay it. In a testing/synctest bubble an hour of waiting and renewing takes a
-// millisecond:
+// the answer to a call, or delay a call. In a testing/synctest bubble, an hour of waiting and
+// renewing takes a millisecond:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		store := lockertest.NewMemory()
@@ -15,8 +15,9 @@
 //		if !errors.Is(err, locker.ErrLost) { … }
 //	})
 //
-// Two Lockers on one Memory are like two processes of a service. Make a [Process] for each to
-// disturb it alone: kill or pause it, end its subscription, or delay, repeat or lose its events.
+// Two Lockers on one Memory are like two processes of a service. To disturb one of them alone,
+// make a [Process] for each. A Process can be killed or paused, its subscription can end, and its
+// events can be delayed, repeated or lost.
 //
 //	one, other := store.NewProcess(), store.NewProcess()
 //	a, b := lockertest.NewLocker(t, one), lockertest.NewLocker(t, other)

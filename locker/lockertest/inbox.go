@@ -15,10 +15,10 @@ import (
 // an event may come before or after the answer of the call that caused it.
 type inbox struct {
 	listeners []*listener
-	open      bool // subscribed
+	open      bool // the process has subscribed
 	cut       bool // the server forgot the subscription, and the process does not know that
 	mail      []letter
-	notifying chan struct{} // closed when the goroutine has ended; nil: there is none
+	notifying chan struct{} // closed when the goroutine has ended; nil: there is no goroutine
 	silent    chan struct{} // closed when no Engine listens any more
 
 	delay   time.Duration
@@ -47,15 +47,15 @@ func (e *listener) close() {
 	e.notify = nil
 }
 
-// letter is an event under way.
+// letter is an event on its way.
 type letter struct {
 	event store.Event
 	due   time.Time
 }
 
-// Listen is the Notifier's step. If two Engines listen to one Process, neither has an inbox,
-// because one would receive the events of the other. Their waiters are then granted keys without
-// notification.
+// Listen is the step of a store.Notifier. If two Engines listen to one Process, neither has an
+// inbox, because each would receive the events of the other. Their waiters are then granted keys
+// without notification.
 func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -94,15 +94,15 @@ func (p *Process) taken() bool {
 	return len(p.inbox.listeners) > 0
 }
 
-// Inbox is the Notifier's step.
+// Inbox is the step of a store.Notifier.
 func (p *Process) Inbox(string) string {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	return p.address()
 }
 
-// address is the inbox's name while it is open and belongs to one Engine. memory.mu is held here
-// and below.
+// address returns the inbox's name while the inbox is open and belongs to one Engine; otherwise
+// "". memory.mu is held here and below.
 func (p *Process) address() string {
 	if !p.inbox.open || len(p.inbox.listeners) != 1 {
 		return ""
@@ -110,7 +110,7 @@ func (p *Process) address() string {
 	return p.name
 }
 
-// Open is the Notifier's step.
+// Open is the step of a store.Notifier.
 func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 	m, b := p.memory, &p.inbox
 	m.mu.Lock()
@@ -133,7 +133,7 @@ func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 	return p.address(), ctx.Err()
 }
 
-// Reset is the Notifier's step.
+// Reset is the step of a store.Notifier.
 func (p *Process) Reset(inbox string) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -142,7 +142,8 @@ func (p *Process) Reset(inbox string) {
 	}
 }
 
-// subscribed reports whether events reach the process. The inbox need not be open for that.
+// subscribed reports whether the server can send events to the process. The inbox need not be open
+// for that.
 func (p *Process) subscribed() bool { return len(p.inbox.listeners) > 0 && !p.inbox.cut && !p.dead }
 
 // reopen subscribes again.
@@ -174,7 +175,7 @@ func (p *Process) post(e store.Event) {
 	}
 }
 
-// deliver delivers the events on their way, each when it is due and the process is not paused.
+// deliver delivers the sent events, each when it is due and the process is not paused.
 func (p *Process) deliver() {
 	m, b := p.memory, &p.inbox
 	m.mu.Lock()

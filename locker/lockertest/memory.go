@@ -9,10 +9,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and done
-// marks as the Redis Stores do. Its clock is time.Now, so it obeys the virtual clock of a
-// testing/synctest bubble. It is for tests: it excludes no other process of the machine. Make one
-// with [NewMemory]. It is safe for concurrent use.
+// Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and
+// done marks as the Redis Stores do. Its clock is time.Now, so it obeys the virtual clock of a
+// testing/synctest bubble. It is for tests: it does not exclude other processes of the machine.
+// Make one with [NewMemory]. It is safe for concurrent use.
 //
 // A Memory is also the first [Process] that uses it, so one Engine can use it directly.
 // [Memory.NewProcess] makes more, one for each further Engine.
@@ -23,8 +23,8 @@ type Memory struct {
 	leases    map[string]lease
 	queues    map[string]queue
 	notes     map[owned]note       // tombstones
-	done      map[string]time.Time // done marks, until when
-	joins     map[string]joins     // by key, of leases that were delegated
+	done      map[string]time.Time // until when each done mark lasts
+	joins     map[string]joins     // the delegated leases, by key
 	counter   uint64               // the last fence
 	ahead     time.Duration        // how much the server's clock is ahead of time.Now
 	releaser  string               // the traceparent of the lease that is being released
@@ -35,11 +35,11 @@ type Memory struct {
 
 // lease is the holder of a key.
 type lease struct {
-	owner    string // "" when foreign or kept
+	owner    string // "" for a foreign holder, and for a key that is kept
 	fence    uint64
 	block    int
 	metadata string
-	ends     time.Time // zero: never
+	ends     time.Time // zero: the lease has no end
 	since    time.Time
 	foreign  bool
 	kept     bool
@@ -52,7 +52,7 @@ type owned struct{ key, owner string }
 
 // note is a tombstone.
 type note struct {
-	revoked bool // else undone
+	revoked bool // false: the owner was undone
 	reason  string
 	ends    time.Time
 }
@@ -65,17 +65,17 @@ func NewMemory() *Memory {
 	return m
 }
 
-// forget drops everything except the fence counter. m.mu is held.
+// forget deletes everything except the fence counter. m.mu is held.
 func (m *Memory) forget() {
 	m.leases, m.queues = make(map[string]lease), make(map[string]queue)
 	m.notes, m.done = make(map[owned]note), make(map[string]time.Time)
 	m.joins = make(map[string]joins)
 }
 
-// now is the server's clock; m.mu is held.
+// now returns the server's clock; m.mu is held.
 func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
 
-// at is the server's clock as a client reads it, without the monotonic part, so that no caller
+// at returns the server's clock as a client reads it. It has no monotonic part, so that no caller
 // compares it with a local time.
 func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 
@@ -83,7 +83,8 @@ func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 func (m *Memory) lease(key string) (lease, bool) {
 	l, ok := m.leases[key]
 	if ok && !l.ends.IsZero() && !m.now().Before(l.ends) {
-		if l.permits == nil || m.now().Sub(l.ends) >= permitsLife { // until then, reap must see who has not confirmed
+		// during permitsLife, reap must see the permits that were not confirmed
+		if l.permits == nil || m.now().Sub(l.ends) >= permitsLife {
 			delete(m.leases, key)
 		}
 		return lease{}, false
@@ -118,8 +119,8 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 	return n, ok
 }
 
-// thrownOut returns the note that a revocation has left for c's owner, or for the phase in which it
-// reads. m.mu is held.
+// thrownOut returns the note that a revocation has left for c's owner, or for the phase of the
+// reader c. m.mu is held.
 func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
 		return n, true
@@ -134,8 +135,7 @@ func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 // isDone reports whether key has a done mark. m.mu is held.
 func (m *Memory) isDone(key string) bool { return m.now().Before(m.done[key]) }
 
-// mint reserves n fences, by the rule of the Redis Stores: at most 100 ms ahead of the clock. m.mu
-// is held.
+// mint reserves n fences, as the Redis Stores do: at most 100 ms ahead of the clock. m.mu is held.
 func (m *Memory) mint(n int) (fence uint64, block int) {
 	n = max(n, 1)
 	now := uint64(m.now().UnixMicro())

@@ -15,14 +15,14 @@ var ErrReplyLost = errors.New("lockertest: the call ran, its answer was lost")
 type fault struct {
 	err   error
 	lost  int           // replies to lose
-	delay time.Duration // before the call runs
-	late  time.Duration // after it
+	delay time.Duration // the delay before the call runs
+	late  time.Duration // the delay of the answer
 }
 
 // Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpRevoke, OpRaiseFence)
-// return err without running, until Fail is called with nil. A [*store.Refusal] proves that the
-// call had no effect; after any other error the call is unclear. Like the other faults of a Memory
-// it affects the calls of all processes.
+// return err without running, until Fail is called with nil. If err is a [*store.Refusal], it
+// proves that the call had no effect; after any other error the call is unclear. Like the other
+// faults of a Memory, it affects the calls of all processes.
 func (m *Memory) Fail(op locker.Op, err error) {
 	m.setFault(op, func(f *fault) { f.err = err })
 }

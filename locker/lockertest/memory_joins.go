@@ -16,29 +16,29 @@ type joins struct {
 	tokens  map[string]admission
 }
 
-// admission permits a call to join the lease whose holder has that first fence.
+// admission permits a call to join the lease of the holder whose first fence is hold.
 type admission struct {
 	hold, fence uint64
 	depth       int
 	ends        time.Time
 }
 
-// Delegate is the Store's step.
+// Delegate is the step of a store.Joiner.
 func (p *Process) Delegate(_ context.Context, c store.Claim, pass locker.Delegation, within time.Duration) (store.Grant, error) {
 	return step(p, locker.OpDelegate, func(m *Memory) (store.Grant, error) { return m.delegate(c, pass, within), nil })
 }
 
-// Join is the Store's step.
+// Join is the step of a store.Joiner.
 func (p *Process) Join(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpJoin, func(m *Memory) (store.Grant, error) { return m.join(c), nil })
 }
 
-// Leave is the Store's step.
+// Leave is the step of a store.Joiner.
 func (p *Process) Leave(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.leaveJoin(c), nil })
 }
 
-// joinsOf returns the joins of key, without those whose time or lease is over. m.mu is held.
+// joinsOf returns the joins of key, without the joins whose time or lease is over. m.mu is held.
 func (m *Memory) joinsOf(key string) (lease, joins, bool) {
 	l, held := m.lease(key)
 	if !held || l.owner == "" {

@@ -10,12 +10,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// permits are what is held of a key's units. A lease with permits has no owner, and its fence is
-// that of the first permit since the key was free.
+// permits are the held units of a key. A lease with permits has no owner, and its fence is that of
+// the first permit since the key was free.
 type permits struct {
-	by   map[string]permit // owner
+	by   map[string]permit // the permits by owner
 	head string            // a waiter for which too few units are free
-	seen time.Time         // when head was told so
+	seen time.Time         // when head was notified of that
 }
 
 // permit is one owner's units.
@@ -24,15 +24,15 @@ type permit struct {
 	fence         uint64
 	block         int
 	metadata      string
-	inbox         string // "": it receives no events
+	inbox         string // "": the owner receives no events
 	since, ends   time.Time
-	handed        bool // granted by message, and not confirmed
+	handed        bool // the permit was granted by message, and is not confirmed
 	kept          bool
 }
 
 const (
-	standsStill = 3 * time.Second // a head that has not asked this long after an event does not react
-	permitsLife = time.Minute     // how long permits that ran out are remembered
+	standsStill = 3 * time.Second // a head that has not asked for this long after an event does not react
+	permitsLife = time.Minute     // how long expired permits are remembered
 )
 
 var _ store.Permitter = (*Process)(nil)
@@ -48,7 +48,7 @@ func tooHeavy(c store.Claim) error {
 	return nil
 }
 
-// used is how many units are held, and limit the smallest Limit of their holders.
+// used returns how many units are held, and the smallest Limit of their holders.
 func (s *permits) used() (used, limit int) {
 	if s == nil {
 		return 0, 0
@@ -88,7 +88,7 @@ func (m *Memory) fits(key string, weight, limit int) bool {
 	return used == 0 || used+weight <= min(limit, smallest)
 }
 
-// enterPermit gives w units for ttl.
+// enterPermit gives w its units for ttl.
 func (m *Memory) enterPermit(key string, w waiter, ttl time.Duration, handed bool) permit {
 	p := permit{
 		weight: w.weight, limit: w.limit, metadata: w.metadata, inbox: w.inbox, since: m.now(), ends: m.now().Add(ttl), handed: handed,
@@ -139,8 +139,8 @@ func (m *Memory) takePermit(key, owner string) (p permit, ok bool) {
 	return p, ok
 }
 
-// confirm makes an owner's permit last for at least ttl from now. An owner that confirms the permit
-// late still has it, unless the permit was taken back before.
+// confirm makes an owner's permit last for at least ttl from now. An owner that confirms its
+// permit late still has it, unless reap took it back before.
 func (m *Memory) confirm(c store.Claim) (p permit, ok bool) {
 	s := m.leases[c.Key].permits
 	if s == nil {
@@ -157,8 +157,8 @@ func (m *Memory) confirm(c store.Claim) (p permit, ok bool) {
 	return p, true
 }
 
-// reap takes back the permits that have run out. A process that has not confirmed one of these
-// permits does not react. So the process loses its places in the queue too.
+// reap takes back the expired permits. A process that has not confirmed one of these permits does
+// not react. So the process loses its places in the queue too.
 func (m *Memory) reap(key string) {
 	l := m.leases[key]
 	if l.permits == nil {
@@ -197,9 +197,9 @@ func (m *Memory) permitted(p permit) store.Grant {
 	return store.Grant{State: store.Granted, At: m.at(), Fence: p.fence, FenceCount: p.block}
 }
 
-// serve grants units to the waiters in their order, until the head does not fit. own is the claim
-// of the call under way: it is granted its whole TTL, and is not notified. A head that wants the
-// key alone gets it when no unit is held.
+// serve grants units to the waiters in their order, until the units do not suffice for the head.
+// own is the claim of the call under way: it is granted its whole TTL, and is not notified. A head
+// that wants the key without a Limit gets it when no unit is held.
 func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	asker, notified, last := "", false, ""
 	if own != nil {
@@ -241,7 +241,7 @@ func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 }
 
 // watch is called when units are free, but too few for the head. It notifies a new head to ask at
-// once, and the next process to ask later. It returns whether the head stays.
+// once, and the next process to ask later. It returns whether the head keeps its place.
 func (m *Memory) watch(key string, head waiter, asker string) bool {
 	s := m.leases[key].permits
 	if head.owner != asker && s.head == head.owner {
@@ -271,7 +271,7 @@ func (m *Memory) leftOf(l lease, asker string) time.Duration {
 	return left
 }
 
-// releasePermit gives an owner's units back, or its place in the queue, and serves the queue.
+// releasePermit gives back an owner's units, or its place in the queue, and serves the queue.
 func (m *Memory) releasePermit(c store.Claim) store.Grant {
 	p, held := m.takePermit(c.Key, c.Owner)
 	ours := held && m.now().Before(p.ends)
@@ -297,7 +297,7 @@ func (m *Memory) releasePermit(c store.Claim) store.Grant {
 	}
 	m.hint(c.Key)
 	if s := m.leases[c.Key].permits; s != nil && (ours && c.KeepFor > 0 || left && queued && first.owner == c.Owner) {
-		if next, ok := m.next(c.Key, ""); ok { // next is the head now
+		if next, ok := m.next(c.Key, ""); ok { // next is now the head
 			m.notifyHead(c.Key, next, m.earliest(s))
 		}
 	}
@@ -331,7 +331,7 @@ func (m *Memory) breakPermit(key string, fence uint64, reason string) store.Gran
 	return store.Grant{State: store.NotOurs, At: m.at()}
 }
 
-// permitsOf shows the permits of key, in the order in which they run out.
+// permitsOf adds the permits of key to info, in the order in which they run out.
 func (m *Memory) permitsOf(l lease, info *locker.Info) {
 	for _, p := range l.permits.by {
 		if !m.now().Before(p.ends) {

@@ -15,15 +15,15 @@ type queue struct {
 	ends    time.Time
 }
 
-// waiter is one owner's entry in the queue. After a hand-off the entry stays, before all others,
-// until its owner confirms. If the key is free again before that, the hand-off was not confirmed in
-// time.
+// waiter is one owner's entry in the queue. After a hand-off the entry stays, before all other
+// entries, until its owner confirms. If the key is free again before the confirmation, the owner
+// did not confirm in time.
 type waiter struct {
 	owner    string
-	inbox    string // "": it receives no events
+	inbox    string // "": the waiter receives no events
 	mode     locker.Mode
-	weight   int // of units
-	limit    int // of the units; 0: the waiter waits for a lock
+	weight   int // the units that the waiter needs
+	limit    int // the limit of the units; 0: the waiter waits for a lock
 	hand     time.Duration
 	block    int
 	metadata string
@@ -57,8 +57,9 @@ func (m *Memory) setQueue(key string, waiting []waiter) {
 	m.queues[key] = q
 }
 
-// enqueue puts c at the tail. An owner in the queue keeps its place. An owner whose hand-off lapsed
-// also keeps its place if nobody was granted the key since: the owner asks, so it lives.
+// enqueue puts c at the tail. An owner in the queue keeps its place. An owner whose hand-off
+// lapsed also keeps its place if no other owner was granted the key since: the owner asks, so it
+// lives.
 func (m *Memory) enqueue(c store.Claim) {
 	waiting := m.queue(c.Key)
 	if i := indexOf(waiting, c.Owner); i >= 0 {
@@ -88,7 +89,7 @@ func (m *Memory) leave(key, owner string) bool {
 	return true
 }
 
-// dismiss removes the waiters for work that is done now, and notifies them.
+// dismiss removes the waiters for work that is done, and notifies them.
 func (m *Memory) dismiss(key string) {
 	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(w waiter) bool {
 		if w.once {
@@ -98,7 +99,7 @@ func (m *Memory) dismiss(key string) {
 	}))
 }
 
-// waiters counts the waiters, without those that were handed the key.
+// waiters counts the waiters, without the waiters that were handed the key.
 func (m *Memory) waiters(key string) int {
 	n := 0
 	for _, w := range m.queue(key) {
@@ -109,7 +110,7 @@ func (m *Memory) waiters(key string) int {
 	return n
 }
 
-// place is owner's place among the waiters, or the place that it would get.
+// place returns owner's place among the waiters, or the place that it would get.
 func (m *Memory) place(key, owner string) int {
 	place := 1
 	for _, w := range m.queue(key) {
@@ -123,8 +124,8 @@ func (m *Memory) place(key, owner string) int {
 	return place
 }
 
-// freed is called when key may be free: it serves the queue. If the queue is empty, the waiters
-// without a queue are notified to ask again.
+// freed is called when key may be free: it serves the queue. If the queue is empty, it notifies
+// the waiters without a queue to ask again.
 func (m *Memory) freed(key string, turn locker.Mode) {
 	m.hand(key, "", turn)
 	m.hint(key)
@@ -144,12 +145,12 @@ func (m *Memory) hint(key string) {
 
 // hand gives a free key to the first waiter that can take it. When it is the turn of the readers,
 // or the first waiter is a reader, hand gives the key to all readers in the queue. If it is the
-// turn of the asker, hand stops, because the asker takes the key itself. What happens to an entry
-// that it finds at the head:
+// turn of the asker, hand stops, because the asker takes the key itself. The first entry of the
+// queue decides what happens:
 //
-//	the asker's                       it stays, the key stays free
-//	handed the key before             its lease lapsed unconfirmed: all entries of its process leave the queue
-//	its inbox has no subscriber       its process is gone: the same
+//	it is the asker's                 it stays, and the key stays free
+//	it was handed the key before      its lease lapsed unconfirmed: all entries of its process leave the queue
+//	its inbox has no subscriber       its process is gone: all entries of its process leave the queue
 //	otherwise                         it is granted the key for as long as it asked, and notified
 func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	if _, held := m.lease(key); held {
@@ -188,22 +189,22 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	}
 }
 
-// by adds the traceparent of c, which releases the key, to the events of grants, until the function
-// that by returns is called.
+// by adds the traceparent of c, which releases the key, to the events of grants, until the
+// function that by returns is called.
 func (m *Memory) by(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
 }
 
-// notifyNext notifies the first waiter that has waited long that another one was granted the key,
-// and for how long.
+// notifyNext notifies the first waiter that has waited long that another waiter was granted the
+// key, and for how long.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
 		m.notifyHead(key, next, hand)
 	}
 }
 
-// dead reports whether w will not react. An asker does react.
+// dead reports whether w will not react. The asker always reacts.
 func (m *Memory) dead(w waiter, asker string) bool {
 	return w.owner != asker && (w.handed || w.inbox != "" && m.listener(w.inbox) == nil)
 }
@@ -226,7 +227,7 @@ func (m *Memory) next(key, except string) (waiter, bool) {
 	return waiter{}, false
 }
 
-// notifyHead notifies w that it must ask first, and that the key is free after hand at the latest.
+// notifyHead notifies w that it is the head and that the key is free after hand at the latest.
 func (m *Memory) notifyHead(key string, w waiter, hand time.Duration) {
 	m.publish(w.inbox, store.Event{Kind: store.EventHead, Key: key, Owner: w.owner, HandoffTTL: hand})
 }

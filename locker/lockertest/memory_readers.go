@@ -13,7 +13,7 @@ import (
 
 // reader is one owner's part of a phase.
 type reader struct {
-	inbox string // "": it receives no events
+	inbox string // "": the reader receives no events
 	ends  time.Time
 }
 
@@ -40,7 +40,7 @@ func (m *Memory) downgrade(c store.Claim) store.Grant {
 	return m.notOurs(c)
 }
 
-// reads reports whether c's owner has a part in the phase in l. m.mu is held here and below.
+// reads reports whether c's owner has a part in the phase of l. m.mu is held here and below.
 func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	l, held := m.lease(c.Key)
 	if !held {
@@ -57,7 +57,7 @@ func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	switch {
 	case c.Mode != locker.Shared && !reads:
 		return g, false
-	case !held: // c becomes the only reader
+	case !held: // c becomes the first reader
 		m.openPhase(c.Key, nil, "")
 		l = m.leases[c.Key]
 		l.metadata = c.Metadata
@@ -95,7 +95,7 @@ func (m *Memory) lengthenReader(c store.Claim, l lease) store.Grant {
 	return g
 }
 
-// openPhase begins a phase of these waiting readers.
+// openPhase begins a phase for the given waiting readers.
 func (m *Memory) openPhase(key string, readers []waiter, asker string) {
 	l := lease{since: m.now(), ends: m.now(), readers: make(map[string]reader)}
 	l.fence, l.block = m.mint(1)
@@ -109,8 +109,8 @@ func (m *Memory) openPhase(key string, readers []waiter, asker string) {
 	}
 }
 
-// letIn takes readers from the queue into the phase and notifies them, except the asker, which gets
-// an answer.
+// letIn takes readers from the queue into the phase and notifies them. It does not notify the
+// asker, which gets an answer.
 func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time.Duration) {
 	for _, w := range readers {
 		m.leave(key, w.owner)
@@ -129,7 +129,7 @@ func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time
 	return longest
 }
 
-// readersIn returns the readers in the queue that live. The others leave the queue.
+// readersIn returns the live readers in the queue. Dead readers leave the queue.
 func (m *Memory) readersIn(key, asker string) (readers []waiter) {
 	for _, w := range m.living(key, asker) {
 		if w.mode == locker.Shared {
@@ -139,19 +139,20 @@ func (m *Memory) readersIn(key, asker string) (readers []waiter) {
 	return readers
 }
 
-// blocked reports whether a writer that lives waits.
+// blocked reports whether a live writer waits.
 func (m *Memory) blocked(key string) bool {
 	return slices.ContainsFunc(m.living(key, ""), func(w waiter) bool { return w.mode == locker.Exclusive })
 }
 
-// living returns the waiters that live: those up to the first writer, and the readers behind it.
-// The others leave the queue. The asker may leave it with its process, but counts as living.
+// living returns the live waiters up to the first live writer, and the live readers behind it.
+// Dead waiters among them leave the queue. The asker counts as live, even if its entry leaves the
+// queue with another entry of its process.
 func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
 		case indexOf(m.queue(key), w.owner) < 0: // w has left with another entry of its process
-		case writer && w.mode == locker.Exclusive: // w is checked when its turn has come
+		case writer && w.mode == locker.Exclusive: // w is checked later, when its turn has come
 		case m.dead(w, asker):
 			m.drop(key, w)
 		default:
@@ -176,8 +177,8 @@ func (m *Memory) announce(key string, l lease) {
 	}
 }
 
-// leavePhase is a reader's release. The last reader frees the key; with KeepFor its part stays
-// without an owner.
+// leavePhase is the release of a reader. The last reader frees the key. With KeepFor, the reader's
+// part stays without an owner.
 func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	defer m.by(c)()
 	if c.Complete && c.Once > 0 {
@@ -203,14 +204,14 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	switch {
 	case len(l.readers) == 0:
 		delete(m.leases, c.Key)
-	case c.Complete && c.Once > 0: // the waiters before the readers have left, because the work is done
+	case c.Complete && c.Once > 0: // the waiters from before the readers have left the queue, because the work is done
 		m.admit(c.Key, "")
 	}
 	m.freed(c.Key, locker.Exclusive)
 	return store.Grant{State: store.Released, At: m.at()}
 }
 
-// reading are the readers whose time is not over, in the order in which they run out.
+// reading returns the readers whose time is not over, in the order in which they run out.
 func (m *Memory) reading(l lease) (all []locker.Reader) {
 	processes := make(map[string]int)
 	for _, owner := range slices.Sorted(maps.Keys(l.readers)) {

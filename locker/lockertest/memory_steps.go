@@ -8,7 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The steps of the Store. Each runs whole while Memory.mu is held, as a script does on Redis.
+// The functions below are the steps of the Store. Each runs whole while Memory.mu is held, as a
+// script does on Redis.
 
 var _ interface {
 	locker.Store
@@ -86,7 +87,7 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 	return err
 }
 
-// acquire is the step. turn is Shared when a writer has just released the key.
+// acquire is the step of Acquire. turn is Shared when a writer has just released the key.
 func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {
 		if n.revoked {
@@ -144,7 +145,7 @@ func (m *Memory) acquireAll(cs []store.Claim) []store.Grant {
 	return grants
 }
 
-// put makes owner hold a free key.
+// put makes owner the holder of a free key.
 func (m *Memory) put(key, owner, metadata string, block int, ttl time.Duration) lease {
 	l := lease{owner: owner, metadata: metadata, since: m.now(), ends: m.now().Add(ttl)}
 	l.fence, l.block = m.mint(block)
@@ -208,11 +209,12 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	switch {
 	case !held:
 		m.hand(c.Key, "", locker.Exclusive)
-	case l.readers != nil && !reads && left: // a writer may have left, and readers may have waited behind it
+	case l.readers != nil && !reads && left: // perhaps a writer has left, and readers have waited behind it
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.thrownOut(c)
-	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) { // a phase's note refuses no late acquire
+	// the tombstone of a phase refuses no late acquire
+	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) {
 		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
 	}
 	switch {

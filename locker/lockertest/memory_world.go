@@ -2,11 +2,12 @@ package lockertest
 
 import "time"
 
-// What happens to a server apart from the calls of its Lockers.
+// The functions below do what can happen to a server besides the calls of its Lockers.
 
 // Steal gives key to another holder, as if the present holder had been paused past its lease. The
-// present holder learns of it at its next renewal, release or extension. The new holder never
-// renews, and keeps the key until [Memory.Free]. All permits of a semaphore are taken at once.
+// present holder learns of the loss at its next renewal, release or extension. The new holder
+// never renews, and keeps the key until [Memory.Free]. All permits of a semaphore are taken at
+// once.
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -15,7 +16,7 @@ func (m *Memory) Steal(key string) {
 	m.leases[key] = l
 }
 
-// Occupy puts a holder of another library at key. With ttl 0 it never ends.
+// Occupy makes another library hold key. With ttl 0 the holder stays until [Memory.Free].
 func (m *Memory) Occupy(key string, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -27,7 +28,7 @@ func (m *Memory) Occupy(key string, ttl time.Duration) {
 }
 
 // Free removes the holder of key, or all its permits, as another library or an operator would.
-// Waiters in the queue are not notified; they find out when they ask again.
+// Waiters in the queue are not notified; they find the key free when they ask again.
 func (m *Memory) Free(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -35,7 +36,7 @@ func (m *Memory) Free(key string) {
 	m.hint(key)
 }
 
-// Wipe forgets everything except the fence counter, like a server that restarts empty and mints
+// Wipe forgets everything except the fence counter, like a server that restarts empty and makes
 // fences from its clock. Every process subscribes again, and is notified that events may be lost.
 func (m *Memory) Wipe() {
 	m.mu.Lock()
@@ -46,8 +47,8 @@ func (m *Memory) Wipe() {
 	}
 }
 
-// StepClock moves the server's clock by d, backwards when d is negative, as an administrator or a
-// failover would. Leases end sooner or later by that much.
+// StepClock moves the server's clock by d, or backwards when d is negative, as an administrator or
+// a failover would. Leases end sooner or later by d.
 func (m *Memory) StepClock(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,8 +68,8 @@ func (m *Memory) Len() int {
 	return n
 }
 
-// Queued returns how many entries the queues of all keys have, including those that were handed
-// their key and have not confirmed it.
+// Queued returns how many entries the queues of all keys have. It includes waiters that were
+// handed their key and have not confirmed it.
 func (m *Memory) Queued() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,14 +8,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Process is a [Memory] as one process sees it: the same leases and queues, and an inbox of its
-// own, as two programs share one Redis. Make one with [Memory.NewProcess] for each Engine. Its
-// methods disturb this process only.
+// Process is a [Memory] as one process sees it. Two Processes have the same leases and queues, as
+// two programs that share one Redis, but each has an inbox of its own. Make a Process with
+// [Memory.NewProcess] for each Engine. The methods of a Process disturb this process only.
 type Process struct {
 	memory *Memory
-	name   string // of its inbox
+	name   string // the name of its inbox
 
-	// All below is guarded by memory.mu.
+	// memory.mu guards all fields below.
 	dead   bool
 	paused chan struct{} // closed when the process is resumed; nil: it is not paused
 	inbox  inbox
@@ -30,11 +30,11 @@ func (m *Memory) NewProcess() *Process {
 	return p
 }
 
-// errKilled leaves a call unclear, like a connection that broke.
+// errKilled leaves a call unclear, like a broken connection.
 var errKilled = errors.New("lockertest: the process was killed")
 
-// Die kills the process. Its inbox has no subscriber any more, it receives no events, and its calls
-// fail without saying whether they ran. Its leases expire.
+// Die kills the process. Its inbox has no subscriber any more, it receives no events, and its
+// calls fail unclear: they may have run. Its leases expire.
 func (p *Process) Die() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -69,9 +69,9 @@ func (p *Process) resume() {
 	}
 }
 
-// Deafen ends the process's subscription unnoticed. Its events are lost, and the server answers
-// that the inbox has no subscriber, until the process subscribes again ([Process.Reset]).
-// Deafen(false) subscribes again for it.
+// Deafen(true) ends the process's subscription without its notice. Its events are lost, and the
+// server answers that the inbox has no subscriber, until the process subscribes again
+// ([Process.Reset]). Deafen(false) restores the subscription.
 func (p *Process) Deafen(cut bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *Process) Deafen(cut bool) {
 }
 
 // DelayEvents makes the subscription's connection slow. Every event comes d later, and so do the
-// confirmations of Open and Reset. Answers to calls overtake these events. 0 ends the delay.
+// confirmations of Open and Reset. Answers to calls are not delayed. 0 ends the delay.
 func (p *Process) DelayEvents(d time.Duration) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -103,8 +103,8 @@ func (p *Process) RepeatEvents(on bool) {
 	p.inbox.repeat = on
 }
 
-// FailOpen makes Open return err, as on a server whose users may not subscribe, until FailOpen is
-// called with nil.
+// FailOpen makes Open return err, as on a server whose users may not subscribe. FailOpen(nil) ends
+// that.
 func (p *Process) FailOpen(err error) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -126,8 +126,8 @@ func (p *Process) alive() error {
 	return nil
 }
 
-// listener returns the process that subscribes to an inbox, nil when there is none, as PUBSUB
-// NUMSUB does on Redis.
+// listener returns the process that subscribes to an inbox, or nil when there is none, like PUBSUB
+// NUMSUB on Redis.
 func (m *Memory) listener(inbox string) *Process {
 	for _, p := range m.processes {
 		if inbox != "" && p.address() == inbox && p.subscribed() {

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Record is one operation that a [Recorder] saw end.
+// Record is one operation that has ended.
 type Record struct {
 	Op      locker.Op
 	Rule    locker.Rule
@@ -34,7 +34,7 @@ var _ interface {
 	locker.Warner
 } = (*Recorder)(nil)
 
-// Begin is the Observer's method.
+// Begin is the method of [locker.Observer].
 func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	r.change(func() {
 		if r.begun == nil {
@@ -47,16 +47,16 @@ func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	}
 }
 
-// Warn is the Warner's method.
+// Warn is the method of [locker.Warner].
 func (r *Recorder) Warn(w locker.Warning) { r.change(func() { r.warnings = append(r.warnings, w) }) }
 
-// Waiting is the WaitObserver's method.
+// Waiting is the method of [locker.WaitObserver].
 func (r *Recorder) Waiting(_ context.Context, _ locker.Rule, e locker.WaitEvent) (over func()) {
 	r.change(func() { r.waits = append(r.waits, e) })
 	return nil
 }
 
-// Renewed is the RenewalObserver's method.
+// Renewed is the method of [locker.RenewalObserver].
 func (r *Recorder) Renewed(_ context.Context, _ locker.Rule, e locker.RenewalEvent) {
 	r.change(func() { r.renewals = append(r.renewals, e) })
 }
@@ -82,8 +82,8 @@ func (r *Recorder) Begun(op locker.Op) int {
 	return r.begun[op]
 }
 
-// Records returns the operations that have ended, in the order of their ends. With ops it returns
-// only those.
+// Records returns the operations that have ended, in the order of their ends. With ops, it returns
+// only operations of these kinds.
 func (r *Recorder) Records(ops ...locker.Op) []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,8 +97,8 @@ func (r *Recorder) Warnings() []locker.Warning {
 	return append([]locker.Warning(nil), r.warnings...)
 }
 
-// Await returns when holds returns true for the records. It fails the test when that takes more
-// than a minute.
+// Await returns when holds returns true for r. It fails the test when that takes more than a
+// minute.
 func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
 	t.Helper()
 	bound := time.After(time.Minute)

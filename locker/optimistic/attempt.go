@@ -8,21 +8,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// attempt is the part of one attempt that talks to the server, on a goroutine of its own: go-redis
-// does not end a call with its context, and the caller must not wait for a call that hangs. fn runs
-// on the caller's goroutine.
+// attempt is the part of one attempt that talks to the server. It runs on a goroutine of its own,
+// because go-redis does not end a call with its context, and the caller must not wait for a call
+// that hangs. fn runs on the caller's goroutine.
 type attempt struct {
 	*update
 	read  chan map[string][]byte // the values that fn gets
-	write chan map[string][]byte // those that it returns
-	over  chan struct{}          // closed when the caller has gone on
+	write chan map[string][]byte // the values that fn returns
+	over  chan struct{}          // closed when the caller does not wait any more
 	ended chan error
 }
 
 // call makes the steps WATCH, GET and EXEC. The server executes EXEC only if no key was written
 // since WATCH. EXEC is sent once: when its connection breaks, go-redis ends the transaction.
 func (a *attempt) call(ctx context.Context) error {
-	sent := false // EXEC was sent: a client of a Cluster calls the function again after some errors
+	sent := false // true: EXEC was sent. After some errors, the client of a Cluster calls the function again
 	var written error
 	err := a.watch(ctx, func(tx *redis.Tx) error {
 		if sent {
@@ -30,8 +30,8 @@ func (a *attempt) call(ctx context.Context) error {
 		}
 		executed := false
 		defer func() {
-			// The connection goes back to the pool. go-redis itself does this only for keys that it
-			// has watched itself, and not for those that values watches.
+			// The connection goes back to the pool, so it must watch no keys. go-redis sends
+			// UNWATCH only for keys that it has watched itself, and not for the keys of values.
 			if !executed {
 				_ = tx.Unwatch(ctx).Err()
 			}
@@ -66,7 +66,7 @@ func (a *attempt) call(ctx context.Context) error {
 		})
 		// Before EXEC the server may have refused MULTI.
 		executed = written == nil || errors.Is(written, redis.TxFailedErr) || redis.IsExecAbortError(written)
-		return nil // only written says how EXEC ended
+		return nil // the value of written says how EXEC ended
 	})
 	var reply redis.Error
 	switch {
@@ -90,7 +90,8 @@ func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error 
 // values watches and reads the keys.
 func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
 	cmds := make([]*redis.StringCmd, len(a.keys))
-	_, err := tx.Pipelined(ctx, func(p redis.Pipeliner) error { // GET tells data of another type from no data
+	// GET fails for data of another type, and returns nil for no data
+	_, err := tx.Pipelined(ctx, func(p redis.Pipeliner) error {
 		words := []any{"watch"}
 		for _, key := range a.keys {
 			words = append(words, key)

@@ -22,17 +22,19 @@ var (
 	ErrUnknown = errors.New("optimistic: it is not known whether the new values were written")
 )
 
-// Update sets a key to what fn makes of its value, if no other client has written the key
-// meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if there is no such key. It
-// returns nil to delete the key, and old itself to leave it as it is. A key that expires keeps its
-// time.
+// Update sets a key to the value that fn computes from the present value, if no other client has
+// written the key meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if there is
+// no such key. It returns nil to delete the key, and old itself to leave the key as it is. A key
+// that expires keeps its expiry time.
 //
-// fn runs on the caller's goroutine, perhaps many times, so it must have no other effect. Its error
-// ends Update, which returns it unchanged; nothing is written then. The end of ctx ends Update at
-// once, even while a call to the server hangs; with ErrUnknown if the new value was under way.
+// fn runs on the caller's goroutine, perhaps many times, so it must have no other effect. An error
+// of fn ends Update, which writes nothing and returns the error unchanged. The end of ctx ends
+// Update at once, even while a call to the server hangs. If the new value was under way then, the
+// error is ErrUnknown.
 //
-// Errors besides that of fn: ErrConflict after [WithAttempts]; ErrUnknown; ctx.Err(); and those of
-// the client, with which nothing was written. With a *redis.Client or a *redis.ClusterClient.
+// Besides the error of fn, Update returns ErrConflict after [WithAttempts], ErrUnknown, ctx.Err(),
+// and errors of the client. After an error of the client, nothing was written. The client is a
+// *redis.Client or a *redis.ClusterClient.
 func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ctx context.Context, old []byte) ([]byte, error), opts ...Option) error {
 	if fn == nil {
 		return errors.New("optimistic: Update: the function is nil")
@@ -44,8 +46,9 @@ func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ct
 }
 
 // UpdateAll is [Update] for several keys, which are written together or not at all. fn gets the
-// values of the keys that exist. It returns those that it changes: nil deletes a key, and a key
-// that is missing in the result stays as it is. On a Redis Cluster the keys must have one hash tag.
+// values of the keys that exist, and returns the values that it changes. A nil value deletes its
+// key. A key that is missing in the result stays as it is. On a Redis Cluster the keys must have
+// one hash tag.
 func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn func(ctx context.Context, old map[string][]byte) (map[string][]byte, error), opts ...Option) error {
 	u := &update{client: c, keys: keys, fn: fn, attempts: 100, backoff: locker.Jitter(locker.Exponential(time.Millisecond, 50*time.Millisecond))}
 	switch {
@@ -74,11 +77,11 @@ type Option func(*update)
 // WithAttempts bounds the attempts. Default: 100.
 func WithAttempts(n int) Option { return func(u *update) { u.attempts = n } }
 
-// WithBackoff sets the pauses after attempts that met another client. When it ends, Update gives up
-// with [ErrConflict]. Default: 1 ms, doubling up to 50 ms, jittered.
+// WithBackoff sets the pauses after attempts that had a conflict. When the Backoff ends, Update
+// gives up with [ErrConflict]. Default: 1 ms, doubling up to 50 ms, jittered.
 func WithBackoff(b locker.Backoff) Option { return func(u *update) { u.backoff = b } }
 
-// WithObserver notifies o of the update as locker.OpUpdate, under name: package otellock makes a
+// WithObserver notifies o of the update as locker.OpUpdate, under name. Package otellock makes a
 // span "update NAME" of it. name must have few values.
 func WithObserver(o locker.Observer, name string) Option {
 	return func(u *update) { u.observer, u.name = o, name }
@@ -94,7 +97,7 @@ type update struct {
 	observer locker.Observer
 	name     string
 
-	made int // attempts
+	made int // the number of attempts
 }
 
 // observed runs the update, and notifies the Observer.
@@ -143,8 +146,8 @@ func (u *update) run(ctx context.Context) error {
 	return fmt.Errorf("%w: %d attempts at %s", ErrConflict, u.made, u.keys[0])
 }
 
-// attempt reads the values, calls fn, and writes what it returns. The error is redis.TxFailedErr if
-// another client wrote a key meanwhile.
+// attempt reads the values, calls fn, and writes the values that fn returns. The error is
+// redis.TxFailedErr if another client wrote a key meanwhile.
 func (u *update) attempt(ctx context.Context) error {
 	a := &attempt{update: u, read: make(chan map[string][]byte), write: make(chan map[string][]byte), over: make(chan struct{}), ended: make(chan error, 1)}
 	defer close(a.over)

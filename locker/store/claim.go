@@ -9,12 +9,12 @@ import (
 // calls that use it. The fields that a queue may know (Inbox, HandoffTTL, Mode, Limit, Weight,
 // FenceCount, Metadata, and whether Once is set) are the same in all calls for one Owner.
 type Claim struct {
-	Key   string // with the Locker's prefix
-	Owner string // the token of one hold: a secret, never used again, without ':'
+	Key   string // the key with the Locker's prefix
+	Owner string // the token of one hold: a secret without ':', used for one hold only
 	Mode  Mode
 
-	// Limit > 0 makes the claim one of a semaphore: Owner gets a permit for Weight units if no more
-	// than Limit units of the key are held then. Only a Permitter is given such claims.
+	// Limit > 0 makes the claim a claim of a semaphore: Owner gets a permit for Weight units if
+	// then at most Limit units of the key are held. Only a Permitter is given such claims.
 	Limit  int
 	Weight int // with Limit: at least 1
 
@@ -23,11 +23,11 @@ type Claim struct {
 	Metadata   string        // Acquire: stored in the lease, with what Sign has added to it
 	Once       time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: how long the mark lasts
 
-	// Queue. Acquire: if the key is busy, wait in the server's queue. Release: Owner may be in the
-	// queue, and leaves it.
+	// Queue, Acquire: if the key is busy, Owner waits in the server's queue. Release: Owner may be
+	// in the queue, and leaves it.
 	Queue bool
-	// Inbox with Queue: where Owner receives its grant; "": nowhere, so Owner polls. With Shared:
-	// where Owner receives that a writer waits.
+	// Inbox with Queue: the address at which Owner receives its grant. With "" Owner polls. With
+	// Shared: the address at which Owner is notified that a writer waits.
 	Inbox string
 	// HandoffTTL with Queue: how long the server keeps the lease after a hand-off, until Owner
 	// confirms it.
@@ -54,7 +54,7 @@ type Mode uint8
 const (
 	// Exclusive admits one holder. It is the zero value.
 	Exclusive Mode = iota
-	// Shared admits many holders, and no exclusive one. Lockers without readers answer
+	// Shared admits many holders, and no exclusive one. Lockers without readers return
 	// [ErrUnsupported].
 	Shared
 )
@@ -73,7 +73,7 @@ type Delegation struct {
 	// Secret is the SHA-256 of a random secret that Lease.Delegate has registered. All zero: there
 	// is no secret, and a signature proves that the other fields come from the holder.
 	Secret [32]byte
-	Fence  uint64 // of the lease
+	Fence  uint64 // the fence of the lease
 	Hold   uint64 // the fence by which the server knows its holder
 	Depth  int    // how many more times the lease may be delegated by calls that join
 }

@@ -43,8 +43,8 @@ var ErrMoving = errors.New("the key's data is moving to another server")
 // NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;
 // [errors.As] finds the first.
 type NodeError struct {
-	Node int    // its index in the list of clients, from 0
-	Addr string // the address that its client connects to, "" when it is not known
+	Node int    // the node's place in the list of clients, from 0
+	Addr string // the address that the node's client connects to; "" when it is not known
 	Err  error
 }
 

@@ -6,14 +6,16 @@ import (
 
 // Grant is a Store's answer.
 type Grant struct {
-	State        State
-	At           time.Time // Granted, Busy: the server's clock; zero where the Store has none
-	Fence        uint64    // Granted: the first fence of the hold, 0 if the Store cannot mint one
-	FenceCount   int       // Granted: how many fences are reserved
-	Holder       Holder    // Busy: who holds the key
-	Place        int       // Busy: the place in the server's queue, or the place that a waiter would get; 1 is the head, 0: there is no queue
-	NotListening bool      // Busy: the server that answered has no subscriber at Claim.Inbox
-	Rounds       int       // round trips that a quorum needed; 0 where there is one server
+	State      State
+	At         time.Time // Granted, Busy: the server's clock; zero where the Store has none
+	Fence      uint64    // Granted: the first fence of the hold; 0 if the Store cannot make fences
+	FenceCount int       // Granted: how many fences are reserved
+	Holder     Holder    // Busy: the holder of the key
+	// Busy: the place in the server's queue, or the place that a waiter would get; 1 is the head,
+	// 0: there is no queue.
+	Place        int
+	NotListening bool // Busy: the server that answered has no subscriber at Claim.Inbox
+	Rounds       int  // the round trips that a quorum needed; 0 on one server
 	// Busy: some nodes did not answer and may have granted the key. The Engine must release the
 	// token even if it is not queued.
 	Unsettled bool
@@ -28,7 +30,7 @@ type Grant struct {
 // Holder is what a Store knows about the holder of a key.
 type Holder struct {
 	Fence    uint64        // 0: unknown
-	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end
+	Left     time.Duration // the time until the lease ends unless renewed; < 0: it has no end
 	Metadata string
 	Foreign  bool // another library or program holds the key
 	Kept     bool // the lease was released, and the key stays locked for Left because of Rule.AtLeast
@@ -38,13 +40,15 @@ type Holder struct {
 type State uint8
 
 const (
-	Granted  State = iota + 1 // the owner holds the key
-	Busy                      // another owner holds the key
-	Undone                    // this Owner was released before and gets nothing more: see Claim.TombstoneTTL
-	Revoked                   // an operator has revoked the lease of this Owner
-	Done                      // Claim.Once is set and the done mark exists
-	Released                  // the owner has released the key
-	NotOurs                   // the owner does not hold the key
+	Granted State = iota + 1 // the owner holds the key
+	Busy                     // another owner holds the key
+	// this Owner was released before, and every later acquire of it is refused: see
+	// Claim.TombstoneTTL
+	Undone
+	Revoked  // an operator has revoked the lease of this Owner
+	Done     // Claim.Once is set and the done mark exists
+	Released // the owner has released the key
+	NotOurs  // the owner does not hold the key
 )
 
 var stateNames = [...]string{"", "granted", "busy", "undone", "revoked", "done", "released", "not ours"}
@@ -61,8 +65,8 @@ func (s State) String() string {
 // call had no effect. Every other error of a Store counts as unclear: the call may have run, or may
 // still run.
 type Refusal struct {
-	// Temporary: the same call may succeed soon (a server that loads, fails over, or cannot be
-	// dialled).
+	// Temporary means that the same call may succeed soon: the server loads its data, fails over,
+	// or cannot be dialled.
 	Temporary bool
 	Err       error
 }

@@ -7,7 +7,7 @@ import (
 
 const ReservedPrefix = "latchkit:"
 
-// MaxKeyBytes bounds the key with its prefix. Hash longer keys.
+// MaxKeyBytes bounds the key with its prefix. For a longer key, use its hash.
 const MaxKeyBytes = 512
 
 // CheckKey returns an error if l cannot be locked.
@@ -25,8 +25,8 @@ func CheckKey(l string) error {
 	return nil
 }
 
-// HashTag is the part of l that Redis Cluster hashes: the text between the first '{' and the first
-// '}' after it, or all of l when there is no such pair or no text in it.
+// HashTag returns the part of l that Redis Cluster hashes: the text between the first '{' and the
+// first '}' after it. Without such a pair, or with no text in it, that is all of l.
 func HashTag(l string) string {
 	if _, rest, ok := strings.Cut(l, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

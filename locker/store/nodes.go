@@ -13,10 +13,10 @@ const (
 	NodeUnknown NodeState = "unknown"
 	// NodeVotes: the node votes.
 	NodeVotes NodeState = "votes"
-	// NodeBehind: the set of nodes has changed, and the node does not know it yet. The node votes
-	// as soon as it does.
+	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. It
+	// votes when it has.
 	NodeBehind NodeState = "behind"
-	// NodeJoins: the node may have forgotten leases. It votes when all of them are over.
+	// NodeJoins: the node may have forgotten leases. It votes when all those leases are over.
 	NodeJoins NodeState = "joins"
 	// NodeForms: fewer than half of the nodes remember their leases. All nodes form the set anew.
 	NodeForms NodeState = "forms"
@@ -38,25 +38,27 @@ const (
 
 // Node is the state of one node of a quorum, as this process sees it.
 type Node struct {
-	Index  int    // in the list of clients, from 0
-	Addr   string // the address that its client connects to, "" when it is not known
+	Index  int    // the place in the list of clients, from 0
+	Addr   string // the address that the node's client connects to; "" when it is not known
 	State  NodeState
-	Reason string        // why the node does not vote, and what to do; "" when it votes
-	Left   time.Duration // until the node votes if nothing else happens; 0 when it votes, or when the time is not known
-	Offset time.Duration // of its clock to the median of all nodes' clocks
+	Reason string // why the node does not vote, and what to do; "" when it votes
+	// The time until the node votes if nothing else happens; 0 when it votes, or when the time is
+	// not known.
+	Left   time.Duration
+	Offset time.Duration // the difference of the node's clock to the median of all nodes' clocks
 }
 
 // A Membership is a Store of several nodes, some of which may be without a vote for a while.
 type Membership interface {
-	// Nodes asks all nodes for their state, and works to bring those back that do not vote.
+	// Nodes asks all nodes for their state, and works to bring nodes that do not vote back.
 	Nodes(ctx context.Context) ([]Node, error)
 	// Watch makes the Store report when a node stops voting and when it votes again. It is called
 	// once, before all other methods.
 	Watch(report func(Warning))
 }
 
-// An Explainer is a Store that knows why its last calls have no answer, for an acquire whose wait
-// ends before an answer comes. It returns nil when it knows no reason.
+// An Explainer is a Store that knows why its last calls have no answer. Its reason is for an
+// acquire whose wait ends before an answer comes. It returns nil when it knows no reason.
 type Explainer interface {
 	Explain() error
 }

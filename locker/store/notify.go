@@ -8,15 +8,15 @@ import (
 
 // A Notifier is a Store that notifies the waiters of this process when they are granted a key, or
 // when they should call Acquire again. Events may be lost, late or repeated. In doubt the Engine
-// calls Acquire again. While there is no inbox, and for other Stores, waiters poll with the pauses
-// of their Backoff.
+// calls Acquire again. While there is no inbox, waiters poll with the pauses of their Backoff, as
+// they do with other Stores.
 type Notifier interface {
 	// Listen makes the Store call notify with every event until stop is called. The Store calls
 	// notify from one goroutine at a time; notify does not block. stop returns after the last call
 	// of notify. The Engine calls Listen once, before all other methods.
 	Listen(notify func(Event)) (stop func())
-	// Inbox returns the address at which this process receives events about key, "" while there is
-	// no subscription. It does not block.
+	// Inbox returns the address at which this process receives events about key, or "" while there
+	// is no subscription. It does not block.
 	Inbox(key string) string
 	// Open subscribes for key, and returns the inbox when the server has confirmed the
 	// subscription.
@@ -29,15 +29,19 @@ type Notifier interface {
 // Event is a message from a Notifier.
 type Event struct {
 	Kind       EventKind
-	Key        string        // with the Locker's prefix; "" with EventReopened
-	Inbox      string        // EventReopened: the inbox that was subscribed again; "": all
-	Owner      string        // EventGranted, EventDone, EventHead, EventWriter: the token
-	Fence      uint64        // EventGranted: the first fence of the hold
-	FenceCount int           // EventGranted: how many fences are reserved
-	HandoffTTL time.Duration // EventGranted: how long the server keeps the lease. EventHead: until the key is free at the latest
-	At         time.Time     // EventGranted: the server's clock at the grant
-	Writer     bool          // EventGranted to a reader: a writer waits already
-	ReleasedBy string        // EventGranted: the traceparent, see Sign, of the lease whose release freed the key; "": none is known
+	Key        string // the key with the Locker's prefix; "" with EventReopened
+	Inbox      string // EventReopened: the inbox that was subscribed again; "": all
+	Owner      string // EventGranted, EventDone, EventHead, EventWriter: the token
+	Fence      uint64 // EventGranted: the first fence of the hold
+	FenceCount int    // EventGranted: how many fences are reserved
+	// EventGranted: how long the server keeps the lease. EventHead: the key is free after this
+	// time at the latest.
+	HandoffTTL time.Duration
+	At         time.Time // EventGranted: the server's clock at the grant
+	Writer     bool      // EventGranted to a reader: a writer waits already
+	// EventGranted: the traceparent (see Sign) of the lease whose release freed the key; "": none
+	// is known.
+	ReleasedBy string
 }
 
 // Format prints the event without its Owner, which is a secret.
@@ -45,7 +49,7 @@ func (e Event) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "event %d about %s", e.Kind, e.Key)
 }
 
-// EventKind is what happened.
+// EventKind says what happened.
 type EventKind uint8
 
 const (

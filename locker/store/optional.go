@@ -7,12 +7,13 @@ import (
 
 // BatchAcquirer is a Store that can take several keys in one step, for [RunAll].
 type BatchAcquirer interface {
-	// AcquireAll grants all claims or none. It answers Granted for each claim; or, with nothing
-	// taken, Busy, Done, Undone or Revoked for the claims that prevent the grant, and NotOurs for
-	// those that could have been granted. It never queues and never overtakes: a free key for which
-	// a token may be waiting is Busy, with a Holder that has no time Left. For an owner that holds
-	// its key already it answers Granted, with the lease unchanged, whatever the answers for the
-	// others are. If the keys cannot be taken in one step, it returns a [*Refusal].
+	// AcquireAll grants all claims or none. If it grants all, it returns Granted for each claim.
+	// Otherwise it takes nothing. It then returns Busy, Done, Undone or Revoked for the claims
+	// that prevent the grant, and NotOurs for the claims that could have been granted. It never
+	// queues and never overtakes: a free key for which a token may be waiting is Busy, with a
+	// Holder that has no time Left. For an owner that holds its key already it returns Granted,
+	// with the lease unchanged, whatever it returns for the other claims. If the keys cannot be
+	// taken in one step, it returns a [*Refusal].
 	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
 }
 
@@ -23,10 +24,10 @@ type Inspector interface {
 
 // A Lister is a Store that can list its keys.
 type Lister interface {
-	// Keys returns the keys that are held, kept or waited for and that match the glob-style pattern
-	// of Redis, each once, sorted. It looks at all keys of the server, in steps that do not block
-	// it. A key that is locked or freed meanwhile may be missing. A key that only another library
-	// holds is listed while a waiter of latchkit waits for it.
+	// Keys returns the keys that are held, kept or waited for and that match the glob-style
+	// pattern of Redis, each once, sorted. It looks at all keys of the server, in steps that do
+	// not block the server. A key that is locked or freed meanwhile may be missing. A key that
+	// only another library holds is listed while a waiter of latchkit waits for it.
 	Keys(ctx context.Context, pattern string) ([]string, error)
 }
 
@@ -37,20 +38,20 @@ type Queuer interface {
 }
 
 // A Waiter is an entry in the queue of a key. Callers of one process that wait for a key on equal
-// terms mostly share one entry.
+// terms usually share one entry.
 type Waiter struct {
 	Mode     Mode
-	Since    time.Time // when it came, by the server's clock; zero when unknown
-	Handed   bool      // the key was handed to it, and it has not confirmed yet
-	Gone     bool      // its process does not listen any more, so its turn passes to the next one
-	Process  int       // number of its process in this answer, from 1; 0: it polls, without an inbox
+	Since    time.Time // when the waiter came, by the server's clock; zero when unknown
+	Handed   bool      // the key was handed to the waiter, and the waiter has not confirmed yet
+	Gone     bool      // the waiter's process does not listen any more, so its turn passes to the next waiter
+	Process  int       // the number of the waiter's process in this answer, from 1; 0: the waiter polls, without an inbox
 	Metadata string    // "" where the Store keeps none for waiters
 
-	Weight int // how many units of a semaphore it waits for; 0: it waits for a lock
-	Limit  int // how many units may be held at once, as it says
+	Weight int // how many units of a semaphore the waiter needs; 0: it waits for a lock
+	Limit  int // how many units may be held at once, by the waiter's Rule
 }
 
-// A Revoker is a Store that can revoke a holder's lease. It answers Released, or NotOurs when no
+// A Revoker is a Store that can revoke a holder's lease. It returns Released, or NotOurs when no
 // holder has that fence.
 type Revoker interface {
 	Revoke(ctx context.Context, key string, fence uint64, reason string) (Grant, error)
@@ -62,33 +63,35 @@ type Fencer interface {
 	RaiseFence(ctx context.Context, key string, atLeast uint64) error
 }
 
-// A Downgrader is a Store with readers: it grants claims with Mode Shared to many owners at once. A
-// phase lasts from the first of these owners to the last. All owners of a phase have one fence.
-// Phases are fair: after a writer all waiting readers enter together, after the last reader one
-// writer, and while a writer waits no newcomer enters. Each reader's part runs out by itself.
+// A Downgrader is a Store with readers: it grants claims with Mode Shared to many owners at once.
+// A phase lasts from the first of these owners to the last. All owners of a phase have one fence.
+// Phases are fair. After a writer, all waiting readers enter together; after the last reader, one
+// writer enters. While a writer waits, no newcomer enters. Each reader's part expires
+// independently of the others.
 //
 // The answer to each step of an owner depends on what the owner has on the server, not on the Mode
-// of the Claim: after an unanswered Downgrade that may be either.
+// of the Claim: after an unanswered Downgrade, the owner may be a writer or a reader.
 type Downgrader interface {
 	// Downgrade makes a writer the first reader of a phase with its own fence c.Fence, and lets in
-	// all waiting readers. It answers Granted, NotOurs or Revoked.
+	// all waiting readers. It returns Granted, NotOurs or Revoked.
 	Downgrade(ctx context.Context, c Claim) (Grant, error)
 }
 
 // A Permitter is a Store of a semaphore: it grants claims with a Limit to many owners at once. A
-// permit is granted if the units that are held, and its own, are no more than its Limit and the
-// Limit of every permit that is held. So owners that disagree about the Limit get the smallest one.
+// permit is granted if its units and the units that are held together exceed neither its own Limit
+// nor the Limit of any permit that is held. So if owners have different Limits, the smallest one
+// counts.
 //
-// The queue is strict: no waiter is granted units before those that were first. Each permit runs
-// out by itself, and has a fence of its own, which is larger than all before. A claim without a
-// Limit excludes all permits.
+// The queue is strict: no waiter is granted units before the waiters ahead of it. Each permit
+// expires independently of the others, and has a fence of its own, which is larger than all fences
+// before. A claim without a Limit excludes all permits.
 type Permitter interface {
 	// Permits does nothing. It tells the Engine that claims may have a Limit.
 	Permits()
 }
 
-// A ServerChecker is a Store that can report unsafe settings of its server. It leaves out what it
-// cannot find out.
+// A ServerChecker is a Store that can report unsafe settings of its server. It does not report
+// settings that it cannot read.
 type ServerChecker interface {
 	CheckServer(ctx context.Context) []Warning
 }
@@ -96,23 +99,23 @@ type ServerChecker interface {
 // Info says who holds a key.
 type Info struct {
 	Held     bool
-	Kept     bool // released, but kept by Rule.AtLeast
+	Kept     bool // the lease was released, but Rule.AtLeast keeps the key
 	Foreign  bool // held by another library or program, so all fields below but Left are unknown
 	Mode     Mode
 	Fence    uint64        // the fence that Revoke needs
-	Since    time.Time     // when it was granted, by the server's clock; zero when unknown
-	Left     time.Duration // until the lease ends unless renewed; < 0: it has no end
-	Waiters  int           // entries in the server's queue
-	Readers  int           // with Mode Shared: how many leases share the key, mostly one for each process that reads
+	Since    time.Time     // when the lease was granted, by the server's clock; zero when unknown
+	Left     time.Duration // the time until the lease ends unless renewed; < 0: it has no end
+	Waiters  int           // the number of entries in the server's queue
+	Readers  int           // with Mode Shared: how many leases share the key, usually one for each process that reads
 	Metadata string
 
-	// Reading are the leases that readers have, with Mode Shared, in the order in which they run
-	// out. Metadata and Since are those of the first reader of the phase: the others leave none.
+	// Reading are the leases of the readers, with Mode Shared, in the order in which they run out.
+	// Metadata and Since are those of the first reader of the phase; the other readers leave none.
 	Reading []Reader
 
-	// Permits are the permits of a semaphore, in the order in which they run out. All fields above
-	// are about the one that runs out first, but Fence, which is that of the first permit since the
-	// key was free.
+	// Permits are the permits of a semaphore, in the order in which they run out. Fence, above, is
+	// the fence of the first permit since the key was free. All other fields above are about the
+	// permit that runs out first.
 	Permits []Permit
 	Used    int // how many units of a semaphore are held
 	Limit   int // the smallest Limit of the permits that are held
@@ -120,37 +123,37 @@ type Info struct {
 
 // A Reader is one of the leases that share a key.
 type Reader struct {
-	Left    time.Duration // until it runs out unless it is renewed
-	Process int           // readers with the same number are in one process; 0: one that no message reaches
+	Left    time.Duration // the time until the lease runs out unless renewed
+	Process int           // readers with the same number are in one process; 0: a reader that no message reaches
 }
 
 // A Permit is one holder of units of a semaphore.
 type Permit struct {
 	Fence    uint64        // the fence that Revoke needs
-	Weight   int           // how many units it holds
-	Limit    int           // how many units may be held at once, as its holder says
-	Since    time.Time     // when it was granted, by the server's clock; zero when unknown
-	Left     time.Duration // until it ends unless renewed
-	Kept     bool          // released, but kept by Rule.AtLeast
+	Weight   int           // how many units the permit holds
+	Limit    int           // how many units may be held at once, by the Rule of the permit's holder
+	Since    time.Time     // when the permit was granted, by the server's clock; zero when unknown
+	Left     time.Duration // the time until the permit ends unless renewed
+	Kept     bool          // the permit was released, but Rule.AtLeast keeps its units
 	Metadata string
 }
 
 // A Warning reports a setting of the server that can lose locks.
 type Warning struct {
-	Code string // low-cardinality: "eviction-policy"
+	Code string // a code with few values, such as "eviction-policy"
 	Text string // the problem, and what to do
 }
 
 // A Joiner is a Store whose leases can be joined by calls in other processes.
 type Joiner interface {
 	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined its holder and may
-	// delegate. A first Join must come within that time. It answers Granted or NotOurs.
+	// delegate. A first Join must come within that time. It returns Granted or NotOurs.
 	Delegate(ctx context.Context, c Claim, p Delegation, within time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
-	// held. It answers Granted, with the lease's Fence and with how long it lasts, or NotOurs. It
-	// never lengthens the lease.
+	// held. It returns Granted, with the lease's Fence and the time that the lease has left, or
+	// NotOurs. It never lengthens the lease.
 	Join(ctx context.Context, c Claim) (Grant, error)
-	// Leave ends the part of c.Owner in the lease. It answers Released, or NotOurs when the lease
+	// Leave ends the part of c.Owner in the lease. It returns Released, or NotOurs when the lease
 	// is over.
 	Leave(ctx context.Context, c Claim) (Grant, error)
 }
@@ -162,9 +165,9 @@ type Closer interface {
 	Close(ctx context.Context) error
 }
 
-// A Confirmer is a Store whose grants may need a confirmation. If NeedsConfirmation returns true, a
-// grant by message counts only when Acquire has returned it too, and no acquire is sent along with
-// a release. The engine calls it once, in New.
+// A Confirmer is a Store whose grants may need a confirmation. If NeedsConfirmation returns true,
+// a grant by message counts only when Acquire has returned it too. Then no acquire is sent along
+// with a release. The engine calls NeedsConfirmation once, in New.
 type Confirmer interface {
 	NeedsConfirmation() bool
 }
@@ -176,9 +179,9 @@ type Carrier interface {
 	CarriesNext()
 }
 
-// A Validator is a Store that never grants some claims, whatever its server answers. Validate
-// returns why it would not grant claims with the Mode and the Once of c, such as ErrUnsupported, or
-// nil. It sends nothing.
+// A Validator is a Store that refuses some claims whatever its server answers. For claims with the
+// Mode and the Once of c, Validate returns the reason, such as ErrUnsupported, or nil. It sends
+// nothing.
 type Validator interface {
 	Validate(c Claim) error
 }

@@ -3,13 +3,13 @@ package store
 // traceparentBytes is the length of version 00 of a traceparent.
 const traceparentBytes = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
-// traceMark stands before and behind a traceparent at the beginning of a lease's metadata. The
-// scripts that release a lease know it too.
+// traceMark stands before and after a traceparent at the beginning of a lease's metadata. The
+// scripts that release a lease look for it too.
 const traceMark = '\x01'
 
 // Sign adds a traceparent of W3C's Trace Context, version 00, to the beginning of a lease's
-// metadata. The Engine does so, so that a waiter's span can link to the holder's. To a Store all
-// metadata is plain text.
+// metadata. The Engine calls Sign so that a waiter's span can link to the holder's. For a Store,
+// all metadata is plain text.
 func Sign(traceparent, metadata string) string {
 	if len(traceparent) != traceparentBytes {
 		return metadata
@@ -17,8 +17,8 @@ func Sign(traceparent, metadata string) string {
 	return string(traceMark) + traceparent + string(traceMark) + metadata
 }
 
-// Signature takes what Sign has added out of a lease's metadata. traceparent is "" if nothing was
-// added.
+// Signature separates a lease's metadata from the traceparent that Sign has added. traceparent is
+// "" if nothing was added.
 func Signature(signed string) (traceparent, metadata string) {
 	if end := traceparentBytes + 1; len(signed) > end && signed[0] == traceMark && signed[end] == traceMark {
 		return signed[1:end], signed[end+1:]

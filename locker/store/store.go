@@ -1,10 +1,10 @@
-// Package store is the contract between the engine of package locker and the kinds of lock. Read it
-// to write a [Store] of your own: for etcd, a database, a service. locker.New makes a Locker on it,
-// and package storetest checks it.
+// Package store is the contract between the engine of package locker and the kinds of lock. Read
+// it to write a [Store] of your own: for etcd, a database or a service. locker.New makes a Locker
+// from a Store, and package storetest checks a Store.
 //
-// A Store makes atomic steps and nothing else. The engine owns tokens, deadlines, waiting, renewal
-// and what must be undone after an unclear answer. What only some Stores can do are interfaces
-// beside Store, which the engine looks for.
+// A Store makes atomic steps and nothing else. The engine owns tokens, deadlines, waiting,
+// renewal, and the undo of unclear calls. Steps that only some Stores can do have interfaces of
+// their own, which the engine looks for.
 package store
 
 import (
@@ -14,7 +14,7 @@ import (
 // A Store makes the atomic steps of one kind of lock. It does not wait until a key is free, and it
 // keeps no state of a lease in this process: the Engine owns tokens, deadlines, waiting, renewals
 // and undos. A Store may keep a queue of waiters on its server. Then a step that frees a key, or
-// finds it free, grants it to the first waiter.
+// finds it free, grants the key to the first waiter.
 //
 // Each method is atomic for each claim. Each method is idempotent for each Owner: a repeated call
 // returns the same answer and the same fence, and changes nothing else. Each call goes to the
@@ -26,9 +26,9 @@ import (
 type Store interface {
 	// Acquire returns Granted, Busy, Undone, Revoked or Done.
 	Acquire(ctx context.Context, c Claim) (Grant, error)
-	// Renew makes each lease last at least c.TTL from now. It shortens none and creates none. It
-	// returns Granted, NotOurs or Revoked for each claim, in order; a claim without an answer has
-	// Grant.Err. There are at most 100 claims.
+	// Renew makes each lease last at least c.TTL from now. It shortens no lease and creates none.
+	// It returns Granted, NotOurs or Revoked for each claim, in order. A claim without an answer
+	// has Grant.Err. There are at most 100 claims.
 	Renew(ctx context.Context, cs []Claim) ([]Grant, error)
 	// Release frees the key, or keeps it locked without an owner for c.KeepFor. It returns
 	// Released, NotOurs or Revoked. It returns Done if the owner has no lease, c.Complete is set

@@ -3,9 +3,10 @@
 -- KEYS: record
 -- ARGV: fence, 20 digits · fingerprint · lifetime in ms
 -- returns: began (1 or 0) · and of the record before: fence · fingerprint · open mark · response;
---          a field that was not there is nil
--- idempotent: a second execution finds its own fence and writes the same again; after a save it
---   changes nothing.
+--          a missing field is nil
+-- idempotent: a second execution finds its own fence and writes the same values again; after a
+-- save
+--   it changes nothing.
 -- first write: HSET, which a full server refuses without an effect.
 
 local was = redis.call('HMGET', KEYS[1], 'fence', 'fingerprint', 'open', 'response')

@@ -1,5 +1,5 @@
 // Package storetest checks the rules that every idempotency.Store obeys. To test a Store of your
-// own, hand a function that makes it to [Run].
+// own, give [Run] a function that makes the Store.
 package storetest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// Run checks a Store. setup returns an empty one for each subtest. If it is an
+// Run checks a Store. setup returns an empty Store for each subtest. If the Store is an
 // idempotency.Transactor, Run also checks the rules of its transactions.
 func Run(t *testing.T, setup func(t *testing.T) idempotency.Store) {
 	for name, law := range map[string]func(*testing.T, bench){
@@ -62,7 +62,7 @@ func record(fence uint64, body string) idempotency.Record {
 	return idempotency.Record{Fingerprint: request, Fence: fence, State: idempotency.Answered, Response: answer(body)}
 }
 
-// bench makes calls of the Store under test that must not fail.
+// bench makes calls of the tested Store that must not fail.
 type bench struct {
 	*testing.T
 	idempotency.Store
@@ -203,7 +203,7 @@ func answered(t *testing.T, b bench) {
 func overtaken(t *testing.T, b bench) {
 	b.begin("a", request, 7)
 	b.begin("a", request, 8)
-	for range 2 { // before and after the later run has stored its answer
+	for range 2 { // both before and after the later run has stored its answer
 		err := b.Save(b.Context(), "a", record(7, "late"), lifetime)
 		if !errors.Is(err, idempotency.ErrOvertaken) || !errors.Is(err, locker.ErrLost) {
 			t.Errorf("Save: %v; want ErrOvertaken", err)
@@ -320,7 +320,8 @@ func expires(t *testing.T, b bench) {
 
 var errWork = errors.New("the work failed")
 
-// transactor returns the Store as a Transactor, or ends the subtest where the Store is none.
+// transactor returns the Store as a Transactor. If the Store is not a Transactor, the subtest
+// ends.
 func (b bench) transactor() (idempotency.Transactor, bool) {
 	tr, ok := b.Store.(idempotency.Transactor)
 	return tr, ok
@@ -329,7 +330,7 @@ func (b bench) transactor() (idempotency.Transactor, bool) {
 func commits(t *testing.T, b bench) {
 	tr, ok := b.transactor()
 	if !ok {
-		return // these rules are those of a Transactor
+		return // the rules below are for a Transactor
 	}
 	b.begin("a", request, 7)
 	err := tr.Transact(b.Context(), func(ctx context.Context) error {

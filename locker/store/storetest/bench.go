@@ -13,14 +13,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// bench is what a law works with: a fresh key, and methods for the steps.
+// bench is the workplace of a law: a fresh key, and methods for the steps.
 type bench struct {
 	testing.TB
 	Harness
 	key string
 }
 
-// ttl is so long that on a slow machine a lease runs out only where the law wants it.
+// ttl is so long that even on a slow machine a lease runs out only where the law wants that.
 const ttl = 30 * time.Second
 
 func owner() string { return rand.Text() }
@@ -68,8 +68,8 @@ func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
 	return g
 }
 
-// gets acquires a free key. In a Store without queues, a node may still have the vote of an owner
-// that was refused. The vote is given back, so the key is free a moment later.
+// gets acquires a free key. In a Store without queues, a node may still have the vote of a refused
+// owner. That vote is given back, so the key is free a moment later.
 func (b *bench) gets(c store.Claim, when string) store.Grant {
 	b.Helper()
 	g := b.acquire(c)
@@ -128,13 +128,13 @@ func (b *bench) info() locker.Info {
 	return i
 }
 
-// Times for waiters.
+// These are TTLs of hand-offs to waiters.
 const (
 	hand  = 10 * time.Second       // long enough to be confirmed on a slow machine
-	blink = 500 * time.Millisecond // lapses soon, but not between two calls
+	blink = 500 * time.Millisecond // expires soon, but not between two calls
 )
 
-// waiter returns the claim of a new owner that queues, and is notified at inbox; with "" it is not
+// waiter returns the claim of a new owner that queues and is notified at inbox. With "" it is not
 // notified.
 func (b *bench) waiter(inbox string) store.Claim {
 	c := b.claim(owner())
@@ -162,7 +162,7 @@ func (b *bench) free(c store.Claim) {
 	b.want(b.release(c), store.Released, "release by the holder")
 }
 
-// owns fails the law unless c holds the key, and confirms that it does.
+// owns fails the law unless c holds the key. If c was handed the key, owns confirms the hand-off.
 func (b *bench) owns(c store.Claim, when string) {
 	b.Helper()
 	c.ByHandoff = true

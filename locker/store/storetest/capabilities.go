@@ -27,7 +27,7 @@ var All = Capabilities{
 	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true, Next: true,
 }
 
-// What laws need.
+// The functions below are the needs of laws.
 func fence(h Harness) bool        { return h.Can.Fence }
 func undo(h Harness) bool         { return h.Can.Tombstone }
 func atLeast(h Harness) bool      { return h.Can.AtLeast }
@@ -62,7 +62,7 @@ func kills(h Harness) bool              { return h.Another != nil && h.Kill != n
 func losesSubscriptions(h Harness) bool { return h.Deafen != nil }
 func counts(h Harness) bool             { return h.Queued != nil }
 
-// all is the need of a law for several capabilities.
+// all returns the need of a law for several capabilities.
 func all(needs ...func(Harness) bool) func(Harness) bool {
 	return func(h Harness) bool {
 		for _, need := range needs {

@@ -1,7 +1,8 @@
 // Package storetest checks that a Store obeys the laws that package locker relies on.
 //
-// Hand a [Harness] for your Store to [Run]. Each law is a subtest whose name is a sentence. A law
-// that needs a function which the Harness does not have is left out, and the test's log shows that.
+// Give a [Harness] for your Store to [Run]. Each law is a subtest whose name is a sentence. A law
+// is left out if it needs a function that the Harness does not have, and the test's log shows
+// that.
 //
 //	func TestMyStoreObeysTheLaws(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) storetest.Harness {

@@ -15,7 +15,7 @@ var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, togetherLaws
 
 // stepLaws concern the steps of one lease: acquire, renew and release, and its fence.
 var stepLaws = []law{
-	// acquire
+	// laws about acquire
 	{name: "a free key is granted", check: func(b *bench) {
 		b.granted()
 	}},
@@ -92,7 +92,7 @@ var stepLaws = []law{
 		b.granted()
 	}},
 
-	// fence
+	// laws about fences
 	{name: "fences grow with every grant of a key", needs: fence, check: func(b *bench) {
 		var last uint64
 		for i := range 20 {
@@ -115,8 +115,8 @@ var stepLaws = []law{
 		}
 	}},
 	{name: "a block of fences is reserved whole", needs: fence, check: func(b *bench) {
-		// The block reaches 90 ms ahead of the clock. So the clock cannot hide that a block is
-		// given twice.
+		// The block reaches 90 ms ahead of the clock. So if a block is given twice, the clock
+		// cannot hide that.
 		const block = 90_000
 		c := b.claim(owner())
 		c.FenceCount = block
@@ -151,7 +151,7 @@ var stepLaws = []law{
 		}
 	}},
 
-	// renew
+	// laws about renew
 	{name: "a renewal lengthens a lease", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 5 * time.Second
@@ -203,7 +203,7 @@ var stepLaws = []law{
 		}
 	}},
 
-	// release
+	// laws about release
 	{name: "a released key is free", check: func(b *bench) {
 		c, _ := b.granted()
 		b.want(b.release(c), store.Released, "release by the holder")

@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// faultLaws concern values that are no leases of ours, and replies that are lost.
+// faultLaws concern holders of other libraries, data that is no lock, and replies that are lost.
 var faultLaws = []law{
 	{name: "a foreign holder is respected, and never disturbed", needs: foreign, check: func(b *bench) {
 		b.Occupy(b.TB, b.key, ttl)

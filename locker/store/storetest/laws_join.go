@@ -14,7 +14,7 @@ var joinLaws = []law{
 		c, g := b.granted()
 		p := b.delegated(c, locker.Delegation{Fence: g.Fence + 3, Depth: 1}, "open sesame")
 		j := b.joiner(p)
-		for range 2 { // the keeper of a joined lease asks again with the same call
+		for range 2 { // the keeper of a joined lease repeats the same call
 			joined := b.want(b.join(j), store.Granted, "join with the secret")
 			if joined.Fence != g.Fence+3 || joined.Left <= 0 || joined.Left > ttl {
 				b.Fatalf("joined with the fence %d and %v left, the lease has %d and %v", joined.Fence, joined.Left, g.Fence+3, ttl)

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lockerLaws are what a Locker on the Store promises to its users.
+// lockerLaws concern what a Locker on the Store promises to its users.
 var lockerLaws = []law{
 	{name: "Run excludes", check: func(b *bench) {
 		l := b.locker()
@@ -22,7 +22,7 @@ var lockerLaws = []law{
 			wg.Go(func() {
 				for range 5 {
 					if err := locker.Run(b.Context(), l, locker.Rule{Key: b.key}, func(context.Context) error {
-						counter++ // the race detector watches
+						counter++ // the race detector checks this line
 						return nil
 					}); err != nil {
 						b.Error(err)
@@ -118,7 +118,7 @@ var lockerLaws = []law{
 		b.granted()
 	}},
 
-	// over several processes
+	// laws about several processes
 	{name: "waiters of two processes are all served, one at a time", needs: several, check: func(b *bench) {
 		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 		defer cancel()
@@ -132,7 +132,7 @@ var lockerLaws = []law{
 							if inside.Add(1) > 1 {
 								b.Error("two callers hold the key at once")
 							}
-							counter++ // the race detector watches, too
+							counter++ // the race detector checks this line
 							<-time.After(time.Millisecond)
 							inside.Add(-1)
 							return nil
@@ -170,14 +170,14 @@ var lockerLaws = []law{
 		killed := b.mortal(backend)
 		lease := b.hold(b.locker())
 		b.begin(killed)
-		b.begin(killed) // the second caller waits in the process, or in the queue
+		b.begin(killed) // the second caller waits in the process or in the queue
 		b.eventually(10*time.Second, "the callers are in the queue", func() bool { return b.info().Waiters >= 1 })
 		before := b.info().Waiters
 		next := b.begin(b.another())
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters > before })
 		b.Kill(b.TB, backend)
 		b.end(lease)
-		b.end(next.served(2 * time.Second)) // nobody waits for the dead process
+		b.end(next.served(2 * time.Second)) // no waiter waits for the dead process
 	}},
 	{name: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
 		backend := b.Another(b.TB)
@@ -238,9 +238,9 @@ var lockerLaws = []law{
 		for _, w := range waits {
 			w.giveUp()
 		}
-		b.eventually(10*time.Second, "nobody is in the queue", func() bool { return b.Queued(b.TB, b.key) == 0 })
-		b.end(lease) // an acquire that is under way may still arrive; then it is undone
-		b.eventually(10*time.Second, "nothing is held and nobody is in the queue", func() bool {
+		b.eventually(10*time.Second, "the queue is empty", func() bool { return b.Queued(b.TB, b.key) == 0 })
+		b.end(lease) // if an acquire under way arrives later, it is undone
+		b.eventually(10*time.Second, "no key is held and the queue is empty", func() bool {
 			i := b.info()
 			return !i.Held && i.Waiters == 0 && b.Queued(b.TB, b.key) == 0
 		})
@@ -287,7 +287,7 @@ func (b *bench) end(l *locker.Lease) {
 	}
 }
 
-// wait is a call of Acquire under way.
+// wait is a call of Acquire that is under way.
 type wait struct {
 	b      *bench
 	cancel context.CancelFunc

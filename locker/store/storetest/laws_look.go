@@ -119,7 +119,7 @@ var lookLaws = []law{
 }
 
 // listed checks whether the keys that match a pattern include the law's key. Where the nodes of a
-// Store have no queue, one of them may show the key for a moment after its release.
+// Store have no queue, a node may still show the key for a moment after its release.
 func (b *bench) listed(pattern string, want bool) {
 	b.Helper()
 	var keys []string
@@ -137,7 +137,7 @@ func (b *bench) listed(pattern string, want bool) {
 	}
 }
 
-// line is the queue of the law's key.
+// line returns the queue of the law's key.
 func (b *bench) line() []store.Waiter {
 	b.Helper()
 	all, err := b.Store.(store.Queuer).Queue(b.Context(), b.key) //nolint:forcetypeassert // the law needs this capability

@@ -12,7 +12,7 @@ var nextLaws = []law{
 			b.Fatalf("Carrier: %v, Capabilities.Next: %v; the Engine sends Next to a Carrier only", says, b.Can.Next)
 		}
 	}},
-	{name: "a release with Next queues behind those who wait", needs: follows, check: func(b *bench) {
+	{name: "a release with Next queues behind all waiters", needs: follows, check: func(b *bench) {
 		holder, before := b.granted()
 		first, second := b.queued(""), b.queued("")
 		next := b.waiter("")
@@ -30,7 +30,7 @@ var nextLaws = []law{
 		}
 		b.granted()
 	}},
-	{name: "a release with Next and nobody waiting grants at once", needs: follows, check: func(b *bench) {
+	{name: "a release with Next and without waiters grants at once", needs: follows, check: func(b *bench) {
 		holder, before := b.granted()
 		next := b.waiter("")
 		next.FenceCount = 3
@@ -47,7 +47,7 @@ var nextLaws = []law{
 		b.free(next)
 		b.granted()
 	}},
-	{name: "a release with Next grants at once when those who wait are gone", needs: all(notifies, follows), check: func(b *bench) {
+	{name: "a release with Next grants at once when all waiters are gone", needs: all(notifies, follows), check: func(b *bench) {
 		holder, _ := b.granted()
 		b.queued("nobody:" + owner())
 		next := b.waiter("")

@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// toldLaws concern the events that a waiting process receives.
+// notifyLaws concern the events that a waiting process receives.
 var notifyLaws = []law{
 	{name: "the message of a grant has fence, block and time, and comes once", needs: all(notifies, fence), check: func(b *bench) {
 		at := b.listen(b.Store)
@@ -49,7 +49,8 @@ var notifyLaws = []law{
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		holder, _ := b.granted()
 		first := b.queued(one.inbox)
-		// This waiter is of the same process: if that process does not react, nor does this waiter.
+		// This waiter belongs to the same process: if that process does not react, neither does
+		// this waiter.
 		b.queued(one.inbox)
 		third := b.queued(other.inbox)
 		// A waiter that has just come asks again by itself, so it is not notified.
@@ -130,7 +131,7 @@ var notifyLaws = []law{
 	}},
 }
 
-// mail is the events that one process receives.
+// mail receives the events of one process.
 type mail struct {
 	b        *bench
 	inbox    string
@@ -179,7 +180,7 @@ func (m *mail) next(what string) store.Event {
 	}
 }
 
-// granted awaits the event of c's grant, before all others.
+// granted awaits the event of c's grant, which must be the next one.
 func (m *mail) granted(c store.Claim) store.Event {
 	m.b.Helper()
 	e := m.next("the grant")
@@ -197,7 +198,7 @@ func (m *mail) writer(c store.Claim) {
 	}
 }
 
-// head awaits the event that c is the first in the queue. The event has the time until the key is
+// head awaits the event that c is the first in the queue. in is the expected time until the key is
 // free.
 func (m *mail) head(c store.Claim, in time.Duration) {
 	m.b.Helper()

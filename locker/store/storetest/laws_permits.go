@@ -42,7 +42,7 @@ var permitLaws = []law{
 		b.permit(1, 1)
 		b.queue(b.units(1, 8))
 	}},
-	{name: "a limit that nobody asks for any more does not count, whichever it was", needs: permits, check: func(b *bench) {
+	{name: "the limit of a released permit does not count any more", needs: permits, check: func(b *bench) {
 		small, _ := b.permit(1, 3)
 		b.permit(1, 5)
 		b.permit(1, 5)
@@ -79,7 +79,7 @@ var permitLaws = []law{
 		c.TTL = blink
 		b.gets(c, "acquire of a free unit")
 		if left := b.want(b.acquire(b.units(1, 2)), store.Busy, "acquire of a full semaphore").Holder.Left; left > blink || left <= 0 {
-			b.Fatalf("told that a unit may come back in %v, want at most %v", left, blink)
+			b.Fatalf("the answer says that a unit may come back in %v, want at most %v", left, blink)
 		}
 		b.pass(blink)
 		next, _ := b.permit(1, 2)
@@ -101,14 +101,14 @@ var permitLaws = []law{
 		b.pass(blink)
 		b.want(b.renew(c), store.Granted, "renewal by the holder")
 		b.pass(2*blink - blink/5)
-		b.permit(1, 2) // the other's
+		b.permit(1, 2) // the second holder's permit
 	}},
 	{name: "no newcomer overtakes a heavy waiter", needs: permits, check: func(b *bench) {
 		one, _ := b.permit(2, 4)
 		two, _ := b.permit(1, 4)
 		heavy := b.waits(4, 4, "")
 		light := b.waits(1, 4, "")
-		b.queue(b.units(1, 4)) // one unit is free, and the first needs four
+		b.queue(b.units(1, 4)) // one unit is free, and the first waiter needs four
 		b.free(one)
 		b.want(b.renew(heavy), store.NotOurs, "renewal by who still waits")
 		b.want(b.renew(light), store.NotOurs, "renewal by who waits behind it")
@@ -116,7 +116,7 @@ var permitLaws = []law{
 		b.owns(heavy, "renewal by the heavy waiter")
 		b.want(b.renew(light), store.NotOurs, "renewal by who waits behind it")
 	}},
-	{name: "a release serves all whom its units suffice, in their order", needs: permits, check: func(b *bench) {
+	{name: "a release serves all waiters for which its units suffice, in their order", needs: permits, check: func(b *bench) {
 		heavy, _ := b.permit(4, 4)
 		var served []store.Claim
 		for range 4 {
@@ -163,7 +163,7 @@ var permitLaws = []law{
 		b.waits(1, 2, at.inbox)
 		other := b.waits(1, 2, "")
 		b.free(holder)
-		b.free(stays) // room for the second waiter of the process, which does not react either
+		b.free(stays) // now the units suffice for the second waiter of the process, which does not react either
 		b.pass(blink)
 		b.queue(b.units(2, 2))
 		b.owns(other, "renewal by the other process's waiter")
@@ -184,7 +184,7 @@ var permitLaws = []law{
 	{name: "a waiter whose process is gone keeps no units from the others", needs: all(permits, notifies), check: func(b *bench) {
 		holder, _ := b.permit(1, 2)
 		heavy := b.waits(2, 2, "nobody:"+owner())
-		light, _ := b.permit(1, 2) // the first acquire finds out that the process of heavy is gone
+		light, _ := b.permit(1, 2) // this acquire finds out that the process of heavy is gone
 		b.free(holder)
 		b.free(light)
 		b.want(b.renew(heavy), store.NotOurs, "renewal by who is gone")
@@ -192,7 +192,7 @@ var permitLaws = []law{
 	{name: "a head that stands still while units are free loses its place", needs: all(permits, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		b.permit(1, 2)
-		heavy := b.waits(2, 2, at.inbox) // its process is subscribed, and never asks again
+		heavy := b.waits(2, 2, at.inbox) // the process of heavy is subscribed, but never asks again
 		light := b.waits(1, 2, "")
 		b.queue(light)
 		at.head(heavy, time.Millisecond) // it is notified to ask at once
@@ -303,7 +303,7 @@ var permitLaws = []law{
 	}},
 }
 
-// units is the claim of a new owner for weight units of limit.
+// units returns the claim of a new owner for weight units of limit.
 func (b *bench) units(weight, limit int) store.Claim {
 	c := b.claim(owner())
 	c.Weight, c.Limit = weight, limit

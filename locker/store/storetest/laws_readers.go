@@ -137,7 +137,7 @@ var readerLaws = []law{
 		b.granted()
 	}},
 
-	// fairness
+	// laws about fairness
 	{name: "no reader enters while a writer waits", needs: all(readers, queues), check: func(b *bench) {
 		r, _ := b.reads()
 		w := b.queued("")
@@ -239,7 +239,7 @@ var readerLaws = []law{
 		b.want(b.renew(r), store.NotOurs, "renewal by an owner that did not react")
 	}},
 
-	// downgrade, break, inspect, keep
+	// laws about downgrade, revocation, Inspect and AtLeast
 	{name: "a downgrade keeps writers out and lets readers in, with the same fence", needs: all(readers, queues), check: func(b *bench) {
 		w, g := b.granted()
 		other := b.queued("")
@@ -300,7 +300,7 @@ var readerLaws = []law{
 			}
 		}
 		b.free(last)
-		// A node of a quorum that confirms late still counts the reader.
+		// A node of a quorum that confirms late still counts the reader for a moment.
 		b.eventually(time.Minute, "2 readers are left", func() bool { return b.info().Readers == 2 })
 	}},
 	{name: "a reader that is kept keeps writers out, and lets readers in", needs: all(readers, atLeast), check: func(b *bench) {

@@ -58,7 +58,7 @@ var togetherLaws = []law{
 		b.queued("")
 		b.free(holder)
 		b.states(b.acquireAll(cs), store.NotOurs, store.Busy)
-		b.pass(blink) // the key is free, but no call has noticed it yet
+		b.pass(blink) // the lease has run out, but no call has noticed that yet
 		gs := b.acquireAll(cs)
 		b.states(gs, store.NotOurs, store.Busy)
 		if gs[1].Holder.Left != 0 {
@@ -93,7 +93,7 @@ var togetherLaws = []law{
 	}},
 }
 
-// claims are claims of fresh owners for n keys that a cluster keeps in one slot.
+// claims returns claims of new owners for n keys in one slot of a cluster.
 func (b *bench) claims(n int) []store.Claim {
 	var cs []store.Claim
 	for i := range n {
