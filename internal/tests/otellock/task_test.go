@@ -149,6 +149,27 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			},
 			spans: []string{busy},
 		},
+		"Drop, behind a holder with a span": {
+			policies: []asynqlock.Policy{asynqlock.Drop()},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				holds(t, s.store, taskKey)
+				s.becomes(t, enqueue(), "gone")
+			},
+			spans: []string{"acquire mail: Unset links=holder mode=exclusive name=mail result=busy ttl=30"},
+		},
+		"Wait, behind a holder with a span": {
+			policies: []asynqlock.Policy{asynqlock.Wait(time.Minute)},
+			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
+				lease := holds(t, s.store, taskKey)
+				id := enqueue()
+				s.waits(t)
+				if err := lease.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+				s.becomes(t, id, "completed after 0")
+			},
+			spans: []string{strings.Replace(acquired, "Unset", "Unset links=holder,released_by", 1), held, released},
+		},
 		"Archive": {
 			policies: []asynqlock.Policy{asynqlock.Archive()},
 			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {

@@ -229,14 +229,16 @@ func roles(s sdktrace.ReadOnlySpan) string {
 	return strings.Join(all, ",")
 }
 
-// holds makes another process hold a key in a span, for as long as the test lasts.
-func holds(t *testing.T, backend *lockertest.Memory, key string) {
+// holds makes another process hold a key in a span, until the lease is released or the test ends.
+func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	t.Helper()
 	there := newTelemetry(t, sdktrace.AlwaysSample())
 	l := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(there.observer))
-	if _, err := l.Acquire(t.Context(), locker.Rule{Key: key}); err != nil {
+	lease, err := l.Acquire(t.Context(), locker.Rule{Key: key})
+	if err != nil {
 		t.Fatal(err)
 	}
+	return lease
 }
 
 // apart are the attributes that have tests of their own.

@@ -37,6 +37,30 @@ func (s scene) do(ctx context.Context, work func(context.Context, *sqllock.Tx) e
 	return sqllock.Do(ctx, s.lock, s.database, account, work, opts...)
 }
 
+// held lets another process hold the account's key in a span of its own.
+func (s scene) held() *locker.Lease {
+	s.t.Helper()
+	observer, err := otellock.New(otellock.WithTracerProvider(sdktrace.NewTracerProvider()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	lease, err := lockertest.NewLocker(s.t, s.store.NewProcess(), locker.WithObserver(observer)).Acquire(s.t.Context(), account)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return lease
+}
+
+// waits returns when the account's key has a waiter.
+func (s scene) waits(ctx context.Context) {
+	for ctx.Err() == nil {
+		if info, err := s.lock.Inspect(ctx, account.Key); err != nil || info.Waiters > 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // TestEachOutcomeIsTold asserts what Do returns, what is in the database, and what its span says,
 // together.
 func TestEachOutcomeIsTold(t *testing.T) {
@@ -47,10 +71,22 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		do    func(ctx context.Context, s scene) error
 		want  error  // nil: committed
 		span  string // "": there is none, as the lock was not taken
+		links string // of the acquire's span: to whom the caller waited for
 	}{
 		"committed": {
 			do:   func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10)) },
 			span: "Unset attempts=1" + common + " result=committed",
+		},
+		"committed after a wait for another process": {
+			do: func(ctx context.Context, s scene) error {
+				lease := s.held()
+				go func() {
+					s.waits(ctx)
+					_ = lease.Release(context.WithoutCancel(ctx))
+				}()
+				return s.do(ctx, deposit(10))
+			},
+			span: "Unset attempts=1" + common + " result=committed", links: "holder released_by",
 		},
 		"committed by VerifyLast": {
 			do: func(ctx context.Context, s scene) error {
@@ -200,6 +236,15 @@ func TestEachOutcomeIsTold(t *testing.T) {
 			},
 			want: locker.ErrBusy,
 		},
+		"the lock is busy behind a holder with a span": {
+			do: func(ctx context.Context, s scene) error {
+				s.held()
+				rule := account
+				rule.Wait = locker.NoWait
+				return sqllock.Do(ctx, s.lock, s.database, rule, deposit(10))
+			},
+			want: locker.ErrBusy, links: "holder",
+		},
 		"the lease has no fence": {
 			do: func(ctx context.Context, s scene) error {
 				return sqllock.Do(ctx, s.lock, s.database, account, deposit(10))
@@ -232,6 +277,9 @@ func TestEachOutcomeIsTold(t *testing.T) {
 				if got := transacted(spans, db.dialect); got != tc.span {
 					t.Errorf("the span says\n%s\nwant\n%s", got, tc.span)
 				}
+				if got := acquireLinks(spans); got != tc.links {
+					t.Errorf("the acquire links to %q, want %q", got, tc.links)
+				}
 			}, tc.kinds...)
 		})
 	}
@@ -256,6 +304,20 @@ func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
 		text = strings.NewReplacer("("+code+")", "(CODE)", "="+code+" ", "=CODE ").Replace(text)
 	}
 	return text
+}
+
+// acquireLinks are the roles of the links of the acquires.
+func acquireLinks(spans *tracetest.SpanRecorder) string {
+	var roles []string
+	for _, s := range spans.Ended() {
+		for _, l := range s.Links() {
+			if s.Name() != "acquire account" {
+				return "links of " + s.Name()
+			}
+			roles = append(roles, l.Attributes[0].Value.AsString())
+		}
+	}
+	return strings.Join(roles, " ")
 }
 
 func words(attrs []attribute.KeyValue) string {
