@@ -194,11 +194,12 @@ func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bo
 			})
 		}
 	}
-	for time.Now().Before(end) {
+	faults := 0
+	for ; time.Now().Before(end); faults++ {
 		trouble()
 	}
 	working.Wait()
-	t.Logf("%d grants", b.grants)
+	t.Logf("%d grants, %d times trouble", b.grants, faults)
 	if b.grants < int(d/time.Second) {
 		t.Errorf("%d grants in %v: the test shows little", b.grants, d)
 	}
