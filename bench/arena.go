@@ -22,7 +22,7 @@ type arena struct {
 	// The rest is for the hand-offs between two processes.
 	waiting    [2]atomic.Bool // which process waits for the lock
 	acquired   atomic.Int64   // how often the lock was acquired
-	releasedBy atomic.Int64   // process + 1, 0 before the first
+	releasedBy atomic.Int64   // index of the process + 1; 0 before the first release
 	releasedAt atomic.Int64   // when that release started, by the clock of monotonic
 }
 

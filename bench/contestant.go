@@ -12,10 +12,10 @@ import (
 type contestant struct {
 	name string
 	kind kind
-	// sends are the commands that its clients send besides scripts, by the names that the server
-	// uses. See load.commands.
+	// sends are the commands, besides scripts, that the clients of the contestant send. They have
+	// the names that the server uses. See load.commands.
 	sends []string
-	// besides are the commands that its library sends for other things than locks, and that are not
+	// besides are the commands that the library sends for other purposes than locks. They are not
 	// counted.
 	besides []string
 	// noLock marks a contestant that only passes messages, and cannot run alone.

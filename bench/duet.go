@@ -105,7 +105,7 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 		if err := h.Release(context.Background()); err != nil && ctx.Err() == nil {
 			return done, err
 		}
-		// A process that asks again at once could overtake the waiting process.
+		// If this process asked again at once, it could overtake the waiting process.
 		lookUntil(ctx, func() bool { return a.acquired.Load() > turnOf })
 	}
 	after, err := ownCPU()

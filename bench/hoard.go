@@ -16,7 +16,7 @@ type hoard struct {
 	Window     time.Duration
 }
 
-// hoarders is how many goroutines take and release them.
+// hoarders is how many goroutines take and release the locks.
 const hoarders = 64
 
 // upkeep is the cost of the held locks during the window.
@@ -30,7 +30,7 @@ type upkeep struct {
 // loss counts the locks that were no longer held when they were released.
 type loss struct {
 	Lost  int
-	First string // the error of the first one
+	First string // the error of the first lost lock
 }
 
 func hoardPart(s *stage) error {

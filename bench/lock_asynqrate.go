@@ -12,10 +12,10 @@ import (
 	"github.com/hibiken/asynq/x/rate"
 )
 
-// asynqRate is the semaphore of asynq's contrib module. It keeps no queue, so each waiter asks
-// again after 1 ms; a handler that follows its documentation fails, and its task is retried much
-// later. A permit belongs to a task, so each of its callers is a task of asynq that runs all the
-// time.
+// asynqRate is the semaphore of asynq's contrib module. The semaphore has no queue, so each waiter
+// asks again after 1 ms. (By its documentation, a handler without a permit fails, and its task is
+// retried much later.) A permit belongs to a task, so each caller is a task of asynq that runs all
+// the time.
 var asynqRate = contestant{
 	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, besides: []string{"zadd", "sadd"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },
@@ -27,14 +27,14 @@ const asynqTasks = 64
 type asynqRateLocks struct {
 	client *redisv8.Client
 	server *asynq.Server
-	tasks  chan context.Context // of tasks that no caller uses
+	tasks  chan context.Context // the contexts of the tasks that no caller uses
 	over   chan struct{}
 
 	mu     sync.Mutex
 	scopes map[string]*rate.Semaphore
 }
 
-// MakeRedisClient makes it a asynq.RedisConnOpt. The module wants a client of go-redis 8.
+// MakeRedisClient implements asynq.RedisConnOpt. The module requires a client of go-redis 8.
 func (a *asynqRateLocks) MakeRedisClient() any { return a.client }
 
 func openAsynqRate(s settings) (*asynqRateLocks, error) {

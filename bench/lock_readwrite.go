@@ -20,8 +20,8 @@ type readLocks interface {
 	RLock(ctx context.Context, key string) (hold, error)
 }
 
-// readWrites are the contestants with readers. They differ in whether the readers of a process
-// share a hold, as they do by default.
+// readWrites are the contestants with readers. In one of them the readers of a process share a
+// hold, which is the default; in the other each reader has a hold of its own.
 func readWrites() []contestant {
 	open := func(options ...locker.ReadWriteOption) func(settings) (locks, error) {
 		return func(s settings) (locks, error) {

@@ -58,7 +58,7 @@ func run(ctx context.Context, o order, all bool, only, out string) error {
 	if out == "" {
 		return measure(ctx, os.Stdout, o, chosen)
 	}
-	var text bytes.Buffer // the file is written at the end, so an ended run leaves the old file
+	var text bytes.Buffer // the file is written at the end, so an interrupted run leaves the old file
 	measured := measure(ctx, &text, o, chosen)
 	return errors.Join(measured, os.WriteFile(out, text.Bytes(), 0o644))
 }
@@ -114,10 +114,10 @@ otherwise, the defaults of their clients. They take turns (A B C A B C …), eac
 own. A figure is the median of the turns, with the range in brackets. Compare the ratios, which are
 taken within one round: a bare time depends more on the machine than on the lock.
 
-Client commands are those that clients send for each acquisition and its release. The server's
-statistics count them together with the commands of scripts, and the bench distinguishes the two by
-name: no script runs a script, and the other commands of each contestant are known. A test compares
-the result with the traffic through a proxy. Server calls are all that the server executes: scripts,
-and the commands of scripts. Client CPU is getrusage of the client processes, and server CPU is INFO
-cpu, both for each acquisition unless a row is in percent.
+Client commands are the commands that clients send for each acquisition and its release. The
+server's statistics count them together with the commands of scripts, and the bench distinguishes
+the two by name: no script runs a script, and the other commands of each contestant are known. A
+test compares the result with the traffic through a proxy. Server calls are all commands that the
+server executes: scripts, and the commands of scripts. Client CPU is getrusage of the client
+processes, and server CPU is INFO cpu, both for each acquisition unless a row is in percent.
 `

@@ -111,7 +111,7 @@ func (d drawing) plot(results string) (string, error) {
 	return b.String(), nil
 }
 
-// names are the names of the lines.
+// names returns the names of the lines.
 func (d drawing) names(columns map[string][]string) []string {
 	var names []string
 	for i := range columns[d.name[0]] {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// row is one claim, and the measurement that decides about it.
+// row is one claim, and the measurement that decides whether the claim is true.
 type row struct {
 	name  string
 	title string
-	about string // how it is measured, for readers of the tables
+	about string // how the row is measured, for readers of the tables
 	run   func(context.Context, order) (finding, error)
 }
 

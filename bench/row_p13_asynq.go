@@ -101,7 +101,7 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// lockByHand runs each task under the least lock, on its payload.
+// lockByHand runs each task under the simplest lock, with the payload as its key.
 func lockByHand(c *redis.Client) asynq.MiddlewareFunc {
 	locks := floorLocks{client: c, ttl: 30 * time.Second}
 	return func(next asynq.Handler) asynq.Handler {

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// P13, asynq: what it costs an idle server to look for tasks often.
+// P13, asynq: the load of an idle server that often looks for tasks.
 var idleTasksRow = row{
 	name:  "P13-idle",
 	title: "An idle server of asynq, by its TaskCheckInterval",

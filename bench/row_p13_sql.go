@@ -215,7 +215,7 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transa
 
 const besideSuffix = ", WithBackgroundRelease"
 
-// claimByHand has the statements that a claim of a fence needs at least.
+// claimByHand has the smallest statement that claims a fence, for each kind of database.
 var claimByHand = map[sqltest.Kind]string{
 	sqltest.Postgres: `INSERT INTO latchkit_fence AS f (resource, fence, owner) VALUES ($1, $2, '')
 ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence < EXCLUDED.fence`,
@@ -223,7 +223,7 @@ ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence < EXCL
 ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))`,
 }
 
-// byHand runs work under the least lock, with a fence that grows.
+// byHand runs work under the simplest lock, with a fence that grows.
 func byHand(client *redis.Client, key string, work func(ctx context.Context, fence int64) error) func(ctx context.Context) error {
 	locks, fence := floorLocks{client: client, ttl: 30 * time.Second}, int64(0)
 	return func(ctx context.Context) error {

@@ -32,7 +32,7 @@ costs, the SDK's Start of two spans and its five measurements are the largest pa
 type watched struct {
 	name    string
 	option  locker.Option
-	sampled bool // the caller's span is
+	sampled bool // the caller's span is sampled
 }
 
 // cost is what one acquire and release cost.
@@ -139,7 +139,7 @@ func (c cost) ofCPU() float64    { return c.cpu }
 func (c cost) ofTime() float64   { return c.micros }
 func (c cost) ofAllocs() float64 { return c.allocs }
 
-// more is what a way costs more than no Observer, in each round.
+// more is the cost of a way, in each round, minus the cost without an Observer.
 func more(costs map[string][]cost, name string, figure func(cost) float64) []float64 {
 	differences := each(costs[name], figure)
 	for i, without := range each(costs[unobserved], figure) {

@@ -27,7 +27,7 @@ detects a waiter; they are the same for all contestants.`,
 
 // dialogue is one turn of two processes.
 type dialogue struct {
-	handOffs // of both
+	handOffs // the hand-offs of both processes
 	server   load
 	sends    []string
 }

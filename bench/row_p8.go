@@ -54,7 +54,7 @@ func runInherit(ctx context.Context, o order) (f finding, err error) {
 
 // inheritance is one turn.
 type inheritance struct {
-	late  []time.Duration // of the waiters that got a lock
+	late  []time.Duration // one for each waiter that got a lock
 	never int
 }
 

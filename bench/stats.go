@@ -78,7 +78,7 @@ func spread(format string, samples []float64) string {
 	return fmt.Sprintf("%s [%s–%s]", middle, figure(format, slices.Min(samples)), figure(format, slices.Max(samples)))
 }
 
-// a missing figure stays empty: a worker that never got the lock has no cost.
+// nothing stands for a missing figure: a worker that never got the lock has no cost.
 const nothing = "–"
 
 func figure(format string, f float64) string {

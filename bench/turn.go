@@ -159,7 +159,7 @@ func (t turn) waitP99() float64     { return millis(t.client.Waits.percentile(99
 func (t turn) violations() float64  { return float64(t.client.Violations) }
 func (t turn) longestWait() float64 { return millis(t.client.Waits.max) }
 
-// microsEach is the time of one acquire and release of one worker.
+// microsEach is the time in µs of one acquire and release by one worker.
 func (t turn) microsEach() float64 {
 	return micros(t.took) * float64(len(t.client.Counts)) / t.acquisitions
 }

@@ -43,7 +43,7 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 			}
 			defer cs.Close()
 			d.several = len(cs) > 1
-			if d.several { // the other half is for the questions to all of them
+			if d.several { // the other half is for questions to all servers together
 				d.patience = to.timeout / time.Duration(2*len(cs))
 			}
 			if err := d.examine(ctx, cs); err != nil {
@@ -90,7 +90,7 @@ type doctor struct {
 	user, key     string
 	skew, longest time.Duration
 	several       bool          // the servers are a quorum
-	patience      time.Duration // with each server; 0: that of the whole command
+	patience      time.Duration // time for each server; 0: the time of the whole command
 	findings      []finding
 	clocks        []time.Duration // how far the clock of each server is ahead of ours
 }

@@ -16,7 +16,7 @@ func (p *patient) greet(ctx context.Context) error {
 	at, err := p.client.Time(ctx).Result()
 	trip := time.Since(asked)
 	switch {
-	case redis.IsPermissionError(err): // an answer, too
+	case redis.IsPermissionError(err): // a refusal is an answer, too
 		p.tell(bad, "clock", "the user may not run TIME, which every step uses", "docs/operations.md has the ACL for a user of locks")
 		at = asked.Add(trip / 2)
 	case err != nil:

@@ -14,8 +14,8 @@ func rowsOf(locks []lock) [][]string {
 	return rows
 }
 
-// widestCell is the widest cell by which a column is lined up. A longer one, such as a key of 500
-// bytes, moves only the rest of its own row, and not all rows out of sight.
+// widestCell is the largest width of a column. A longer cell, such as a key of 500 bytes, moves
+// only the rest of its own row to the right, and not the other rows.
 const widestCell = 48
 
 // grid lines rows up in columns.
@@ -39,8 +39,8 @@ func grid(rows [][]string) string {
 	return b.String()
 }
 
-// shortenKeys shortens the keys, so that a screen of that width also has the columns behind them,
-// and the beginning of the last one.
+// shortenKeys shortens the keys, so that a screen of that width also shows the columns after the
+// keys, and the beginning of the last column.
 func shortenKeys(rows [][]string, width int) {
 	const least, ofHolder = 8, 8
 	rest := ofHolder

@@ -28,7 +28,7 @@ func TestDefectALongKeyHidAllColumnsOfTop(t *testing.T) {
 	}
 }
 
-// ls has the whole key, because it is copied from there; the other rows stay together.
+// ls prints the whole key, because users copy it from there; the other rows stay aligned.
 func TestALongKeyMovesOnlyItsOwnRowOfLs(t *testing.T) {
 	t.Parallel()
 	lines := strings.Split(grid(rowsOf(longAndShort)), "\n")
@@ -40,7 +40,7 @@ func TestALongKeyMovesOnlyItsOwnRowOfLs(t *testing.T) {
 	}
 }
 
-// A key without a TTL stood first among those that are about to end.
+// A key without a TTL was listed before the keys that are about to expire.
 func TestDefectWhatNeverEndsWasSortedFirst(t *testing.T) {
 	t.Parallel()
 	locks := []lock{

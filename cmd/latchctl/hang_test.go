@@ -37,8 +37,8 @@ func deaf(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// A node that hangs used up the time for all of doctor's questions. doctor then said that the
-// servers were no quorum, and advised to call EnrollRedlock, which must not be called then.
+// A node that hangs used up the time for all of doctor's questions. Then doctor reported that the
+// servers were no quorum, and advised to call EnrollRedlock, which would be wrong in that state.
 func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
@@ -52,7 +52,7 @@ func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	finds(t, all, "locks", okay, "0 are held")
 }
 
-// Where only a node without a marker answers, nobody knows whether the others are a quorum.
+// If only a node without a marker answers, doctor cannot know whether the other nodes are a quorum.
 func TestDoctorDoesNotAdviseToEnrollWhileNodesAreSilent(t *testing.T) {
 	t.Parallel()
 	empty := redistest.Start(t)
@@ -73,7 +73,7 @@ func TestDefectLsWaitedForANodeThatHangs(t *testing.T) {
 	has(t, exits(t, 0, nodes, "ls", "--timeout", "5s").out, "nothing is locked")
 }
 
-// The user may not run TIME, so doctor said that the server does not answer.
+// The user may not run TIME, and doctor reported that the server does not answer.
 func TestDefectDoctorTookARefusalForSilence(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

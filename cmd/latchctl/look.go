@@ -38,7 +38,7 @@ func (l lock) state() string {
 	return "exclusive"
 }
 
-// looker asks the servers about locks.
+// looker reads the state of locks from the servers.
 type looker struct {
 	engine  *locker.Engine
 	permits *locker.Engine // the same for semaphores; nil on a quorum, which has none
@@ -147,7 +147,7 @@ var orders = map[string]func(a, b lock) int{
 	"left":    func(a, b lock) int { return cmp.Compare(a.ends(), b.ends()) },
 }
 
-// ends is when a lock ends, for sorting: what never ends comes last.
+// ends is the time at which a lock ends, for sorting: locks that never end come last.
 func (l lock) ends() time.Duration {
 	if !l.Held || l.Left < 0 {
 		return math.MaxInt64

@@ -27,7 +27,7 @@ type running struct {
 	longest, skew  time.Duration
 	command        []string
 	messages       io.Writer
-	told           bool // that the lock was lost
+	told           bool // the user was told that the lock was lost
 }
 
 func newRun(to *servers) *cobra.Command {

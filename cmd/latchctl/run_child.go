@@ -54,7 +54,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	group := family{pid: cmd.Process.Pid, shared: atTerminal}
 	lost := ctx.Done()
 	var late <-chan time.Time
-	var deadline time.Time // when late is
+	var deadline time.Time // the end of the grace
 	for {
 		select {
 		case err := <-ended:
@@ -63,7 +63,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 			}
 			return exitCode(cmd, err)
 		case s := <-signals:
-			if lost != nil { // otherwise it is our own
+			if lost != nil { // otherwise latchctl itself ended it
 				group.forward(s.(syscall.Signal)) //nolint:forcetypeassert // of os/signal
 			}
 		case <-lost:
@@ -79,7 +79,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 }
 
 // family is the command and its descendants. In the background they are a process group of their
-// own. At a terminal they stay in the group of latchctl, as the shell has made it, so that Ctrl-C
+// own. At a terminal they stay in the group that the shell has made for latchctl, so that Ctrl-C
 // and Ctrl-Z reach all of them, and the shell can continue all of them.
 //
 // A signal to processes that have ended has no effect, and is not an error.

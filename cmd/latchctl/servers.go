@@ -52,7 +52,7 @@ func (s *servers) urls() []string {
 // connect makes a client of each node.
 func (s *servers) connect(ctx context.Context) (clients, error) {
 	urls := s.urls()
-	if len(urls) > 1 { // one that hangs must not use up the time for the others
+	if len(urls) > 1 { // a node that hangs must not use up the time for the others
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWithin)
 		defer cancel()

@@ -57,7 +57,7 @@ func Services(names ...string) ServiceInfo { return names }
 // ServiceInfo describes services to Rules.Bind; see [Services].
 type ServiceInfo []string
 
-// GetServiceInfo is for Rules.Bind.
+// GetServiceInfo returns the services; Rules.Bind calls it.
 func (s ServiceInfo) GetServiceInfo() map[string]grpc.ServiceInfo {
 	all := make(map[string]grpc.ServiceInfo, len(s))
 	for _, name := range s {
@@ -227,8 +227,8 @@ func Reason(err error) (reason string, ok bool) {
 	return "", false
 }
 
-// RetryAfter returns when a refused call may be repeated; It returns false if the call may not be
-// repeated, or if the server sent no time.
+// RetryAfter returns after which time a refused call may be repeated. It returns false if the call
+// may not be repeated, or if the server sent no time.
 func RetryAfter(err error) (time.Duration, bool) {
 	var failure *connect.Error
 	if _, ours := Reason(err); !ours || !errors.As(err, &failure) {

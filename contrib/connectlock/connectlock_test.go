@@ -324,7 +324,7 @@ func TestAServiceThatProvidesKeysIsAsked(t *testing.T) {
 	_ = s.Close()
 }
 
-// Clients cancel at random moments, some while their lock is being acquired. Nothing stays.
+// Clients cancel at random moments, some of them while they wait for their lock. No lock stays.
 func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	s := serve(t, lockertest.NewLocker(t, store), handlers{

@@ -35,7 +35,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 			defer func() { _ = w.Close() }()
 			<-locked
 			untilFree(t, store)
-			for w.Receive() { // the client reads after all
+			for w.Receive() { // now the client reads
 			}
 			want(t, w.Err(), connect.CodeDeadlineExceeded, grpclock.ReasonStalled)
 		})

@@ -91,7 +91,7 @@ func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) 
 	return grpc.NewContextWithServerTransportStream(ctx, t)
 }
 
-// address is a text as an address.
+// address is a text that implements net.Addr.
 type address string
 
 var _ net.Addr = address("")
@@ -112,7 +112,8 @@ func encoded(name, value string) string {
 //
 // A guarded handler may return while a Send still waits for its client, because the lock was lost
 // or the client has stalled. grpc-go allows that. connect-go would write the end of the stream into
-// the message. So end waits for the Send, and no Send begins after it. The lock is released before.
+// the message. So end waits for the Send, and no Send begins after end. The lock is released before
+// that wait.
 type serverStream struct {
 	ctx  context.Context
 	conn connect.StreamingHandlerConn
@@ -141,7 +142,7 @@ func (s *serverStream) SendMsg(m any) error {
 
 var errOver = errors.New("connectlock: the handler of the stream has returned")
 
-// end waits for a Send that is under way, and lets no other begin.
+// end waits for a Send that is under way. After that, every Send is refused.
 func (s *serverStream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,7 +78,7 @@ type entry struct {
 	name     string
 	job      func(context.Context) error
 	cfg      config
-	interval time.Duration // of "@every"; 0: ticks have a nominal time
+	interval time.Duration // the interval of "@every"; 0: ticks have a nominal time
 	ticks    ticks
 }
 
@@ -100,7 +100,8 @@ func (e *entry) Run() {
 // run acquires the locks of a tick, and calls the job if the tick is not too old.
 func (e *entry) run(tick time.Time) error {
 	return locker.RunAll(e.cfg.base, e.locker, e.rules(tick), func(ctx context.Context) error {
-		// After the grant: this process may have been stopped while it asked.
+		// The age is checked after the grant, because this process may have been stopped while it
+		// asked.
 		if e.interval == 0 && time.Since(tick) >= e.oldest() {
 			return errLate
 		}
@@ -138,9 +139,9 @@ func (e *entry) remembered() time.Duration {
 	return e.cfg.window
 }
 
-// oldest is the age, by the clock of this process, from which a tick is not started. The server
-// remembers a tick that has run until it has this age by the clock of every process. A hundredth is
-// a margin for clocks that run at different rates.
+// oldest is the age at which this process no longer starts a tick. The server remembers a tick that
+// has run until the tick has this age by the clock of every process. One hundredth is subtracted
+// for clocks that run at different rates.
 func (e *entry) oldest() time.Duration {
 	r := e.remembered()
 	return r - e.cfg.skew - r/100

@@ -114,8 +114,8 @@ func TestAnOldTickIsNotStarted(t *testing.T) {
 	})
 }
 
-// A tick whose job failed, or whose process died, is made up for by another process; one that
-// succeeded is not. The three processes take the tick in any order. If the last process dies, no
+// Another process makes up for a tick whose job failed or whose process died, but not for a tick
+// that succeeded. The three processes take the tick in any order. If the last process dies, no
 // process is left to make up for its tick, and the test begins again.
 func TestATickIsMadeUp(t *testing.T) {
 	t.Parallel()
@@ -263,8 +263,8 @@ var cronProcess = proc.Register("cron", func(args []string) {
 	select {}
 })
 
-// Three processes on a real server, two of which are stopped and continued, for longer than a tick
-// is remembered: no tick runs twice, and none is lost while the third process runs.
+// Two of three processes on a real server are stopped for longer than a tick is remembered, and
+// continued. No tick runs twice, and no tick is lost while the third process runs.
 func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -22,7 +22,7 @@ type ticks struct {
 func (t *ticks) Next(now time.Time) time.Time {
 	next := t.Schedule.Next(now)
 	if next.IsZero() {
-		return next // there is none
+		return next // the schedule has no further tick
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,8 +34,8 @@ func (t *ticks) Next(now time.Time) time.Time {
 }
 
 // take returns the tick of a job that cron has started: the latest due tick that was not taken.
-// Older ticks belong to jobs that have not reached this line yet, or to a Cron that was stopped
-// before they were due. If the clock was set back and no tick is due, take returns the next tick.
+// Older ticks belong to jobs that have not called take yet, or the Cron was stopped before they
+// were due. If the clock was set back and no tick is due, take returns the next tick.
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +60,7 @@ func (t *ticks) due(now time.Time) int {
 // tidy drops ticks that no job will take: old ticks, and ticks far in the future that a program
 // asked for. t.mu is held.
 func (t *ticks) tidy(now time.Time) {
-	const most = 16 // of each
+	const most = 16 // how many of each are kept
 	due := t.due(now)
 	if ahead := len(t.named) - due; ahead > most {
 		t.named = t.named[:due+most]

@@ -53,7 +53,7 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 }
 
 // A program may call Next all day to show the next runs of its jobs: memory does not grow, and no
-// tick is displaced.
+// tick is lost.
 func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -39,8 +39,8 @@ func FromContext(c echo.Context) (*locker.Lease, bool) { return httplock.FromCon
 
 const outcomeKey = "github.com/latchkit/latchkit/contrib/echolock: outcome"
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock. There is
-// none when all went well. It is for loggers, after the handler.
+// Outcome returns the Problem of a request whose handler was not run or lost its lock; it returns
+// false for other requests. It is for middlewares that log after the handler.
 func Outcome(c echo.Context) (*httplock.Problem, bool) {
 	p, ok := c.Get(outcomeKey).(*httplock.Problem)
 	return p, ok
@@ -71,7 +71,7 @@ type visit struct {
 	c    echo.Context
 	next echo.HandlerFunc
 	ran  bool
-	err  error // of next
+	err  error // the error that next returned
 }
 
 type visitKey struct{}
@@ -92,8 +92,7 @@ func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	}
 }
 
-// serve handles a request under lock. A request without a route has nothing to guard: Echo answers
-// it.
+// serve handles a request under lock. Echo itself answers a request without a route.
 func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.HandlerFunc) error {
 	if c.Path() == "" {
 		return next(c)

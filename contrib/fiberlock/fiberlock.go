@@ -49,8 +49,8 @@ func Ctx(r *http.Request) fiber.Ctx { return visitOf(r).c }
 
 type outcomeKey struct{}
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock. There is
-// none when all went well. It is for loggers, after the handler.
+// Outcome returns the Problem of a request whose handler was not run or lost its lock; it returns
+// false for other requests. It is for middlewares that log after the handler.
 func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
 	p, ok := c.Locals(outcomeKey{}).(*httplock.Problem)
 	return p, ok
@@ -63,7 +63,7 @@ func ofFiber(opts []httplock.Option) []httplock.Option {
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
 			c := Ctx(r)
 			if name == "*" || name == "+" {
-				name += "1" // as Fiber calls the first one
+				name += "1" // Fiber's name of the first wildcard
 			}
 			return strings.Clone(c.Params(name)), slices.Contains(c.Route().Params, name)
 		}),
@@ -93,7 +93,7 @@ type visit struct {
 	reply *reply
 	probe *probe
 	ran   bool
-	err   error // of the handlers
+	err   error // the error that the handlers returned
 }
 
 type visitKey struct{}

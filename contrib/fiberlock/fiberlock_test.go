@@ -200,7 +200,7 @@ func TestPartsOfFiberAreCopied(t *testing.T) {
 	}
 }
 
-// Fiber sends the reply when all handlers have returned: it is replaced although it was written.
+// Fiber sends the reply when all handlers have returned. So fiberlock can replace a written reply.
 func TestALostLockIsNoSuccess(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond))
@@ -322,7 +322,7 @@ func within(t *testing.T, what string, true func() bool) {
 	}
 }
 
-// One client sends half a body, one does not read its response: 100 others are served.
+// One client sends half a body, and one does not read its response. 100 other clients are served.
 func TestSlowClientsHoldNobodysLock(t *testing.T) {
 	large := strings.Repeat("x", 8<<20)
 	var running atomic.Int32

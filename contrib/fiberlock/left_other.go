@@ -4,5 +4,5 @@ package fiberlock
 
 import "syscall"
 
-// left cannot detect it here: the wait ends by its own bound.
+// left cannot detect a closed connection on this system. The wait ends at its own bound.
 func left(syscall.RawConn) bool { return false }

@@ -17,7 +17,8 @@ type probe struct {
 }
 
 const (
-	// firstLook is long enough that requests that get their lock at once need no check.
+	// firstLook is the time before the first check. Requests that get their lock sooner need no
+	// check.
 	firstLook = 100 * time.Millisecond
 	nextLook  = 250 * time.Millisecond
 )
@@ -25,7 +26,7 @@ const (
 // newProbe starts the checks. gone is called at most once.
 func newProbe(conn net.Conn, gone func()) *probe {
 	p := &probe{gone: gone}
-	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // of TLS
+	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // a TLS connection
 		conn = wrapped.NetConn()
 	}
 	raw, ok := conn.(syscall.Conn)

@@ -112,7 +112,8 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	// After the grant: this process may have been stopped while it asked.
+	// The age is checked after the grant, because this process may have been stopped while it
+	// asked.
 	if j.tick != nil && time.Since(tick.Round(0)) >= j.window-j.skew-j.window/100 {
 		_ = lease.Release(ctx)
 		return nil, fmt.Errorf("%w: %s", ErrLate, rule.Key)

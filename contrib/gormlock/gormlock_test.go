@@ -162,7 +162,7 @@ func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
 	}
 }
 
-// GORM is complete: Exec, Row and Rows, savepoints, and its own DB.
+// All of GORM works: Exec, Row and Rows, savepoints, and its own DB.
 func TestNothingOfGORMIsMissing(t *testing.T) {
 	each(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -146,7 +146,7 @@ func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[*pgxlock.Tx]
 	}
 }
 
-// The pgx.Tx is complete: CommandTag, batches, COPY, savepoints.
+// All of pgx.Tx works: CommandTag, batches, COPY, savepoints.
 func TestNothingOfPgxIsMissing(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

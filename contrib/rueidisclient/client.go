@@ -55,8 +55,8 @@ func New(c rueidis.Client) (*Client, error) {
 	return &Client{c}, nil
 }
 
-// FailsOver reports whether another server takes over when the client's own is down. Then a Locker
-// leaves the difference between the servers' clocks out of its deadlines.
+// FailsOver reports whether another server takes over when the client's own server is down. If so,
+// a Locker subtracts the difference between the servers' clocks from its deadlines.
 func (c *Client) FailsOver() bool { return c.rueidis.Mode() == rueidis.ClientModeSentinel }
 
 // answered is a command with a string as its reply; latchkit sends no other commands.
@@ -155,7 +155,7 @@ func errorOf(err error) error {
 	return err
 }
 
-// refusal is an error in a server's reply. rueidis cuts off an "ERR " before it.
+// refusal is an error in a server's reply. rueidis removes the prefix "ERR ".
 type refusal string
 
 var _ redis.Error = refusal("")

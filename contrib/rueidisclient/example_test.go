@@ -28,7 +28,7 @@ func ExampleNew() {
 		return
 	}
 	err = locker.Run(context.Background(), l, locker.Rule{Key: "report"}, func(ctx context.Context) error {
-		return nil // … while ctx has not ended, nobody else is here …
+		return nil // … while ctx has not ended, no other caller is here …
 	})
 	fmt.Println(err)
 }

@@ -84,7 +84,7 @@ func loseReply(t testing.TB, proxy *chaos.Proxy, open maker, warm redisstore.Cli
 		t.Fatal(err)
 	}
 	c := store.Claim{Key: "warm:" + key, Owner: "ABCDEFGHIJKLMNOPQRSTUVWXYZ", TTL: time.Minute}
-	acts := []func() error{ // the server knows their scripts then, so that no NOSCRIPT comes between
+	acts := []func() error{ // after these calls the server knows the scripts, so there is no NOSCRIPT reply
 		func() error { _, err := s.Acquire(t.Context(), c); return err },
 		func() error { _, err := s.Renew(t.Context(), []store.Claim{c}); return err },
 		func() error { _, err := s.Release(t.Context(), c); return err },

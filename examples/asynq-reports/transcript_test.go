@@ -11,7 +11,7 @@ import (
 //go:embed transcript.txt
 var transcript string
 
-// The README shows what the program prints.
+// TestTheTranscriptIsTrue compares the output of the program with transcript.txt.
 func TestTheTranscriptIsTrue(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

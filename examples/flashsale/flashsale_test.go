@@ -98,7 +98,7 @@ func TestShopsInOtherProcessesSellTheSameStock(t *testing.T) {
 }
 
 // There is one item. The first buyer's payment takes longer than the TTL, and the second buyer
-// comes meanwhile. In this case the three ways have different results.
+// comes during this payment. The three ways then have different results.
 func TestSlowPayment(t *testing.T) {
 	t.Parallel()
 	const seed = 1

@@ -56,9 +56,8 @@ func closeBranches(ctx context.Context, branches []branch) error {
 // branchVariable marks this process as a branch: a child that sells, connected to its parent by
 // pipes.
 //
-//	stdin    a shopConfig; its end closes the shop, also when the parent dies
-//	stdout   the URL, once the shop is open
-//	stderr   why it could not open
+// stdin a shopConfig; its end closes the shop, also when the parent dies stdout the URL, once the
+// shop is open stderr the reason if the shop could not open
 const branchVariable = "FLASHSALE_BRANCH"
 
 func isBranch() bool { return os.Getenv(branchVariable) != "" }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A bar shows how many buyers have their answer. On anything but a terminal it shows nothing.
+// A bar shows on a terminal how many buyers have their answer. On other outputs it shows nothing.
 type bar struct{ out io.Writer }
 
 func newBar(out io.Writer) *bar {

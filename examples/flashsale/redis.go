@@ -36,8 +36,9 @@ type localRedis struct {
 
 const (
 	clockTick = time.Millisecond
-	// When this process gets no processor, its keys must not expire before their owner, in the same
-	// process, had a chance to renew them. So the clock makes up for lost time only in small steps.
+	// While this process gets no processor time, the owner of a key, which runs in the same
+	// process, cannot renew the key. So the clock makes up for lost time only in small steps, and
+	// the owner can renew the key before it expires.
 	clockStep = 10 * clockTick
 )
 

@@ -19,7 +19,7 @@ type result struct {
 	oversold int // orders beyond the stock
 	soldOut  int // buyers for whom no item was left
 	gaveUp   int // buyers who gave up after too many refusals
-	refused  int // 409s, also those followed by another try
+	refused  int // 409s, including those that were followed by another try
 	failed   []error
 	p50, p99 time.Duration // the wait of a buyer, from the click to the last reply
 	took     time.Duration

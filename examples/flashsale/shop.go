@@ -17,7 +17,7 @@ import (
 
 // shopConfig is the configuration of a shop. Shops in other processes receive it as JSON.
 type shopConfig struct {
-	Way   int // in ways
+	Way   int // an index of ways
 	Redis string
 	DSN   string
 	Seed  uint64

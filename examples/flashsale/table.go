@@ -41,7 +41,7 @@ func printFoot(w io.Writer, s *sale, results []result) {
 	fmt.Fprintln(w, verdict(s, results))
 }
 
-// verdict sums the numbers up, in one line for each row.
+// verdict describes the result of each row in one line.
 func verdict(s *sale, results []result) string {
 	none, naive, ours := results[0], results[1], results[2]
 	stock := min(s.items, s.buyers)
@@ -82,8 +82,8 @@ func printTrace(w io.Writer, request *node) {
 	fmt.Fprintf(w, "\nOf %s it waited %s for the lock.\n", millis(request.Took), millis(request.lockWait()))
 }
 
-// printNode prints n, a part of request. first leads its own line, rest those of the spans inside
-// it.
+// printNode prints n, a part of request. The line of n begins with first, and the lines of the
+// spans inside n begin with rest.
 func printNode(w io.Writer, n, request *node, first, rest string) {
 	const nameWidth, barWidth = 28, 30
 	name := first + n.Name

@@ -22,7 +22,7 @@ func main() {
 	}
 }
 
-// run runs all scenes in order.
+// run plays all scenes in order.
 func run(ctx context.Context, out io.Writer, url string) error {
 	if url == "" {
 		own := miniredis.NewMiniRedis()

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// server has everything that one process of the service would have.
+// server has the parts that one process of the service would have.
 type server struct {
 	*service
 	addr     string
@@ -26,7 +26,7 @@ type server struct {
 	ends     []func()
 }
 
-// start serves on a free port. The locks need the first half of it.
+// start serves on a free port. Its first half is the code for the locks.
 func start(client *redis.Client, goods goods) (s *server, err error) {
 	s = &server{service: &service{goods: goods}, trace: new(trace)}
 	defer func() {
@@ -68,7 +68,7 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	return s, nil
 }
 
-// awaitFree waits until nobody holds a key or waits for it.
+// awaitFree waits until a key has no holder and no waiters.
 func (s *server) awaitFree(ctx context.Context, key string) error {
 	for {
 		info, err := s.locks.Inspect(ctx, key)

@@ -73,7 +73,7 @@ func (s *service) ReserveAll(ctx context.Context, r *inventory.ReserveAllRequest
 	return &inventory.ReserveAllReply{Locks: int32(len(locker.LeasesFromContext(ctx)))}, nil //nolint:gosec // three
 }
 
-// Pack calls another server for the item whose lock it holds itself.
+// Pack locks an item, and calls another server that locks the same item.
 func (s *service) Pack(ctx context.Context, r *inventory.PackRequest) (*inventory.PackReply, error) {
 	if s.packing != nil {
 		s.packing(ctx)

@@ -56,7 +56,7 @@ func (a *authority) Issue(_ context.Context, request *x509.CertificateRequest) (
 	return &certmagic.IssuedCertificate{Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// Two pods with certmagic itself on one disk want the same certificates at the same time.
+// Two pods with the real certmagic and one disk want the same certificates at the same time.
 func TestACertificateIsIssuedOnce(t *testing.T) {
 	t.Parallel()
 	ca, disk := newAuthority(t), t.TempDir()

@@ -16,13 +16,13 @@ import (
 	"github.com/latchkit/latchkit/examples/recipes"
 )
 
-// migrations fail if they run twice, and take long enough to meet.
+// migrations fail if they run twice. They take so long that the pods' runs would overlap.
 var migrations = fstest.MapFS{
 	"00001_orders.sql": {Data: []byte("-- +goose Up\nCREATE TABLE orders (id INTEGER);\nINSERT INTO orders VALUES (1);\n")},
 	"00002_items.sql":  {Data: []byte("-- +goose Up\nCREATE TABLE items (id INTEGER);\nINSERT INTO orders VALUES (2);\n")},
 }
 
-// Four starts of two pods, with goose itself and one database.
+// Two pods start twice each, with the real goose and one database.
 func TestMigrationsRunOnce(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shop.db")
@@ -44,7 +44,7 @@ func TestMigrationsRunOnce(t *testing.T) {
 	}
 }
 
-// A pod that cannot have the lock migrates nothing.
+// A pod that does not get the lock migrates nothing.
 func TestNoMigrationWithoutTheLock(t *testing.T) {
 	t.Parallel()
 	pods := newPods(t)

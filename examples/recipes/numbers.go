@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Numbered runs do with a number from 0 to n-1 that no other call has meanwhile, on all pods
+// Numbered runs do with a number from 0 to n-1 that no other call has at the same time, on all pods
 // together: a licence, a port, the number of a worker. permits is a Locker of NewSemaphore with n
 // units. It makes callers wait in order, and a caller that has a permit finds a number without an
 // owner. The number is a lock, so its fence, which is in do's context, grows with each owner, and

@@ -47,7 +47,7 @@ func newPods(t *testing.T) [2]pod {
 	return pods
 }
 
-// together calls do n times on each pod, at the same time, and waits.
+// together calls do n times on each pod at the same time, and returns when all calls have returned.
 func together(pods [2]pod, n int, do func(p pod)) {
 	var all sync.WaitGroup
 	for _, p := range pods {
@@ -58,7 +58,7 @@ func together(pods [2]pod, n int, do func(p pod)) {
 	all.Wait()
 }
 
-// Two real schedulers, each with the same job every second. One of them is late.
+// Two real schedulers have the same job for each second. One of them is late.
 func TestATickIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -11,7 +11,7 @@ import (
 )
 
 // UploadLocker is tusd's lock for uploads that reach several pods. When a client resumes an upload
-// on another pod, the pod that still holds it is asked to let go.
+// on another pod, UploadLocker asks the pod that still holds the upload to release it.
 type UploadLocker struct {
 	l locker.Locker
 
@@ -26,7 +26,7 @@ func NewUploadLocker(l locker.Locker) *UploadLocker {
 	return &UploadLocker{l: l, waiting: make(map[string]int)}
 }
 
-// UseIn makes a composer use it.
+// UseIn makes a composer use this Locker.
 func (u *UploadLocker) UseIn(c *handler.StoreComposer) { c.UseLocker(u) }
 
 // NewLock returns the lock of an upload.
@@ -50,7 +50,7 @@ type uploadLock struct {
 	ended chan struct{} // closed by Unlock
 }
 
-// Lock waits for the holder, which is asked to let go, until ctx ends.
+// Lock asks the holder to release the upload, and waits for it until ctx ends.
 func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error) {
 	// The lease must not keep ctx: tusd changes it while it writes the upload.
 	waits, stop := context.WithCancel(context.Background())

@@ -121,7 +121,7 @@ type reply struct {
 	body   string
 }
 
-// upload is the path of an upload that was made, below the handler's.
+// upload is the path of a new upload, relative to the handler's path.
 func (r reply) upload() string {
 	location := r.header.Get("Location")
 	return location[strings.LastIndex(location, "/"):]

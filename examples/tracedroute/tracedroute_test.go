@@ -66,7 +66,7 @@ func TestAStopAnswersTheRequestsThatWait(t *testing.T) {
 	}
 }
 
-// page is a log that is read while it is written.
+// page is a log that a test may read while the program writes it.
 type page struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -84,7 +84,7 @@ func (p *page) has(text string) bool {
 	return strings.Contains(p.text.String(), text)
 }
 
-// What go-redis reports about its connections goes where the service's own log goes.
+// go-redis' messages about its connections appear in the log of the service.
 func TestWhatGoRedisReportsIsLoggedBySlog(t *testing.T) {
 	var log page
 	before := slog.Default()
