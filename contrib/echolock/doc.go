@@ -1,14 +1,18 @@
 // Package echolock guards Echo 4 routes with locks.
 //
-// e.POST("/orders/:id/pay", pay, echolock.New(l, "order:{param.id|int}")) It is httplock for Echo:
-// keys, options and replies are those of httplock. Two things differ, because Echo differs from
-// net/http. An error that a handler returns is a failure: Echo's HTTPErrorHandler writes the reply
-// before the lock is released, so the reply can be held back, stored or replaced like any other.
-// The error is also returned to the middlewares outside. A handler that returns nil has succeeded
-// if its status is below 400, even if it has written nothing.
+//	e.POST("/orders/:id/pay", pay, echolock.New(l, "order:{param.id|int}"))
 //
-// {param.id} a parameter of the route's path {ip} echo.Context.RealIP {value.user} what an earlier
-// middleware has put into Echo's context by Set Echo 5 uses net/http's types in its middlewares, so
-// it needs no package of its own. The test TestEchoFiveGoesThroughHTTPLock shows the ten lines that
-// connect Echo 5 to httplock.
+// It is httplock for Echo: keys, options and replies are those of httplock. Two things differ,
+// because Echo differs from net/http. An error that a handler returns is a failure: Echo's
+// HTTPErrorHandler writes the reply before the lock is released, so the reply can be held back,
+// stored or replaced like any other. The error is also returned to the middlewares outside. A
+// handler that returns nil has succeeded if its status is below 400, even if it has written
+// nothing.
+//
+//	{param.id}     a parameter of the route's path
+//	{ip}           echo.Context.RealIP
+//	{value.user}   what an earlier middleware has put into Echo's context by Set
+//
+// Echo 5 uses net/http's types in its middlewares, so it needs no package of its own. The test
+// TestEchoFiveGoesThroughHTTPLock shows the ten lines that connect Echo 5 to httplock.
 package echolock

@@ -46,14 +46,16 @@ func TestAPI(t *testing.T) {
 }
 
 var (
-	// The package comment ends with the first heading.
+	// heading finds the first heading, which ends the package comment.
 	heading = regexp.MustCompile(`(?m)^(CONSTANTS|VARIABLES|FUNCTIONS|TYPES)$`)
-	// The text below a declaration, comments in a line of their own or at its end, and blank lines.
+	// comment finds the text below a declaration, comments in their own line or at the end of a
+	// line, and blank lines.
 	comment = regexp.MustCompile("(?m)^( {4}.*|\\s*//.*|)\n|\\s*// [^\"`\n]*$")
 )
 
-// declarations removes the comments from what `go doc -all` prints, because they change often and
-// break nobody. What remains is the package clause and the declarations, gofmted.
+// declarations removes the comments from the output of `go doc -all`: they change often, and such a
+// change breaks no program. The result has the package clause and the declarations, formatted by
+// gofmt.
 func declarations(text string) string {
 	clause, text, _ := strings.Cut(text, "\n")
 	if at := heading.FindStringIndex(text); at != nil {
@@ -65,7 +67,7 @@ func declarations(text string) string {
 	return clause + "\n" + comment.ReplaceAllString(text, "")
 }
 
-// checkAPI compares texts by the names of their files.
+// checkAPI compares the texts of files with the same name.
 func checkAPI(before, now map[string]string) (problems []string) {
 	names := slices.AppendSeq(slices.Sorted(maps.Keys(before)), maps.Keys(now))
 	slices.Sort(names)
@@ -79,7 +81,7 @@ func checkAPI(before, now map[string]string) (problems []string) {
 	return problems
 }
 
-// only lists the lines that only the first of two texts has.
+// only lists the lines that text has and other lacks.
 func only(sign, text, other string) (lines string) {
 	for line := range strings.Lines(text) {
 		if !strings.Contains("\n"+other, "\n"+line) {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// columns is how wide a line of prose may be: comments that stand alone, and the text of documents.
-// Both are read side by side with code and with each other, in reviews too.
+// columns is the largest width of a line of prose: of a comment in its own lines, and of the text
+// of documents. Reviewers read both beside code.
 const columns = 100
 
 // wide are the files whose prose may be wider.
@@ -19,13 +19,15 @@ var wide = map[string]string{
 }
 
 var (
-	// Tables and code in a comment are indented by a tab, and are no prose.
+	// commentLine finds comments. Tables and code in a comment are indented by a tab, and are no
+	// prose.
 	commentLine = regexp.MustCompile(`^\s*(//|--|#|\*)( |$)`)
-	// A table's row, a heading, HTML, and a line without a space to break at.
+	// unbroken finds lines that cannot be wrapped: a row of a table, a heading, HTML, and a line
+	// without a space.
 	unbroken = regexp.MustCompile(`^\s*(\||#|<|!?\[[^\]]+\]:|(//|--|#|[*-])?\s*\S*$)`)
-	// The target of a link, which readers do not see.
+	// linkTarget finds the target of a link, which readers do not see.
 	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
-	// What a program has written.
+	// generated finds files that a program has written.
 	generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 )
 

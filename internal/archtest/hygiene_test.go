@@ -9,13 +9,14 @@ import (
 )
 
 var (
-	// saysNothing finds names of folders and Go files that leave a reader without a hint.
+	// saysNothing finds names of folders and Go files that do not show what is in them.
 	saysNothing = regexp.MustCompile(`(^|/)(common|helpers?|misc|pkg|utils?)(/|(_test)?\.go$)`)
-	// leftBehind is put together, so that the pattern does not find itself.
+	// leftBehind finds marks of unfinished work. The pattern is made of parts, so that it does not
+	// find itself.
 	leftBehind = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 )
 
-// checkHygiene wants nothing left behind, and no name that fits everything.
+// checkHygiene finds marks of unfinished work, and names that say nothing.
 func checkHygiene(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	for _, name := range find(t, tree, "*") {

@@ -12,37 +12,38 @@ import (
 	"testing"
 )
 
-// mayImport says which packages, or files, of the root module may import what, and why: a row for
-// each package. The standard library needs a row only for what because lists. "./x" is a package of
-// this module, "x/..." is x and all below it, "*" is every package. Tests are free.
+// mayImport lists which packages or files of the root module may import which packages, each with
+// the reason. A package of the standard library needs a row only if the table because lists it.
+// "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is every
+// package. Tests may import everything.
 var mayImport = []struct{ who, what, why string }{
 	{"*", "./internal/errtype", "errors.AsType, which Go 1.25 lacks"},
-	{"internal/errtype internal/typednil internal/proc internal/proc/faketest", "", "they need the standard library alone"},
-	{"internal/archtest internal/archtest/circles", "", "the same"},
+	{"internal/errtype internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 
-	{"locker/store", "", "the contract between the engine and its Stores knows neither"},
+	{"locker/store", "", "the contract between the engine and its Stores depends on neither of them"},
 	{"locker", "./locker/store", "the contract of the engine with its Stores"},
 	{"locker", "./internal/calls", "the engine makes calls that it can abandon"},
 	{"locker", "./internal/typednil", "New refuses a nil Store"},
 	{"locker/open.go", "./internal/redisstore ./internal/quorum ./internal/polling ./internal/scriptless", "constructors make Stores"},
-	{"locker/open.go", "github.com/redis/go-redis/v9 github.com/bsm/redislock", "constructors look at the clients that they are given"},
-	{"internal/calls", "./locker/store", "calls are those of a Store"},
+	{"locker/open.go", "github.com/redis/go-redis/v9 github.com/bsm/redislock", "constructors examine the clients that users pass"},
+	{"internal/calls", "./locker/store", "the calls are calls of a Store"},
 	{"internal/calls", "./internal/link", "releases are repeated as the chores of a node"},
-	{"internal/link", "github.com/redis/go-redis/v9", "it brings calls to nodes through the client that users have"},
+	{"internal/link", "github.com/redis/go-redis/v9", "a link sends calls to a node through the user's client"},
 
-	{"internal/redisstore internal/quorum internal/polling internal/scriptless", "./locker/store", "they hold Stores"},
-	{"internal/redisstore internal/quorum internal/scriptless", "github.com/redis/go-redis/v9", "Stores send their steps through the client that users have"},
+	{"internal/redisstore internal/quorum internal/polling internal/scriptless", "./locker/store", "they contain Stores"},
+	{"internal/redisstore internal/quorum internal/scriptless", "github.com/redis/go-redis/v9", "Stores send their steps through the user's client"},
 	{"internal/redisstore internal/quorum", "./internal/link", "each step is a call to a node"},
-	{"internal/redisstore", "./internal/calls", "the Engine begins steps, and leaves them"},
+	{"internal/redisstore", "./internal/calls", "the Engine begins steps, and can abandon them"},
 	{"internal/quorum", "./internal/calls", "a step makes one call to each node"},
 	{"internal/quorum", "./internal/redisstore", "a node of a quorum is one Redis server, or one Cluster"},
-	{"internal/quorum", "./internal/typednil", "it refuses a nil client"},
+	{"internal/quorum", "./internal/typednil", "quorums refuse a nil client"},
 	{"internal/polling internal/scriptless", "./internal/redisstore", "names of keys, and what errors of Redis mean"},
-	{"internal/polling", "github.com/bsm/redislock", "it locks through it"},
+	{"internal/polling", "github.com/bsm/redislock", "this Store locks through redislock"},
 
-	{"locker/key", "golang.org/x/text/unicode/norm", "the filter |nfc: Unicode's tables are not in the standard library"},
-	{"locker/delegate", "./locker", "it hands a lease of it to a call in another process"},
-	{"locker/delegate", "net/http", "it is a RoundTripper for clients, and reads the header that it has sent"},
+	{"locker/key", "golang.org/x/text/unicode/norm", "the filter |nfc needs Unicode's tables, which are not in the standard library"},
+	{"locker/delegate", "./locker", "it passes a Locker's lease to a call in another process"},
+	{"locker/delegate", "net/http", "it has a RoundTripper for clients, and reads the header on the server"},
 	{"locker/optimistic", "./locker", "pauses are a Backoff, and an Observer sees updates"},
 	{"locker/optimistic locker/lead", "./internal/typednil", "they refuse a nil client and a nil Locker"},
 	{"locker/optimistic", "github.com/redis/go-redis/v9", "it changes values in Redis"},
@@ -51,9 +52,9 @@ var mayImport = []struct{ who, what, why string }{
 	{"locker/idempotency", "github.com/redis/go-redis/v9", "one of its Stores keeps responses in Redis"},
 
 	{"locker/idempotency/storetest locker/lockertest locker/store/storetest", "testing/...", "only tests import them"},
-	{"locker/idempotency/storetest", "./locker ./locker/idempotency", "the laws are those of its Stores; an overtaken holder is a kind of ErrLost"},
-	{"locker/lockertest", "./locker ./locker/store", "its recorder is for a Locker, and its Store in memory is one"},
-	{"locker/store/storetest", "./locker ./locker/lockertest ./locker/store", "laws of Stores, and of a Locker over a Store, which ends with the law"},
+	{"locker/idempotency/storetest", "./locker ./locker/idempotency", "the laws are for Stores of idempotency; an overtaken holder gets a kind of ErrLost"},
+	{"locker/lockertest", "./locker ./locker/store", "the recorder observes a Locker, and the Store in memory implements store.Store"},
+	{"locker/store/storetest", "./locker ./locker/lockertest ./locker/store", "the laws test Stores, and Lockers on top of Stores"},
 
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker", "an adapter turns a request, a task or a transaction into a Rule and runs it"},
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker/key", "all adapters share the grammar of keys"},
@@ -61,9 +62,9 @@ var mayImport = []struct{ who, what, why string }{
 	{"httplock ginlock grpclock sqllock", "./locker/idempotency", "a repeated call gets the stored response; Answers is a Store of responses"},
 	{"httplock grpclock", "./internal/breaker", "a call that fails open costs no time in an outage"},
 	{"httplock ginlock", "net/http", "the framework"},
-	{"ginlock", "./httplock", "gin speaks net/http: what is not gin's own is written there, once"},
+	{"ginlock", "./httplock", "gin uses net/http, so all code that is not special to gin is in httplock"},
 	{"ginlock", "github.com/gin-gonic/gin/...", "the framework"},
-	{"ginlock", "github.com/goccy/go-yaml", "rules may stand in YAML; gin reads its YAML with it, so it is there already"},
+	{"ginlock", "github.com/goccy/go-yaml", "rules may be written in YAML; gin requires this library anyway"},
 	{"grpclock internal/shop", "google.golang.org/grpc/... google.golang.org/protobuf/...", "the framework; rules stand in descriptors, keys in messages"},
 	{"grpclock", "google.golang.org/genproto/...", "a refusal carries RetryInfo and ErrorInfo"},
 	{"grpclock/lockpb", "google.golang.org/protobuf/... unsafe", "generated code: protoc-gen-go puts the descriptor into a string"},
@@ -89,8 +90,8 @@ var mayImport = []struct{ who, what, why string }{
 	{"internal/chaos", "./internal/proc ./internal/redistest", "a fault may be a signal, or may hit a server"},
 }
 
-// because explains what no row allows; the first match counts. The packages of the standard library
-// in it need a row in a package that users import.
+// because explains why an import is forbidden that no row allows; the first match counts. A package
+// that users import needs a row for each package of the standard library that this table lists.
 var because = []struct{ what, why string }{
 	{"C", "latchkit is built without cgo, so it is built everywhere"},
 	{"database/sql/...", "databases are sqllock's business"},
@@ -141,7 +142,7 @@ func checkImports(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// refuse says why a file of a package may not import something; "" when it may.
+// refuse returns why a file of a package may not import a package, or "" if it may.
 func refuse(dir, file, imported string) string {
 	for _, row := range mayImport {
 		who := strings.Fields(row.who)
@@ -164,7 +165,8 @@ func refuse(dir, file, imported string) string {
 	return "a dependency is a decision, and the default answer is no"
 }
 
-// matches knows lists of import paths: "x", or "x/..." for x and all below it.
+// matches reports whether a list of patterns contains an import path. A pattern is "x", or "x/..."
+// for x and all packages below x.
 func matches(patterns, imported string) bool {
 	return slices.ContainsFunc(strings.Fields(patterns), func(pattern string) bool {
 		base, below := strings.CutSuffix(pattern, "/...")
@@ -172,7 +174,7 @@ func matches(patterns, imported string) bool {
 	})
 }
 
-// importsOf lists the imports of a file; this module's packages as "./x".
+// importsOf lists the imports of a file. Packages of this module are shown as "./x".
 func importsOf(t testing.TB, tree fs.FS, name string) (imported []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, read(t, tree, name), parser.ImportsOnly)

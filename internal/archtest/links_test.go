@@ -15,16 +15,17 @@ import (
 var (
 	fenced     = regexp.MustCompile("(?ms)^\\s*(```|~~~).*?^\\s*(```|~~~)\\s*$")
 	inlineCode = regexp.MustCompile("`[^`\n]+`")
-	// [text](target "title"), images too
+	// link finds [text](target "title") and images.
 	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
-	// A heading, whose links count with their text alone.
+	// section finds a heading. Of a link in a heading, only the text counts.
 	section = regexp.MustCompile(`(?m)^#+ +(.+)$`)
-	// A file of ours that stands in the text of a document, without a link.
+	// named finds the name of a file of this repository in the text of a document, without a link.
 	named = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
 )
 
-// checkLinks follows the relative links of the documents, to headings too. A guarantee links to the
-// test that shows it, and the title is the test's name. Each page below docs is in an index.
+// checkLinks checks the relative links of the documents, including links to headings. A guarantee
+// must link to its test, and the title of the link must be the name of the test. Each page below
+// docs must be in an index.
 func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	linked := make(map[string]bool)
@@ -58,7 +59,8 @@ func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// broken returns what is wrong with a link of a document, or "". Links to the web are not followed.
+// broken returns what is wrong with a link of a document, or "". It does not check links to the
+// web.
 func broken(t testing.TB, tree fs.FS, document, target, title string) string {
 	t.Helper()
 	u, err := url.Parse(target)

@@ -15,29 +15,29 @@ import (
 )
 
 // luaCommands are the Redis commands that scripts use, each with its reason. A user's ACL must
-// allow all of them, so no row may be superfluous. What Go sends beside scripts is not listed.
+// allow all of them, so no row may be superfluous. Commands that Go code sends are not listed.
 var luaCommands = map[string]string{
 	"DEL":              "frees a lease",
-	"EXISTS":           "looks whether a caller waits",
+	"EXISTS":           "checks whether a caller waits",
 	"GET":              "reads a counter, a tombstone, a mark, and data that is no lock, which the script refuses",
-	"GETRANGE":         "reads the beginning of a value that may belong to a stranger, and be large",
-	"GETEX":            "reads, and is refused by a replica: see docs/adr/0001-first-write.md",
+	"GETRANGE":         "reads the beginning of a value, which may be large data of another program",
+	"GETEX":            "reads a key; a replica refuses it, see docs/adr/0001-first-write.md",
 	"HDEL":             "removes joins that have left or expired",
 	"HGET":             "reads who may join a lease, and who has joined",
-	"HGETALL":          "finds what dead callers left behind",
-	"HLEN":             "decides whether there is enough to clean up",
+	"HGETALL":          "finds the joins of dead callers",
+	"HLEN":             "counts the joins, to decide whether to clean up",
 	"HMGET":            "reads the record of a request that may have been sent before",
 	"HSET":             "registers a secret, a join, or the record of a request",
 	"INCRBY":           "counts fences while the counter is ahead of the clock",
 	"INFO":             "shows by replication, stats and memory whether a quorum's node has lost data",
-	"MGET":             "reads lease, counter and tombstone in one command; data of another type is no error to it",
+	"MGET":             "reads lease, counter and tombstone in one command; it returns no error for data of another type",
 	"PEXPIRE":          "renews a lease, or keeps it",
 	"PTTL":             "reads how long a lease lasts",
 	"PUBLISH":          "notifies a waiter that it is its turn",
-	"PUBSUB":           "NUMSUB, SHARDNUMSUB: shows whether the waiter's process still listens",
+	"PUBSUB":           "shows whether the waiter's process still listens (NUMSUB, SHARDNUMSUB)",
 	"SET":              "grants a lease, counts a fence, leaves a tombstone or a mark",
 	"SPUBLISH":         "notifies a waiter on a Redis Cluster",
-	"TIME":             "the only clock of a script",
+	"TIME":             "reads the only clock of a script",
 	"TYPE":             "finds data that is no lock; GETEX of such data would end the renewal of a whole batch",
 	"ZADD":             "queues a waiter, and marks the waiter that was handed the key",
 	"ZCARD":            "counts readers, and refuses data of another type before anything is written",
@@ -55,12 +55,12 @@ var luaWrites = regexp.MustCompile(`^(DEL|GETEX|H(DEL|SET)|INCRBY|PEXPIRE|SET|Z(
 // luaKeyless finds the commands whose first argument is no key.
 var luaKeyless = regexp.MustCompile(`^(INFO|S?PUBLISH|PUBSUB|TIME)$`)
 
-// luaTried are the commands for redis.pcall. A refused write must end the script, unless its row
-// says why not.
+// luaTried are the commands that scripts may call by redis.pcall. Every other refused write must
+// end its script.
 var luaTried = map[string]string{
-	"HSET":     "a full server has no room for an answer: the record still says that the work is done",
-	"PUBLISH":  "the ACL may forbid the channel: a lost message must not stop a release half-way",
-	"PUBSUB":   "the ACL may forbid it: a waiter that cannot be counted counts as present",
+	"HSET":     "a full server has no room for the stored response; the record still shows that the work is done",
+	"PUBLISH":  "the ACL may forbid the channel, and a lost message must not stop a release half-way",
+	"PUBSUB":   "the ACL may forbid PUBSUB; a waiter that cannot be counted counts as present",
 	"SPUBLISH": "as PUBLISH",
 }
 
@@ -70,9 +70,9 @@ var (
 	luaText  = regexp.MustCompile(`--.*`)
 )
 
-// checkLua holds each script to its header: what it reads, what it writes first, and why a second
-// execution is harmless. Whether callers pass as many keys and arguments as the header lists is
-// checked by internal/redistest, in every test with a real server.
+// checkLua compares each script with its header: the keys that it reads, its first write, and the
+// reason why a second execution is harmless. internal/redistest checks, in every test with a real
+// server, that callers pass as many keys and arguments as the header lists.
 func checkLua(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	unused := maps.Clone(luaCommands)

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// mayRequire are the modules that the root's go.mod may require directly: they are in the go.sum of
-// everybody who uses latchkit, whatever part of it.
+// mayRequire are the modules that the root's go.mod may require directly. They get into the go.sum
+// of every user of latchkit, whichever package the user imports.
 var mayRequire = map[string]string{
 	"github.com/redis/go-redis/v9":    "the client that users have already",
-	"github.com/bsm/redislock":        "NewPolling, and otel's view of services that use it by themselves",
+	"github.com/bsm/redislock":        "NewPolling, and the spans of otel for services that use redislock directly",
 	"github.com/gin-gonic/gin":        "ginlock's framework",
 	"github.com/hibiken/asynq":        "asynqlock's framework",
 	"github.com/robfig/cron/v3":       "the schedules of asynq, which brings it",
@@ -29,13 +29,13 @@ var mayRequire = map[string]string{
 	"google.golang.org/genproto/googleapis/rpc": "grpclock: ErrorInfo, RetryInfo and BadRequest, which clients of all languages know",
 }
 
-// oldestGo is the oldest Go that users of the root module may have. The nested modules take a newer
-// one, as their dependencies are the newest.
+// oldestGo is the oldest Go that users of the root module may have. The nested modules require a
+// newer Go, because they have the newest dependencies.
 const oldestGo = "1.25.0"
 
 // notInWorkspace are the nested modules that go.work leaves out.
 var notInWorkspace = map[string]string{
-	"tools": "a workspace has one build list, in which the linter's modules would raise the versions that all else is tested with",
+	"tools": "a workspace has one build list, and the linter's modules would raise the versions with which all modules are tested",
 }
 
 func TestModules(t *testing.T) {
@@ -43,7 +43,7 @@ func TestModules(t *testing.T) {
 	report(t, checkModules(t, root(t)))
 }
 
-// modFile is what go mod edit says of a go.mod.
+// modFile is a go.mod as go mod edit prints it.
 type modFile struct {
 	Module           struct{ Path string }
 	Go               string
@@ -60,7 +60,7 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 	t.Helper()
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	tree := os.DirFS(dir)
-	var work struct { // what go work edit says
+	var work struct { // as go work edit prints it
 		Go  string
 		Use []struct{ DiskPath string }
 	}
@@ -82,7 +82,7 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 				"or list it in notInWorkspace (internal/archtest/modules_test.go) with the reason", module, module)
 		}
 		want, reason := work.Go, "go.work says it"
-		if module == "." || strings.HasPrefix(module, "contrib/") || module == "internal/sqltest" { // which tests of contrib need
+		if module == "." || strings.HasPrefix(module, "contrib/") || module == "internal/sqltest" { // tests of contrib need internal/sqltest
 			want, reason = oldestGo, "users may have it (oldestGo, internal/archtest/modules_test.go)"
 		}
 		if m.Go != want {
@@ -97,7 +97,7 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 	return problems
 }
 
-// checkRequires looks at what users of the root module get.
+// checkRequires checks the modules that users of the root module get.
 func checkRequires(top modFile) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, "go.mod "+fmt.Sprintf(format, args...)) }
 	for _, r := range top.Replace {
@@ -115,7 +115,7 @@ func checkRequires(top modFile) (problems []string) {
 	return problems
 }
 
-// checkNested looks at a module below the root's.
+// checkNested checks a module below the root module.
 func checkNested(dir string, m modFile) (problems []string) {
 	bad := func(format string, args ...any) {
 		problems = append(problems, dir+"/go.mod "+fmt.Sprintf(format, args...))
@@ -144,7 +144,7 @@ func checkNested(dir string, m modFile) (problems []string) {
 // parse reads a go.mod or a go.work.
 func parse(t testing.TB, dir, kind, name string, into any) {
 	t.Helper()
-	read(t, os.DirFS(dir), name) // the go command's own reading would not tell the test cache of the file
+	read(t, os.DirFS(dir), name) // otherwise the test cache would not depend on the file, because the go command reads it
 	text := goCommand(t, dir, kind, "edit", "-json", filepath.Join(dir, filepath.FromSlash(name)))
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatal(err)

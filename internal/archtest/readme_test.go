@@ -18,9 +18,9 @@ var (
 	goOpened = regexp.MustCompile("(?m)^[ \\t]*```go$")
 )
 
-// checkReadme compares the Go code of the documents with compiled code: each block of Go in
-// README.md and docs/*.md stands, but for its indentation, in an Example function or in a program
-// below examples. A comment before the block may name the file:
+// checkReadme compares the Go code of the documents with compiled code. Each block of Go in
+// README.md and docs/*.md must be part of an Example function or of a program below examples,
+// except for its indentation. A comment before the block may name the file:
 //
 //	<!-- example: locker/example_test.go -->
 func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
@@ -29,7 +29,7 @@ func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 	compiled := examples(t, tree)
 	for _, name := range find(t, tree, "*.md") {
 		if dir := path.Dir(name); dir != "." && dir != "docs" {
-			continue // decisions show what was thought of
+			continue // decisions also show code that was rejected
 		}
 		text := read(t, tree, name)
 		blocks := goBlock.FindAllStringSubmatchIndex(text, -1)
@@ -52,8 +52,8 @@ func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 // example is code that is compiled with the tests or the examples.
 type example struct{ file, code string }
 
-// examples finds the bodies of all Example functions (whole files, where godoc shows the whole
-// file) and the programs below examples, in all modules.
+// examples finds, in all modules, the programs below examples and the bodies of all Example
+// functions. Where godoc shows the whole file, the whole file counts.
 func examples(t testing.TB, tree fs.FS) (all []example) {
 	t.Helper()
 	for _, name := range find(t, tree, "*.go") {
@@ -80,8 +80,8 @@ func examples(t testing.TB, tree fs.FS) (all []example) {
 	return all
 }
 
-// missing returns what to do about a block that is not compiled, or "". file is where the block
-// should stand, "" for anywhere.
+// missing returns what to do about a block that is not compiled, or "". file is the file that must
+// contain the block; "" allows every file.
 func missing(compiled []example, file, code string) string {
 	if code == "" {
 		return "is empty: remove it"
@@ -108,8 +108,8 @@ func missing(compiled []example, file, code string) string {
 		"write it there and copy it, line by line (only the indentation may differ)"
 }
 
-// trimmed removes the space around each line, and blank lines around all. gofmt decides the
-// indentation, so the indentation needs no comparison.
+// trimmed removes the space around each line, and the blank lines at the beginning and at the end.
+// gofmt decides the indentation, so the indentation is not compared.
 func trimmed(text string) string {
 	var lines []string
 	for line := range strings.Lines(strings.TrimSpace(text)) {

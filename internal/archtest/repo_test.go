@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// modulePath is the root module's.
+// modulePath is the path of the root module.
 const modulePath = "github.com/latchkit/latchkit"
 
 // TestRules checks the repository. Each rule returns what is wrong with a tree of files.
@@ -36,7 +36,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// root finds the directory of the root module: the nearest go.mod above.
+// root finds the directory of the root module: the nearest parent with a go.mod.
 func root(t testing.TB) string {
 	t.Helper()
 	start, err := os.Getwd()
@@ -53,8 +53,8 @@ func root(t testing.TB) string {
 	}
 }
 
-// find lists the files whose name matches one of the patterns of [path.Match], in all modules.
-// Folder testdata and hidden folders hold no code of ours.
+// find lists the files, in all modules, whose name matches one of the patterns of [path.Match]. It
+// skips the folder testdata and hidden folders.
 func find(t testing.TB, tree fs.FS, patterns ...string) (found []string) {
 	t.Helper()
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -102,7 +102,7 @@ func packages(t testing.TB, tree fs.FS) map[string][]string {
 	return all
 }
 
-// public tells packages that users can import.
+// public reports whether users can import the package in dir.
 func public(dir string) bool { return !slices.Contains(strings.Split(dir, "/"), "internal") }
 
 // goCommand runs the go command as if there were no go.work, and returns what it printed.
@@ -146,7 +146,7 @@ func expect(t *testing.T, problems []string, want ...string) {
 	}
 }
 
-// treeOf is a tree of files for a rule to refuse.
+// treeOf makes a tree of files for the test of a rule.
 func treeOf(files map[string]string) fs.FS {
 	tree := make(fstest.MapFS)
 	for name, text := range files {

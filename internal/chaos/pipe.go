@@ -82,7 +82,7 @@ func (p *Pipe) serve(client net.Conn) {
 		return
 	}
 	defer p.own(server)()
-	// A replica's link begins with a few commands, one of which is PSYNC.
+	// A replica's connection begins with a few commands; one of them is PSYNC.
 	var replicates sync.Once
 	isReplica := make(chan struct{})
 	var back sync.WaitGroup

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Slack is how much later than promised something may come on a busy machine.
+// Slack is how much later than promised an event may happen on a busy machine.
 const Slack = 5 * time.Second
 
-// Overstay is how much longer than its context or its wait a call may take, and Room is how much
-// later than that its caller may run on a busy machine.
+// Overstay is how much longer than its context or its wait a call may take. Room is the additional
+// time after which the caller may run again on a busy machine.
 const (
 	Overstay = 250 * time.Millisecond
 	Room     = 750 * time.Millisecond
@@ -23,7 +23,7 @@ const (
 // StuckAfter is the time after which a waiting caller counts as stuck.
 const StuckAfter = 25 * time.Second
 
-// Eventually awaits a condition that another process or connection brings about.
+// Eventually awaits a condition that depends on another process or connection.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -38,7 +38,7 @@ func Eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Within checks that something takes no longer than promised and Slack.
+// Within checks that do takes no longer than promised + Slack.
 func Within(t *testing.T, promised time.Duration, what string, do func()) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -51,7 +51,7 @@ func Within(t *testing.T, promised time.Duration, what string, do func()) time.D
 	return took
 }
 
-// Back checks that a call takes no longer than promised, Overstay and Room.
+// Back checks that a call takes no longer than promised + Overstay + Room.
 func Back(t *testing.T, promised time.Duration, what string, call func()) {
 	t.Helper()
 	start := time.Now()
@@ -61,8 +61,8 @@ func Back(t *testing.T, promised time.Duration, what string, call func()) {
 	}
 }
 
-// Goroutines are the stacks of all goroutines in a package of latchkit, such as "locker". Its
-// external tests are another package.
+// Goroutines returns the stacks of all goroutines in a package of latchkit, such as "locker". The
+// package's external tests do not belong to it.
 func Goroutines(pkg string) []string {
 	all := make([]byte, 8<<20)
 	stacks := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")

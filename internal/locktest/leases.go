@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Acquire returns a lease, and fails the test if there is none.
+// Acquire returns a lease, and fails the test if the acquire fails.
 func Acquire(t *testing.T, l locker.Locker, rule locker.Rule) *locker.Lease {
 	t.Helper()
 	lease, err := l.Acquire(t.Context(), rule)
@@ -20,7 +20,7 @@ func Acquire(t *testing.T, l locker.Locker, rule locker.Rule) *locker.Lease {
 	return lease
 }
 
-// Release releases a lease, and fails the test if it cannot.
+// Release releases a lease, and fails the test if the release fails.
 func Release(t *testing.T, lease *locker.Lease) {
 	t.Helper()
 	if err := lease.Release(t.Context()); err != nil {
@@ -28,18 +28,18 @@ func Release(t *testing.T, lease *locker.Lease) {
 	}
 }
 
-// Lost awaits the end of a lease. Its cause must be all of these.
+// Lost awaits the end of a lease. The cause of the end must be each of the targets.
 func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	t.Helper()
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(48 * time.Hour): // in a bubble, whose clock the renewals drive on for ever
+	case <-time.After(48 * time.Hour): // for tests in a bubble: renewals let its clock run for ever
 		t.Fatal("the lease is still held")
 	}
 	WantErr(t, context.Cause(lease.Context()), lease.Key(), targets...)
 }
 
-// WantErr checks that err is all of these, and an *Error with key.
+// WantErr checks that err is each of the targets, and an *Error with key.
 func WantErr(t *testing.T, err error, key string, targets ...error) *locker.Error {
 	t.Helper()
 	for _, target := range targets {
@@ -57,7 +57,7 @@ func WantErr(t *testing.T, err error, key string, targets ...error) *locker.Erro
 	return e
 }
 
-// WantNot checks that err is none of these.
+// WantNot checks that err is none of the targets.
 func WantNot(t *testing.T, err error, targets ...error) {
 	t.Helper()
 	for _, target := range targets {

@@ -9,14 +9,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Single is a Locker on one server, closed with the test.
+// Single makes a Locker on one server, and closes it with the test.
 func Single(t testing.TB, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(c, opts...)
 	return closed(t, l, err)
 }
 
-// ReadWrite is a Locker with readers on one server, closed with the test.
+// ReadWrite makes a Locker with readers on one server, and closes it with the test.
 func ReadWrite(t testing.TB, c locker.Client, opts ...locker.ReadWriteOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewReadWrite([]locker.Client{c}, opts...)
@@ -44,19 +44,19 @@ func closed(t testing.TB, l *locker.Engine, err error) *locker.Engine {
 	return l
 }
 
-// SingleStore is the Store behind locker.NewSingle.
+// SingleStore makes the Store that locker.NewSingle uses.
 func SingleStore(c locker.Client) locker.Store {
-	s, _ := redisstore.New(c, redisstore.Settings{}) // only options can be wrong
+	s, _ := redisstore.New(c, redisstore.Settings{}) // only wrong options cause an error
 	return s
 }
 
-// SemaphoreStore is the Store behind locker.NewSemaphore.
+// SemaphoreStore makes the Store that locker.NewSemaphore uses.
 func SemaphoreStore(c locker.Client) locker.Store {
 	s, _ := redisstore.NewSemaphore(c, redisstore.Settings{})
 	return s
 }
 
-// ReadWriteStore is the Store behind locker.NewReadWrite with one client.
+// ReadWriteStore makes the Store that locker.NewReadWrite uses with one client.
 func ReadWriteStore(c locker.Client) locker.Store {
 	s, _ := redisstore.NewReadWrite(c, redisstore.Settings{})
 	return s

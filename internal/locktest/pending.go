@@ -19,7 +19,7 @@ type Pending struct {
 	Done   chan struct{}
 	Lease  *locker.Lease
 	Err    error
-	At     time.Time // when it ended
+	At     time.Time // when the acquire ended
 }
 
 // Asks starts an acquire.
@@ -40,8 +40,8 @@ func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
 	return p
 }
 
-// Queues starts an acquire, and returns when its entry is in the server's queue: behind all entries
-// that were there before.
+// Queues starts an acquire, and returns when its entry is in the server's queue, behind all earlier
+// entries.
 func Queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *Pending {
 	t.Helper()
 	before := Queued(t, c, rule.Key)
@@ -50,7 +50,7 @@ func Queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *P
 	return p
 }
 
-// Queued is how many entries the queue of a key has.
+// Queued returns how many entries the queue of a key has.
 func Queued(t *testing.T, c redis.Cmdable, key string) int {
 	t.Helper()
 	n, err := c.ZCard(t.Context(), redisstore.QueueKey(key)).Result()
@@ -60,7 +60,7 @@ func Queued(t *testing.T, c redis.Cmdable, key string) int {
 	return int(n)
 }
 
-// Granted awaits the lease, for no longer than d and Slack.
+// Granted awaits the lease for at most d + Slack.
 func (p *Pending) Granted(d time.Duration) *locker.Lease {
 	p.Helper()
 	select {
@@ -74,7 +74,7 @@ func (p *Pending) Granted(d time.Duration) *locker.Lease {
 	return p.Lease
 }
 
-// Over reports whether it has ended.
+// Over reports whether the acquire has ended.
 func (p *Pending) Over() bool {
 	select {
 	case <-p.Done:
@@ -84,7 +84,7 @@ func (p *Pending) Over() bool {
 	}
 }
 
-// WaitsStill fails unless it waits.
+// WaitsStill fails the test if the acquire has ended.
 func (p *Pending) WaitsStill() {
 	p.Helper()
 	if p.Over() {

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NothingLeftBut wants nothing on the server but fence counters, and notes that run out by
-// themselves.
+// NothingLeftBut fails the test if the server has keys other than fence counters and the given
+// notes, which expire by themselves.
 func NothingLeftBut(t *testing.T, c *redis.Client, notes ...string) {
 	t.Helper()
 	for _, key := range c.Keys(t.Context(), "*").Val() {
@@ -24,7 +24,7 @@ func NothingLeftBut(t *testing.T, c *redis.Client, notes ...string) {
 	}
 }
 
-// DeadServer is a client of a server that is not there.
+// DeadServer returns a client whose server does not exist.
 func DeadServer(t testing.TB) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialTimeout: time.Second, MaxRetries: -1, DialerRetries: 1})

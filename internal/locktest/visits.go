@@ -19,7 +19,7 @@ type Visitors struct {
 	For, Hold        time.Duration
 }
 
-// Run visits for v.For, and returns all stays.
+// Run lets the visitors lock repeatedly for v.For, and returns all their stays.
 func (v Visitors) Run(l *locker.Engine) []Visit {
 	var mu sync.Mutex
 	var all []Visit
@@ -67,7 +67,8 @@ func (v Visitors) visit(l *locker.Engine, who string, mode locker.Mode) Visit {
 	return s
 }
 
-// Visit is one stay, on the machine's clock, which all processes share. It lies within the lease.
+// Visit is one stay of a visitor. It lies within the lease. Times are by the machine's clock, which
+// all processes share.
 type Visit struct {
 	Who               string
 	Mode              locker.Mode
@@ -76,10 +77,10 @@ type Visit struct {
 	Failed            string
 }
 
-// CheckVisits looks for everything that must never be: an error, a writer beside another visitor, a
-// fence that does not grow from phase to phase. On a quorum the readers of one time may have
-// different fences, but all later writers have larger ones. It returns the numbers of reads, writes
-// and phases, and how many phases began while a writer waited, at most.
+// CheckVisits fails the test if there was an error, if a writer's stay overlaps another stay, or if
+// fences do not grow from phase to phase. On a quorum, readers that overlap may have different
+// fences, but all later writers must have larger ones. CheckVisits returns the numbers of reads,
+// writes and phases, and the largest number of phases that began while one writer waited.
 func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases, overtaken int) {
 	t.Helper()
 	slices.SortFunc(all, func(a, b Visit) int { return cmp.Compare(a.Start, b.Start) })

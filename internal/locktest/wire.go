@@ -14,13 +14,13 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// Through is a client whose connections go through the proxy.
+// Through returns a client whose connections go through the proxy.
 func Through(t *testing.T, server *redistest.Server, proxy *chaos.Proxy, options ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	return server.Client(t, append(options, func(o *redis.Options) { o.Addr = proxy.Addr() })...)
 }
 
-// ScriptsRun is how many scripts the server has executed.
+// ScriptsRun returns how many scripts the server has executed.
 func ScriptsRun(t *testing.T, c *redis.Client) int {
 	t.Helper()
 	_, line, _ := strings.Cut(c.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
@@ -29,7 +29,7 @@ func ScriptsRun(t *testing.T, c *redis.Client) int {
 	return n
 }
 
-// LoadScripts makes the server know the scripts, so that no NOSCRIPT comes between.
+// LoadScripts loads the scripts into the server, so that no call gets NOSCRIPT.
 func LoadScripts(t testing.TB, client redis.UniversalClient, texts map[string]string) {
 	t.Helper()
 	for _, text := range texts {
@@ -39,23 +39,23 @@ func LoadScripts(t testing.TB, client redis.UniversalClient, texts map[string]st
 	}
 }
 
-// HeldBack is a client that holds up the calls of one script until the gate is open.
+// HeldBack is a client that delays the calls of one script until its gate is open.
 type HeldBack struct {
 	*redis.Client
-	SHA     string // of the script
+	SHA     string // the script's SHA-1
 	Gate    chan struct{}
-	Arrived *sync.WaitGroup // done when the first call is held up
-	Passed  atomic.Int32    // calls that the gate has let through, and that the server has executed
+	Arrived *sync.WaitGroup // done when the first call waits at the gate
+	Passed  atomic.Int32    // how many calls have passed the gate and were executed by the server
 	once    sync.Once
 }
 
-// Process waits at the gate with the script's calls.
+// Process lets the calls of the script wait at the gate.
 func (h *HeldBack) Process(ctx context.Context, cmd redis.Cmder) error {
 	if args := cmd.Args(); len(args) > 1 && args[1] == h.SHA {
 		h.once.Do(h.Arrived.Done)
 		<-h.Gate
 		defer h.Passed.Add(1)
-		ctx = context.WithoutCancel(ctx) // the caller may have given it up; the server has not
+		ctx = context.WithoutCancel(ctx) // the caller may have given the call up, but the server must still execute it
 	}
 	return h.Client.Process(ctx, cmd)
 }

@@ -10,7 +10,7 @@ import (
 
 // attributes gives the process its own group, and makes the kernel kill it when the test binary
 // dies. The kernel watches the thread that started the process. So if a goroutine ends while it is
-// locked to its thread, its children are killed too. No test does so.
+// locked to its thread, its children are killed too. No test has such a goroutine.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

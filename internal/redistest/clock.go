@@ -19,8 +19,8 @@ type Clock struct {
 	file *os.File
 }
 
-// StartWithClock is Start, and the server's wall clock can be set. It needs a C compiler, as the
-// race detector does.
+// StartWithClock is like [Start], but the server's wall clock can be set. It needs a C compiler, as
+// the race detector does.
 func StartWithClock(t testing.TB, args ...string) (*Server, *Clock) {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func StartWithClock(t testing.TB, args ...string) (*Server, *Clock) {
 	return s, c
 }
 
-// Set makes the server's wall clock differ from the machine's by that much.
+// Set makes the server's wall clock differ from the machine's clock by shift.
 func (c *Clock) Set(shift time.Duration) {
 	c.t.Helper()
 	micros := binary.NativeEndian.AppendUint64(nil, uint64(shift.Microseconds())) //nolint:gosec // two's complement, as in C

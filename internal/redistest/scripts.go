@@ -18,7 +18,7 @@ import (
 type Count struct {
 	Min, Max int
 	Each     bool // the numbers are for each lease; the caller chooses the number of leases
-	After    int  // how many follow those of all leases
+	After    int  // how many come after those of all leases
 }
 
 var (
@@ -35,8 +35,8 @@ var (
 //	-- ARGV: for each lease: token · ttl     two for each lease; "leases L1 … Ln" is one for each
 //	-- ARGV: for each lease: token; then id  one for each lease, and one behind all of them
 //
-// Text in front of the script's own header, such as fragments with headers of their own, is
-// skipped. ok is false when the text has no header of a whole script.
+// Counts skips text before the script's own header, such as fragments, which have their own
+// headers. ok is false if the text has no header of a whole script.
 func Counts(text string) (keys, argv Count, ok bool) {
 	starts := headerStart.FindAllStringIndex(text, -1)
 	for i, start := range starts {

@@ -41,7 +41,7 @@ const (
 	busOffset = 10000
 )
 
-// errMissing is the error of a missing redis-server, with what to do about it.
+// errMissing reports that redis-server is missing, and how to install it.
 var errMissing = errors.New("a real redis-server is to be started, and there is none in PATH: run `make tools` " +
 	"(Debian, as root), or install it with `apt-get install redis-server` or `brew install redis`")
 

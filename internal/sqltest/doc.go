@@ -1,8 +1,8 @@
 // Package sqltest gives tests real database servers, PostgreSQL and MariaDB:
 // processes of their own on free loopback ports, in temporary folders.
 //
-// It knows no driver: a server is a host, a port and the DSNs that drivers take.
-// One word in TestMain stops the servers that the tests of a package share:
+// The package imports no driver: a server is a host, a port and the DSNs for drivers. TestMain
+// stops the servers that the tests of a package share:
 //
 //	func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
 //

@@ -3,7 +3,7 @@
 //	go run ./internal/archtest/circles locker internal/redisstore
 //
 // For each folder it prints the files that use each other in a circle, and the unexported names
-// that three or more types share. A name that a plain function has counts as one type more.
+// that three or more types share. A plain function with the name counts as one more type.
 package main
 
 import (
@@ -37,12 +37,12 @@ func main() {
 	}
 }
 
-// pkg is what the files of a folder declare, and which of it they use.
+// pkg has the names that the files of a folder declare, and the names that they use.
 type pkg struct {
 	lines     map[string]int
-	declares  map[string]map[string]bool // a name, and the files that declare it
-	uses      map[string]map[string]bool // a file, and the names in it
-	receivers map[string]map[string]bool // an unexported name, and the types that have it
+	declares  map[string]map[string]bool // by name: the files that declare the name
+	uses      map[string]map[string]bool // by file: the names in the file
+	receivers map[string]map[string]bool // by unexported name: the types that have the name
 }
 
 func read(dir string) (*pkg, error) {
@@ -77,9 +77,9 @@ func add(m map[string]map[string]bool, key, value string) {
 	m[key][value] = true
 }
 
-// add notes what a file declares at the top level, and every identifier in it. A method is known by
-// its name: where several types have it, all their files count, because no types are worked out
-// here.
+// add records the top-level declarations of a file, and every identifier in the file. Methods are
+// identified by name only, because add does not resolve types. If several types have a method with
+// this name, all their files count.
 func (p *pkg) add(base string, file *ast.File) {
 	for _, d := range file.Decls {
 		switch d := d.(type) {
@@ -128,7 +128,7 @@ func receiver(d *ast.FuncDecl) string {
 	}
 }
 
-// uniquely is the one file that declares a name, "" when several do.
+// uniquely returns the file that declares a name, or "" if several files declare it.
 func (p *pkg) uniquely(name string) string {
 	if len(p.declares[name]) != 1 {
 		return ""
@@ -139,8 +139,8 @@ func (p *pkg) uniquely(name string) string {
 	return ""
 }
 
-// circles are the sets of files that use each other, the largest first. Names that several files
-// declare are left out, so a circle is never larger here than in truth.
+// circles returns the sets of files that use each other, the largest first. It ignores names that
+// several files declare, so it never reports a circle that is larger than the real one.
 func (p *pkg) circles() [][]string {
 	next := make(map[string][]string)
 	for file, names := range p.uses {
@@ -187,7 +187,7 @@ func (p *pkg) circles() [][]string {
 	return all
 }
 
-// shared are the unexported names that at least n types have, the most shared first.
+// shared returns the unexported names that at least n types have, the most shared name first.
 func (p *pkg) shared(n int) []string {
 	var all []string
 	for _, name := range slices.SortedFunc(maps.Keys(p.receivers), func(a, b string) int {
