@@ -29,12 +29,15 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// ErrLate means that a lock was granted so late that another process may have run the tick.
+// ErrLate means that a process comes so late that another process may have run the tick.
 var ErrLate = errors.New("gocronlock: the tick is so old that another process may have run it")
 
 // PerTick returns a Locker with which a job runs once for each tick, in one of the processes. tick
 // is called when a job is due, with its name, and returns the time of the tick, which must be the
 // same in all processes: see [Round]. The key is NAME@TICK, and is kept for the time of [Window].
+//
+// A process that was stopped comes late. ErrLate refuses it when its tick is older than [Window]
+// less [MaxSkew], and when its tick is further in the future than [MaxSkew].
 func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) (gocron.Locker, error) {
 	if tick == nil {
 		return nil, errors.New("gocronlock: PerTick: tick is nil; give for example Round(time.Minute)")
@@ -45,9 +48,17 @@ func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) 
 	})
 }
 
-// Round returns a function for [PerTick] that rounds the clock of the process to a multiple of d.
-// Choose the longest time that divides the intervals between all ticks: time.Minute for cron specs.
+// Round returns a function for [PerTick] that rounds the clock of the process to a multiple of d,
+// as [time.Time.Round] does. Choose the longest d of which each tick is a multiple, counted from
+// midnight in UTC: time.Hour for a job at 03:00, time.Minute if in doubt.
+//
+// A process that is late by more than half of d gets the next multiple of d, and ErrLate refuses
+// it. When a process is late by about d, and no job is due at that multiple, then the process runs
+// its tick again.
 func Round(d time.Duration) func(name string) time.Time {
+	if d <= 0 {
+		return func(string) time.Time { return time.Time{} } // Lock refuses it
+	}
 	return func(string) time.Time { return time.Now().Round(d) }
 }
 
@@ -105,8 +116,14 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	rule, tick := j.rule, time.Time{}
 	rule.Key, rule.Name = name, name
 	if j.tick != nil {
-		tick = j.tick(name)
+		if tick = j.tick(name); tick.IsZero() {
+			return nil, fmt.Errorf("gocronlock: the tick of %s is the zero time; give Round a positive duration, or another function", name)
+		}
 		rule.Key = name + "@" + tick.UTC().Format(time.RFC3339Nano)
+		// Round gives the next tick to a process that is late by more than half of an interval.
+		if ahead := time.Until(tick.Round(0)); ahead > j.skew {
+			return nil, fmt.Errorf("%w: %s comes only in %v", ErrLate, rule.Key, ahead)
+		}
 	}
 	lease, err := j.locker.Acquire(ctx, rule)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
@@ -145,6 +146,49 @@ func TestATickIsRemembered(t *testing.T) {
 	tick.Store(&old)
 	if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, gocronlock.ErrLate) {
 		t.Errorf("an old tick: %v", err)
+	}
+}
+
+// A process that was stopped over a tick, and resumes between this tick and the next one, runs
+// neither: another process has run the first, and will run the second.
+func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		var all []gocron.Locker
+		for range 2 {
+			l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), gocronlock.Round(time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, l)
+		}
+		time.Sleep(time.Until(time.Now().Round(time.Minute).Add(time.Minute)))
+		_ = take(t, all[0], "job").Unlock(t.Context())
+		time.Sleep(40 * time.Second)
+		if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, gocronlock.ErrLate) {
+			t.Errorf("40 s after its tick: %v", err)
+		}
+		time.Sleep(16 * time.Second) // a clock that is 4 s behind
+		_ = take(t, all[1], "job").Unlock(t.Context())
+		time.Sleep(4 * time.Second)
+		if _, err := all[0].Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
+			t.Errorf("the tick that runs already: %v", err)
+		}
+	})
+}
+
+// Round(0) would make a tick of each call, so that each process runs the job.
+func TestATickThatIsNoTimeIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{0, -time.Second} {
+		l, err := gocronlock.PerTick(lockertest.NewLocker(t, lockertest.NewMemory()), gocronlock.Round(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Lock(t.Context(), "job"); err == nil || !strings.Contains(err.Error(), "positive duration") {
+			t.Errorf("Round(%v): %v", d, err)
+		}
 	}
 }
 
