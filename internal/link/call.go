@@ -14,8 +14,8 @@ import (
 // A Class is the urgency of a call. It decides which calls go first when a flight cannot take all.
 type Class uint8
 
-// The classes, the most urgent first. No class starves: there are as many renewals and releases as
-// holds, and every flight has room for some undos.
+// The classes, the most urgent first. No class starves: there are at most as many renewals and
+// releases as holds, and every flight has room for some undos.
 const (
 	Renewal Class = iota // renewals, confirmations, extensions, and the calls of joined processes
 	Release              // releases
@@ -24,7 +24,7 @@ const (
 	classes
 )
 
-// Errors of calls without an answer of a server. All but ErrNoAnswer prove that the call was not
+// Errors of calls that a server has not answered. All but ErrNoAnswer prove that the call was not
 // sent.
 var (
 	ErrNoAnswer = errors.New("no answer in time")
@@ -36,28 +36,29 @@ var (
 // A Call is one command for one node. Its maker sets the exported fields and gives the call to
 // [Links] once. The words of a call are never reused, because a hook may keep them.
 type Call struct {
-	Script *Script // script that Words run; nil: Words are a plain command
+	Script *Script // the script that Words run; nil: Words are a plain command
 	Words  []any
-	Key    string // key by which a Cluster finds the node
+	Key    string // the key by which a Cluster finds the node
 	Class  Class
 	Acked  bool // the caller needs [Call.Acks]
 
-	// Together makes this call and others like it by one script, if they meet; nil: nothing does.
+	// Together can make this call and other calls of its kind by one script, if they travel
+	// together; nil: no script can.
 	Together *Together
 
-	// OnAnswer is called when the answer is there, on a goroutine of the link. It must not block.
+	// OnAnswer is called with the answered call, on a goroutine of the link. It must not block.
 	// When OnAnswer is nil, Done is signalled.
 	OnAnswer func(*Call)
 
-	values context.Context // context whose values hooks see
+	values context.Context // the context whose values hooks see
 	sent   time.Time
 	hops   int  // how often the call was sent to another node
 	asking bool // the slot is moving to the node
 	done   chan struct{}
-	idle   *sync.Pool // takes done back
+	idle   *sync.Pool // where done goes for reuse
 	fate   atomic.Int32
 
-	make func() []any // makes the words of each attempt; nil: they are those of Words
+	make func() []any // makes the words of each attempt; nil: Words are used
 
 	text    string
 	err     error
@@ -65,8 +66,8 @@ type Call struct {
 	acksErr error
 }
 
-// The fate of a call. The first to swap the fate decides: a caller may leave at the moment when the
-// flight starts, or when the answer comes.
+// The fate of a call. The first goroutine that swaps the fate decides: a caller may leave at the
+// moment when the flight starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back
@@ -78,10 +79,11 @@ const (
 // Done is signalled when the answer is there, for one receiver.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
-// Answer is the answer of the node. It is there after Done, and for OnAnswer.
+// Answer returns the answer of the node. It may be called after Done, and in OnAnswer.
 func (c *Call) Answer() (string, error) { return c.text, c.err }
 
-// Take is Answer for a caller that has received from Done. It must not use Done any more.
+// Take does the work of Answer for a caller that has received from Done, and that must not use
+// Done any more.
 func (c *Call) Take() (string, error) {
 	if c.idle != nil {
 		c.idle.Put(c.done) // done is empty: a call is signalled once
@@ -90,11 +92,11 @@ func (c *Call) Take() (string, error) {
 	return c.text, c.err
 }
 
-// Acks is the number of replicas that have acknowledged the call's writes, or an error when that
-// number is unknown.
+// Acks returns the number of replicas that have acknowledged the call's writes, or an error when
+// that number is unknown.
 func (c *Call) Acks() (int, error) { return c.acks, c.acksErr }
 
-// Sent is a time between the start of [Links.Send] and the sending of the call.
+// Sent returns a time between the start of [Links.Send] and the sending of the call.
 func (c *Call) Sent() time.Time { return c.sent }
 
 // Leave is for a caller that does not wait any more. Answer must not be used after Leave. sent is
@@ -116,16 +118,16 @@ func (c *Call) Leave() (sent bool) {
 // false when the call may have been sent.
 func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
 
-// hand changes a fresh call into a listed one.
+// hand turns a fresh call into a listed one.
 func (c *Call) hand(ctx context.Context, now time.Time) {
 	c.values, c.sent = ctx, now
 	c.fate.Store(listed)
 }
 
-// expect prepares the channel on which another goroutine signals the answer. It must run before the
-// call can be answered. A channel is used again once its signal was received, so never after a
-// caller has left. Each Links has its own, because a channel that was made in a testing/synctest
-// bubble must stay there.
+// expect prepares the channel on which another goroutine signals the answer. It must run before
+// the call can be answered. A channel is used again after its signal was received, so the channel
+// of a caller that has left is not used again. Each Links has its own channels, because a channel
+// that was made in a testing/synctest bubble must stay in the bubble.
 func (c *Call) expect(idle *sync.Pool) {
 	if c.OnAnswer != nil || c.done != nil {
 		return
@@ -137,7 +139,7 @@ func (c *Call) expect(idle *sync.Pool) {
 	c.idle = idle
 }
 
-// there is the channel of a call that was answered on its caller's goroutine.
+// there is the channel of calls that were answered on their caller's goroutine.
 var there = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -147,11 +149,11 @@ var there = func() chan struct{} {
 // take returns true when the call may be sent, because its caller has not left.
 func (c *Call) take() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
-// relist changes a call that was provably not executed back into a listed one. It returns false
-// when the caller has left.
+// relist turns a call that was provably not executed back into a listed one. It returns false when
+// the caller has left.
 func (c *Call) relist() bool { return c.fate.CompareAndSwap(underWay, listed) }
 
-// answer ends a call that is under way. A caller that has abandoned the call gets no answer.
+// answer ends a call that is under way. If the caller has left, the answer is dropped.
 func (c *Call) answer(text string, err error) {
 	if c.fate.CompareAndSwap(underWay, answered) {
 		c.deliver(text, err)
@@ -171,16 +173,16 @@ func (c *Call) deliver(text string, err error) {
 		c.OnAnswer(c)
 		return
 	}
-	if c.done == nil { // a direct call: its caller is here
+	if c.done == nil { // a direct call: its caller runs this line
 		c.done = there
 		return
 	}
 	c.done <- struct{}{}
 }
 
-// command is the command to send. With inFull it carries the script's text. Each command has words
-// of its own: a hook may change them, as one that puts a prefix before all keys does, and the next
-// attempt must begin with the words as they were.
+// command returns the command to send. With inFull, the command carries the script's text. Each
+// command has words of its own: a hook may change the words, for example put a prefix before all
+// keys, and the next attempt must begin with the original words.
 func (c *Call) command(ctx context.Context, inFull bool) once {
 	var words []any
 	if c.make != nil {
@@ -194,7 +196,7 @@ func (c *Call) command(ctx context.Context, inFull bool) once {
 	return once{redis.NewStringCmd(ctx, words...)}
 }
 
-// result reads the answer of a command. err is the error of the sending.
+// result reads the answer of a command. err is the error of sending it.
 func result(cmd once, err error) (string, error) {
 	text, own := cmd.Result()
 	if own == nil && err != nil && text == "" { // a hook has returned the error

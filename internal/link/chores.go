@@ -13,7 +13,7 @@ type Outcome uint8
 
 // The outcomes of an attempt.
 const (
-	Unanswered Outcome = iota // nobody knows whether the node has executed the attempt
+	Unanswered Outcome = iota // it is unknown whether the node has executed the attempt
 	NotNow                    // the node refused or was not reached: it has executed nothing
 	Never                     // the node refused permanently
 	Answered
@@ -21,7 +21,7 @@ const (
 
 // A Chore is a step without a waiting caller. It is repeated until it is answered or useless.
 type Chore struct {
-	Useless time.Time // from then on the step has no effect
+	Useless time.Time // the time from which the step has no effect
 
 	// Try begins an attempt and does not block. It calls done once when the attempt has ended, on
 	// any goroutine.
@@ -109,7 +109,7 @@ func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
 	}
 }
 
-// plan starts the timer of the next probe while chores wait. When no chore waits, it resets the
+// plan starts the timer of the next probe while chores wait. When no chore waits, it clears the
 // state, so that the next chore is tried at once. cs.mu is held.
 func (cs *Chores) plan() {
 	if cs.probing {
@@ -166,7 +166,7 @@ func (cs *Chores) idle() bool {
 func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closing = true
-	if cs.probe != nil && cs.probe.Stop() { // the next probe starts without a pause
+	if cs.probe != nil && cs.probe.Stop() { // stop the timer, and probe without a pause
 		cs.probe.Reset(0)
 	}
 	cs.mu.Unlock()
@@ -174,7 +174,7 @@ func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.dropped = true
-	if cs.probe != nil && cs.probe.Stop() { // the timer will not count the waiting chores any more
+	if cs.probe != nil && cs.probe.Stop() { // the stopped timer does not count the waiting chores any more
 		for range cs.waiting {
 			cs.work.leave()
 		}

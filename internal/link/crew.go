@@ -8,13 +8,13 @@ import (
 )
 
 // crew has the goroutines of a Links. They are kept for later flights, because the stack of a new
-// goroutine would have to grow each time. The zero value is ready.
+// goroutine would have to grow again. The zero value is ready.
 type crew struct {
 	live tasks // goroutines, idle or not
 
 	mu      sync.Mutex
-	idle    []*worker // a stack: on top is the worker that worked last; its memory is warm
-	spare   int       // the smallest number of idle workers since trim: these were not needed
+	idle    []*worker // a stack: the top worker has worked last, so its memory is warm
+	spare   int       // the smallest number of idle workers since trim: so many were not needed
 	trimmer *time.Timer
 	armed   bool
 	closed  bool
@@ -26,7 +26,7 @@ const idleFor = 30 * time.Second
 // job is what a goroutine does.
 type job interface{ run() }
 
-// do is a job that is a function.
+// do makes a job of a function.
 type do func()
 
 func (f do) run() { f() }
@@ -35,8 +35,8 @@ func (f do) run() { f() }
 // closed.
 type worker struct{ jobs chan job }
 
-// start runs a job on a goroutine of its own. It never refuses: calls that are made after Close are
-// still sent.
+// start runs a job on a goroutine of its own. It refuses no job: calls that are made after Close
+// are still sent.
 func (c *crew) start(j job) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {

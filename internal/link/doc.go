@@ -1,7 +1,8 @@
 // Package link sends calls to Redis nodes. It knows nothing of locks. A call is a script or a
 // command, with a class for its urgency and a way to receive the answer.
 //
-// The one rule: a caller waits only for its own call and its own answer, and can leave at any time.
+// One rule holds: a caller waits only for its own call and its own answer, and can leave at any
+// time.
 //
 //	links    all calls of one Locker through one client: one link, or on a Cluster one for each
 //	         master
@@ -9,10 +10,10 @@
 //	list     the calls that wait for the next flight
 //	flight   the calls that are under way together, on a goroutine of the link: a single call by
 //	         Process, several calls as one pipeline
-//	direct call   a call that its caller makes on its own goroutine, without a list and a flight
-//	hung     a flight that has not returned in time; the link goes on without it
+//	direct   a call that its caller makes on its own goroutine, without a list and a flight
+//	hung     a flight that has not returned in time; the link continues without it
 //
 // A client whose exact type is *redis.Client or *redis.ClusterClient is pipelined. Any other
-// client may have a Process of its own, and methods such as Pipeline that an embedded client
-// promotes would bypass it. Such a client gets flights of one call each.
+// client may have its own Process, which the promoted methods of an embedded client, such as
+// Pipeline, would bypass. Such a client gets flights of one call each.
 package link

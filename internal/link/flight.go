@@ -18,7 +18,7 @@ type flight struct {
 
 	// Guarded by the link's mutex:
 	slot  *slot
-	place int  // index among the flights of the slot
+	place int  // the place among the flights of the slot
 	lost  bool // the flight was given up: its answers are dropped
 	doubt bool // the link is not prompt, so its slots may have moved to another node
 }
@@ -33,7 +33,8 @@ func (f *flight) run() {
 	}
 }
 
-// fill takes calls from the list. It returns false when there are none. The link's mutex is held.
+// fill takes calls from the list. It returns false when the list is empty. The link's mutex is
+// held.
 func (f *flight) fill(now time.Time) bool {
 	l := f.lane
 	if f.calls = l.batch(f.calls[:0]); len(f.calls) == 0 {
@@ -47,7 +48,7 @@ func (f *flight) fill(now time.Time) bool {
 	return true
 }
 
-// land ends the flight, and reports whether fill has prepared another one.
+// land ends the flight, and reports whether fill has prepared another flight.
 func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	l, k := f.lane, f.lane.link
 	k.mu.Lock()
@@ -71,8 +72,8 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 }
 
 // send sends each call once, several calls by one script where that is possible. gotReply reports
-// whether the node has replied, sent whether there was a call to send, and took how long the node
-// took, without the calls that a script has left out.
+// whether the node has replied, and sent whether there was a call to send. took is how long the
+// node took, without the time of calls that a script has left out.
 func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 	began := time.Now()
 	calls := f.calls
@@ -91,8 +92,8 @@ func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 	return gotReply, true, took
 }
 
-// transmit sends calls. When the node does not have a script, its calls are sent again at once: the
-// first call of each script with the script's text, which loads it for the calls behind. Calls
+// transmit sends calls. When the node does not have a script, the script's calls are sent again at
+// once. The first of them has the script's text, which loads the script for the others. Calls
 // whose script is unknown even then are sent with the text.
 func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	unknown, gotReply := f.attempt(calls, byName)
@@ -164,7 +165,7 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, gotReply bool
 	return unknown, gotReply
 }
 
-// answer delivers an answer, or sends the call to the node to which its slot has moved.
+// answer delivers an answer. If the call's slot has moved, answer sends the call to the new node.
 func (f *flight) answer(c *Call, text string, err error, acks int, acksErr error) {
 	if f.lane.link.owner.redirect(c, err) {
 		return
@@ -175,7 +176,7 @@ func (f *flight) answer(c *Call, text string, err error, acks int, acksErr error
 	}
 }
 
-// wait is the command that counts the replicas that have received the writes of its connection.
+// wait makes the command that counts the replicas that have received the writes of its connection.
 func (f *flight) wait(ctx context.Context) once {
 	o := &f.lane.link.owner.options
 	return once{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}
@@ -184,7 +185,7 @@ func (f *flight) wait(ctx context.Context) once {
 // acknowledged reads the answer to a WAIT.
 func acknowledged(wait once, sending error) (int, error) {
 	text, err := result(wait, sending)
-	if err != nil { // for example, a failover ended the WAIT: there is no count
+	if err != nil { // there is no count, for example because a failover ended the WAIT
 		return 0, fmt.Errorf("WAIT: %w", err)
 	}
 	n, err := strconv.Atoi(text)

@@ -3,10 +3,10 @@ package link
 import "time"
 
 const (
-	mostCalls = 128      // calls of a flight
-	mostBytes = 32 << 10 // approximate size of a flight
-	largeCall = 2 << 10  // about: a renewal of some 50 leases
-	undoCalls = 16       // room for undos in every flight
+	mostCalls = 128      // the largest number of calls of a flight
+	mostBytes = 32 << 10 // the approximate largest size of a flight
+	largeCall = 2 << 10  // approximately a renewal of some 50 leases
+	undoCalls = 16       // the calls of every flight that are reserved for undos
 	// laterFor is how long a call without a waiting caller waits for a flight or direct call.
 	laterFor = time.Millisecond
 )
@@ -22,13 +22,13 @@ type lane struct {
 	n      int     // calls in all queues
 	later  []*Call // calls without waiting callers: they travel with other calls
 	flying int     // flights under way that do not hang
-	usual  int     // number of flights that may begin at once
-	most   int     // number of flights while some take long
+	usual  int     // the number of flights that may begin at once
+	most   int     // the number of flights while some take long
 
-	timer *time.Timer // for the next flight beside the slow ones
+	timer *time.Timer // starts the next flight beside the slow ones
 	armed bool
 
-	delay   *time.Timer // for the calls in later
+	delay   *time.Timer // starts the flight of the calls in later
 	delayed bool
 }
 
@@ -41,7 +41,7 @@ func (l *lane) begin(now time.Time) {
 }
 
 // goRound starts one more flight at the given time if calls are still listed then, because the
-// flights under way take long.
+// flights under way are slow.
 func (l *lane) goRound(at time.Time) {
 	if l.armed || l.n == 0 || l.pipe == nil {
 		return
@@ -139,7 +139,7 @@ func (l *lane) along() []*Call {
 	return calls
 }
 
-// oldest is the time at which the oldest call was listed.
+// oldest returns the time at which the oldest call was listed.
 func (l *lane) oldest() time.Time {
 	var first time.Time
 	for _, q := range l.queues {
@@ -151,9 +151,10 @@ func (l *lane) oldest() time.Time {
 }
 
 // batch takes the calls of the next flight: the most urgent class first, and the oldest calls of
-// each class first. A server that is near gets one large call with each flight. A server executes
-// all that has come through one connection before it looks at the next one, so a flight of five
-// renewals of 100 leases each would hold up all other clients for a millisecond or two.
+// each class first. A flight to a near server has at most one large call. A server executes all
+// commands that it has received from one connection before it looks at the next connection. So a
+// flight of five renewals of 100 leases each would delay all other clients for a millisecond or
+// two.
 func (l *lane) batch(into []*Call) []*Call {
 	l.listLater()
 	most, room := mostCalls, mostBytes
@@ -177,7 +178,7 @@ func (l *lane) batch(into []*Call) []*Call {
 				large = true
 			}
 			n++
-			if c.take() { // false: its caller has left
+			if c.take() { // false: the caller has left
 				into = append(into, c)
 				room -= size
 			}
@@ -190,7 +191,7 @@ func (l *lane) batch(into []*Call) []*Call {
 	return into
 }
 
-// giveUp gives up the flights of a slot that has ended. The goroutines of these flights stay until
+// giveUp gives up the flights of a slot that has ended. The goroutines of these flights wait until
 // the client returns.
 func (l *lane) giveUp(s *slot) {
 	k := l.link
@@ -221,8 +222,8 @@ func (l *lane) giveUp(s *slot) {
 	}
 }
 
-// goOn begins the flights that may begin now. When too many flights hang, it returns the listed
-// calls, which cannot be sent.
+// goOn begins the flights that may begin now. When too many flights hang, no call can be sent, and
+// goOn returns the listed calls.
 func (l *link) goOn() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {

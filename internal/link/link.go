@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Client is the least that a link needs of a client. A *redis.Client is one.
+// Client has the methods of a client that a link needs. A *redis.Client is a Client.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -22,8 +22,7 @@ type pipeliner interface {
 }
 
 const (
-	// promptWithin is the largest delay of an answer after which the next lone call is made
-	// directly.
+	// promptWithin is the largest delay of an answer after which the next single call is direct.
 	promptWithin = 20 * time.Millisecond
 	// directFor bounds a direct call, and flightFor bounds a flight. Calls of one slot end
 	// together, so a call may end up to 50 ms earlier.
@@ -32,37 +31,37 @@ const (
 	// mostDirect bounds the direct calls that are under way together. With more callers than that,
 	// flights cost less than a connection for each caller.
 	mostDirect = 8
-	// mostHung bounds the flights that hang.
+	// mostHung bounds the hung flights.
 	mostHung = 64
 )
 
-// link has all calls to one node through one client.
+// link makes all calls to one node through one client.
 type link struct {
 	owner   *Links
 	client  Client
 	pipe    pipeliner // nil: flights of one call each
 	bounded bool      // the client ends a call with its context, so callers may make it themselves
-	most    int       // number of flights that may hang
+	most    int       // the number of flights that may hang
 	chores  Chores
 
 	mu      sync.Mutex
 	plain   lane  // calls
 	acked   lane  // calls that replicas must acknowledge
-	directs slots // of direct calls
-	direct  int   // direct calls under way
-	crowd   int   // calls of the last flight that landed
+	directs slots // the contexts of direct calls
+	direct  int   // the number of direct calls under way
+	crowd   int   // the number of calls of the last flight that landed
 	prompt  bool  // the last answer came soon, and no flight hangs
-	hung    int   // flights that were given up and have not returned
+	hung    int   // the number of flights that were given up and have not returned
 	gone    bool  // the link was forgotten; a later call gets a new link
-	adding  int   // calls of add under way
+	adding  int   // the number of running calls of add
 	trips   trips
 
-	apart atomic.Int32 // flights that make each call by itself: see Together
+	apart atomic.Int32 // the number of flights to come that make each call by itself: see Together
 }
 
 func newLink(owner *Links, c Client) *link {
 	l := &link{owner: owner, client: c, most: mostHung}
-	if own, ok := c.(*redis.Client); ok { // by exact type: see the package's comment
+	if own, ok := c.(*redis.Client); ok { // only the exact type: see the package's comment
 		options := own.Options()
 		l.pipe, l.bounded = own, bounded(options)
 		if options.PoolSize > 0 {
@@ -87,7 +86,7 @@ func newLink(owner *Links, c Client) *link {
 // CallsByGoroutine reports whether calls through a client need another goroutine only because the
 // client's options do not bound them.
 func CallsByGoroutine(c Client) bool {
-	switch c := c.(type) { // by exact type: see the package's comment
+	switch c := c.(type) { // only the exact type: see the package's comment
 	case *redis.Client:
 		return !bounded(c.Options())
 	case *redis.ClusterClient:
@@ -109,7 +108,7 @@ func bounded(o *redis.Options) bool {
 	return short(o.ReadTimeout) && short(o.WriteTimeout)
 }
 
-// lane is the lane of a call.
+// lane returns the lane of a call.
 func (l *link) lane(c *Call) *lane {
 	if c.Acked {
 		return &l.acked
@@ -117,7 +116,7 @@ func (l *link) lane(c *Call) *lane {
 	return &l.plain
 }
 
-// put lists a call for the next flight, which mostly begins at once.
+// put lists a call for the next flight, which usually begins at once.
 func (l *link) put(c *Call) {
 	if err := l.list(c); err == errGone {
 		l.owner.to(l.client.(*redis.Client)).put(c) //nolint:forcetypeassert // only nodes of a Cluster leave
@@ -197,7 +196,8 @@ func (l *link) tryDirect(c *Call) bool {
 	}()
 	if len(along) > 0 {
 		f := flight{lane: &l.plain, ctx: slot}
-		if gotReply = f.transmit(append(along, c)); !gotReply { // not send: the caller waits here for one round trip
+		// transmit, because send may need several round trips, and the caller waits here.
+		if gotReply = f.transmit(append(along, c)); !gotReply {
 			l.owner.doubt()
 		}
 		return true
@@ -222,7 +222,7 @@ func (l *link) process(ctx context.Context, c *Call, inFull bool) (string, error
 	return result(cmd, l.client.Process(ctx, cmd))
 }
 
-// note records the delay of an answer. l.mu is held.
+// note records how long an answer took. l.mu is held.
 func (l *link) note(took time.Duration, gotReply bool) {
 	l.prompt = gotReply && took < promptWithin && l.hung == 0
 	if gotReply && l.pipe != nil {
@@ -232,7 +232,7 @@ func (l *link) note(took time.Duration, gotReply bool) {
 	}
 }
 
-// forget marks an idle link as gone. A caller that has found it before uses its successor.
+// forget marks an idle link as gone. A caller that still has this link uses its successor.
 func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -266,7 +266,7 @@ func (l *link) end() {
 	l.directs.leave()
 }
 
-// trips has the shortest of the last round trips, of which there are 256 to 511.
+// trips has the shortest duration of the last round trips, of which there are 256 to 511.
 type trips struct {
 	n            int
 	now, earlier time.Duration // shortest round trips; 0: none

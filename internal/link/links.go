@@ -11,8 +11,8 @@ import (
 
 // Options are the options of a Links. The zero value is valid.
 type Options struct {
-	Replicas int           // number of replicas that must acknowledge a call with Acked
-	Within   time.Duration // time limit of the acknowledgements
+	Replicas int           // the number of replicas that must acknowledge a call with Acked
+	Within   time.Duration // the time limit of the acknowledgements
 	Warn     func(error)   // receives the refusals that end a chore
 	One      bool          // the client is for one server of a quorum: see Chores.One
 }
@@ -23,19 +23,19 @@ type Links struct {
 	client  Client
 	options Options
 	crew    crew
-	signals sync.Pool // channels: see expect
+	signals sync.Pool // the channels for expect
 
-	single  *link       // all calls use it; nil: calls go to the nodes of the Cluster
+	single  *link       // used for all calls; nil: calls go to the nodes of the Cluster
 	cluster Cluster     // nil: there is one server
-	nodes   sync.Map    // nodes of the Cluster: *redis.Client → *link
-	chores  Chores      // chores of keys whose node is not known yet
+	nodes   sync.Map    // the nodes of the Cluster: *redis.Client → *link
+	chores  Chores      // the chores of keys whose node is not known yet
 	loaded  atomic.Bool // the client knows the Cluster's state, so asking for a node does not block
 	helpers atomic.Int32
 
 	mu      sync.Mutex
-	pending []*Call     // calls that wait for the Cluster's state
+	pending []*Call     // the calls that wait for the Cluster's state
 	loading bool        // a goroutine loads the Cluster's state
-	overdue *time.Timer // refuses the pending calls; nil: none is pending
+	overdue *time.Timer // refuses the pending calls; nil: no call is pending
 }
 
 // New returns the links to the nodes of a client. The client must outlive them. New sends nothing.
@@ -49,11 +49,11 @@ func New(c Client, o Options) *Links {
 }
 
 // Send makes the call on the goroutine of its caller if it can. Then the answer is there when Send
-// returns, within 250 ms. Otherwise Send is like [Links.Put]. Only the values of ctx count. A
-// caller that does not want to wait any more uses [Call.Leave].
+// returns, within 250 ms. Otherwise Send does what [Links.Put] does. Only the values of ctx count.
+// A caller that does not want to wait any more uses [Call.Leave].
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
-	if ls.single == nil || c.Acked { // on a Cluster the call may wait until a node is known
+	if ls.single == nil || c.Acked { // on a Cluster the node of the call may be unknown
 		c.expect(&ls.signals)
 	}
 	if l := ls.find(c); l != nil && !l.tryDirect(c) {

@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Cluster is a client of a Redis Cluster: a *redis.ClusterClient is one.
+// Cluster is a client of a Redis Cluster. A *redis.ClusterClient is one.
 type Cluster interface {
 	Client
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
@@ -18,17 +18,17 @@ type Cluster interface {
 var _ Cluster = (*redis.ClusterClient)(nil)
 
 const (
-	// mostHops bounds how often a call follows its slot. After that the caller repeats the call,
-	// after a pause.
+	// mostHops bounds how often a call follows its slot to another node. After that, the caller
+	// repeats the call after a pause.
 	mostHops = 3
 	// mostHelpers bounds the goroutines that look for nodes.
 	mostHelpers = 8
 )
 
-// find is the link of a listed call. It is nil while the node is unknown. Such a call is sent, or
-// refused, when the Cluster's state has been loaded.
+// find returns the link of a listed call, or nil while the node is unknown. A call whose node is
+// unknown is sent, or refused, when the Cluster's state has been loaded.
 func (ls *Links) find(c *Call) *link {
-	if ls.single != nil && (ls.cluster == nil || !c.Acked) { // a WAIT must use the connection of its call
+	if ls.single != nil && (ls.cluster == nil || !c.Acked) { // a WAIT must use the same connection as its call
 		return ls.single
 	}
 	if l := ls.serving(c.Key); l != nil {
@@ -38,7 +38,8 @@ func (ls *Links) find(c *Call) *link {
 	return nil
 }
 
-// serving is the link to the master of a key, nil when the client knows none. It does not block.
+// serving returns the link to the master of a key, or nil when the client knows no master. It does
+// not block.
 func (ls *Links) serving(key string) *link {
 	if !ls.loaded.Load() {
 		return nil
@@ -50,12 +51,12 @@ func (ls *Links) serving(key string) *link {
 	return ls.to(node)
 }
 
-// to is the link to a node.
+// to returns the link to a node.
 func (ls *Links) to(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
 		return l.(*link) //nolint:forcetypeassert // the map has only links
 	}
-	ls.nodes.Range(func(node, l any) bool { // a new node is rare, so idle links are forgotten now
+	ls.nodes.Range(func(node, l any) bool { // a new node is rare, so this is the time to forget idle links
 		if l.(*link).forget() { //nolint:forcetypeassert // as above
 			ls.nodes.CompareAndDelete(node, l)
 		}
@@ -125,14 +126,15 @@ func (e noState) Error() string {
 
 func (e noState) Unwrap() []error { return []error{ErrNoState, e.why} }
 
-// doubt is called when a node has not answered: another node may serve its slots now.
+// doubt is called when a node has not answered: another node may now serve its slots.
 func (ls *Links) doubt() {
 	if ls.cluster != nil {
 		ls.cluster.ReloadState(context.Background())
 	}
 }
 
-// elsewhere sends calls to the nodes that serve their slots now. It returns the calls that stay.
+// elsewhere sends calls to the nodes that now serve their slots. It returns the calls that stay at
+// this node.
 func (ls *Links) elsewhere(calls []*Call, here *link) []*Call {
 	if here == ls.single {
 		return calls
@@ -169,7 +171,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 		ls.helpers.Add(-1)
 		return false
 	}
-	if !c.relist() { // its caller has left
+	if !c.relist() { // false: the caller has left
 		ls.helpers.Add(-1)
 		return true
 	}
@@ -187,7 +189,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 	return true
 }
 
-// at is the client of the master at an address, nil when there is none.
+// at returns the client of the master at an address, or nil when there is none.
 func (ls *Links) at(addr string) *redis.Client {
 	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that go-redis sends at most once. A retry by go-redis could turn a lost reply
-// into a wrong answer: the second execution of a release finds no lease.
+// once is a command that go-redis sends at most once. If go-redis retried a call whose reply was
+// lost, the answer could be wrong: the second execution of a release finds no lease.
 type once struct{ *redis.StringCmd }
 
 // NoRetry makes go-redis send the command only once.
@@ -17,7 +17,7 @@ func (once) NoRetry() bool { return true }
 // A Script is a Lua program.
 type Script struct {
 	text string
-	sha  any // a string, boxed once and not for every call
+	sha  any // a string, boxed once instead of for every call
 }
 
 // NewScript returns a script.
@@ -26,7 +26,7 @@ func NewScript(text string) *Script {
 	return &Script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// Text is the program.
+// Text returns the program.
 func (s *Script) Text() string { return s.text }
 
 // Room is memory for the words of a short call, in one piece. Its zero value is ready for one use.
@@ -36,7 +36,8 @@ type Room struct {
 	numbers [2]int64
 }
 
-// Words are the words of a call that runs the script by its SHA-1. args are strings and int64s.
+// Words returns the words of a call that runs the script by its SHA-1. args are strings and
+// int64s.
 func (s *Script) Words(keys []string, args ...any) []any {
 	if 3+len(keys)+len(args) > len(Room{}.words) {
 		return s.WordsIn(nil, keys, args...)
@@ -44,7 +45,7 @@ func (s *Script) Words(keys []string, args ...any) []any {
 	return s.WordsIn(new(Room), keys, args...)
 }
 
-// larger is memory for a command of up to 16 words, in one piece.
+// larger returns memory for a command of up to 16 words, in one piece.
 func larger() ([]any, []string, []int64) {
 	var all struct {
 		words   [16]any
@@ -54,12 +55,13 @@ func larger() ([]any, []string, []int64) {
 	return all.words[:0], all.texts[:0], all.numbers[:0]
 }
 
-// WordsIn are the same words, in a given room if they are few enough.
+// WordsIn returns the words that Words returns. It puts them into a given room if they are few
+// enough.
 //
 // go-redis writes a *string or an *int64 as the value that it points to. So a command needs one
 // allocation instead of one for each word, and hooks, which see pointers, cannot show tokens. Only
 // the first key is a plain string, because commands are routed and identified by it. args must not
-// escape from here, or the callers would have to allocate each argument.
+// escape from here, because the callers would then have to allocate each argument.
 func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	var words []any
 	var texts []string
@@ -96,14 +98,14 @@ func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	return words
 }
 
-// A Writer writes the words of a long call one by one, into memory for all of them.
+// A Writer writes the words of a long call one by one, into memory for all words.
 type Writer struct {
 	words   []any
 	texts   []string
 	numbers []int64
 }
 
-// Writer begins the words of a call with so many keys, and other texts and numbers behind them.
+// Writer begins the words of a call with the given numbers of keys, further texts and numbers.
 func (s *Script) Writer(keys, texts, numbers int) *Writer {
 	w := &Writer{
 		words: make([]any, 0, 3+keys+texts+numbers), texts: make([]string, 0, keys+texts), numbers: make([]int64, 0, numbers),
@@ -112,7 +114,7 @@ func (s *Script) Writer(keys, texts, numbers int) *Writer {
 	return w
 }
 
-// Text writes a key, or another text behind the keys.
+// Text writes a key, or a text after the keys.
 func (w *Writer) Text(text string) {
 	if len(w.words) == 3 { // see WordsIn
 		w.words = append(w.words, text)
@@ -128,10 +130,10 @@ func (w *Writer) Number(n int64) {
 	w.words = append(w.words, &w.numbers[len(w.numbers)-1])
 }
 
-// Words are the words so far.
+// Words returns the words that are written so far.
 func (w *Writer) Words() []any { return w.words }
 
-// bytes is the approximate size of a command on the wire.
+// bytes returns the approximate size of a command on the wire.
 func bytes(words []any) int {
 	n := 0
 	for _, w := range words {

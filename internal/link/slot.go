@@ -9,25 +9,25 @@ import (
 const every = 50 * time.Millisecond
 
 // slot is the context of all calls that begin within the same 50 ms, so that one timer serves all
-// of them. Its end ends a dial and the wait for a connection. Its deadline ends reads and writes if
-// the client's options allow that. The link's mutex guards all of it.
+// these calls. When the context ends, a dial and a wait for a connection end too. Its deadline
+// ends reads and writes if the client's options allow that. The link's mutex guards all of it.
 type slot struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
-	silence func() bool // prevents the call of over
+	silence func() bool // keeps over from being called
 	began   time.Time
 	past    bool      // a newer slot is the present one
 	flights []*flight // flights that have not landed
 }
 
-// slots makes slots. The calls of a slot end when the slot is life old.
+// slots makes slots. The calls of a slot end when the slot has reached the age life.
 type slots struct {
 	life    time.Duration
 	over    func(*slot) // called when a slot ends while its flights are under way; may be nil
 	present *slot
 }
 
-// at is the slot of a call that begins now.
+// at returns the slot of a call that begins now.
 func (s *slots) at(now time.Time) *slot {
 	if s.present != nil && now.Sub(s.present.began) < every {
 		return s.present
@@ -79,7 +79,7 @@ func (s *slot) tidy() {
 	s.cancel()
 }
 
-// with is the slot's context with the values of a caller's context.
+// with returns the slot's context with the values of a caller's context.
 func (s *slot) with(values context.Context) context.Context {
 	if values == context.Background() {
 		return s.ctx
@@ -93,7 +93,7 @@ type valued struct {
 	values context.Context
 }
 
-// Value asks the context that ends first, because derived contexts find their parent by Value.
+// Value first asks the context that ends, because derived contexts find their parent by Value.
 func (v valued) Value(key any) any {
 	if own := v.Context.Value(key); own != nil {
 		return own

@@ -9,11 +9,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Together is a script that makes several calls of another script at once, each of them as far as
-// it takes its usual way. It costs the server and the client a fraction of the single calls. The
-// script returns the answers with line feeds between them. An empty answer means that nothing was
-// done for that call, which is then sent by itself. So the script may leave out any call, and an
-// error of it must prove that nothing was done.
+// Together is a script that makes several calls of another script at once. It makes a call only if
+// the call takes the other script's usual path. It costs the server and the client a fraction of
+// the single calls. The script returns the answers with line feeds between them. An empty answer
+// means that nothing was done for its call, which is then sent by itself. So the script may leave
+// out any call, and an error of the script must prove that nothing was done.
 type Together struct {
 	Script *Script
 	Keys   int   // the script gets as many of the first keys of each call,
@@ -23,8 +23,8 @@ type Together struct {
 const (
 	// fewest is the smallest number of calls that are made by one script.
 	fewest = 4
-	// apartAfter is how many flights make each call by itself after many calls were left out, and
-	// apartRefused after the server has refused a script for several calls.
+	// apartAfter is how many flights make each call by itself after many calls were left out.
+	// apartRefused is the same number after the server has refused a script for several calls.
 	apartAfter   = 32
 	apartRefused = 1000
 )
@@ -37,10 +37,10 @@ type group struct {
 	refused bool
 }
 
-// gather replaces calls that one script can make by one call. It leaves the given slice as it is.
+// gather replaces calls that one script can make by one call. It does not change the given slice.
 func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
 	l := f.lane.link
-	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots are no one call
+	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots cannot share one call
 		return calls, nil
 	}
 	if l.apart.Load() > 0 {
@@ -79,7 +79,7 @@ func (t *Together) join(groups []*group, c *Call) []*group {
 	return append(groups, g)
 }
 
-// groupOf is the group of a call, nil when it has none.
+// groupOf returns the group of a call, or nil when it has none.
 func groupOf(groups []*group, c *Call) *group {
 	for _, g := range groups {
 		if g.Together == c.Together {
@@ -89,7 +89,7 @@ func groupOf(groups []*group, c *Call) *group {
 	return nil
 }
 
-// words are the words of a call that makes calls together.
+// words returns the words of a call that makes calls together.
 func (t *Together) words(calls []*Call) []any {
 	words := make([]any, 0, 3+len(calls)*(t.Keys+len(t.Args)))
 	words = append(words, "evalsha", t.Script.sha, len(calls)*t.Keys)
@@ -109,8 +109,8 @@ func (t *Together) words(calls []*Call) []any {
 	return words
 }
 
-// share hands the answers out. An error of the script itself may be that of one member only. An
-// empty text is not an answer of the script, and nobody knows what was done.
+// share gives each member its answer. An error of the script itself may concern one member only.
+// An empty text is not an answer of the script, and it is then unknown what was done.
 func (g *group) share(*Call) {
 	text, err := g.Answer()
 	if g.refused = ownRefusal(err); g.refused {
@@ -119,7 +119,7 @@ func (g *group) share(*Call) {
 	}
 	whole := err == nil && strings.Count(text, "\n") == len(g.members)-1
 	for _, c := range g.members {
-		answer := text // an answer that cannot be read is that of all
+		answer := text // an answer that cannot be read is given to all members
 		if whole {
 			answer, text, _ = strings.Cut(text, "\n")
 		}
@@ -134,10 +134,10 @@ func (g *group) share(*Call) {
 	}
 }
 
-// ownRefusal reports whether an error reply may be due to one key or to the script itself, so that
-// single calls can have other answers. OOM is one of them: a full server refuses the lease of a
-// free key, and serves the calls for keys that are held. Redis before 7 writes ERR before the
-// errors of commands in scripts. All other errors would be those of the single calls too.
+// ownRefusal reports whether an error reply may concern one key only or the script itself, so that
+// single calls can have other answers. OOM is such an error: a full server refuses the lease of a
+// free key, but serves calls for held keys. Redis before 7 writes ERR before the errors of
+// commands in scripts. Single calls would have all other errors too.
 func ownRefusal(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {
@@ -147,8 +147,8 @@ func ownRefusal(err error) bool {
 	return slices.Contains([]string{"NOPERM", "WRONGTYPE", "CROSSSLOT", "OOM", "ERR"}, code)
 }
 
-// leftOf returns the calls that the groups have left out and whose callers still wait. When these
-// are many, the calls of the next flights go by themselves.
+// leftOf returns the calls that the groups have left out and whose callers still wait. When there
+// are many such calls, the next flights send each call by itself.
 func (f *flight) leftOf(groups []*group) (left []*Call) {
 	members, refused := 0, false
 	for _, g := range groups {

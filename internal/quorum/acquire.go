@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostRounds bounds the rounds of one acquire. Another round is needed when contenders have split
-// the votes, so that none of them has a quorum.
+// mostRounds bounds the rounds of one acquire. Another round is needed when the votes are split
+// among contenders, so that no contender has a quorum.
 const mostRounds = 3
 
 // soon is how long an acquire waits for late answers to an earlier acquire of the same token.
@@ -24,9 +24,9 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 	return calls.Await(ctx, c, q.StartAcquire)
 }
 
-// StartAcquire is Acquire for a caller that does not wait here. The votes of the first round mostly
-// decide; then the goroutine that brings the last of them has the answer. Otherwise a goroutine of
-// its own continues.
+// StartAcquire does the work of Acquire for a caller that does not wait here. If the votes of the
+// first round decide, the goroutine that brings the last of them calls answered. Otherwise a
+// goroutine of its own continues.
 func (q *quorum) StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
 	b := q.ballots.open(c, c.TTL+2*q.skew)
@@ -58,7 +58,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 		if r := q.roster(c.Key); err != nil && !tended && r.voting() < q.need {
 			tended = true
 			r.tended(ctx)
-			if t = q.round(ctx, b, c); t != nil { // its errors explain why the nodes do not vote
+			if t = q.round(ctx, b, c); t != nil { // the errors of this round explain why the nodes do not vote
 				t.after = r.left()
 			}
 			continue
@@ -98,7 +98,7 @@ type round struct {
 	open  bool // the round counts in the ballot
 }
 
-// round collects votes once, and waits for them. It is nil when the token is being released.
+// round collects votes once, and waits for them. It returns nil when the token is being released.
 func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) *tally {
 	b.await(soon)
 	decided := make(chan *round, 1)
@@ -106,12 +106,12 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) *tally {
 	return (<-decided).count(ctx)
 }
 
-// startRound begins to collect votes. decided is called when further votes change nothing, on any
-// goroutine, and must not wait.
+// startRound begins to collect votes. It calls decided when further votes change nothing. decided
+// may be called on any goroutine, and must not wait.
 func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, decided func(*round)) {
 	r := &round{tally: newTally(q), claim: c, of: b}
 	r.votes.take = func(a answer[poll]) { r.record(a.node, a.value, a.err) }
-	r.votes.decided = func(more bool) bool { // the votes that are there already may agree on the fence
+	r.votes.decided = func(more bool) bool { // the votes that have arrived may agree on the fence
 		return r.decided() && (!more || !r.enough() || r.won())
 	}
 	r.votes.end = func() { decided(r) }
@@ -143,7 +143,7 @@ func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, decid
 	})
 }
 
-// count ends a round. It is nil when the token is being released.
+// count ends a round. It returns nil when the token is being released.
 func (r *round) count(ctx context.Context) *tally {
 	if !r.open {
 		return nil
@@ -160,15 +160,15 @@ func (r *round) count(ctx context.Context) *tally {
 	return t
 }
 
-// isVote reports whether an answer names the token that has the node's vote. One such answer does
-// not decide a round.
+// isVote reports whether an answer names the token that has the node's vote. A single answer of
+// this kind does not decide a round.
 func isVote(p poll, err error) bool {
 	return err == nil && (p.State == store.Granted || p.State == store.Busy)
 }
 
 // agree raises the votes to the largest fence among them, at each node whose vote is still the
 // same. It raises the counters to the end of the block. The next holder's quorum has a node in
-// common with this quorum, so the next fence is larger, whatever time the clocks show.
+// common with this quorum, so the next fence is larger, whatever the clocks show.
 func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	fence, block := t.proposal()
 	var lower nodes
@@ -214,9 +214,9 @@ func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 }
 
 // giveBack withdraws the vote of a lost round at a node. It notifies no waiter: the refused
-// contenders ask again by themselves, and waiters that are notified all at once would split the
-// votes again. The node gets no acquire before it has confirmed. A late repetition of the
-// withdrawal finds another vote and has no effect.
+// contenders ask again anyway, and if all waiters were notified at once, they would split the
+// votes again. The node gets no acquire before it has confirmed the withdrawal. A late repetition
+// of the withdrawal finds another vote and has no effect.
 func (q *quorum) giveBack(n *node, b *ballot) {
 	c, vote, useless := b.lost(n.index)
 	n.links.Chore(c.Key, link.Chore{Useless: useless, Try: func(done func(link.Outcome, error)) {

@@ -15,7 +15,7 @@ type seen struct {
 	store.Info
 	id     string // distinguishes holders; "" when the node's vote is free
 	block  int
-	minted uint64 // the fence that this node has minted for that holder
+	minted uint64 // the fence that this node has made for the holder
 }
 
 // view reads L as a quorum writes it.
@@ -51,7 +51,8 @@ func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return holder.Info, err
 }
 
-// inspect is Inspect, with the state at each node; nil for a node that did not answer.
+// inspect does the work of Inspect. It also returns the state at each node; nil for a node that
+// did not answer.
 func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error) {
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) (seen, error) { return n.view(ctx, key) }))
 	defer f.done()
@@ -88,15 +89,15 @@ func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error)
 		}
 	}
 	if most == 0 || most+len(q.nodes)-answers < q.need {
-		return seen{Info: store.Info{Waiters: waiters}}, views, nil // a token that only a minority has is no holder
+		return seen{Info: store.Info{Waiters: waiters}}, views, nil // a token with a minority of the votes is no holder
 	}
 	s := q.describe(views, holder)
 	s.Waiters = waiters
 	return s, views, nil
 }
 
-// describe combines the states that the nodes show for a holder: the fence that most nodes show,
-// and the time after which the holder's votes are no quorum.
+// describe combines the states that the nodes show for a holder. It takes the fence that most
+// nodes show, and the time after which the holder's votes are no quorum.
 func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	fences := make(map[uint64]int)
 	var lefts []time.Duration
@@ -111,7 +112,7 @@ func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	}
 	for _, v := range views {
 		if v != nil && v.id == holder {
-			if v.Readers > s.Readers { // a node may have missed some of them
+			if v.Readers > s.Readers { // a node may have missed some readers
 				s.Readers, s.Reading = v.Readers, v.Reading
 			}
 		}
@@ -121,8 +122,8 @@ func (q *quorum) describe(views []*seen, holder string) (s seen) {
 }
 
 // Revoke takes the votes back from the holder of a fence, on all nodes, and leaves a note with the
-// reason. Each node takes back only the vote that it has shown. A phase of readers that begins
-// meanwhile, or a key that is kept meanwhile, is not affected.
+// reason. Each node takes back only the vote that it has shown. So Revoke does not affect a phase
+// of readers that begins meanwhile, or a key that is kept meanwhile.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder, views, err := q.inspect(ctx, key)
@@ -136,7 +137,7 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	}
 	c := store.Claim{Key: key, Owner: holder.id, TTL: holder.Left, TombstoneTTL: max(holder.Left, time.Minute)}
 	if holder.Kept {
-		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // no holder is there who would read a note
+		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // a kept key has no holder that could read a note
 	}
 	if holder.Mode == store.Shared {
 		c.Owner, c.Fence = redisstore.SharedToken, holder.Fence

@@ -8,7 +8,7 @@ import (
 )
 
 // appeal is the request of one round of an acquire. The words of the call are made once for all
-// nodes that publish on the same channel; mostly these are all nodes. Only the marker's text
+// nodes that publish on the same channel. Usually these are all nodes. Only the marker's text
 // differs from node to node.
 type appeal struct {
 	claim        store.Claim
@@ -16,8 +16,8 @@ type appeal struct {
 	hint, ticket uint64
 	block        int
 
-	channel string           // on which the first node would publish
-	call    *redisstore.Call // to the first node; the nodes get copies of it
+	channel string           // the channel on which the first node would publish
+	call    *redisstore.Call // the call to the first node; the other nodes get copies of it
 }
 
 // textAt is the index of the marker's text in the words of a vote: after EVALSHA, the script's
@@ -37,7 +37,7 @@ func (q *quorum) appeal(c store.Claim, hint, ticket uint64) *appeal {
 	return a
 }
 
-// to is the call to node n.
+// to returns the call to node n.
 func (a *appeal) to(n *node, text *string) redisstore.Call {
 	if n.channelOf(&a.claim) != a.channel {
 		call := n.asking(a)
@@ -49,8 +49,8 @@ func (a *appeal) to(n *node, text *string) redisstore.Call {
 	return call
 }
 
-// asking is the call of vote.lua for the node, without the marker's text. The most frequent caller,
-// a writer that does not queue, sends only the arguments that it needs.
+// asking returns the call of vote.lua for the node, without the marker's text. The most frequent
+// caller, a writer that does not queue, sends only the arguments that it needs.
 func (n *node) asking(a *appeal) *redisstore.Call {
 	c, q := &a.claim, n.quorum
 	owner, part, again := c.Owner, "", "0"

@@ -9,49 +9,49 @@ import (
 )
 
 // ballot has the state of one token at each node of a quorum. It exists from the first acquire
-// until the release is decided. For each node:
+// until the release is decided. The states of a node:
 //
 //	under way    an acquire was sent, and has no answer yet
-//	holds        the node has granted it
+//	holds        the node has granted the acquire
 //	unclear      the acquire may have run, or may still run
 //	nothing      the node was busy, or refused
 //
-// When a round ends without a quorum, the nodes that hold give their votes back at once. They get
-// no acquire until they have done so. When the token is released, the nodes that hold or are
-// unclear get the release, the unclear ones with a tombstone. A node that is under way gets the
-// release after its answer.
+// When a round ends without a quorum, the nodes that hold get a withdrawal of their votes at once.
+// They get no acquire until they have confirmed the withdrawal. When the token is released, the
+// nodes that hold or are unclear get the release, and the unclear nodes get it with a tombstone. A
+// node that is under way gets the release after its answer.
 //
 // No vote is given back while a round may count it: a round asks only nodes for which no call is
 // under way, and votes are given back only between rounds.
 type ballot struct {
-	claim store.Claim   // of the latest acquire
-	life  time.Duration // of a vote
+	claim store.Claim   // the claim of the latest acquire
+	life  time.Duration // the life of a vote
 
 	mu      sync.Mutex
 	asking  nodes             // an acquire is under way
 	giving  nodes             // a vote is being given back
-	back    time.Time         // by then all votes in giving have expired
+	back    time.Time         // all votes in giving have expired by then
 	holds   nodes             // the node has granted the token's lease
 	unclear nodes             // an acquire is unclear
 	queued  nodes             // the node has the token in its queue
 	knows   nodes             // the node may have a trace of the token
-	votes   [mostNodes]uint64 // distinguishes the vote that a node has given from a later vote for the same token
+	votes   [mostNodes]uint64 // distinguishes a node's vote from its later votes for the same token
 	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits for that
 	rounds  int               // number of rounds under way
-	won     bool              // a quorum has granted it
+	won     bool              // a quorum has granted the acquire
 	keeps   bool              // no quorum was seen, but the votes may be one
 	gone    bool              // the token is being released
 	ticket  uint64
 	hint    uint64
-	since   time.Time // of the hint
-	until   time.Time // from then on the token has no trace anywhere
+	since   time.Time // when hint was proposed first
+	until   time.Time // from then on, no node has a trace of the token
 }
 
 // ballots are the ballots of the tokens in use.
 type ballots struct {
 	mu    sync.Mutex
 	all   map[string]*ballot
-	sweep int // at this size, look for ballots whose token was never released
+	sweep int // at this size, look for tokens that were never released
 }
 
 // open finds a token's ballot, or makes one. life is how long a node keeps a vote.
@@ -108,15 +108,15 @@ func (bs *ballots) renewed(cs []store.Claim) {
 	}
 }
 
-// lives keeps the ballot as long as a release can have an effect. b.mu is held.
+// lives keeps the ballot for as long as a release can have an effect. b.mu is held.
 func (b *ballot) lives(now time.Time, ttl time.Duration) {
 	if until := now.Add(max(ttl, time.Minute) + calls.QueueLife); until.After(b.until) {
 		b.until = until
 	}
 }
 
-// finished is called when the token is of no more use: it was undone, or its work is done. The
-// ballot stays for calls of the token that are still on their way in this process.
+// finished is called when the token is not needed any more: it was undone, or its work is done.
+// The ballot stays for calls of the token that are still on their way in this process.
 func (b *ballot) finished() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,9 +125,9 @@ func (b *ballot) finished() {
 	}
 }
 
-// finishedFor is much longer than the goroutine of an abandoned acquire takes to begin. If one
-// begins even later, tombstones refuse it at the nodes that knew the token; votes of the others end
-// with their TTL, because no process renews them.
+// finishedFor is much longer than the goroutine of an abandoned acquire takes to begin. If a
+// goroutine begins even later, the nodes that knew the token refuse its acquire by their
+// tombstones. The votes of other nodes end with their TTL, because no process renews them.
 const finishedFor = 5 * time.Second
 
 func (b *ballot) over(now time.Time) bool {
@@ -136,8 +136,8 @@ func (b *ballot) over(now time.Time) bool {
 	return now.After(b.until)
 }
 
-// hintLife is how long repetitions of an acquire propose the same fence: as long as a node may
-// still receive the first proposal.
+// hintLife is how long repetitions of an acquire propose the same fence. During that time, a node
+// may still receive the first proposal.
 const hintLife = time.Second
 
 // isCalm reports whether no call of an acquire is under way.
@@ -198,7 +198,7 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	return ask, b.hint, b.ticket, true
 }
 
-// record records a node's answer to an acquire. It returns what happens to a vote that came too
+// record records a node's answer to an acquire. It returns what to do with a vote that came too
 // late for its round.
 func (b *ballot) record(i int, p poll, err error) (fate afterwards) {
 	b.mu.Lock()
@@ -231,7 +231,7 @@ func (b *ballot) record(i int, p poll, err error) (fate afterwards) {
 	return giveItBack
 }
 
-// afterwards is what happens to a late vote.
+// afterwards says what to do with a late vote.
 type afterwards int
 
 const (
@@ -240,8 +240,8 @@ const (
 	giveItBack            // the round was lost
 )
 
-// end ends a round, and returns the nodes whose votes are to be given back. Mostly there is one
-// round at a time. But an abandoned acquire continues beside its repetition. A lease that either
+// end ends a round, and returns the nodes whose votes must be given back. There can be two rounds
+// at a time, because an abandoned acquire continues beside its repetition. A lease that either
 // round has won stays as long as a quorum of nodes may hold it. The state of a node follows the
 // order of its answers, because each node has one call at a time.
 func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
@@ -273,8 +273,8 @@ func (b *ballot) calmed() {
 	}
 }
 
-// leave returns the nodes that get the release at once, those among them that need a tombstone, and
-// those that get it later, after their answer to the acquire.
+// leave returns the nodes that get the release at once, the nodes among them that need a
+// tombstone, and the nodes that get the release after their answer to the acquire.
 func (b *ballot) leave(undo bool) (atOnce, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -304,7 +304,7 @@ func (b *ballot) remains() bool {
 	return b.asking|b.unclear|b.queued != 0
 }
 
-// farewell is the release of a vote that came after the release of its token.
+// farewell returns the release of a vote that came after the release of its token.
 func (b *ballot) farewell(i int) store.Claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -313,9 +313,9 @@ func (b *ballot) farewell(i int) store.Claim {
 	return c
 }
 
-// lost is the release of node i's vote after a lost round. vote identifies the vote, because a late
-// release must not end a later vote. over is when the vote has expired. The token stays in the
-// queue.
+// lost returns the release of node i's vote after a lost round. vote identifies the vote, because
+// a late release must not end a later vote. over is when the vote has expired. The token stays in
+// the queue.
 func (b *ballot) lost(i int) (c store.Claim, vote uint64, over time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -48,7 +48,7 @@ func CheckClients(who string, cs []redisstore.Client) error {
 // failover is the address that go-redis shows for a client that asks Sentinel.
 const failover = "FailoverClient"
 
-// addressOf is the address of a client's server, "" when the client does not show it.
+// addressOf returns the address of a client's server, or "" when the client does not show it.
 func addressOf(c redisstore.Client) string {
 	if o, ok := c.(interface{ Options() *redis.Options }); ok {
 		return o.Options().Addr
@@ -57,6 +57,6 @@ func addressOf(c redisstore.Client) string {
 }
 
 func same(a, b redisstore.Client) (equal bool) {
-	defer func() { _ = recover() }() // a comparison of types that cannot be compared panics
+	defer func() { _ = recover() }() // comparing values of an incomparable type panics
 	return a == b
 }

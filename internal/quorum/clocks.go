@@ -25,10 +25,10 @@ func newClocks(n int) *clocks {
 	}
 }
 
-// local is the time by the clock of the process.
+// local returns the time by the clock of the process.
 func (c *clocks) local() time.Time { return c.began.Add(time.Since(c.began)).Round(0) }
 
-// note records that node i's clock showed server at some time between sent and now.
+// note records that node i's clock showed the time server at some time between sent and now.
 func (c *clocks) note(i int, server time.Time, sent time.Time) {
 	half := time.Since(sent) / 2
 	offset := server.Sub(c.local().Add(-half))
@@ -41,29 +41,29 @@ func (c *clocks) note(i int, server time.Time, sent time.Time) {
 	c.offsets[i], c.slack[i], c.at[i], c.known[i] = offset, half, now, true
 }
 
-// now is the time by the median of the nodes' clocks, or by the clock of the process while no
-// node's clock is known.
+// now returns the time by the median of the nodes' clocks. While no node's clock is known, it
+// returns the time by the clock of the process.
 func (c *clocks) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.local().Add(c.median())
 }
 
-// off is the least possible distance of node i's clock from the median.
+// off returns the least possible distance of node i's clock from the median.
 func (c *clocks) off(i int) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return max((c.offsets[i]-c.median()).Abs()-c.slack[i], 0)
 }
 
-// beyond is the set of nodes whose clocks are further than skew from the median.
+// beyond returns the nodes whose clocks are further than skew from the median.
 func (c *clocks) beyond(skew time.Duration) (far nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.far(skew)
 }
 
-// far is beyond while c.mu is held. A clock that was never measured is not far.
+// far does the work of beyond while c.mu is held. A clock that was never measured is not far.
 func (c *clocks) far(skew time.Duration) (far nodes) {
 	median := c.median()
 	for i, known := range c.known {
@@ -74,7 +74,7 @@ func (c *clocks) far(skew time.Duration) (far nodes) {
 	return far
 }
 
-// offset is the last measured distance of node i's clock from the median.
+// offset returns the last measured distance of node i's clock from the median.
 func (c *clocks) offset(i int) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *clocks) offset(i int) time.Duration {
 	return c.offsets[i] - c.median()
 }
 
-// wrong is the set of nodes whose clocks are further than skew from the median. The set is empty
+// wrong returns the nodes whose clocks are further than skew from the median. It returns no nodes
 // unless the clocks of need other nodes are right.
 func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 	c.mu.Lock()
@@ -104,8 +104,8 @@ func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 	return off
 }
 
-// median is the median of the known offsets. For an even number of offsets it is the mean of the
-// two in the middle, so that neither of two nodes that disagree is believed. c.mu is held.
+// median returns the median of the known offsets. For an even number of offsets it is the mean of
+// the two in the middle, so that it does not prefer one of two clocks that disagree. c.mu is held.
 func (c *clocks) median() time.Duration {
 	var room [mostNodes]time.Duration
 	sorted := room[:0]

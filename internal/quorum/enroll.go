@@ -21,7 +21,8 @@ func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 }
 
 // Replace gives the free seat of the set to the one server that has no seat. It returns how long
-// that server does not vote. Any process that uses the same list lets the server vote then.
+// that server will not vote. When that time is over, any process that uses the same list lets the
+// server vote.
 func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Duration, error) {
 	r, err := once(ctx, cs, cfg, wish{replace: true})
 	if r == nil {
@@ -112,7 +113,7 @@ func (r *roster) settle(ctx context.Context, w wish) error {
 	return &quorumError{what: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
 }
 
-// settleTries is how often an operator's call asks nodes that answer too slowly.
+// settleTries is how many times an operator's call asks nodes that answer too slowly.
 const settleTries = 3
 
 // out returns an error for each node that does not vote. silent reports whether one of these nodes

@@ -19,8 +19,8 @@ func (s nodes) with(i int) nodes    { return s | 1<<i }
 func (s nodes) without(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
-// fan is one step that is under way on several nodes at once. Answers are taken until they decide
-// the step, by one goroutine at a time. The calls themselves handle later answers.
+// fan is one step that is under way on several nodes at once. One goroutine at a time takes
+// answers until they decide the step. The calls themselves handle later answers.
 type fan[T any] struct {
 	quorum *quorum
 	quiet  func(T, error) bool
@@ -33,8 +33,8 @@ type fan[T any] struct {
 	loud    atomic.Bool   // one of the answers was not quiet
 	late    atomic.Bool   // the time is over
 
-	open    nodes // nodes whose answers were not taken
-	overdue bool  // the answers of the open nodes are not waited for
+	open    nodes // the nodes whose answers were not taken
+	overdue bool  // the step does not wait for the answers of the open nodes
 	bell    chan struct{}
 }
 
@@ -47,8 +47,8 @@ type answer[T any] struct {
 
 // newFan prepares a step on some nodes. wake may be called on any goroutine.
 //
-// An answer for which quiet is true causes no wake until the number of answers reaches the size of
-// a quorum, or the number of responsive nodes. With quiet nil, each answer causes one.
+// An answer for which quiet returns true causes no wake until the number of answers reaches the
+// quorum size, or the number of responsive nodes. With quiet nil, each answer causes a wake.
 func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) *fan[T] {
 	f := &fan[T]{quorum: q, open: to, quiet: quiet, wake: wake, answers: make([]answer[T], len(q.nodes))}
 	responsive := 0
@@ -82,11 +82,11 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n 
 	return f
 }
 
-// taker has the answers of a step for which no goroutine waits. The goroutine that brings an answer
-// takes all that are there.
+// taker has the answers of a step for which no goroutine waits. The goroutine that brings an
+// answer takes all answers that have arrived.
 type taker[T any] struct {
 	take    func(answer[T])
-	decided func(more bool) bool // more: there are answers that were not taken
+	decided func(more bool) bool // more: some answers have arrived and were not taken
 	end     func()               // called once, on any goroutine
 
 	mu   sync.Mutex
@@ -94,9 +94,9 @@ type taker[T any] struct {
 	over bool
 }
 
-// start begins a step. It returns at once, and the step may end before.
+// start begins a step. It returns at once, and the step may end before it returns.
 func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) {
-	t.mu.Lock() // the time may be over before this goroutine goes on
+	t.mu.Lock() // the time may be over before t.fan is set
 	t.fan = newFan(q, to, quiet, t.wake)
 	t.mu.Unlock()
 	t.fan.begin(to, begin)
@@ -115,8 +115,8 @@ func (t *taker[T]) wake() {
 	t.end()
 }
 
-// drain takes the answers that are there. It returns true when they decide the step, or when there
-// is no answer to wait for.
+// drain takes the answers that have arrived. It returns true when they decide the step, or when
+// there is no answer to wait for.
 func (t *taker[T]) drain() bool {
 	for !t.decided(t.fan.there() != 0) {
 		a, ok, over := t.fan.poll()
@@ -134,7 +134,7 @@ func (f *fan[T]) begin(to nodes, begin func(n *node, answered func(T, error))) {
 	}
 }
 
-// waiting makes a begin function of a step that waits for its answer.
+// waiting makes a begin function from a step that waits for its answer.
 func waiting[T any](step func(n *node) (T, error)) func(n *node, answered func(T, error)) {
 	return func(n *node, answered func(T, error)) { n.links.Go(func() { answered(step(n)) }) }
 }
@@ -152,12 +152,12 @@ func (f *fan[T]) answer(n *node, v T, err error) {
 	}
 }
 
-// there is the set of nodes whose answers can be taken.
+// there returns the nodes whose answers can be taken.
 func (f *fan[T]) there() nodes { return nodes(f.arrived.Load()) & f.open }
 
-// poll takes an answer that is there. When none is there, over reports whether there is none to
-// wait for: all nodes have answered, the time is over, or all open nodes are unresponsive and the
-// others are a quorum.
+// poll takes an answer that has arrived. If there is none, over reports whether the wait is over:
+// all nodes have answered, the time is over, or all open nodes are unresponsive and the other
+// nodes are a quorum.
 func (f *fan[T]) poll() (a answer[T], ok, over bool) {
 	if there := f.there(); there != 0 {
 		i := bits.TrailingZeros32(uint32(there))
@@ -196,7 +196,7 @@ func (f *fan[T]) rest(yield func(*node, answer[T]) bool) {
 	}
 }
 
-// silent is an error for each node that has not answered.
+// silent returns an error for each node that has not answered.
 func (f *fan[T]) silent() (errs []error) {
 	for n := range f.quorum.each(f.open) {
 		errs = append(errs, n.error(errSilent))
@@ -218,7 +218,7 @@ func (f *fan[T]) hopeless() bool {
 	return responsive >= f.quorum.need
 }
 
-// done ends the wait. The calls that are still open go on by themselves.
+// done ends the wait. The calls that are still open continue.
 func (f *fan[T]) done() {
 	f.timer.Stop()
 	f.quorum.active.Add(-1)
@@ -257,9 +257,9 @@ func (n *node) answered(err error) {
 	n.last.Store(&err)
 }
 
-// close waits until no call is under way at the node, and then for the releases that the node has
-// not confirmed, at most until ctx ends. The order matters: a vote that comes late needs a release,
-// and the links take none after their end.
+// close waits until no call is under way at the node. It then waits for the releases that the node
+// has not confirmed. It returns when ctx ends, at the latest. The order matters: a vote that comes
+// late needs a release, and closed links accept no releases.
 func (n *node) close(ctx context.Context) error {
 	for n.underWay.Load() > 0 {
 		select {
@@ -273,8 +273,8 @@ func (n *node) close(ctx context.Context) error {
 }
 
 // behind reports whether a node lags so far behind the others that it gets no calls. The link
-// bounds the calls to a node that hangs. This bound keeps the number of acquires small that must be
-// undone at the node later.
+// bounds the calls to a node that hangs. This bound limits the acquires that must be undone later
+// at the node.
 func (q *quorum) behind(n *node) bool {
 	return n.underWay.Load()-q.active.Load() > mostBehind
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// hinted is a quorum whose clients can subscribe, and so a Notifier. Its events are hints, not
-// grants, because no single node can grant a key. A hint means: the key may be free, ask again. The
-// hint of one node is enough. For the Engine all inboxes are one.
+// hinted is a quorum whose clients can subscribe, so it is a Notifier. Its events are hints
+// instead of grants, because no single node can grant a key. A hint means that the key may be free
+// and that the waiter should ask again. The hint of one node is enough. For the Engine, the
+// inboxes of all nodes are one inbox.
 type hinted struct {
 	*quorum
 	channel string
@@ -22,7 +23,7 @@ var _ store.Notifier = hinted{}
 // subscription receives the hints of a node: an inbox, or the shards of a cluster.
 type subscription interface {
 	store.Notifier
-	Address(key string) string // of the channel, also while it is not subscribed
+	Address(key string) string // the address of the channel, even if it is not subscribed
 }
 
 // withSubscriptions makes the quorum a Notifier if all clients can subscribe.
@@ -42,8 +43,8 @@ func (q *quorum) withSubscriptions(cs []redisstore.Client) store.Store {
 	return hinted{q, channel}
 }
 
-// inboxOf is the channel on which a claim waits at this node, "" when the claim does not queue. The
-// claim's own Inbox only shows that the claim waits.
+// inboxOf returns the channel on which a claim waits at this node, or "" when the claim does not
+// queue. The claim's own Inbox only shows that the claim waits.
 func (n *node) inboxOf(c *store.Claim) string {
 	if !c.Queue {
 		return ""
@@ -51,7 +52,7 @@ func (n *node) inboxOf(c *store.Claim) string {
 	return n.channelOf(c)
 }
 
-// channelOf is the channel on which this node notifies a claim, "" when there is none.
+// channelOf returns the channel on which this node notifies a claim, or "" when there is none.
 func (n *node) channelOf(c *store.Claim) string {
 	if c.Inbox == "" || n.subscription == nil {
 		return ""
@@ -67,7 +68,7 @@ func (q hinted) Listen(notify func(store.Event)) (stop func()) {
 		stops = append(stops, n.subscription.Listen(func(e store.Event) {
 			one.Lock()
 			defer one.Unlock()
-			e.Inbox = "" // the event has the inbox at one node, and the Engine knows only the quorum's
+			e.Inbox = "" // the Engine knows the inbox of the quorum, and not the inbox at one node
 			notify(e)
 		}))
 	}
@@ -80,7 +81,7 @@ func (q hinted) Listen(notify func(store.Event)) (stop func()) {
 	}
 }
 
-// Inbox is the channel while the process is subscribed at a quorum of nodes.
+// Inbox returns the channel while the process is subscribed at a quorum of nodes.
 func (q hinted) Inbox(key string) string {
 	subscribed := 0
 	for _, n := range q.nodes {
@@ -114,11 +115,11 @@ func (q hinted) Open(ctx context.Context, key string) (string, error) {
 	return q.channel, nil
 }
 
-// Reset has no effect: a node without a subscriber was handled by resubscribe.
+// Reset has no effect, because resubscribe handles a node without a subscriber.
 func (q hinted) Reset(string) {}
 
-// resubscribe is called when a node has answered that the inbox of this process has no subscriber
-// there.
+// resubscribe is called when a node has answered that it has no subscriber for the inbox of this
+// process.
 func (n *node) resubscribe(key string) {
 	if n.subscription.Inbox(key) != "" {
 		n.subscription.Reset(n.subscription.Address(key))
@@ -127,8 +128,8 @@ func (n *node) resubscribe(key string) {
 	if n.opening.Swap(true) {
 		return
 	}
-	defer n.opening.Store(false) // the node was down when the process subscribed at the others
+	defer n.opening.Store(false) // the node was down when the process subscribed at the other nodes
 	ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
 	defer cancel()
-	_, _ = n.subscription.Open(ctx, key) // the node's next answer shows whether it worked
+	_, _ = n.subscription.Open(ctx, key) // the node's next answer shows whether it is subscribed
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// marker is the value of a node's key N: the set that the server belongs to, and what the server
+// marker is the value of a node's key N: the set to which the server belongs, and what the server
 // knows of the set's other seats. Its text is
 //
 //	identity/set/state/seat/longest TTL in ms/generation@label,generation@label,…
@@ -17,22 +17,22 @@ import (
 // read, and the node compares that text with its own. Votes are counted together only if they were
 // given under the same generations.
 type marker struct {
-	id      string // identity of the server's data when this was written
+	id      string // identity of the server's data when the marker was written
 	set     string
 	state   string // votes, joins or forms
 	seat    int
-	longest time.Duration // longest TTL of a lease
+	longest time.Duration // longest TTL of any lease
 	seats   []seat
 }
 
-// seat is one place of a set: the generation of the server that has the place, and the address of
-// that server when it took the place.
+// seat is one place of a set: the generation of the server that has the place, and the address
+// that the server had when it took the place.
 type seat struct{ generation, label string }
 
 const (
 	votes = "v" // a member of its set
 	joins = "j" // takes a seat, and waits until all leases of the seat's former server are over
-	forms = "f" // one of the servers that become a set
+	forms = "f" // one of the servers that form a set
 )
 
 func (m marker) String() string {
@@ -42,7 +42,7 @@ func (m marker) String() string {
 	return b.String()
 }
 
-// generations is the part of a marker's text that names the server of each seat.
+// generations returns the part of a marker's text that names the server of each seat.
 func generations(seats []seat) string {
 	parts := make([]string, len(seats))
 	for i, s := range seats {
@@ -51,10 +51,10 @@ func generations(seats []seat) string {
 	return strings.Join(parts, ",")
 }
 
-// era is the part of a marker that votes must have in common to be counted together.
+// era is the part of a marker that votes must have in common, so that they are counted together.
 type era struct{ set, generations string }
 
-// under is the era of a marker's text.
+// under returns the era of a marker's text.
 func under(text string) (e era) {
 	_, rest, _ := strings.Cut(text, "/")
 	e.set, rest, _ = strings.Cut(rest, "/")

@@ -29,7 +29,7 @@ type node struct {
 	subscription      subscription // nil: the client cannot subscribe
 
 	underWay atomic.Int32          // number of calls
-	landed   chan struct{}         // the last of them has ended; room for one
+	landed   chan struct{}         // the last call has ended; room for one signal
 	failed   atomic.Int32          // number of failed calls in a row
 	last     atomic.Pointer[error] // error of the last call, nil when it succeeded
 	opening  atomic.Bool           // a subscription to the inbox is under way
@@ -39,10 +39,10 @@ type node struct {
 type poll struct {
 	store.Grant
 	holder string // Busy: identifies the holder
-	minted uint64 // Granted: the fence that this node has minted, whatever the quorum's fence is
+	minted uint64 // Granted: the fence that this node has made, which may differ from the quorum's fence
 	vote   uint64 // Granted: identifies the vote; grows with each vote that the node gives to a token
 	text   string // the marker's text that the request carried
-	era    era    // of that text
+	era    era    // the era of text
 }
 
 func newNode(c redisstore.Client, i int, q *quorum) *node {
@@ -57,8 +57,8 @@ func newNode(c redisstore.Client, i int, q *quorum) *node {
 	return n
 }
 
-// error adds the node to an error. The result is no Refusal: one node's refusal does not prove that
-// the whole step had no effect.
+// error adds the node to an error. The result is no Refusal, because the refusal of one node does
+// not prove that the whole step had no effect.
 func (n *node) error(err error) error {
 	for no, ok := errtype.As[*store.Refusal](err); ok; no, ok = errtype.As[*store.Refusal](err) {
 		err = no.Err
@@ -85,7 +85,7 @@ func (n *node) acquire(ctx context.Context, a *appeal, answered func(poll, error
 	})
 }
 
-// acquireAnew is acquire after a new look at the node.
+// acquireAnew does the work of acquire after a new look at the node.
 func (n *node) acquireAnew(ctx context.Context, a *appeal, answered func(poll, error)) {
 	text, err := a.roster.admitted(ctx, n)
 	if err != nil {
@@ -98,7 +98,7 @@ func (n *node) acquireAnew(ctx context.Context, a *appeal, answered func(poll, e
 func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(poll, error)) {
 	c := &a.claim
 	if n.inboxOf(c) != "" {
-		n.subscription.Inbox(c.Key) // marks it as in use
+		n.subscription.Inbox(c.Key) // marks the inbox as in use
 	}
 	sent := time.Now()
 	call := a.to(n, text)
@@ -112,7 +112,9 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 			a.roster.clockSeen(n, at, sent)
 		}
 		p.text, p.era = *text, under(*text)
-		if p.vote = p.minted; c.Mode == store.Shared { // all readers of a phase have one fence, so the end of this reader's part identifies the vote
+		// All readers of a phase have one fence, so the end of this reader's part identifies the
+		// vote.
+		if p.vote = p.minted; c.Mode == store.Shared {
 			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
 		}
 		answered(p, err)
@@ -173,7 +175,7 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	if minted, err := strconv.ParseUint(number, 10, 64); err == nil {
 		return h, minted, true
 	}
-	return h, 0, number == "" // a kept key, or the lease of a Locker on this server alone
+	return h, 0, number == "" // the key is kept, or the lease is one of a Locker on this server alone
 }
 
 // confirm raises the node's vote to the fence of the quorum. answered receives false when the owner
@@ -192,8 +194,8 @@ func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64,
 
 // withdrawal has the arguments of a release besides the claim.
 type withdrawal struct {
-	vote      uint64 // withdraw only this vote; 0: any vote
-	hush      bool   // notify nobody
+	vote      uint64 // the vote to withdraw; 0: any vote
+	hush      bool   // notify no waiter
 	tombstone string // "" for "undone"
 	text      string // text of the node's marker; only with Complete
 }
@@ -215,7 +217,7 @@ func (n *node) withdraw(ctx context.Context, c store.Claim, how withdrawal, answ
 	})
 }
 
-// begin runs release.lua.
+// begin starts release.lua.
 func (n *node) begin(ctx context.Context, release *redisstore.Call, class link.Class, answered func(store.Grant, error)) {
 	release.Begin(ctx, n.links, class, func(text string, err error) { answered(withdrawalAnswer(text, err)) })
 }
@@ -231,7 +233,7 @@ func (n *node) clean(c store.Claim) {
 	}))
 }
 
-// withdrawal is the call of release.lua.
+// withdrawal returns the call of release.lua.
 func (n *node) withdrawal(c *store.Claim, how withdrawal) *redisstore.Call {
 	done, text, hush := time.Duration(0), "-", "0"
 	if c.Complete {
@@ -268,7 +270,7 @@ func (n *node) withdrawal(c *store.Claim, how withdrawal) *redisstore.Call {
 		c.Owner, entry, part, more)
 }
 
-// takenOf reads the answer to a release.
+// withdrawalAnswer reads the answer to a release.
 func withdrawalAnswer(text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, err
@@ -299,7 +301,7 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 	args := make([]any, 0, 4*len(cs)+1)
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" && n.subscription != nil {
-			n.subscription.Inbox(c.Key) // marks it as in use: readers are notified of writers
+			n.subscription.Inbox(c.Key) // marks the inbox as in use, on which readers are notified of writers
 		}
 		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
 		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))

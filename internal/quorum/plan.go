@@ -14,14 +14,14 @@ type view struct {
 	at     time.Time
 	id     string // identity of the server's data
 	evicts bool   // the server may evict keys when its memory is full
-	text   string // value of N, "" when N does not exist
+	text   string // value of N; "" when N does not exist
 	marker marker
 	marked bool // N has a valid marker
 	begun  map[string]time.Time
-	off    time.Duration // distance of its clock from the other clocks, 0 within the allowed skew
+	off    time.Duration // distance of its clock from the other clocks; 0 within the allowed skew
 }
 
-// intact reports whether the server still has the data for which N was written.
+// intact reports whether the server still has the data with which N was written.
 func (v *view) intact() bool { return v.err == nil && v.marked && v.marker.id == v.id }
 
 // wish has the requirements of the client that looks at the nodes.
@@ -36,7 +36,7 @@ type wish struct {
 }
 
 // step is one change of a node's marker, as a compare-and-set. Any client may make it at any time,
-// also more than once.
+// even more than once.
 type step struct {
 	node  int
 	id    string // identity of the server at the look
@@ -70,7 +70,7 @@ type council struct {
 	set     string
 	seats   []seat
 	longest time.Duration
-	at      []int // the seat of each node, -1 when it has none
+	at      []int // the seat of each node; -1 when the node has none
 	current nodes
 }
 
@@ -82,18 +82,19 @@ type council struct {
 //
 //	joins     N gets a new generation for the seat. A node votes only with the newest
 //	          generation of its seat.
-//	raise     the other nodes get that generation. When need of them have it, the server
-//	          that had the seat is in no quorum.
+//	raise     the other nodes get that generation. When need of them have it, the former
+//	          server of the seat is in no quorum.
 //	begin     then each of them records its own time.
-//	votes     when by the clocks of need nodes the longest known lease is over since
+//	votes     when by the clocks of need nodes the longest known lease has ended since
 //	          that time.
 //
 // need other nodes must vote all the time. When fewer nodes vote, the nodes form a set anew, and
-// all of them must answer:
+// all nodes must answer:
 //
 //	forms     N names the new set. One look must show all servers in that set.
 //	begin     then each of them records its own time.
-//	votes     when the longest lease is over; at once if the operator declares that there is none.
+//	votes     when the longest lease is over; at once if the operator declares that there are
+//	          no leases.
 func decide(views []view, w wish) plan {
 	c := council{wish: w, views: views, need: len(views)/2 + 1, at: make([]int, len(views))}
 	c.plan.nodes = make([]standing, len(views))
@@ -121,7 +122,7 @@ func decide(views []view, w wish) plan {
 	return c.plan
 }
 
-// out records that a node does not vote, and the reason. The first reason stays.
+// out records the reason why a node does not vote. The first reason stays.
 func (c *council) out(i int, state store.NodeState, left time.Duration, why error) {
 	if off := c.views[i].off; off > 0 && (state == store.NodeJoins || state == store.NodeForms) {
 		state, why = store.NodeClock, errOff(off) // the clock must be set right first
@@ -156,7 +157,7 @@ func (c *council) twice() {
 	}
 }
 
-// text is the marker that a node should have.
+// text returns the marker that a node should have.
 func (c *council) text(i int, set, state string, at int, seats []seat) string {
 	return marker{c.views[i].id, set, state, at, c.longest, seats}.String()
 }

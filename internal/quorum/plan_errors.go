@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Why a node does not vote.
+// Reasons why a node does not vote.
 var (
 	errUnknown      = errors.New("it is not known yet whether the node may vote")
 	errMayForget    = errors.New("the node may have forgotten leases")

@@ -13,12 +13,12 @@ import (
 // first is the prefix of the generations with which a set was formed.
 const first = "0-"
 
-// form is for servers of which fewer than need belong to a set. All of them form one.
+// form forms a set of servers of which fewer than need belong to a set.
 func (c *council) form() {
 	if !c.canForm() {
 		return
 	}
-	stays := c.enroll // no lease was ever granted
+	stays := c.enroll // true if no lease was ever granted
 	order := make([]string, 0, len(c.views))
 	for i := range c.views {
 		v := &c.views[i]
@@ -56,8 +56,8 @@ func (c *council) form() {
 	c.wait(0)
 }
 
-// canForm reports whether all servers have answered and none belongs to another set. Otherwise it
-// records why the nodes do not vote.
+// canForm reports whether all servers have answered and no server belongs to another set.
+// Otherwise it records why the nodes do not vote.
 func (c *council) canForm() bool {
 	for i := range c.views {
 		if c.silent(i) {
@@ -78,8 +78,8 @@ func (c *council) canForm() bool {
 	return true
 }
 
-// newSet is the name of the set that the servers form: the smallest name that one of them has
-// already, or a new name. order has their identities, sorted.
+// newSet returns the name of the set that the servers form. It is the smallest name that a server
+// has already, or a new name. order has the servers' identities, sorted.
 func (c *council) newSet(order []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(order, "")))
 	prefix := hex.EncodeToString(sum[:4]) + "-"
@@ -95,8 +95,8 @@ func (c *council) newSet(order []string) string {
 	return name
 }
 
-// newSeats are the seats of the set that the servers form. all is the number of servers that have a
-// marker of that set.
+// newSeats returns the seats of the set that the servers form. all is the number of servers that
+// have a marker of that set.
 func (c *council) newSeats(name string, order []string) (seats []seat, all int) {
 	seats = make([]seat, len(order))
 	for i := range c.views {

@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// keep is for a set with a quorum of current nodes. The nodes get the newest generations, and
+// keep handles a set with a quorum of current nodes. The nodes get the newest generations, and
 // servers that do not vote take their seats anew.
 func (c *council) keep() {
 	for i := range c.views {
@@ -68,10 +68,11 @@ func (c *council) joinAnew(i int, state store.NodeState, why error) {
 	c.out(i, state, left, why)
 }
 
-// joining makes the next step for a server that takes its seat.
+// joining plans the next step for a server that takes its seat.
 func (c *council) joining(i int) {
 	at, v := c.at[i], &c.views[i]
-	if v.marker.state == forms { // the client that formed the set ended before it reached this server, which has never voted
+	// The client that formed the set ended before it reached this server, which has never voted.
+	if v.marker.state == forms {
 		c.step(i, c.text(i, c.set, votes, at, c.seats), "")
 		c.out(i, store.NodeBehind, 0, errBehindSet)
 		return
@@ -98,9 +99,9 @@ func (c *council) joining(i int) {
 	}
 }
 
-// waits is how long a wait still lasts. It is over when, by the clocks of need nodes, the longest
-// lease is over since the wait has begun. So one wrong clock cannot end a wait, and no process has
-// to run all the time.
+// waits returns how long a wait still lasts. A wait is over when, by the clocks of need nodes, the
+// longest lease has ended since the wait began. So one wrong clock cannot end a wait, and no
+// process has to run all the time.
 func (c *council) waits(name string, where nodes) time.Duration {
 	gate := c.gate(c.longest)
 	lefts := make([]time.Duration, len(c.views))

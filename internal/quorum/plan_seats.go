@@ -42,13 +42,13 @@ func (c *council) meet() {
 	}
 }
 
-// seated finds the seat of each node. It also finds the current nodes: a current node is intact,
+// seated finds the seat of each node. It also finds the current nodes. A current node is intact,
 // belongs to the set, and is the newest server of its seat.
 func (c *council) seated() {
 	if c.set == "" {
 		return
 	}
-	known := 0 // number of nodes whose label in this client's list is the label in the set
+	known := 0 // number of nodes with the same label in this client's list and in the set
 	for i := range c.views {
 		v := &c.views[i]
 		if v.err != nil || !v.marked || v.marker.set != c.set {
@@ -85,10 +85,10 @@ func (c *council) each(s nodes) func(yield func(int) bool) {
 	}
 }
 
-// seatFor is the seat of a server whose N names none: the seat that has this server's address in
-// the set. When this client's addresses all differ from the set's, addresses do not help; then it
-// is the only free seat. The former server of a seat that is taken does not vote any more. So a
-// wrong guess costs the vote of one node, and never a lock.
+// seatFor returns the seat of a server whose N names none: the seat that has this server's address
+// in the set. When all addresses of this client differ from the set's, the addresses do not help;
+// then seatFor returns the only free seat. The former server of a seat that is taken does not vote
+// any more. So a wrong guess costs the vote of one node, and never a lock.
 func (c *council) seatFor(i, known int) int {
 	free := -1
 	for s := range c.seats {
@@ -109,7 +109,7 @@ func (c *council) seatFor(i, known int) int {
 	return free
 }
 
-// differ is the error for two lists of nodes.
+// differ returns the error for two lists of nodes.
 func (c *council) differ() error {
 	labels := make([]string, len(c.seats))
 	for i, s := range c.seats {

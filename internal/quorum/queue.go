@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Keys returns the keys that a majority of the nodes show. Each lock lies on one of them: it needs
-// more than half of the nodes, too. What lies on a minority of the nodes is no lock; Inspect
-// decides that. A scan may take longer than a step may, so only ctx bounds the wait.
+// Keys returns the keys that a majority of the nodes show. Each lock lies on one of these nodes,
+// because a lock also needs more than half of the nodes. A key on a minority of the nodes is no
+// lock; Inspect decides that. A scan may take longer than a step may, so only ctx bounds the wait.
 func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -54,12 +54,12 @@ func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
 	return n.Keys(ctx, pattern)
 }
 
-// Queue puts the queues of the nodes together. Who waited longest comes first, although a quorum
-// promises no order.
+// Queue combines the queues of the nodes. The waiter that has waited longest comes first, although
+// a quorum promises no order.
 func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	type place struct {
 		entry redisstore.Entry
-		late  bool // its ticket says when it was notified, and not when it came
+		late  bool // the ticket says when the waiter was notified, instead of when it came
 	}
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]place, error) {
 		at, entries, err := n.Entries(context.WithoutCancel(ctx), key)

@@ -14,14 +14,14 @@ import (
 // quorum is a Store of several independent servers, of which more than half must agree.
 //
 // Each step goes to all nodes at once. It ends when enough nodes have given the same answer. The
-// background finishes the rest: it gives back votes that do not count, and repeats a release at a
-// node until the node confirms it. The Engine repeats only the steps that the quorum could not
-// decide.
+// rest is done in the background: votes that do not count are given back, and a release is
+// repeated at a node until the node confirms it. The Engine repeats only the steps that the quorum
+// could not decide.
 type quorum struct {
 	nodes    []*node
 	need     int // number of nodes that must agree
 	readers  bool
-	skew     time.Duration // between the nodes' clocks
+	skew     time.Duration // the allowed skew between the nodes' clocks
 	patience time.Duration // how long a step waits for a node's answer
 	longest  time.Duration // longest TTL that this process may ask for
 	slotted  bool          // one of the nodes is a Redis Cluster, so each slot has a roster of its own
@@ -34,7 +34,7 @@ type quorum struct {
 	timers  calls.Timers
 	active  atomic.Int32 // steps that have a caller
 
-	background context.Context // of the looks at the nodes
+	background context.Context // the context of the looks at the nodes
 	cut        context.CancelFunc
 	settled    sync.Once
 }
@@ -55,17 +55,18 @@ var _ interface {
 
 // Settings are the options of a Locker that a quorum needs.
 type Settings struct {
-	MaxSkew     time.Duration // between the nodes' clocks
+	MaxSkew     time.Duration // the allowed skew between the nodes' clocks
 	MaxTTL      time.Duration // the longest TTL of a lease
 	NodeTimeout time.Duration // how long a step waits for a node
 }
 
-// New is the Store of exclusive locks, and a Notifier too when all clients can subscribe.
+// New returns the Store of exclusive locks, which is a Notifier too when all clients can
+// subscribe.
 func New(cs []redisstore.Client, cfg Settings) store.Store {
 	return newQuorum(cs, cfg).withSubscriptions(cs)
 }
 
-// NewReadWrite is New, with readers.
+// NewReadWrite does the work of New for a Store with readers.
 func NewReadWrite(cs []redisstore.Client, cfg Settings) store.Store {
 	return newQuorum(cs, cfg).withReaders(cs)
 }
@@ -84,13 +85,13 @@ func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	return q
 }
 
-// life is how long a node keeps a lease that has the given TTL. Between the vote and the request of
-// the next contender, the node's clock may drift from one end of the allowed skew to the other
-// without notice.
+// life returns how long a node keeps a lease that has the given TTL. Between the vote and the
+// request of the next contender, the node's clock may drift from one end of the allowed skew to
+// the other without being noticed.
 func (q *quorum) life(ttl time.Duration) int64 { return redisstore.Millis(ttl + 2*q.skew) }
 
-// left is how long a lease still lasts for its holder when the node keeps it for pttl. When the
-// lease is over for the holder, left is how long the node still keeps it.
+// left returns how long a lease still lasts for its holder when the node keeps the lease for pttl.
+// When the lease is over for the holder, left returns how long the node still keeps it.
 func (q *quorum) left(pttl time.Duration) time.Duration {
 	if held := pttl - 2*q.skew; held > 0 {
 		return held
@@ -98,7 +99,7 @@ func (q *quorum) left(pttl time.Duration) time.Duration {
 	return pttl
 }
 
-// all is the set of all nodes.
+// all returns the set of all nodes.
 func (q *quorum) all() nodes { return 1<<len(q.nodes) - 1 }
 
 // each yields the nodes of a set.
@@ -112,7 +113,7 @@ func (q *quorum) each(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// Prompt reports whether all nodes have lately answered soon.
+// Prompt reports whether the last answers of all nodes came soon.
 func (q *quorum) Prompt(key string) bool {
 	for _, n := range q.nodes {
 		if !n.links.Prompt(key) {

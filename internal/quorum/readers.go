@@ -9,18 +9,18 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A quorum with readers: each node lets a reader in, or gives a writer its vote, and never both at
-// once. A reader and a writer each need more than half of the nodes. So they have one node in
-// common, which admits only one of them. A waiting writer leaves its intent on the nodes. The
+// On a quorum with readers, each node lets a reader in, or gives a writer its vote, and never does
+// both at once. A reader and a writer each need more than half of the nodes. So they have one node
+// in common, which admits only one of them. A waiting writer leaves its intent on the nodes. The
 // intent keeps new readers out until 3 s after the writer's last request, so the writer waits only
-// for the readers that are in. After a writer, waiting readers may enter for 50 ms although another
-// writer waits.
+// for the readers that are in. After a writer, waiting readers may enter for 50 ms although
+// another writer waits.
 //
 // The fence of a reader is the largest fence among the nodes' phases. A node counts only if its
-// counter is at least that fence. So a later writer has a larger fence, and an earlier writer has a
-// smaller one.
+// counter is at least that fence. So a later writer has a larger fence, and an earlier writer has
+// a smaller one.
 
-// withReaders is the quorum as a Store with readers.
+// withReaders returns the quorum as a Store with readers.
 func (q *quorum) withReaders(cs []redisstore.Client) store.Store {
 	q.readers = true
 	if s, ok := q.withSubscriptions(cs).(hinted); ok {
@@ -53,8 +53,8 @@ func (q hintedReaders) Downgrade(ctx context.Context, c store.Claim) (store.Gran
 	return q.downgrade(ctx, c)
 }
 
-// downgrade is granted when a quorum has made the writer a reader. A node that has not answered
-// keeps readers out until the Engine repeats the downgrade there, or until the release.
+// downgrade returns Granted when a quorum has made the writer a reader. A node that has not
+// answered keeps readers out until the Engine repeats the downgrade there, or until the release.
 func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed([]store.Claim{c})
@@ -100,7 +100,8 @@ func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text str
 	})
 }
 
-// partOf is a claim's entry in R at this node. It must not change while the token lives.
+// partOf returns a claim's entry in R at this node. The entry must not change while the token
+// lives.
 func (n *node) partOf(c store.Claim) string {
 	if c.Inbox != "" && n.subscription != nil {
 		c.Inbox = n.subscription.Address(c.Key)

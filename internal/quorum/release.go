@@ -10,14 +10,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Release withdraws the votes. It is Released when a quorum of votes existed. After the other nodes
-// have decided the release, it is repeated at each node that has not answered. Before that, the
-// Engine repeats the whole release.
+// Release withdraws the votes. The result is Released when a quorum of votes existed. Once enough
+// nodes have decided the release, it is repeated at each node that has not answered. Before the
+// decision, the Engine repeats the whole release.
 func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return calls.Await(ctx, c, q.StartRelease)
 }
 
-// StartRelease is Release for a caller that does not wait here.
+// StartRelease does the work of Release for a caller that does not wait here.
 func (q *quorum) StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
 	if !c.Complete {
@@ -86,7 +86,7 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
 // leftovers are the nodes that have not confirmed a release. They get the release again when it is
-// decided. Before that the Engine repeats the whole release.
+// decided. Before the decision, the Engine repeats the whole release.
 type leftovers struct {
 	mu      sync.Mutex
 	decided bool
@@ -114,8 +114,8 @@ func (l *leftovers) clean() {
 	}
 }
 
-// count counts the answers to a release, a renewal or a downgrade. For the latter two, Released
-// means that the node has done the step.
+// count counts the answers to a release, a renewal or a downgrade. For a renewal or a downgrade,
+// Released means that the node has done the step.
 type count struct {
 	quorum   *quorum
 	released int
@@ -169,11 +169,12 @@ func (t *count) decided() bool {
 	return t.marked() >= need || t.marked()+open < need
 }
 
-// marked is the number of nodes that have the done mark, if the release sets one. Every later
-// acquire finds a mark only if a quorum of nodes has it.
+// marked returns the number of nodes that have the done mark, if the release sets one. A later
+// acquire is sure to find a mark only if a quorum of nodes has it.
 func (t *count) marked() int { return t.released + t.done }
 
-// result is the result of the answers. silent returns an error for each node that has not answered.
+// result returns the result of the answers. silent returns an error for each node that has not
+// answered.
 func (t *count) result(silent func() []error) (store.Grant, error) {
 	switch {
 	case t.released >= t.quorum.need:
@@ -190,13 +191,13 @@ func (t *count) result(silent func() []error) (store.Grant, error) {
 
 // renewal is the renewal of leases whose keys have one roster.
 type renewal struct {
-	places []int // indices of the leases among all
+	places []int // indices of the leases in the whole batch
 	claims []store.Claim
 	fan    *fan[[]store.Grant]
 }
 
-// Renew renews the votes. A lease is renewed when a quorum of its votes are. A lease is lost when
-// the votes that may remain are no quorum. Otherwise the result is an error.
+// Renew renews the votes. A lease is renewed when a quorum of its votes is renewed. A lease is
+// lost when the votes that may remain are no quorum. Otherwise the result is an error.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed(cs)

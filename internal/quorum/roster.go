@@ -12,12 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// roster is this process's knowledge of the nodes' membership. A quorum has one roster. A quorum
-// with a Redis Cluster among its nodes has one roster for each slot in use: slots are served by
-// different servers, and a slot that has moved is served by a server that may not know the slot's
-// leases.
+// roster is what this process knows of the nodes' membership. A quorum has one roster. A quorum
+// with a Redis Cluster among its nodes has one roster for each slot in use, because different
+// servers serve the slots. A server to which a slot has moved may not know the slot's leases.
 //
-// The node itself checks with every vote whether it may vote: in the same step it compares its
+// With every vote, the node itself checks whether it may vote. In the same step it compares its
 // marker with the text that this process has read, and with its own identity. So a connection to a
 // server that was restarted, emptied, promoted or replaced is always noticed. decide plans the
 // changes for such a server, and tend makes them.
@@ -27,9 +26,9 @@ type roster struct {
 	members       []member
 
 	mu      sync.Mutex
-	stepped []time.Time   // when a node's clock last was wrong
-	tending chan struct{} // closed when the look under way has ended; nil: none is under way
-	timer   *time.Timer   // of the next look without a caller
+	stepped []time.Time   // when each node's clock was last wrong
+	tending chan struct{} // closed when the present look has ended; nil: no look is under way
+	timer   *time.Timer   // starts the next look without a caller
 	ended   bool
 }
 
@@ -42,8 +41,8 @@ type member struct {
 
 	// The roster's mutex guards these.
 	standing
-	since  time.Time // since when it does not vote; zero: it votes
-	warned bool      // a warning was sent that it does not vote
+	since  time.Time // when the node stopped voting; zero: it votes
+	warned bool      // a warning that the node does not vote was sent
 }
 
 // errChanged: the node's marker differs from the text that this process has read.
@@ -60,7 +59,7 @@ func newRoster(q *quorum, suffix string) *roster {
 	return r
 }
 
-// roster is the roster that counts for a key.
+// roster returns the roster that counts for a key.
 func (q *quorum) roster(key string) *roster {
 	if !q.slotted {
 		return q.whole
@@ -76,14 +75,14 @@ func (q *quorum) rosterOf(slot uint16) *roster {
 	return r.(*roster)
 }
 
-// gate is how long a node that may have forgotten leases of that TTL does not vote: until these
-// leases are over, by clocks whose rates may each be wrong by 1 %.
+// gate returns how long a node that may have forgotten leases of that TTL does not vote. In that
+// time these leases end, by clocks whose rates may each be wrong by 1 %.
 func (q *quorum) gate(longest time.Duration) time.Duration {
 	return max(longest+longest/50+2*time.Millisecond, 4*q.skew) + 100*time.Millisecond
 }
 
-// texts are the markers under which one step asks the nodes, "" for a node that does not vote. All
-// texts have the same set and generations, and each server is there only once.
+// texts returns the markers under which one step asks the nodes, with "" for a node that does not
+// vote. All texts have the same set and generations, and each server occurs only once.
 func (r *roster) texts() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +97,7 @@ func (r *roster) texts() []string {
 	return texts
 }
 
-// known is texts, after a look at the nodes if fewer than a quorum vote.
+// known returns texts, after a look at the nodes if fewer than a quorum vote.
 func (r *roster) known(ctx context.Context) []string {
 	if r.voting() < r.quorum.need {
 		r.tended(ctx)
@@ -106,7 +105,7 @@ func (r *roster) known(ctx context.Context) []string {
 	return r.texts()
 }
 
-// voting is the number of nodes that vote.
+// voting returns the number of nodes that vote.
 func (r *roster) voting() (n int) {
 	for i := range r.members {
 		if r.members[i].text.Load() != nil {
@@ -116,8 +115,8 @@ func (r *roster) voting() (n int) {
 	return n
 }
 
-// admitted is the marker under which a node is asked for its vote. A node that this process does
-// not know yet gets a look of its own, so that a node that hangs does not delay the others.
+// admitted returns the marker under which a node is asked for its vote. A node that this process
+// does not know yet gets a look of its own, so that a hanging node does not delay the others.
 func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	m := &r.members[n.index]
 	if text := m.text.Load(); text != nil {
@@ -143,7 +142,7 @@ func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	return nil, r.why(n.index)
 }
 
-// why is the reason why a node does not vote.
+// why returns the reason why a node does not vote.
 func (r *roster) why(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +204,7 @@ func (r *roster) changed(n *node, text string) {
 	m.asking.Unlock()
 }
 
-// left is the time until enough nodes vote, 0 when it is unknown.
+// left returns the time until enough nodes vote, or 0 when the time is unknown.
 func (r *roster) left() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

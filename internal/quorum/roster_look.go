@@ -9,7 +9,7 @@ import (
 )
 
 // clockSeen records a node's clock. A node whose clock has stepped may have dropped leases too
-// early. Its marker does not show that.
+// early, which its marker does not show.
 func (r *roster) clockSeen(n *node, at, sent time.Time) {
 	q := r.quorum
 	q.clocks.note(n.index, at, sent)

@@ -91,7 +91,7 @@ func (r *roster) tend(ctx context.Context, w wish) {
 	r.again(tick)
 }
 
-// expelled is the set of nodes whose clocks were wrong and that still vote for other processes.
+// expelled returns the nodes whose clocks were wrong and that still vote for other processes.
 func (r *roster) expelled(views []view) (s nodes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,14 +120,16 @@ func (r *roster) apply(views []view, p plan) {
 			if m.since.IsZero() {
 				m.since = time.Now()
 			}
-			m.state, m.why = s.state, s.why // its next vote shows whether it still votes
+			m.state, m.why = s.state, s.why // the node's next vote shows whether it still votes
 		} else {
 			r.stand(i, s)
 		}
 		if m.since.IsZero() || m.warned {
 			continue
 		}
-		switch s.state { // warn at once of a state that does not end by itself, of any other when it should have ended
+		// Warn at once of a state that does not end by itself. Warn of any other state when it
+		// should have ended.
+		switch s.state {
 		case store.NodeReplaced, store.NodeStranger, store.NodeTwice, store.NodeEvicts, store.NodeUnsupported, store.NodeClock:
 		default:
 			if time.Since(m.since) < r.quorum.gate(r.quorum.longest) {
@@ -161,9 +163,9 @@ func (r *roster) take(ctx context.Context, steps []step) {
 	}
 }
 
-// again sets the time of the next look: when a wait is over, and otherwise at intervals. So a
-// process that takes no lock for hours also notices that a node has returned or was lost. A Redis
-// Cluster has too many slots for looks at intervals.
+// again sets the time of the next look: when a wait is over, and otherwise at intervals. With
+// intervals, a process that takes no lock for hours also notices that a node has returned or was
+// lost. A Redis Cluster has too many slots for looks at intervals.
 func (r *roster) again(tick time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,8 +18,8 @@ type tally struct {
 	polls   []poll
 	errs    []error
 	replied nodes // nodes that have answered, also with an error
-	off     nodes // nodes whose clocks were wrong when the last answer came
-	under   era   // under which most votes were given; only those votes count
+	off     nodes // nodes whose clocks were wrong at the last answer
+	under   era   // the era of most votes; only its votes count
 	took    time.Duration
 	rounds  int
 	after   time.Duration // time until enough nodes are expected to vote
@@ -46,17 +46,17 @@ func (t *tally) record(i int, p poll, err error) {
 	}
 }
 
-// granted reports whether node i has voted, whether or not its vote counts.
+// granted reports whether node i has voted, even if its vote does not count.
 func (t *tally) granted(i int) bool { return t.answered(i) && t.polls[i].State == store.Granted }
 
-// answered reports whether node i has answered and its clock is right. The answers to other steps
-// also change the known offsets of the clocks. All counts of a round must agree, so they use t.off.
+// answered reports whether node i has answered and its clock is right. Answers to other steps also
+// change the known offsets of the clocks. All counts of a round must agree, so they use t.off.
 func (t *tally) answered(i int) bool {
 	return t.replied.has(i) && t.errs[i] == nil && !t.off.has(i)
 }
 
-// votes reports whether node i's vote counts: it was given under the same generations as the other
-// votes, by a server that is not counted already.
+// votes reports whether node i's vote counts. It counts if it was given under the same generations
+// as the other votes, by a server that is not counted already.
 func (t *tally) votes(i int) bool {
 	if !t.granted(i) || t.polls[i].era != t.under {
 		return false
@@ -78,7 +78,7 @@ func (t *tally) count(counts func(i int) bool) (n int) {
 	return n
 }
 
-// enough reports whether enough nodes have voted, whatever the fence.
+// enough reports whether enough nodes have voted, for any fence.
 func (t *tally) enough() bool { return t.count(t.votes) >= t.quorum.need }
 
 // won reports whether enough nodes have voted for the same fence.
@@ -87,7 +87,7 @@ func (t *tally) won() bool {
 	return n >= t.quorum.need
 }
 
-// favourite is the fence that most votes have.
+// favourite returns the fence that most votes have.
 func (t *tally) favourite() (fence uint64, n int) {
 	for i := range t.polls {
 		if n > 0 && t.polls[i].Fence == fence || !t.votes(i) {
@@ -101,7 +101,7 @@ func (t *tally) favourite() (fence uint64, n int) {
 	return fence, n
 }
 
-// proposal is the fence to which all votes can be raised, and the block that each vote has
+// proposal returns the fence to which all votes can be raised, and the block that each vote has
 // reserved.
 func (t *tally) proposal() (fence uint64, block int) {
 	for i := range t.polls {
@@ -120,7 +120,7 @@ func (t *tally) shorter(block, i int) int {
 	return block
 }
 
-// rival is the other holder that most nodes name.
+// rival returns the other holder that most nodes name.
 func (t *tally) rival() (holder string, n int) {
 	for i := range t.polls {
 		if !t.answered(i) || t.polls[i].State != store.Busy {
@@ -134,8 +134,8 @@ func (t *tally) rival() (holder string, n int) {
 	return holder, n
 }
 
-// final is an answer after which the owner gets no grant: revoked, undone or done. Done needs a
-// quorum of nodes, because the mark of a refused Complete may be at fewer nodes.
+// final returns an answer after which the owner gets no grant: revoked, undone or done. Done needs
+// a quorum of nodes, because the mark of a refused Complete may be at fewer nodes.
 func (t *tally) final() (g store.Grant, ok bool) {
 	for _, s := range []store.State{store.Revoked, store.Undone} {
 		for i := range t.polls {
@@ -150,7 +150,7 @@ func (t *tally) final() (g store.Grant, ok bool) {
 // done reports whether node i has the done mark.
 func (t *tally) done(i int) bool { return t.answered(i) && t.polls[i].State == store.Done }
 
-// undecided reports whether the answers leave open whether the work is done.
+// undecided reports whether the answers do not yet show whether the work is done.
 func (t *tally) undecided() bool {
 	return t.count(t.done) > 0 && t.count(func(i int) bool { return t.done(i) || !t.answered(i) }) >= t.quorum.need
 }
@@ -169,8 +169,8 @@ func (t *tally) decided() bool {
 }
 
 // alike reports whether the holder's lease ends at about the same time at all nodes that have
-// answered. Otherwise a renewal or a release is under way, and the answers of the other nodes show
-// when the key is free.
+// answered. If it does not, a renewal or a release is under way, and the answers of the other
+// nodes will show when the key is free.
 func (t *tally) alike() bool {
 	least, most := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
 	for i := range t.polls {
@@ -190,8 +190,8 @@ func (t *tally) split() bool {
 }
 
 // tied reports whether the votes may be split: this token has a vote, and the known votes of the
-// rival are no quorum. A caller that believed the rival to be the holder would wait for a lease
-// that is given back at once.
+// rival are no quorum. If a caller took the rival for the holder, it would wait for a lease that
+// is given back at once.
 func (t *tally) tied() bool {
 	_, n := t.rival()
 	return !t.won() && n < t.quorum.need && t.count(t.votes) > 0
@@ -213,7 +213,7 @@ func (t *tally) unclear(i int) bool {
 	return !t.replied.has(i) || t.errs[i] != nil && !isRefusal(t.errs[i])
 }
 
-// result is the result of the round.
+// result returns the result of the round.
 func (t *tally) result() (store.Grant, error) {
 	need := t.quorum.need
 	if fence, n := t.favourite(); n >= need {
@@ -238,8 +238,8 @@ func (t *tally) result() (store.Grant, error) {
 // busyAt reports whether node i has voted for another token.
 func (t *tally) busyAt(i int) bool { return t.answered(i) && t.polls[i].State == store.Busy }
 
-// busy is the answer for a key that another token holds: the holder, the time that is left, and the
-// place in the queue.
+// busy returns the answer for a key that another token holds: the holder, the time that is left,
+// and the place in the queue.
 func (t *tally) busy() store.Grant {
 	g := store.Grant{State: store.Busy}
 	if t.split() {
@@ -270,24 +270,26 @@ func (t *tally) busy() store.Grant {
 	// The key is free when so many of these leases have expired that the rest are no quorum.
 	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
 	if t.tied() {
-		g.Place = 0 // the caller must ask again as if it were in no queue: a vote that is given back notifies no waiter
+		// The caller must ask again as if it were in no queue, because a vote that is given back
+		// notifies no waiter.
+		g.Place = 0
 	}
 	return g
 }
 
-// runsOut is the time after which k of the leases have expired, at least one.
+// runsOut returns the time after which k of the leases have expired, at least one.
 func runsOut(lefts []time.Duration, k int) time.Duration {
 	slices.SortFunc(lefts, func(a, b time.Duration) int {
 		if endless := cmp.Compare(min(b, 0), min(a, 0)); endless != 0 {
-			return endless // a lease without end sorts last
+			return endless // a lease without end is sorted last
 		}
 		return cmp.Compare(a, b)
 	})
 	return lefts[min(max(k, 1), len(lefts))-1]
 }
 
-// failure is ErrQuorum with the errors of the nodes. It is a Refusal when the answers prove that no
-// quorum can have granted the key.
+// failure returns ErrQuorum with the errors of the nodes. It is a Refusal when the answers prove
+// that no quorum can have granted the key.
 func (t *tally) failure() error {
 	var all []error
 	unclear, forGood := 0, 0

@@ -1,16 +1,17 @@
--- downgrade.lua: make a writer's vote the first reader's part of a phase, and notify the readers
--- that wait.
+-- downgrade.lua: make a writer's vote the first reader's part of a phase, and notify the waiting
+-- readers.
 --
 -- KEYS: lease L · queue Q · wake mark W · readers R · intent I of a writer, which may still be the
 --       token's own · marker N of the node
--- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms · the
---       token's entry in R · fence of the phase: the writer's, out of its block
--- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when the
---          token neither holds L nor is a reader of that phase · "changed" server-µs when N is not
---          the text
--- idempotent: a second execution finds the token among the readers, and at most lengthens its part.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false
---   0, and after which no full server refuses the rest.
+-- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms ·
+--       the token's entry in R · fence of the phase: the writer's, out of its block
+-- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when
+--          the token neither holds L nor is a reader of that phase · "changed" server-µs when N is
+--          not the text
+-- idempotent: a second execution finds the token among the readers, and at most lengthens its
+--   part.
+-- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a
+--   false 0, and after which no full server refuses the rest.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])

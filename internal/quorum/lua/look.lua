@@ -2,13 +2,14 @@
 --
 -- KEYS: marker N of the node · begun B
 -- ARGV: none
--- returns: server-µs identity evicts N, and for each wait that has begun its name and server-µs; as
---          one string with spaces between. identity is "-" when the server does not give it, N is
---          "-" when it is not there, and evicts is "1" when the server may evict keys, else "0".
+-- returns: server-µs identity evicts N, and for each wait that has begun its name and server-µs;
+--          as one string with spaces between. identity is "-" when the server does not give it. N
+--          is "-" when it does not exist. evicts is "1" when the server may evict keys, otherwise
+--          "0".
 -- idempotent: it writes nothing.
 --
--- The identity of the server's data is its replication ID: it changes when a server starts and when
--- a replica is promoted.
+-- The identity of the server's data is its replication ID: it changes when a server starts and
+-- when a replica is promoted.
 local clock = redis.call('TIME')
 local memory = redis.call('INFO', 'memory')
 local limit, policy = string.match(memory, 'maxmemory:(%d+)'), string.match(memory, 'maxmemory_policy:([%w-]+)')

@@ -1,27 +1,28 @@
--- release.lua: take a vote back from a writer, or a reader's part, or keep the key without an
--- owner, or make sure that a late acquire gets nothing; and notify the waiters whose turn it is.
+-- release.lua: take a vote back from a writer, or a reader's part; or keep the key without an
+-- owner; or make sure that a late acquire gets nothing. Then notify the waiters whose turn it is.
 --
 -- KEYS: lease L · queue Q · wake mark W · tombstone X of the token, or of a phase · done mark D ·
 --       readers R · intent I of a writer · tombstone of the phase, or again X · marker N of the
 --       node
--- ARGV: token, "shared" for all readers, "kept" for a key without an owner · the token's entry in Q
---       without its mode, which a downgrade may have changed, "" when it is not there to be taken
---       out · the token's entry in R, "" where nobody reads · "" to free L; or more, in words: keep
---       L this long, in ms, 0: not; tombstone for this long, in ms, 0: none; done mark for this
---       long, in ms, 0: none; which vote is taken back, 0: whichever it is: the fence that this
---       node has minted for a writer or for a phase, or when a reader's part runs out, in ms; "1"
---       to notify nobody, else "0"; the text of N that the client has read, where a done mark is
---       asked for, else "-"; what the tombstone says: "undone", or "revoked:" and a reason
--- returns: "released" · "not-ours" · "revoked" and after a space the reason · "done" when it is not
---          ours, but a done mark was asked for and is there · "changed" when a done mark is asked
---          for and N is not the text; as one string
--- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but the
---   tombstone's expiry.
--- first write: DEL or PEXPIRE when L is the token's, ZREM when it reads, otherwise GETEX of X,
---   which changes nothing: a full server refuses none of them, nor what comes after; a replica
---   answers READONLY instead of a false "not-ours".
+-- ARGV: token, "shared" for all readers, "kept" for a key without an owner · the token's entry in
+--       Q without its mode, which a downgrade may have changed, "" when the entry stays · the
+--       token's entry in R, "" where no reader is possible · "" to free L; or several words: for
+--       how long to keep L, in ms, 0: not; for how long to set the tombstone, in ms, 0: none; for
+--       how long to set the done mark, in ms, 0: none; the vote to take back, 0: any vote: the
+--       fence that this node has minted for a writer or for a phase, or when a reader's part runs
+--       out, in ms; "1" to notify no waiter, otherwise "0"; the text of N that the client has read
+--       if a done mark is asked for, otherwise "-"; the text of the tombstone: "undone", or
+--       "revoked:" and a reason
+-- returns: "released" · "not-ours" · "revoked" and after a space the reason · "done" when the
+--          token has no lease, but a done mark was asked for and exists · "changed" when a done
+--          mark is asked for and N is not the text; as one string
+-- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but
+--   the tombstone's expiry.
+-- first write: DEL or PEXPIRE when L is the token's, ZREM when the token reads, otherwise GETEX of
+--   X, which changes nothing. A full server refuses none of them, and none of the writes that
+--   follow. A replica answers READONLY instead of a false "not-ours".
 local owner = ARGV[1] .. ':'
-local found = redis.call('MGET', KEYS[1], KEYS[7]) -- unlike GET it raises no error for data that is no lock
+local found = redis.call('MGET', KEYS[1], KEYS[7]) -- unlike GET, MGET raises no error for data that is no lock
 local lease = found[1]
 local ours = lease and string.sub(lease, 1, #owner) == owner
 if ours and ARGV[4] == '' and not found[2] and redis.call('EXISTS', KEYS[2]) == 0 then
@@ -45,7 +46,7 @@ end
 local phase = lease and string.sub(lease, 1, 7) == 'shared:'
 local ends = not ours and phase and ARGV[3] ~= '' and tonumber(redis.call('ZSCORE', KEYS[6], ARGV[3]) or '0')
 local reads = ends and ends > now
-if only ~= '0' then -- a later vote for the same token may count, so it stays
+if only ~= '0' then -- a later vote for the same token may count, so that vote stays
   ours = ours and only == (string.match(lease, '^[^:]*:%d+:%d+:(%d+):') or string.match(lease, '^kept:(%d+)'))
   reads = reads and ends <= tonumber(only)
 end
@@ -62,7 +63,7 @@ if not ours and not reads then
     redis.call('DEL', KEYS[7])
   end
   if hush == '0' and (not lease and left or (not lease or phase) and intends) then
-    rouse(turn) -- the token that leaves may have been notified, or may have kept readers out
+    rouse(turn) -- the token may have been notified, or may have kept readers out
   end
   if revoked then
     return 'revoked ' .. string.sub(tombstone, 9)
@@ -73,8 +74,8 @@ if not ours and not reads then
   return 'not-ours'
 end
 
--- Data of another type must raise its error before the first write: a half-done release would be
--- reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a release that was
+-- half done would be reported as not done.
 if mark > 0 then
   redis.call('GET', KEYS[4])
 end
@@ -93,7 +94,7 @@ if reads then
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', string.format('%.0f', now))
   last = redis.call('ZRANGE', KEYS[6], '-1', '-1', 'WITHSCORES')[2]
-  if last then -- L runs out with the last of those that still read
+  if last then -- L runs out with the last of the readers that are left
     redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - now))
   else
     redis.call('DEL', KEYS[1])

@@ -1,16 +1,16 @@
--- renew.lua: make votes, and readers' parts, last longer where they are still their owners'.
+-- renew.lua: lengthen votes, and readers' parts, that still belong to their owners.
 --
 -- KEYS: for each lease: lease L · readers R · intent I of a writer; then marker N of the node
--- ARGV: for each lease: token · how long the node keeps the lease, in ms · the token's entry in R ·
---       the fence of the quorum's grant; then text of N that the client has read
+-- ARGV: for each lease: token · how long the node keeps the lease, in ms · the token's entry in R
+--       · the fence of the quorum's grant; then text of N that the client has read
 -- returns: "changed" server-µs when N is not the text that the client has read, or not this
---          server's; otherwise server-µs and, after a space, for each lease in order "1" it is the
---          owner's, "2" it is, and a writer waits, or "0" it is not; as one string
--- idempotent: it sets expiries to at least the given time from now. It never shortens one, and
---   never creates a key or an entry. A phase that began here after the quorum's grant has a larger
---   fence, and is not the reader's.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a false
---   0. Not for data that is no string: the error would end the renewal of all others.
+--          server's. Otherwise server-µs and, after a space, for each lease in order: "1" when it
+--          is the owner's, "2" when it is and a writer waits, "0" when it is not; as one string
+-- idempotent: it sets expiries to at least the given time from now. It never shortens an expiry,
+--   and never creates a key or an entry. If a phase began here after the quorum's grant, its fence
+--   is larger, and the phase is not the reader's.
+-- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a
+--   false 0. Data that is no string gets no GETEX, because the error would end all other renewals.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])

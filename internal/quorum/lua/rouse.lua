@@ -3,19 +3,20 @@
 --
 -- fragment: hearing(inbox) · say(inbox, message) · rouse(turn)
 -- KEYS: lease L · queue Q · wake mark W
--- returns: hearing: how many processes listen, 1 when it cannot be found out · say, rouse: nothing
+-- returns: hearing: how many processes listen, 1 when the number is unknown · say, rouse: nothing
 -- idempotent: a second rouse notifies the same waiters again, which ask and find out.
 -- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has
---   written something that memory cannot refuse, so they pass.
+--   written something that memory cannot refuse, so these writes pass too.
 --
--- An entry of Q is token|inbox|once|mode. Its score is the ticket that the waiter brought: the same
--- on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. It keeps the node for the
--- writer that was notified; or it is 'readers', and lets readers in although a writer waits. After
--- a writer (turn is 'readers') it is the turn of the readers. Then the writer is notified to ask
--- after these 50 ms, because perhaps no reader has used the turn. Nothing else keeps the node, so
--- nodes that disagree delay nobody. A writer that is notified loses its place until it asks. So a
--- process that stands still is notified first only once in 10 s, and nothing is kept for it after
--- the first time. An inbox is a channel: on a Redis Cluster a sharded one, whose name shows that.
+-- An entry of Q is token|inbox|once|mode. Its score is the ticket that the waiter brought: the
+-- same on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. It keeps the node for
+-- the writer that was notified. Or its value is 'readers', and it lets readers in although a
+-- writer waits. After a writer (turn is 'readers') it is the turn of the readers. Then the writer
+-- is notified to ask after these 50 ms, because perhaps no reader has used the turn. Nothing else
+-- keeps the node, so nodes that disagree delay no waiter. A writer that is notified loses its
+-- place until it asks. So a process that stands still is notified first only once in 10 s, and
+-- nothing is kept for it after the first time. An inbox is a channel. On a Redis Cluster it is a
+-- sharded channel, as its name shows.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1
@@ -62,7 +63,7 @@ local function rouse(turn)
     if next then -- if the first process does not react, another one must
       say(next.inbox, 'head 50 ' .. next.token .. ' ' .. KEYS[1])
     end
-    if writer.ticket < now + 5000000 then -- it had a place to lose
+    if writer.ticket < now + 5000000 then -- the writer had a place to lose
       redis.call('SET', KEYS[3], writer.token, 'PX', '50')
       return
     end

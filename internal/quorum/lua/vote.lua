@@ -14,20 +14,20 @@
 --          when N is not the text that the client has read, or not this server's · "granted"
 --          server-µs PTTL L · "entered" server-µs PTTL writers L, for a reader, where writers is
 --          "1" when a writer waits · "busy" server-µs PTTL place listeners holder, where listeners
---          is "-" for a caller that does not wait, and holder is L, or token:0:0 of the one for
---          whom the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
+--          is "-" for a caller that does not wait, and holder is L, or token:0:0 of the token for
+--          which the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
 --          server-µs; as one string
 -- idempotent: a second execution finds the token in L or in R, answers with the same L and at most
 --   lengthens it; or it finds the token in Q, where it keeps its ticket; after an undo it finds X.
--- first write: SET C for a free L, ZADD of a reader that enters, which a full server refuses, and
---   then nothing has happened; otherwise GETEX, DEL or PEXPIRE, which no full server refuses, and
---   every replica.
+-- first write: SET C for a free L, ZADD of a reader that enters. When a full server refuses it,
+--   nothing has happened. Otherwise GETEX, DEL or PEXPIRE, which no full server refuses, but every
+--   replica does.
 --
--- L is token:fence:block:minted:metadata, of readers shared:fence:1:minted:metadata. I keeps new
--- readers out while a writer waits, for 3 s after the writer has last asked; no order follows from
--- I.
+-- L is token:fence:block:minted:metadata; for readers it is shared:fence:1:minted:metadata. I
+-- keeps new readers out while a writer waits, for 3 s after the writer has last asked. I promises
+-- no order.
 
--- One MGET, not five GETs. It reads data of another type as missing.
+-- One MGET replaces five GETs. It reads data of another type as missing.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 local lease, woken, counter, tombstone = found[1], found[2], found[3], found[4]
 local clock = redis.call('TIME')
@@ -39,16 +39,15 @@ if found[5] ~= ARGV[1] or
 end
 
 -- The proposal is larger than every fence before, and other nodes will take it as well. Texts of
--- one length are compared like numbers. The time of a client whose clock is years behind is
--- shorter.
+-- one length compare like numbers. If a client's clock is years behind, its text is shorter.
 local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
   #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
 if taken and not lease and not woken and not tombstone and not ARGV[8] then
-  redis.call('SET', KEYS[4], ARGV[5], 'GET') -- GET raises an error for data that is no counter; MGET did not
+  redis.call('SET', KEYS[4], ARGV[5], 'GET') -- GET raises an error for data that is no counter, unlike MGET
   if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
-  redis.call('DEL', KEYS[8]) -- readers of an earlier phase, whose L is gone
+  redis.call('DEL', KEYS[8]) -- the readers of an earlier phase, whose L is gone
   return '1 ' .. stamp
 end
 
@@ -94,8 +93,8 @@ if reader or not open then
     end
   end
   if not open then
-    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false "busy".
-    -- After GETEX, a full server accepts the writes that follow.
+    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false
+    -- "busy". After GETEX, a full server accepts the writes that follow.
     redis.call('GETEX', KEYS[1])
     if not reader and ARGV[12] == '1' and (not intends or intends == token) then
       intends = token
@@ -116,7 +115,7 @@ if reader or not open then
       place = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
     end
     if intends == token then
-      place = 1 -- so the writer asks often, and its intent lasts
+      place = 1 -- with place 1 the writer asks often, so its intent lasts
     end
     local left, holder = redis.call('PTTL', KEYS[1]), lease
     if not lease and woken then
@@ -157,7 +156,7 @@ if not enters then
   if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
-  redis.call('DEL', KEYS[8]) -- readers of an earlier phase, whose L is gone
+  redis.call('DEL', KEYS[8]) -- the readers of an earlier phase, whose L is gone
   if not reader then
     if entry then
       redis.call('ZREM', KEYS[2], entry)
