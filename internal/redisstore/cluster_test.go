@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"crypto/rand"
 	"strings"
 	"testing"
 	"time"
@@ -111,5 +112,54 @@ func TestRunAllOnACluster(t *testing.T) {
 				t.Errorf("%d scripts went across slots", n)
 			}
 		})
+	}
+}
+
+// A node hangs while the leases of two nodes are renewed together. The other node's answer counts
+// at once, before the call to the hung node is given up.
+func TestEngineD2RenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	s := locktest.SingleStore(cluster.Client(t))
+	var claims []store.Claim
+	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		c := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
+		if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Granted {
+			t.Fatal(g, err)
+		}
+		claims = append(claims, c)
+	}
+	hung, _ := cluster.Owner(int(redisstore.SlotOf(claims[0].Key)))
+	hung.Pause()
+	t.Cleanup(hung.Resume)
+	type answer struct {
+		place int
+		grant store.Grant
+		after time.Duration
+	}
+	all, began := make(chan answer, len(claims)), time.Now()
+	s.(interface {
+		BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant))
+	}).BeginRenew(t.Context(), claims, func(places []int, grants []store.Grant) {
+		for _, i := range places {
+			all <- answer{i, grants[i], time.Since(began)}
+		}
+	})
+	apart, unanswered := 0, 0
+	for range claims {
+		a := <-all
+		switch node, _ := cluster.Owner(int(redisstore.SlotOf(claims[a.place].Key))); {
+		case node == hung:
+			if unanswered++; a.grant.Err == nil {
+				t.Errorf("a node that stands still answered %+v", a.grant)
+			}
+		case a.grant.State != store.Granted || a.after > 700*time.Millisecond: // a call is given up after a second
+			t.Errorf("a sound node's answer is %+v after %v", a.grant, a.after)
+		default:
+			apart++
+		}
+	}
+	if apart == 0 || unanswered == 0 {
+		t.Errorf("positive control: %d answers, %d calls without an answer", apart, unanswered)
 	}
 }

@@ -89,19 +89,81 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 				}
 			}()
 			waiters(t, next, "k", 2)
+			notice := inboxOf(t, c, "k", 1)
 			time.Sleep(1500 * time.Millisecond) // its first question, after about a second, is over
 			giveUp()
 			if err := <-gone; err == nil {
 				t.Error("the head got a key that is held")
 			}
 			waiters(t, next, "k", 1)
-			time.Sleep(100 * time.Millisecond) // the message
+			select {
+			case m := <-notice.Channel(): // without this message it asks after up to two seconds
+				if !strings.HasPrefix(m.Payload, "head ") || !strings.HasSuffix(m.Payload, " k") {
+					t.Errorf("the next waiter received %q", m.Payload)
+				}
+			case <-time.After(15 * time.Second):
+				t.Error("the next waiter was not notified that it is the head")
+			}
 			if err := c.Del(t.Context(), "k").Err(); err != nil {
 				t.Fatal(err)
 			}
 			freed := time.Now()
 			if late := (<-got).Sub(freed); late > 1500*time.Millisecond {
 				t.Errorf("the only waiter came %v after the key was free; the head asks once a second", late)
+			}
+		})
+	}
+}
+
+// inboxOf subscribes to the inbox of a waiter: 0 is the head of the queue.
+func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubSub {
+	t.Helper()
+	entries := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, place, place).Val()
+	if len(entries) != 1 {
+		t.Fatalf("nobody waits in place %d", place)
+	}
+	_, rest, _ := strings.Cut(entries[0], "|")
+	inbox, _, _ := strings.Cut(rest, "|")
+	s := c.Subscribe(t.Context(), inbox)
+	t.Cleanup(func() { _ = s.Close() })
+	if _, err := s.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The head of the queue dies behind a holder that sends no messages. The waiter behind the head
+// does not learn that, so it asks often.
+func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			c := server.Client(t)
+			if err := c.SetNX(t.Context(), "k", "another program", time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
+			dead := redis.Z{Score: float64(time.Now().UnixMicro()), Member: "DEADDEADDEADDEADDEADDEADDE|latchkit:i:gone|2000|0|64|0|"}
+			if err := c.ZAdd(t.Context(), "latchkit:q:{k}:k", dead).Err(); err != nil {
+				t.Fatal(err)
+			}
+			next := open(t, server.Client(t))
+			got := make(chan time.Time, 1)
+			go func() {
+				if l, err := next.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+					got <- time.Now()
+					_ = l.Release(context.Background())
+				}
+			}()
+			waiters(t, next, "k", 2)
+			time.Sleep(1500 * time.Millisecond) // its first question, after about a second, is over
+			if err := c.Del(t.Context(), "k").Err(); err != nil {
+				t.Fatal(err)
+			}
+			freed := time.Now()
+			if late := (<-got).Sub(freed); late > 2*time.Second+busy {
+				t.Errorf("the only waiter came %v after the key was free", late)
 			}
 		})
 	}
@@ -155,6 +217,80 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	if late := (<-got).Sub(freed); late > time.Second {
 		t.Errorf("the waiter came %v after the key was free, although its process knew that it receives nothing", late)
 	}
+}
+
+// A process knows that its subscription is lost, and cannot get another one. The server does not
+// know that: it still publishes to the process, whose waiter must poll.
+func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory := lockertest.NewMemory()
+		cut := &cutOff{Process: memory.NewProcess()}
+		var ls []*locker.Engine
+		for _, s := range []locker.Store{memory.NewProcess(), memory.NewProcess(), cut} {
+			e, err := locker.New(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = e.Close(context.Background()) }()
+			ls = append(ls, e)
+		}
+		lease := acquire(t, ls[0], locker.Rule{Key: "k"})
+		ctx, leave := context.WithCancel(t.Context())
+		got := make(chan time.Time, 1)
+		go func() { _, _ = ls[1].Acquire(ctx, locker.Rule{Key: "k"}) }()
+		synctest.Wait()
+		go func() {
+			l, err := ls[2].Acquire(t.Context(), locker.Rule{Key: "k"})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- time.Now()
+			_ = l.Release(context.Background())
+		}()
+		time.Sleep(1500 * time.Millisecond) // its first question is over, the next one is due much later
+		cut.off()
+		time.Sleep(1500 * time.Millisecond) // and its first question without a subscription, too
+		leave()
+		synctest.Wait()
+		release(t, lease)
+		freed := time.Now()
+		if late := (<-got).Sub(freed); late > time.Second {
+			t.Errorf("the waiter came %v after the key was free, although its process knew that it receives nothing", late)
+		}
+	})
+}
+
+// cutOff is a process whose subscription is lost, without the server's knowledge.
+type cutOff struct {
+	*lockertest.Process
+	notify func(store.Event)
+	gone   atomic.Bool
+}
+
+func (c *cutOff) Listen(notify func(store.Event)) (stop func()) {
+	c.notify = notify
+	return c.Process.Listen(notify)
+}
+
+func (c *cutOff) Inbox(key string) string {
+	if c.gone.Load() {
+		return ""
+	}
+	return c.Process.Inbox(key)
+}
+
+func (c *cutOff) Open(ctx context.Context, key string) (string, error) {
+	if c.gone.Load() {
+		return "", errors.New("no subscription")
+	}
+	return c.Process.Open(ctx, key)
+}
+
+func (c *cutOff) off() {
+	c.gone.Store(true)
+	c.LoseEvents(1 << 30)
+	c.notify(store.Event{Kind: store.EventReopened})
 }
 
 // Many dead waiters do not block the server: the time to skip them grows with their number, not
