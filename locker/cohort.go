@@ -113,7 +113,8 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		return true
 	}
 	if c.open { // the phase opened after a looked for one, and no later event would wake a
-		a.cohort, a.turn = c, make(chan turn, 1)
+		a.cohort = c
+		a.expectTurn()
 		c.hold.users++
 		a.turn <- turn{hold: c.hold, fence: c.hold.fence}
 		return true
@@ -122,7 +123,8 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		c.show(a)
 		return false
 	}
-	a.cohort, a.turn = c, make(chan turn, 1)
+	a.cohort = c
+	a.expectTurn()
 	if p := c.inTheWay(); p != (Peer{}) {
 		a.meets(p)
 	}

@@ -37,7 +37,9 @@ type Engine struct {
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
-	runs     calls.Tasks // the functions of Run
+	// Acquisitions that have ended, to be used again. No other goroutine refers to them.
+	acquisitions sync.Pool
+	runs         calls.Tasks // the functions of Run
 
 	departures departures // releases in the background
 
@@ -125,7 +127,11 @@ func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Delegation) (*Lea
 	defer e.acquires.Leave() // Close waits for this call before it stops the undos
 	a.pass = pass
 	a.observe()
-	return a.end(a.run())
+	lease, err := a.end(a.run())
+	if err == nil && a.isPrivate() {
+		a.recycle()
+	}
+	return lease, err
 }
 
 // newAcquisition makes the acquisition of one call of Acquire, and counts it among those under way.
@@ -136,7 +142,11 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 		rule.TTL = e.tuner.ttl()
 	}
 	rule, err := e.cfg.resolve(rule)
-	a := &acquisition{engine: e, rule: rule, adaptive: adaptive, began: time.Now(), caller: ctx, ctx: ctx}
+	a, used := e.acquisitions.Get().(*acquisition)
+	if !used {
+		a = new(acquisition)
+	}
+	a.engine, a.rule, a.adaptive, a.began, a.caller, a.ctx = e, rule, adaptive, time.Now(), ctx, ctx
 	a.ticket = &a.own // the outcome may be needed before the first question
 	if err == nil {
 		err = a.mindOrder(ctx)

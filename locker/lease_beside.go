@@ -235,7 +235,8 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	cs.forget(d)
 	cs.engine.keeper.resume(h)
 	h.over, h.cohort, c.hold = false, c, h
-	a.cohort, a.turn, a.recalled = c, make(chan turn, 1), d
+	a.cohort, a.recalled = c, d
+	a.expectTurn()
 	a.takes(h)
 	return true
 }
