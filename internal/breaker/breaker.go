@@ -1,5 +1,6 @@
-// Package breaker lets requests run at once and without a lock during an outage of the lock server.
-// Only requests that were under way when the outage began wait for an answer in vain.
+// Package breaker lets requests run at once and without a lock during an outage of the lock
+// server. Only requests that were under way when the outage began have to wait for an answer
+// first.
 package breaker
 
 import (
@@ -24,7 +25,7 @@ type Breaker struct {
 	locker locker.Locker
 
 	mu      sync.Mutex
-	key     string    // the key that could not be locked; "": closed
+	key     string    // the key that could not be locked; "": b is closed
 	next    time.Time // when the server is probed again
 	probing bool
 }

@@ -18,7 +18,7 @@ type Foreign struct {
 	pool    *Pool
 	starter Starter // the pool's Store, or nil
 	chores  link.Chores
-	renews  atomic.Int32 // calls of Renew under way
+	renews  atomic.Int32 // the number of calls of Renew under way
 }
 
 var _ Steps = (*Foreign)(nil)
@@ -51,7 +51,7 @@ func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
 	return f.pool.Begin(Until(ctx, time.Now().Add(Timeout)), store.Store.Release, c)
 }
 
-// Releases are releases without a waiting caller, nil when each would need a goroutine.
+// Releases returns releases without a waiting caller, or nil when each would need a goroutine.
 func (f *Foreign) Releases() Releases {
 	if f.starter == nil {
 		return nil
@@ -59,11 +59,11 @@ func (f *Foreign) Releases() Releases {
 	return leaving{f.starter}
 }
 
-// leaving sends releases at once, because the calls to several servers cannot be taken back
+// leaving sends releases at once, because calls that go to several servers cannot be recalled
 // together.
 type leaving struct{ Starter }
 
-// ReleaseBeside is a release without a waiting caller.
+// ReleaseBeside makes a release without a waiting caller.
 func (l leaving) ReleaseBeside(ctx context.Context, c store.Claim, _ When, answered func(store.Grant, error)) (recall func() bool) {
 	l.StartRelease(ctx, c, answered)
 	return func() bool { return false }

@@ -17,7 +17,7 @@ func Doubling(first, most time.Duration) iter.Seq[time.Duration] {
 	}
 }
 
-// Jittered makes each pause a random one between half and all of it.
+// Jittered replaces each pause by a random one between half of it and all of it.
 func Jittered(pauses iter.Seq[time.Duration]) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		for d := range pauses {

@@ -1,5 +1,5 @@
-// Package calls makes calls to Stores that their callers can abandon, and finishes in the
-// background what was abandoned. It knows no locks and no servers.
+// Package calls makes calls to Stores that their callers can abandon. It finishes abandoned calls
+// in the background. It knows no locks and no servers.
 package calls
 
 import (
@@ -14,9 +14,9 @@ import (
 
 // Pool runs calls to the Store, each on a goroutine of its own, because go-redis does not stop a
 // call under way when its context ends. So a caller can wait for the answer or for another event,
-// and can leave at any time. There are as many goroutines as there were calls at once. They are
-// kept for later calls, because the stack of a new goroutine would have to grow each time. The
-// goroutine of an abandoned call ends when the call returns. The zero value is ready.
+// and can leave at any time. There are as many goroutines as there were calls at the same time.
+// They are kept for later calls, because the stack of a new goroutine would have to grow again.
+// The goroutine of an abandoned call ends when the call returns. The zero value is ready.
 type Pool struct {
 	Store store.Store
 
@@ -24,8 +24,8 @@ type Pool struct {
 	hanging atomic.Int32 // number of abandoned steps under way
 
 	mu      sync.Mutex
-	idle    []*worker   // a stack: on top is the worker that worked last; its memory is warm
-	spare   int         // the smallest number of idle workers since trim: these were not needed
+	idle    []*worker   // a stack: the top worker has worked last, so its memory is warm
+	spare   int         // the smallest number of idle workers since trim: so many were not needed
 	trimmer *time.Timer // runs while there may be idle workers
 	armed   bool
 	closed  bool
@@ -40,7 +40,7 @@ type step func(store.Store, context.Context, store.Claim) (store.Grant, error)
 // worker is one goroutine and its task: a job, or a step for which a caller may wait.
 type worker struct {
 	of   *Pool
-	work chan struct{} // a signal starts the task; when work is closed, the goroutine ends
+	work chan struct{} // a signal starts the task; the goroutine ends when work is closed
 
 	job func()
 
@@ -50,10 +50,11 @@ type worker struct {
 	grant store.Grant
 	err   error
 	fate  atomic.Int32
-	done  chan struct{} // a signal when the answer is there, unless it was abandoned
+	done  chan struct{} // signalled when the answer has arrived, unless the call was abandoned
 }
 
-// The fate of a step. Answer and abandonment may come together: the first to swap the fate decides.
+// The fate of a step. Answer and abandonment may come together: the first goroutine that swaps the
+// fate decides.
 const (
 	UnderWay int32 = iota
 	Answered
@@ -61,7 +62,7 @@ const (
 )
 
 // Begin makes a call. Its caller waits for Answered, and then either takes the answer or abandons
-// the call. After that it does not use the Question again.
+// the call. After that, the caller does not use the Question again.
 //
 //	call := e.calls.begin(ctx, Store.Release, claim)
 //	select {
@@ -83,14 +84,14 @@ func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question 
 	return c
 }
 
-// Answer is the answer of the Store, after done.
+// Answer returns the answer of the Store. It may be called after done was signalled.
 func (c *worker) Answer() (store.Grant, error) {
 	grant, err := c.grant, c.err
 	c.of.put(c)
 	return grant, err
 }
 
-// Answered is signalled when the answer is there.
+// Answered is signalled when the answer has arrived.
 func (c *worker) Answered() <-chan struct{} { return c.done }
 
 // Abandon gives up the call: its answer is dropped.
@@ -153,7 +154,8 @@ func (c *worker) run() {
 	}
 }
 
-// take returns an idle worker or makes one. It never refuses: a Release after Close is still sent.
+// take returns an idle worker or makes one. It refuses no call: a Release after Close is still
+// sent.
 func (cs *Pool) take() *worker {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -13,10 +13,11 @@ type started struct {
 	grant store.Grant
 	err   error
 	fate  atomic.Int32
-	done  chan struct{} // a signal when the answer is there, unless it was abandoned
+	done  chan struct{} // signalled when the answer has arrived, unless the step was abandoned
 }
 
-// start begins a step. Abandoned steps that are under way are bounded, like those on goroutines.
+// start begins a step. The number of abandoned steps under way is bounded, as it is for steps on
+// goroutines.
 func (cs *Pool) start(ctx context.Context, c store.Claim, begin Start) Question {
 	if cs.hanging.Load() >= mostHanging {
 		r := make(refused)
@@ -37,10 +38,10 @@ func (s *started) answered(g store.Grant, err error) {
 	}
 }
 
-// Answered is signalled when the answer is there.
+// Answered is signalled when the answer has arrived.
 func (s *started) Answered() <-chan struct{} { return s.done }
 
-// Answer is the answer of the Store, after Answered.
+// Answer returns the answer of the Store. It may be called after Answered was signalled.
 func (s *started) Answer() (store.Grant, error) { return s.grant, s.err }
 
 // Abandon gives up the step: its answer is dropped.

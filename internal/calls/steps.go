@@ -7,9 +7,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A Question is a step of a Store that is under way. The caller that has begun it waits for the
-// answer. It then either takes the answer or abandons the question, and does not use the question
-// again.
+// A Question is a step of a Store that is under way. Its caller waits for the answer. The caller
+// then either takes the answer or abandons the question, and does not use the question again.
 //
 //	q := steps.BeginRelease(ctx, claim)
 //	select {
@@ -21,7 +20,7 @@ import (
 type Question interface {
 	Answered() <-chan struct{} // is signalled once
 	Answer() (store.Grant, error)
-	Abandon() (sent bool) // sent: the server may execute it, or has
+	Abandon() (sent bool) // sent is true if the server may execute the step, or has executed it
 }
 
 // Steps begins the steps of a Store, so that their callers can leave. Steps uses only the values of
@@ -31,8 +30,8 @@ type Steps interface {
 	BeginRelease(ctx context.Context, c store.Claim) Question
 
 	// BeginRenew renews leases. It calls answered for parts of cs, as replies come, and once for
-	// each lease. places are the indices of that part in cs; grants has an answer or an error at
-	// these indices. Several goroutines call answered, which must not block.
+	// each lease. places are the places of the answered leases in cs; grants has an answer or an
+	// error at these places. Several goroutines call answered, which must not block.
 	BeginRenew(ctx context.Context, cs []store.Claim, answered func(places []int, grants []store.Grant))
 
 	// Undo repeats a release until it is confirmed or useless.
@@ -53,16 +52,18 @@ type Releases interface {
 type When uint8
 
 const (
-	// WithOthers: together with the next calls to the server, or 1 ms later by itself.
+	// WithOthers sends the release together with the next calls to the server, or alone 1 ms
+	// later.
 	WithOthers When = iota
-	// Soon: with the next flight.
+	// Soon sends the release with the next flight.
 	Soon
-	// AtOnce: like a release with a waiting caller. The answer may be there at once.
+	// AtOnce sends the release like one with a waiting caller. The answer may come before the call
+	// returns.
 	AtOnce
 )
 
 // A Starter is a Store that can begin a step without making its caller wait. It calls answered
-// once, on any goroutine and also at once; answered must not block.
+// once, on any goroutine, perhaps before the method returns. answered must not block.
 type Starter interface {
 	StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 	StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error))
@@ -71,7 +72,7 @@ type Starter interface {
 	Prompt(key string) bool
 }
 
-// Start is StartAcquire or StartRelease of a Starter.
+// Start is the method StartAcquire or StartRelease of a Starter.
 type Start func(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 
 // Await makes a step and waits for its answer.
@@ -87,18 +88,18 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 
 // Joins begins the questions of a store.Joiner.
 type Joins interface {
-	// BeginJoin is Join. It calls answered once. answered must not block.
+	// BeginJoin begins a Join. It calls answered once. answered must not block.
 	BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 }
 
 // A Chore is a release without a waiting caller. It is repeated until it is answered or useless.
 type Chore struct {
 	Claim   store.Claim
-	Keep    time.Time // Rule.AtLeast holds until then; zero: no AtLeast
+	Keep    time.Time // the end of Rule.AtLeast; zero: no AtLeast
 	Useless time.Time // from then on there is nothing to release
 }
 
-// At is the claim of a release that is sent at that time.
+// At returns the claim of a release that is sent at that time.
 func (ch *Chore) At(now time.Time) store.Claim {
 	claim := ch.Claim
 	if !ch.Keep.IsZero() {

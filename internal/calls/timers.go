@@ -6,8 +6,8 @@ import (
 )
 
 // Timers is a pool of timers, because nearly all timers are stopped long before they fire. Each
-// Engine has its own pool, because a timer that was made in a testing/synctest bubble must stay
-// there.
+// Engine has its own pool, because a timer that was made in a testing/synctest bubble must stay in
+// the bubble.
 type Timers struct{ pool sync.Pool }
 
 // Start returns a timer that fires after d. Give it back with Stop.

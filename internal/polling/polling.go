@@ -15,14 +15,14 @@ import (
 )
 
 // polling is the Store on redislock. Unlike other Stores, it remembers the locks of its owners,
-// because redislock can refresh and release only a lock that it has obtained. The server decides
-// who holds a lock, not this memory.
+// because redislock can refresh and release only a lock that it has obtained. The server, and not
+// this memory, decides who holds a lock.
 type polling struct {
 	client *redislock.Client
 
 	mu     sync.Mutex
 	held   map[owned]*obtained
-	undone map[owned]time.Time // owners that must get no lock any more, and until when
+	undone map[owned]time.Time // owners that must not get a lock any more, and until when
 	sweep  int                 // the size of both maps at which tidy runs next
 }
 
@@ -32,7 +32,7 @@ type owned struct{ key, owner string }
 // obtained is a lock that redislock has obtained.
 type obtained struct {
 	*redislock.Lock
-	until time.Time // when the key has expired at the latest; guarded by the Store's mutex
+	until time.Time // the latest time at which the key expires; guarded by the Store's mutex
 
 	renewing sync.Mutex    // held while the lock is refreshed
 	asked    time.Duration // the TTL of the last Obtain or Refresh
@@ -45,7 +45,7 @@ func New(c *redislock.Client) *polling {
 
 var _ store.Store = (*polling)(nil)
 
-// Validate refuses what redislock cannot do.
+// Validate refuses claims that redislock cannot serve.
 func (p *polling) Validate(c store.Claim) error {
 	switch {
 	case c.Mode == store.Shared:
@@ -68,7 +68,7 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	case err != nil:
 		return store.Grant{}, redisstore.Refused(err)
 	}
-	if _, undone := p.remember(c, lock); undone { // the caller has given up during the call
+	if _, undone := p.remember(c, lock); undone { // the caller has given up the acquire during the call
 		if _, err := p.Release(context.WithoutCancel(ctx), c); err != nil {
 			return store.Grant{}, err
 		}
@@ -77,20 +77,19 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	return store.Grant{State: store.Granted, FenceCount: 1}, nil
 }
 
-// obtain makes one attempt. It adds a character to the token that no owner's token contains,
-// because redislock treats an owner as the holder if the holder's value begins with the owner's
-// token. That character is not a colon, so that no other Locker takes the lock for one of its own
-// leases.
+// obtain makes one attempt. redislock treats an owner as the holder if the holder's value begins
+// with the owner's token. So obtain adds a character to the token that no owner's token contains.
+// The character is not a colon, so that no other Locker takes the lock for one of its own leases.
 func (p *polling) obtain(ctx context.Context, c store.Claim) (*redislock.Lock, error) {
 	return p.client.Obtain(ctx, c.Key, whole(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
 }
 
-// whole rounds d to whole milliseconds: redislock cuts off the rest.
+// whole rounds d up to whole milliseconds, because redislock cuts off the rest.
 func whole(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 
-// Renew refreshes the locks, some at a time. For a lock without an answer, it returns the error.
+// Renew refreshes the locks, some at a time. It returns the error for a lock without an answer.
 func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	const atOnce = 8
 	grants, errs := make([]store.Grant, len(cs)), make([]error, len(cs))
@@ -206,7 +205,7 @@ func (p *polling) keep(o *obtained, ttl time.Duration) {
 	}
 }
 
-// undo records that the owner must get no lock any more.
+// undo records that the owner must not get a lock any more.
 func (p *polling) undo(c store.Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,8 +230,8 @@ func (p *polling) forget(c store.Claim) {
 	delete(p.held, owned{c.Key, c.Owner})
 }
 
-// tidy drops expired entries: locks that expired without a release, and old undone owners. p.mu is
-// held.
+// tidy drops expired entries: locks that expired without a release, and owners that were undone
+// long ago. p.mu is held.
 func (p *polling) tidy() {
 	if len(p.held)+len(p.undone) < p.sweep {
 		return

@@ -47,8 +47,9 @@ type pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
-// short is the error of a lease that too few replicas have acknowledged, nil when n are enough. err
-// is the reason why they were not counted, for example because a failover ended a WAIT.
+// short returns the error of a lease that too few replicas have acknowledged, or nil when n are
+// enough. err is the reason why they were not counted, for example because a failover ended a
+// WAIT.
 func (a Acks) short(n int, err error) error {
 	switch {
 	case err != nil:

@@ -15,19 +15,19 @@ type question struct {
 	room  link.Room
 	read  func(q *question, text string) (store.Grant, error)
 	acks  Acks
-	block int // of an acquire
+	block int // the number of fences that an acquire asks for
 }
 
-// Answered is signalled once the answer is there.
+// Answered is signalled when the answer has arrived.
 func (q *question) Answered() <-chan struct{} { return q.Done() }
 
-// Answer is the server's answer.
+// Answer returns the server's answer.
 func (q *question) Answer() (store.Grant, error) { return q.grant(q.Take()) }
 
 // Abandon stops waiting for the call.
 func (q *question) Abandon() (sent bool) { return q.Leave() }
 
-// grant reads an answer. An answer without the acknowledgements that it needs does not count.
+// grant reads an answer. An answer without the required acknowledgements does not count.
 func (q *question) grant(text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, Refused(err)
@@ -46,33 +46,33 @@ func (q *question) ask(ctx context.Context, to link.Sender) (store.Grant, error)
 	return q.grant(to.Do(ctx, &q.Call))
 }
 
-// begin makes the call; the answer may be there at once.
+// begin makes the call. The answer may arrive before begin returns.
 func (s Single) begin(ctx context.Context, q *question) calls.Question {
 	s.links.Send(ctx, &q.Call)
 	return q
 }
 
-// BeginAcquire is Acquire for a caller that may leave.
+// BeginAcquire does the work of Acquire for a caller that may leave.
 func (s Single) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.acquire(c))
 }
 
-// BeginRelease is Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave.
 func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.release(c))
 }
 
-// Prompt reports whether the server of a key has lately answered soon.
+// Prompt reports whether the last answers of the key's server came soon.
 func (s Single) Prompt(key string) bool { return s.links.Prompt(key) }
 
-// ReleaseBeside is a release without a waiting caller.
+// ReleaseBeside makes a release without a waiting caller.
 func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
 	return s.beside(ctx, q, when)
 }
 
-// beside makes a call whose answer is not waited for.
+// beside makes a call without a waiting caller.
 func (s Single) beside(ctx context.Context, q *question, when calls.When) (recall func() bool) {
 	switch when {
 	case calls.AtOnce:
@@ -85,7 +85,7 @@ func (s Single) beside(ctx context.Context, q *question, when calls.When) (recal
 	return q.Recall
 }
 
-// BeginRenew is Renew: each call is answered by itself.
+// BeginRenew does the work of Renew. Each call is answered separately.
 func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, anywhere)) {
@@ -109,7 +109,8 @@ func (s Single) sendUndo(q *question, answered func(store.Grant, error)) {
 	s.links.Put(context.Background(), &q.Call)
 }
 
-// mostInPart is how many leases one call renews. A longer script would block the server for others.
+// mostInPart is how many leases one call renews. A longer script would delay the server's other
+// clients.
 const mostInPart = 32
 
 // inParts divides batches that are too long for one call.
@@ -126,8 +127,8 @@ func inParts(all []*Batch) []*Batch {
 	return parts
 }
 
-// beginRenewal sends one batch. If an answer shows that leases are not ours, or are not where they
-// were, further calls complete it on a goroutine of their own. All other answers count at once.
+// beginRenewal sends one batch. If an answer shows that leases are not ours, or that their slot
+// moves, further calls complete it on a goroutine of their own. All other answers count at once.
 func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, answered func([]int, []store.Grant), complete func()) {
 	call := b.call().link()
 	call.Acked = s.acks.asked()
@@ -200,16 +201,16 @@ func (s *steps) finish(g store.Grant, err error) {
 	s.done <- struct{}{}
 }
 
-// Answered is signalled once the answer is there.
+// Answered is signalled when the answer has arrived.
 func (s *steps) Answered() <-chan struct{} { return s.done }
 
-// Answer is the result.
+// Answer returns the result.
 func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
 
 // Abandon stops waiting for the calls.
 func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
 
-// soon bounds the calls that complete an answer.
+// soon bounds the time of the calls that complete an answer.
 func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ClusterClient is a client of a Redis Cluster: a *redis.ClusterClient is one.
+// ClusterClient is a client of a Redis Cluster. A *redis.ClusterClient is one.
 type ClusterClient interface {
 	link.Cluster
 	pipeliner
@@ -20,19 +20,19 @@ type ClusterClient interface {
 
 var _ ClusterClient = (*redis.ClusterClient)(nil)
 
-// movesSlots reports whether a script was refused because its slot is moving: some of its keys may
-// be on the old node and some on the new one.
+// movesSlots reports whether a script was refused because its slot is moving. Then some of the
+// script's keys may be on the old node and some on the new one.
 func movesSlots(err error) bool { return err != nil && redis.IsTryAgainError(err) }
 
-// Cluster is the Store of a Redis Cluster: the Store of one server, for each of its slots. All keys
-// of a lock are in one slot, so its scripts run on the node that serves the slot. A ClusterClient
-// finds the node by the first key, and follows the slot when it moves. This file has the
-// differences.
+// Cluster is the Store of a Redis Cluster. Each of its slots is served as by the Store of one
+// server. All keys of a lock are in one slot, so the lock's scripts run on the node that serves
+// the slot. A ClusterClient finds the node by the first key, and follows the slot when it moves.
+// This file has the differences.
 //
 // While a slot moves, its keys are on the old node or on the new one. A script that names several
-// keys is refused (TRYAGAIN) while one of them is missing or on the other node. A new lease must
-// wait for the end of that. A lease that is held is renewed and released by steps with one key
-// each, which find the key wherever it is.
+// keys is refused (TRYAGAIN) while one of the keys is missing or on the other node. A new lease
+// must wait until the slot has moved. A lease that is held is renewed and released in steps of one
+// key each, which find the key on either node.
 type Cluster struct {
 	Single
 	cluster ClusterClient
@@ -52,7 +52,7 @@ func (s Cluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	return answers(grants)
 }
 
-// BeginRenew is Renew, with the answers of each node when they come.
+// BeginRenew does the work of Renew, and returns the answers of each node when they come.
 func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, SlotOf)) {
@@ -60,7 +60,8 @@ func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func
 	}
 }
 
-// complete renews one by one the leases whose slot moves, and looks up those that are not ours.
+// complete renews one by one the leases whose slot moves. It looks up the leases that are not
+// ours.
 func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -71,7 +72,7 @@ func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 // MostAtOnce bounds the calls of one renewal that are under way at the same time.
 const MostAtOnce = 8
 
-// Each does a step for all batches, a few at a time.
+// Each calls step for all batches, a few at a time.
 func (s Cluster) Each(all []*Batch, step func(*Batch)) {
 	var work sync.WaitGroup
 	free := make(chan struct{}, MostAtOnce)
@@ -85,8 +86,7 @@ func (s Cluster) Each(all []*Batch, step func(*Batch)) {
 	work.Wait()
 }
 
-// alone makes a batch of its own for each claim that was refused together with others because its
-// slot moves.
+// alone makes a separate batch for each claim that was refused because its slot moves.
 func (b *Batch) alone(grants []store.Grant) (all []*Batch) {
 	for _, i := range b.Places {
 		if movesSlots(grants[i].Err) {
@@ -97,22 +97,23 @@ func (b *Batch) alone(grants []store.Grant) (all []*Batch) {
 }
 
 // renewAlone renews one lease, and its script changes nothing else. If the lease was handed over,
-// its entry leaves the queue by a second step: while the lease is ours, the key was handed to no
-// other token.
+// a second step removes the lease's entry from the queue. This is safe: while the lease is ours,
+// the key was handed to no other token.
 func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	plain := *b
 	plain.handed = false
 	s.renew(ctx, &plain, grants)
 	if b.handed && grants[b.Places[0]].State == store.Granted {
 		if _, err := do(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.first().Key), "-inf", "(0"); err != nil {
-			b.Fail(grants, Refused(err)) // not confirmed: try again
+			b.Fail(grants, Refused(err)) // not confirmed; the lease is renewed again later
 		}
 	}
 }
 
-// Release is that of one server unless the slot moves. Then the key is freed in a step of its own,
-// and the waiters find out when they ask again. A lease whose release also sets the done mark is
-// released when the slot has moved, because both must happen or none.
+// Release does what it does on one server, unless the slot moves. Then the key is freed in a step
+// of its own, and the waiters find the key free when they ask again. A lease whose release also
+// sets the done mark is released when the slot has moved, because both changes must happen
+// together.
 func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.Single.Release(ctx, c)
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -121,7 +122,7 @@ func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return s.releaseAlone(ctx, c)
 }
 
-// BeginRelease is Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave.
 func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	q, all := s.release(c), newSteps()
 	all.first = &q.Call
@@ -130,7 +131,7 @@ func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question
 	return all
 }
 
-// ReleaseBeside is a release without a waiting caller.
+// ReleaseBeside makes a release without a waiting caller.
 func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }
@@ -147,7 +148,7 @@ func (s Cluster) Undo(ch calls.Chore) {
 	})
 }
 
-// goOn deals with the answer to the first call of a release.
+// goOn handles the answer to the first call of a release.
 func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
 	g, err := q.Answer()
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -161,9 +162,9 @@ func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered 
 	})
 }
 
-// releaseAlone is a release in steps of one key each. Each is harmless without the next, and
-// repeating all of them is, too: the tombstone comes first, so that no late acquire takes what is
-// freed after it.
+// releaseAlone makes a release in steps of one key each. Each step is harmless without the next
+// one, and all steps may be repeated. The tombstone comes first, so that no late acquire takes the
+// key that a later step frees.
 func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	tombstone := TombstoneKey(c.Key, c.Owner)
 	if c.TombstoneTTL > 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// CheckServer looks at the client's options, at what the server does when its memory is full, and
-// at whether it is a part of a cluster that the client does not know. A server that does not say (a
-// proxy, a substitute, an ACL) is taken as it is.
+// CheckServer looks at the client's options and at what the server does when its memory is full.
+// It also looks whether the server belongs to a cluster that the client does not know. It reports
+// nothing about a server that does not answer these questions (a proxy, a substitute, an ACL).
 func (s Single) CheckServer(ctx context.Context) []store.Warning {
 	found := slowCalls(s.server)
 	info, err := look(ctx, s.Client)
@@ -42,7 +42,7 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 		info, err := look(ctx, link.Plain{Client: master})
 		if err != nil {
-			return nil // no warning
+			return nil // report no warning
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -54,7 +54,7 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
 }
 
-// slowCalls warns of a client whose lone calls cannot be made on their callers' goroutines.
+// slowCalls warns if single calls through the client cannot be made on their callers' goroutines.
 func slowCalls(c Client) []store.Warning {
 	if !link.CallsByGoroutine(c) {
 		return nil
@@ -65,7 +65,7 @@ func slowCalls(c Client) []store.Warning {
 	}}
 }
 
-// look asks a server about itself.
+// look asks a server for information about itself.
 func look(ctx context.Context, to link.Sender) (info map[string]string, err error) {
 	text, err := do(ctx, to, link.Step, "info")
 	if err != nil {

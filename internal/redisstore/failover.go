@@ -4,7 +4,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FailsOver reports whether a client continues with another server when its own is down.
+// FailsOver reports whether a client continues with another server when its server is down.
 func FailsOver(c Client) bool {
 	switch c := c.(type) {
 	case *redis.ClusterClient:
@@ -12,7 +12,7 @@ func FailsOver(c Client) bool {
 	case interface{ FailsOver() bool }: // a client of another library
 		return c.FailsOver()
 	case interface{ Options() *redis.Options }:
-		return c.Options().Addr == "FailoverClient" // what go-redis puts there: Sentinel knows the address
+		return c.Options().Addr == "FailoverClient" // go-redis puts this text there, because Sentinel knows the address
 	}
 	return false
 }

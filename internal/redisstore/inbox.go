@@ -11,20 +11,21 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Subscriptions are how an Engine receives messages: a channel for each slot with waiters, and for
-// each node one connection, its line. One server is one node with one slot. On a Redis Cluster a
-// channel is in its slot, because scripts publish on the node where they run, and count the
-// subscribers there. The channels of a cluster are sharded (Redis 7), or plain if the cluster does
-// not support sharded channels. A channel that was not used for a minute is unsubscribed.
+// Subscriptions are how an Engine receives messages. There is a channel for each slot with
+// waiters, and one connection for each node, the line. One server is one node with one slot. On a
+// Redis Cluster a channel is in its slot, because scripts publish on the node where they run, and
+// count the subscribers there. The channels of a cluster are sharded (Redis 7), or plain if the
+// cluster does not support sharded channels. A channel that was not used for a minute is
+// unsubscribed.
 //
 // A subscription that breaks, falls silent or is removed by the server is replaced, and
 // store.EventReopened is sent. When a line breaks, all its channels are subscribed again, each on
-// the node that serves its slot by then. When a slot moves, the old node removes only the channel
-// of that slot.
+// the node that then serves its slot. When a slot moves, the old node removes only the channel of
+// that slot.
 type Subscriptions struct {
 	sites  sites
 	leaves time.Duration   // how long an unused channel stays subscribed; 0: for ever
-	ctx    context.Context // of the goroutines
+	ctx    context.Context // the context of the goroutines
 	cut    context.CancelFunc
 	work   sync.WaitGroup
 
@@ -35,27 +36,27 @@ type Subscriptions struct {
 	stopped bool
 	plain   bool // the cluster has no sharded channels
 	slots   map[uint16]*shard
-	lines   map[string]*line // by the node's address
-	refused error            // this user may not subscribe
+	lines   map[string]*line // the lines by their nodes' addresses
+	refused error            // the error when this user may not subscribe
 	asked   time.Time        // when a server refused the subscription
 }
 
-// shard is the channel of one slot. The mutex of the Subscriptions guards all of it.
+// shard is the channel of one slot. The mutex of the Subscriptions guards all fields.
 type shard struct {
 	slot   uint16
 	name   string
-	line   *line     // the line that it is live on; nil while it is not live
-	since  time.Time // when it became live
-	used   time.Time // when a waiter last used it
+	line   *line     // the line on which the channel is live; nil while it is not live
+	since  time.Time // when the channel became live
+	used   time.Time // when a waiter last used the channel
 	trying *attempt  // the last subscription, which may be under way
 }
 
 const (
-	// silentFor is how long the server may be silent. Then it is asked for a sign of life, and must
-	// answer within the same time.
+	// silentFor is how long the server may be silent. Then the line sends a ping, and the server
+	// must answer within the same time.
 	silentFor = 3 * time.Second
-	// steadyAfter is how long a subscription must have lasted for the next one to come without a
-	// pause.
+	// steadyAfter is how long a subscription must have lasted so that the next one follows without
+	// a pause.
 	steadyAfter = time.Second
 	// askAgainAfter is the time after which a user that may not subscribe tries again.
 	askAgainAfter = 10 * time.Second
@@ -64,7 +65,7 @@ const (
 // betweenSubscriptions are the pauses after subscriptions that failed or did not last.
 var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
 
-// attempt is one subscription. All calls of Open wait for it together.
+// attempt is one subscription. All calls of Open wait for the same attempt.
 type attempt struct {
 	over chan struct{} // closed when the result is known
 	err  error
@@ -81,8 +82,8 @@ func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
 }
 
 // Listen makes listener receive every event. stop waits for the goroutines that read. If a
-// goroutine is connecting to a node that hangs, stop may take 5 s, the time after which go-redis
-// gives up.
+// goroutine is connecting to a node that hangs, stop may take 5 s. After that time go-redis gives
+// up.
 func (s *Subscriptions) Listen(listener func(store.Event)) (stop func()) {
 	s.listener = listener
 	return s.stop
@@ -103,7 +104,7 @@ func (s *Subscriptions) stop() {
 	s.work.Wait()
 }
 
-// Inbox is the channel of the key's slot.
+// Inbox returns the channel of the key's slot.
 func (s *Subscriptions) Inbox(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +116,7 @@ func (s *Subscriptions) Inbox(key string) string {
 	return sh.name
 }
 
-// Address is the channel of the key's slot, even before its node has confirmed it.
+// Address returns the channel of the key's slot, even before its node has confirmed it.
 func (s *Subscriptions) Address(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +131,8 @@ func (s *Subscriptions) use(key string) {
 	}
 }
 
-// Open waits for the subscription that is under way, and starts one if there is none. While a user
-// may not subscribe, Open fails at once, and tries again from time to time.
+// Open waits for the subscription that is under way, or starts one. While a user may not
+// subscribe, Open fails at once; from time to time it tries again.
 func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	n := s.sites.slot(key)
 	s.mu.Lock()
@@ -172,24 +173,23 @@ func (s *Subscriptions) Reset(name string) {
 	var l *line
 	for _, sh := range s.slots {
 		if sh.name == name {
-			l = sh.line // nil: it is being replaced already
+			l = sh.line // nil: the line is being replaced already
 		}
 	}
 	s.mu.Unlock()
 	if l != nil {
-		s.sites.reload(s.ctx) // the slot may have moved unnoticed
+		s.sites.reload(s.ctx) // the slot may have moved without a notice
 		l.close()
 	}
 }
 
-// channel is the name of a slot's channel; s.mu is held.
+// channel returns the name of a slot's channel. s.mu is held.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
 // begin subscribes for the first time. If that fails, the next Open tries again.
 //
-// Only the caller that has begun an attempt ends it. A channel may be lost again as soon as its
-// node has confirmed it, before the subscribing caller knows, and then the next attempt is under
-// way already.
+// Only the caller that has begun an attempt ends it. A channel may be lost as soon as its node has
+// confirmed it, before the subscribing caller knows. Then the next attempt is under way already.
 func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
@@ -219,8 +219,8 @@ func (s *Subscriptions) goPlain(sh *shard) bool {
 	return sh.name != old
 }
 
-// subscribe subscribes on the node that serves the slot, and returns when that is confirmed or has
-// failed.
+// subscribe subscribes on the node that serves the slot. The returned channel receives the
+// confirmation or the error.
 func (s *Subscriptions) subscribe(sh *shard) <-chan error {
 	s.mu.Lock()
 	name := sh.name
@@ -250,8 +250,8 @@ func failed(err error) <-chan error {
 	return answer
 }
 
-// lost is called when channels were lost together. It returns when all are live again or not needed
-// any more.
+// lost is called when channels were lost together. It returns when each of them is live again or
+// not needed any more.
 func (s *Subscriptions) lost(all []*shard) {
 	s.mu.Lock()
 	hasty := false
@@ -260,9 +260,9 @@ func (s *Subscriptions) lost(all []*shard) {
 		sh.line, sh.trying = nil, newAttempt()
 	}
 	s.mu.Unlock()
-	missed := false // the waiters know that there is no subscription
+	missed := false // true: the waiters know that there is no subscription
 	for pause := range betweenSubscriptions {
-		if hasty { // a subscription that did not last is not tried again at once
+		if hasty { // after a subscription that did not last, pause first
 			select {
 			case <-time.After(pause):
 			case <-s.ctx.Done():
@@ -298,7 +298,7 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 		case err == nil:
 		case s.stopped || s.unused(sh):
 			delete(s.slots, sh.slot)
-		default: // a caller of Open gets the error, and comes again after a pause
+		default: // a caller of Open gets the error, and calls again after a pause
 			sh.trying = newAttempt()
 			failed = append(failed, sh)
 		}
@@ -311,9 +311,9 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 	return failed
 }
 
-// reopened is the event for channels that were lost together. A single one is that of a slot that
-// has moved: only its waiters ask again, because a cluster that moves thousands of slots would
-// otherwise be asked by all waiters after each of them.
+// reopened returns the event for channels that were lost together. A single lost channel means
+// that its slot has moved. Then only the waiters of that channel ask again. Otherwise, when a
+// cluster moves thousands of slots, all waiters would ask after each move.
 func (s *Subscriptions) reopened(all []*shard) store.Event {
 	e := store.Event{Kind: store.EventReopened}
 	if len(all) == 1 {

@@ -16,8 +16,8 @@ import (
 //	done token L
 //	free L
 //
-// The traceparent is that of the lease whose release freed the key. Any other text was sent by
-// another program.
+// The traceparent belongs to the lease whose release freed the key. A text of another form was
+// sent by another program.
 func ParseEvent(text string) (e store.Event, ok bool) {
 	r := Reply{Rest: text}
 	switch r.Word() {

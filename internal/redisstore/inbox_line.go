@@ -15,22 +15,24 @@ import (
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// line is one connection to a node, and the goroutine that reads it, for all channels on that node.
-// It ends for good when anything is wrong with it.
+// line is one connection to a node, and the goroutine that reads it, for all channels on that
+// node. After any error the line ends for good.
 type line struct {
 	of   *Subscriptions
 	addr string
 
-	mu      sync.Mutex // also keeps the order of what is written and of pending equal
+	mu      sync.Mutex // also keeps writes and pending in the same order
 	pubsub  PubSub
 	pending []pending // subscriptions without an answer, the oldest first
 	closed  bool
-	why     error // why it was closed
+	why     error // why the line was closed
 
-	over atomic.Bool // closed; for goroutines that must not wait for l.mu, which is held while it connects
+	// The line is closed. over is for goroutines that must not wait for l.mu, which is held during
+	// the connect.
+	over atomic.Bool
 
-	// Of the goroutine that reads:
-	live  map[string]*shard // by channel
+	// The goroutine that reads uses these:
+	live  map[string]*shard // the live shards by channel
 	swept time.Time         // when unused channels were last looked for
 }
 
@@ -48,7 +50,7 @@ func newLine(s *Subscriptions, addr string, node Subscriber) *line {
 	return &line{of: s, addr: addr, pubsub: node.OpenPubSub(s.ctx), live: make(map[string]*shard), swept: time.Now()}
 }
 
-// subscribe sends the subscription; the answer comes from the goroutine that reads.
+// subscribe sends the subscription. The goroutine that reads delivers the answer.
 func (l *line) subscribe(sh *shard, name string) <-chan error {
 	p := pending{sh, name, time.Now(), make(chan error, 1)}
 	l.mu.Lock()
@@ -72,7 +74,7 @@ func (l *line) subscribe(sh *shard, name string) <-chan error {
 
 func isSharded(name string) bool { return strings.HasPrefix(name, shardPrefix) }
 
-// run reads until the line is lost, and then subscribes its channels elsewhere.
+// run reads until the line is lost, and then subscribes its channels on other lines.
 func (l *line) run() {
 	l.read()
 	l.close()
@@ -127,7 +129,7 @@ func isReply(err error) bool {
 }
 
 // changed handles the start or the end of a subscription. It returns false when go-redis has
-// connected again by itself, because messages may be lost.
+// connected again by itself, because messages may then be lost.
 func (l *line) changed(s *redis.Subscription) bool {
 	if s.Kind == "ssubscribe" || s.Kind == "subscribe" {
 		p, ok := l.next(s.Channel)
@@ -143,15 +145,15 @@ func (l *line) changed(s *redis.Subscription) bool {
 	}
 	sh := l.live[s.Channel]
 	delete(l.live, s.Channel)
-	if sh != nil { // the server ended it: its slot has moved
+	if sh != nil { // the server ended the subscription, because the slot has moved
 		l.of.sites.reload(l.of.ctx)
 		l.of.work.Go(func() { l.of.lost([]*shard{sh}) })
 	}
 	return true
 }
 
-// next removes and returns the oldest subscription without an answer, if it is that of the channel;
-// "" stands for any channel.
+// next removes and returns the oldest subscription without an answer, if it is for the channel. ""
+// stands for any channel.
 func (l *line) next(channel string) (pending, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,8 +165,8 @@ func (l *line) next(channel string) (pending, bool) {
 	return p, true
 }
 
-// refused gives the oldest subscription its error. It returns false when there is none, because
-// then the error concerns the line.
+// refused gives err to the oldest subscription without an answer. It returns false when there is
+// none, because the error then concerns the line.
 func (l *line) refused(err error) bool {
 	p, ok := l.next("")
 	if !ok {

@@ -8,11 +8,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// sites are where channels are subscribed.
+// sites are the places where channels are subscribed.
 type sites interface {
 	slot(key string) uint16
 	channel(slot uint16, plain bool) string
-	// node is the node that serves a channel, and its address.
+	// node returns the node that serves a channel, and its address.
 	node(ctx context.Context, channel string) (Subscriber, string, error)
 	// reload is called when a channel may be served by another node than before.
 	reload(ctx context.Context)
@@ -21,15 +21,16 @@ type sites interface {
 // Subscriber is a Client that can subscribe. Clients of other libraries than go-redis implement it;
 // [SubscriberOf] finds it for all clients.
 type Subscriber interface {
-	// OpenPubSub returns a connection without subscriptions. It does not block. ctx is that of the
-	// connection's whole life.
+	// OpenPubSub returns a connection without subscriptions. It does not block. ctx lasts as long
+	// as the connection.
 	OpenPubSub(ctx context.Context) PubSub
 }
 
 // PubSub is a connection with subscriptions, with the methods of a *redis.PubSub. ReceiveTimeout
-// returns a *redis.Message, a *redis.Subscription, a *redis.Pong, or an error; an error that is a
-// time-out leaves the connection as it is. Subscriptions are confirmed in the order in which they
-// were asked for. One goroutine receives; another one may call the other methods meanwhile.
+// returns a *redis.Message, a *redis.Subscription, a *redis.Pong, or an error. A time-out error
+// leaves the connection as it is. Subscriptions are confirmed in the order in which they were
+// requested. One goroutine receives. At the same time, another goroutine may call the other
+// methods.
 type PubSub interface {
 	Subscribe(ctx context.Context, channels ...string) error
 	SSubscribe(ctx context.Context, channels ...string) error
@@ -42,7 +43,7 @@ type PubSub interface {
 
 var _ PubSub = (*redis.PubSub)(nil)
 
-// SubscriberOf returns how a client subscribes. It is false for a client that cannot.
+// SubscriberOf returns how a client subscribes. ok is false for a client that cannot subscribe.
 func SubscriberOf(c Client) (s Subscriber, ok bool) {
 	switch c := c.(type) {
 	case Subscriber:
@@ -68,11 +69,11 @@ type oneServer struct {
 	name   string
 }
 
-// NewChannel is a name that no other inbox has.
+// NewChannel returns a name that no other inbox has.
 func NewChannel() string { return inboxPrefix + rand.Text() }
 
-// NewSubscription is the subscription to a channel of that name on one server. It lasts from the
-// first Open to the stop of Listen.
+// NewSubscription returns the subscription to a channel of that name on one server. It lasts from
+// the first Open to the stop of Listen.
 func NewSubscription(s Subscriber, channel string) *Subscriptions {
 	return newSubscriptions(oneServer{s, channel}, 0)
 }
@@ -91,11 +92,11 @@ type clusterSites struct {
 	random  string // makes the channels of this Engine unique
 }
 
-// unusedAfter is how long an unused channel stays subscribed. A waiter uses it at least every
-// othersAsk.
+// unusedAfter is how long an unused channel stays subscribed. A waiter uses its channel at least
+// every othersAsk.
 const unusedAfter = time.Minute
 
-// NewShardSubscriptions are the subscriptions to the channels of a cluster.
+// NewShardSubscriptions returns the subscriptions to the channels of a cluster.
 func NewShardSubscriptions(c ClusterClient) *Subscriptions {
 	return newSubscriptions(clusterSites{c, rand.Text()}, unusedAfter)
 }

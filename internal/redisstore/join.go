@@ -27,7 +27,7 @@ func (s Single) Join(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.join(c).ask(ctx, s.Client)
 }
 
-// BeginJoin is Join without waiting for the answer.
+// BeginJoin begins a Join without waiting for the answer.
 func (s Single) BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	q := s.join(c)
 	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
@@ -51,7 +51,7 @@ func (s Single) Leave(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return joinGrant(v, "leave")
 }
 
-// digestOf is the SHA-256 of the secret in the form that scripts use.
+// digestOf returns the SHA-256 of the secret in the form that scripts use.
 func digestOf(p store.Delegation) string {
 	if p.Secret == [32]byte{} {
 		return ""

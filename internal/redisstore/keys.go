@@ -7,42 +7,45 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Every key and channel that a lock uses on Redis is named here and nowhere else. L, the lease, is
-// exactly prefix+key, where other libraries see it. Its companion keys carry L's hash tag, so that
-// they lie in L's slot of a cluster.
+// This file names all keys and channels that a lock uses on Redis. L, the lease, is exactly
+// prefix+key, where other libraries see it. Its companion keys carry L's hash tag, so that they
+// are in L's slot of a cluster.
 const (
-	queuePrefix     = store.ReservedPrefix + "q:{"   // latchkit:q:{tag}:L, a sorted set of the waiters
-	readersPrefix   = store.ReservedPrefix + "r:{"   // latchkit:r:{tag}:L, a sorted set of the readers
-	permitsPrefix   = store.ReservedPrefix + "p:{"   // latchkit:p:{tag}:L, a sorted set of the permits of a semaphore
-	usesPrefix      = store.ReservedPrefix + "u:{"   // latchkit:u:{tag}:L, a hash of what these permits are
-	tombstonePrefix = store.ReservedPrefix + "x:{"   // latchkit:x:{tag}:token, "undone" or "revoked:reason"
-	donePrefix      = store.ReservedPrefix + "d:{"   // latchkit:d:{tag}:L, there while Rule.Once holds
-	joinsPrefix     = store.ReservedPrefix + "j:{"   // latchkit:j:{tag}:L, a hash of the delegations and joins of a lease
-	counterPrefix   = store.ReservedPrefix + "f:{"   // latchkit:f:{tag of the slot}, the fence counter, for ever
-	wakePrefix      = store.ReservedPrefix + "w:{"   // latchkit:w:{tag}:L, the token for which a node of a quorum keeps its vote
-	intentPrefix    = store.ReservedPrefix + "t:{"   // latchkit:t:{tag}:L, the writer that waits at a node of a quorum with readers
-	NodeKey         = store.ReservedPrefix + "node"  // the marker of a quorum's node, for ever
-	BegunKey        = store.ReservedPrefix + "begun" // a hash of when such nodes began to wait, by a server's clock
-	inboxPrefix     = store.ReservedPrefix + "i:"    // latchkit:i:random, no key but a channel: where an Engine is notified
-	shardPrefix     = store.ReservedPrefix + "s:"    // latchkit:s:{tag of the slot}:random, the same on a cluster: a sharded channel
+	queuePrefix     = store.ReservedPrefix + "q:{" // latchkit:q:{tag}:L, a sorted set of the waiters
+	readersPrefix   = store.ReservedPrefix + "r:{" // latchkit:r:{tag}:L, a sorted set of the readers
+	permitsPrefix   = store.ReservedPrefix + "p:{" // latchkit:p:{tag}:L, a sorted set of the permits of a semaphore
+	usesPrefix      = store.ReservedPrefix + "u:{" // latchkit:u:{tag}:L, a hash with the use of each of these permits
+	tombstonePrefix = store.ReservedPrefix + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
+	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.Once marks the work as done
+	joinsPrefix     = store.ReservedPrefix + "j:{" // latchkit:j:{tag}:L, a hash of the delegations and joins of a lease
+	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
+	// latchkit:w:{tag}:L, the token for which a node of a quorum keeps its vote
+	wakePrefix   = store.ReservedPrefix + "w:{"
+	intentPrefix = store.ReservedPrefix + "t:{"  // latchkit:t:{tag}:L, the writer that waits at a node of a quorum with readers
+	NodeKey      = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
+	// a hash of the times when nodes of a quorum began to wait, by a server's clock
+	BegunKey    = store.ReservedPrefix + "begun"
+	inboxPrefix = store.ReservedPrefix + "i:" // latchkit:i:random, a channel and not a key: notifies an Engine
+	// latchkit:s:{tag of the slot}:random, the same on a cluster, as a sharded channel
+	shardPrefix = store.ReservedPrefix + "s:"
 )
 
-// QueueKey is the key of the queue for the lease l.
+// QueueKey returns the key of the queue for the lease l.
 func QueueKey(l string) string { return queuePrefix + store.HashTag(l) + "}:" + l }
 
-// ReadersKey is the key of the readers for the lease l.
+// ReadersKey returns the key of the readers for the lease l.
 func ReadersKey(l string) string { return readersPrefix + store.HashTag(l) + "}:" + l }
 
-// PermitsKey is the key of the permits for the lease l.
+// PermitsKey returns the key of the permits for the lease l.
 func PermitsKey(l string) string { return permitsPrefix + store.HashTag(l) + "}:" + l }
 
-// UsesKey is the key of the hash that has the use of each permit for the lease l.
+// UsesKey returns the key of the hash that has the use of each permit for the lease l.
 func UsesKey(l string) string { return usesPrefix + store.HashTag(l) + "}:" + l }
 
-// TombstoneKey is the key of a token's tombstone for the lease l.
+// TombstoneKey returns the key of a token's tombstone for the lease l.
 func TombstoneKey(l, token string) string { return tombstonePrefix + store.HashTag(l) + "}:" + token }
 
-// queueAndTombstone are QueueKey and TombstoneKey, in one piece of memory.
+// queueAndTombstone returns QueueKey and TombstoneKey, in one piece of memory.
 func queueAndTombstone(l, token string) (queue, tombstone string) {
 	tag := store.HashTag(l)
 	both := queuePrefix + tag + "}:" + l + tombstonePrefix + tag + "}:" + token
@@ -50,22 +53,23 @@ func queueAndTombstone(l, token string) (queue, tombstone string) {
 	return both[:n], both[n:]
 }
 
-// IntentKey is the key of the writer that waits at a node of a quorum for the lease l.
+// IntentKey returns the key of the writer that waits at a node of a quorum for the lease l.
 func IntentKey(l string) string { return intentPrefix + store.HashTag(l) + "}:" + l }
 
-// WakeKey is the key of the token for which a node of a quorum keeps its vote for the lease l.
+// WakeKey returns the key of the token for which a node of a quorum keeps its vote for the lease
+// l.
 func WakeKey(l string) string { return wakePrefix + store.HashTag(l) + "}:" + l }
 
-// DoneKey is the key of the done mark for the lease l.
+// DoneKey returns the key of the done mark for the lease l.
 func DoneKey(l string) string { return donePrefix + store.HashTag(l) + "}:" + l }
 
-// JoinsKey is the key of the joins for the lease l.
+// JoinsKey returns the key of the joins for the lease l.
 func JoinsKey(l string) string { return joinsPrefix + store.HashTag(l) + "}:" + l }
 
-// CounterKey is the key of the fence counter for the lease l.
+// CounterKey returns the key of the fence counter for the lease l.
 func CounterKey(l string) string { return counters()[SlotOf(l)] }
 
-// TagOfSlot is a hash tag of a slot, in braces.
+// TagOfSlot returns a hash tag of a slot, in braces.
 func TagOfSlot(s uint16) string { return counters()[s][len(counterPrefix)-1:] }
 
 // SlotCount is the number of slots of a Redis Cluster.
@@ -85,11 +89,11 @@ var counters = sync.OnceValue(func() *[SlotCount]string {
 	return &names
 })
 
-// SlotOf is the slot of a key.
+// SlotOf returns the slot of a key.
 func SlotOf(l string) uint16 { return slot(store.HashTag(l)) }
 
-// slot is the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the Redis
-// Cluster specification defines it.
+// slot returns the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the
+// Redis Cluster specification defines it.
 func slot(tag string) uint16 {
 	var crc uint16
 	for i := range len(tag) {

@@ -9,7 +9,7 @@ import (
 )
 
 type (
-	// listening is the Store of one server whose client can subscribe, and so a Notifier.
+	// listening is the Store of one server whose client can subscribe, so it is a Notifier.
 	listening struct {
 		Single
 		*Subscriptions
@@ -31,7 +31,7 @@ func (s listening) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Gr
 	return s.acquireAll(ctx, cs)
 }
 
-// AcquireAll runs acquire_all.lua for keys of one slot. Those of several slots cannot be taken in
+// AcquireAll runs acquire_all.lua for keys of one slot. Keys of several slots cannot be taken in
 // one step.
 func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
@@ -42,7 +42,7 @@ func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]s
 	return l.acquireAll(ctx, cs)
 }
 
-// Acquire is that of the Store. A waiter in the queue keeps the channel in use.
+// Acquire is the Store's step. A waiter in the queue keeps the channel in use.
 func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -50,7 +50,7 @@ func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Gra
 	return l.Cluster.Acquire(ctx, c)
 }
 
-// BeginAcquire is that of the Store. A waiter in the queue keeps the channel in use.
+// BeginAcquire is the Store's step. A waiter in the queue keeps the channel in use.
 func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)

@@ -12,12 +12,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// readWrite is the Store of one server, or of a cluster, with readers. A writer's lease is in L as
-// that of Single is. While readers hold, L contains the fence of their phase, and the sorted set R
-// has an entry with an expiry for each reader.
+// readWrite is the Store of one server, or of a cluster, with readers. L contains a writer's lease
+// in the same form as that of Single. While readers hold, L contains the fence of their phase, and
+// the sorted set R has an entry with an expiry for each reader.
 //
-// While a slot of a cluster moves, its steps are refused, because they name several keys, and the
-// Engine repeats them. Only renewals go on, in steps of one key each.
+// While a slot of a cluster moves, the steps are refused, because they name several keys, and the
+// Engine repeats them. Only renewals continue, in steps of one key each.
 type readWrite struct {
 	Single
 	cluster ClusterClient // nil: one server
@@ -48,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
 
-// Acquire is that of the Store. A waiter keeps the channel in use.
+// Acquire is the Store's step. A waiter keeps the channel in use.
 func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -56,7 +56,7 @@ func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.readWrite.Acquire(ctx, c)
 }
 
-// BeginAcquire is that of the Store. A waiter keeps the channel in use.
+// BeginAcquire is the Store's step. A waiter keeps the channel in use.
 func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -64,7 +64,7 @@ func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Cla
 	return l.readWrite.BeginAcquire(ctx, c)
 }
 
-// BeginRenew is that of the Store. A reader keeps the channel in use, to be notified of writers.
+// BeginRenew is the Store's step. A reader keeps the channel in use, to be notified of writers.
 func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
@@ -74,7 +74,7 @@ func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Cl
 	l.readWrite.BeginRenew(ctx, cs, answered)
 }
 
-// Renew is that of the Store. A reader keeps the channel in use, to be notified of writers.
+// Renew is the Store's step. A reader keeps the channel in use, to be notified of writers.
 func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
@@ -84,7 +84,7 @@ func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []store.Claim) 
 	return l.readWrite.Renew(ctx, cs)
 }
 
-// NewReadWrite is New, with readers.
+// NewReadWrite does the work of New for a Store with readers.
 func NewReadWrite(c Client, cfg Settings) (store.Store, error) {
 	s, err := New(c, cfg)
 	switch s := s.(type) {
@@ -98,7 +98,7 @@ func NewReadWrite(c Client, cfg Settings) (store.Store, error) {
 	return nil, err
 }
 
-// ReaderEntry is a claim's entry in R. It must not change while the token lives.
+// ReaderEntry returns a claim's entry in R. The entry must not change while the token lives.
 func ReaderEntry(c store.Claim) string { return c.Owner + "|" + cmp.Or(c.Inbox, "-") }
 
 // PhaseNoteKey names the note that a revocation leaves for all readers of a phase.
@@ -134,7 +134,7 @@ func entered(_ *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// BeginAcquire is Acquire for a caller that may leave.
+// BeginAcquire does the work of Acquire for a caller that may leave.
 func (s readWrite) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.acquire(c))
 }
@@ -147,7 +147,7 @@ func phaseGrantOf(text string) (store.Grant, bool) {
 	}
 	r := Reply{entered}
 	g := store.Grant{State: store.Granted, At: r.Time()}
-	_ = r.Word() // its PTTL: the local clock counts what is left
+	_ = r.Word() // the PTTL, which is not needed: the local clock counts the time that is left
 	g.Writer = r.Word() == "1"
 	h, ok := ParseLease(r.Rest)
 	g.Fence, g.FenceCount = h.Fence, h.Block
@@ -172,7 +172,7 @@ func (s readWrite) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, 
 	return answers(grants)
 }
 
-// BeginRenew is Renew, with the answers of each node when they come.
+// BeginRenew does the work of Renew, and returns the answers of each node when they come.
 func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	group := anywhere
 	if s.cluster != nil {
@@ -185,7 +185,8 @@ func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, answered fu
 	}
 }
 
-// complete renews one by one the leases whose slot moves, and looks up those that are not ours.
+// complete renews one by one the leases whose slot moves. It looks up the leases that are not
+// ours.
 func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -193,8 +194,8 @@ func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant)
 	s.lookUp(ctx, b, grants)
 }
 
-// readersCall is rw_renew.lua. It is for writers too: after an unanswered downgrade it is not known
-// whether the owner is one.
+// readersCall returns the call of rw_renew.lua. It is for writers too, because after an unanswered
+// downgrade it is unknown whether the owner is a writer or a reader.
 func (b *Batch) readersCall() *Call {
 	keys := make([]string, 0, 3*len(b.Places))
 	args := make([]any, 0, 4*len(b.Places))
@@ -205,8 +206,8 @@ func (b *Batch) readersCall() *Call {
 	return rwRenewScript.Call(keys, args...)
 }
 
-// renewAlone renews one lease while its slot moves. It renews a reader's part first: while the part
-// lasts, no other reader's release makes L end sooner, and while L names the same phase, nothing
+// renewAlone renews one lease while its slot moves. It renews a reader's part first. While the
+// part lasts, no other reader's release makes L end sooner. While L names the same phase, nothing
 // has removed the part.
 func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
@@ -218,7 +219,7 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 			return
 		}
 	}
-	if part == "0" { // a writer, or one whose downgrade has no answer
+	if part == "0" { // a writer, or an owner whose downgrade has no answer
 		Cluster(s).renewAlone(ctx, b, grants)
 		return
 	}
@@ -248,7 +249,7 @@ func (s readWrite) release(c store.Claim) *question {
 	return releasing(rwReleaseScript, words)
 }
 
-// releaser is what the waiter that gets the key learns about the releasing claim: "|" and its
+// releaser returns what the next holder learns about the releasing claim: "|" and the claim's
 // traceparent, or "".
 func releaser(c store.Claim) string {
 	if trace, _ := store.Signature(c.Metadata); trace != "" {
@@ -257,12 +258,12 @@ func releaser(c store.Claim) string {
 	return ""
 }
 
-// BeginRelease is Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave.
 func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.release(c))
 }
 
-// ReleaseBeside is a release without a waiting caller.
+// ReleaseBeside makes a release without a waiting caller.
 func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
@@ -320,7 +321,7 @@ func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText,
 	return info, h, nil
 }
 
-// ReadReaders is Read. It also returns the readers.
+// ReadReaders does the work of Read. It also returns the readers.
 func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string, error) {
 	v, err := rwInspectScript.Run(ctx, s.Client, []string{key, QueueKey(key), ReadersKey(key)})
 	if err != nil {
@@ -336,7 +337,7 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 		if !ok {
 			return store.Info{}, "", Unreadable("inspect")
 		}
-		_ = r.Word() // the space behind the entry
+		_ = r.Word() // the space after the entry
 		_, inbox, _ := strings.Cut(entry, "|")
 		line.Add(Entry{Inbox: inbox, Listening: true}, store.Waiter{})
 		reading = append(reading, store.Reader{Left: left, Process: line.Waiters[i].Process})
@@ -346,9 +347,9 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 	return info, text, err
 }
 
-// Revoke looks up the holder, and revokes its lease if it has that fence, as Single does. Readers
-// are revoked together, because they share the fence. They find a note that is named after the
-// fence.
+// Revoke looks up the holder, and revokes its lease if it has that fence, as Single does. All
+// readers of the phase are revoked together, because they share the fence. They find a note that
+// is named after the fence.
 func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the script
-// granted and freed nothing: the server refuses it before it runs, or its first effective write
-// aborts it. A failed dial and a full pool prove the same. All other errors (EOF, time-out, reset,
-// a context that ended inside go-redis) are unclear, and returned unchanged.
+// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the
+// script granted and freed nothing: the server refuses the script before it runs, or aborts it at
+// its first effective write. A failed dial and a full pool prove the same. All other errors (EOF,
+// time-out, reset, a context that ended inside go-redis) are unclear, and returned unchanged.
 func Refused(err error) error {
 	var reply redis.Error
 	var network *net.OpError
@@ -58,12 +58,12 @@ func refusedBy(code string, err error) error {
 	case code == "ERR":
 		return &store.Refusal{Err: err}
 	}
-	return err // an unknown code: a proxy may have sent it after it passed the call on
+	return err // an unknown code: a proxy may have sent it after forwarding the call
 }
 
-// code is the first word of an error reply. Redis before 7.0, and its substitutes, put the error of
-// a command inside a script behind "ERR Error running script (call to f_…): @user_script:12: " or
-// the like, sometimes with a '-' in front.
+// code returns the first word of an error reply. Redis before 7.0, and its substitutes, put "ERR
+// Error running script (call to f_…): @user_script:12: " or a similar text before the error of a
+// command inside a script, sometimes with a '-' in front.
 func code(reply string) string {
 	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
 		for part := range strings.SplitSeq(rest, ": ") {

@@ -10,13 +10,13 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Batch is the claims of a renewal that go out in one script.
+// Batch is the claims of a renewal that are sent in one script.
 type Batch struct {
-	handed  bool // its leases were handed over, and this call confirms them
+	handed  bool // the leases were handed over, and this call confirms them
 	readers bool // the Store has readers
 	permits bool // the Store has permits
 	all     []store.Claim
-	Places  []int // of its claims in the renewal
+	Places  []int // the places of the batch's claims in the renewal
 }
 
 // Claims returns the claims of the batch, in order.
@@ -87,8 +87,8 @@ func (b *Batch) confirmation() *Call {
 	return confirmScript.Call(keys, args...)
 }
 
-// Fill puts an answer into the grants of the batch. short, if set, is why the answer does not count
-// for leases that are still ours.
+// Fill puts an answer into the grants of the batch. If short is not nil, it is the reason why the
+// answer does not count for leases that are still ours.
 func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	r := Reply{text}
 	at := r.Time()
@@ -113,7 +113,7 @@ func (b *Batch) Fail(grants []store.Grant, err error) {
 	}
 }
 
-// anywhere is the group of all keys of one server.
+// anywhere returns the same group for all keys of one server.
 func anywhere(string) uint16 { return 0 }
 
 // Renew runs renew.lua for all claims in one call, and confirm.lua in another call for leases that
@@ -145,7 +145,7 @@ func (s Single) Renewed(ctx context.Context, cs []store.Claim, grants []store.Gr
 	return answers(grants)
 }
 
-// answers returns the grants. If none has an answer, it returns their reason as the error.
+// answers returns the grants. If no grant has an answer, it returns the reason as the error.
 func answers(grants []store.Grant) ([]store.Grant, error) {
 	for _, g := range grants {
 		if g.Err == nil {
@@ -158,7 +158,7 @@ func answers(grants []store.Grant) ([]store.Grant, error) {
 	return nil, grants[0].Err
 }
 
-// lookUp finds out whether leases that are not ours were revoked. After a restart without data
+// lookUp finds out whether leases that are not ours were revoked. After a restart without data,
 // these are all leases of a process, so their notes are read together.
 func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	var work sync.WaitGroup
@@ -175,8 +175,9 @@ func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	work.Wait()
 }
 
-// Revoked reads the note that break.lua leaves. If the note cannot be read, the lease is lost all
-// the same. It uses GETEX, because a client may send read commands to a replica, which may lag.
+// Revoked reads the note that break.lua leaves. If the note cannot be read, the lease counts as
+// lost without a reason. Revoked uses GETEX, because a client may send read commands to a replica,
+// which may lag.
 func (s Single) Revoked(ctx context.Context, c store.Claim) (reason string, ok bool) {
 	reason, ok = s.noted(ctx, TombstoneKey(c.Key, c.Owner))
 	if !ok && c.Fence != 0 {

@@ -9,20 +9,20 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// KeptToken is in the place of the token while Rule.AtLeast keeps a released key.
+// KeptToken stands in place of the token while Rule.AtLeast keeps a released key.
 const KeptToken = "kept"
 
-// SharedToken is in the place of the token while readers hold the key.
+// SharedToken stands in place of the token while readers hold the key.
 const SharedToken = "shared"
 
-// PermitsToken is in the place of the token while permits of a semaphore are held.
+// PermitsToken stands in place of the token while permits of a semaphore are held.
 const PermitsToken = "permits"
 
 // tokenBytes is the length of rand.Text, which makes the tokens.
 const tokenBytes = 26
 
-// LeaseText is the value of L: token:fence:block[:metadata], where token may be shared or
-// permits, or kept:fence.
+// LeaseText is the value of L: token:fence:block[:metadata], where token may be shared or permits,
+// or kept:fence.
 type LeaseText struct {
 	Token    string
 	Fence    uint64
@@ -54,13 +54,14 @@ func holderOf(text string, left time.Duration) store.Holder {
 	return store.Holder{Fence: h.Fence, Left: left, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == KeptToken}
 }
 
-// Millis rounds up, so that the server never keeps a lease for less time than its holder counts on.
+// Millis rounds d up, so that the server keeps a lease at least as long as its holder counts on
+// it.
 func Millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Reply is a script's answer: words with spaces between them. Rest is what was not read yet. A
-// missing word reads as zero; the callers check the first word.
+// Reply is a script's answer: words with spaces between them. Rest is the unread part. A missing
+// word reads as zero; the callers check the first word.
 type Reply struct{ Rest string }
 
 // Word reads the next word.
@@ -80,11 +81,11 @@ func (r *Reply) counted() (part string, ok bool) {
 	return part, true
 }
 
-// Integer reads a number. A word that is no number reads as 0.
+// Integer reads a number. A word that is not a number reads as 0.
 func (r *Reply) Integer() int64 {
 	n, err := strconv.ParseInt(r.Word(), 10, 64)
 	if err != nil {
-		return 0 // ParseInt returns the largest number for a larger one; 0 instead
+		return 0 // for a number that is too large, ParseInt would return the largest one
 	}
 	return n
 }
@@ -99,7 +100,7 @@ func (r *Reply) Duration() time.Duration {
 
 const noKey = -2 * time.Millisecond
 
-// Unreadable is the error for an answer that does not have the form of the script that what names.
+// Unreadable returns the error for an answer of the wrong form. what names the script.
 func Unreadable(what string) error {
 	return fmt.Errorf("the server's answer to %s cannot be read; check for a proxy between server and client", what)
 }

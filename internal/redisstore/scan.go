@@ -66,9 +66,9 @@ type keySet map[string]struct{}
 func (s keySet) add(key string)   { s[key] = struct{}{} }
 func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
-// scan finds the keys of one server that are leases, or that have a queue. It looks at all keys
-// twice: a lease may have any name, and the name of a queue contains the name of its lease. most is
-// how many keys a script may get: one on a Cluster, where any slot may be moving.
+// scan finds the keys of one server that are leases or have a queue. It looks at all keys twice,
+// because a lease may have any name, and only the name of a queue shows its lease. most is how
+// many keys a script may get: one on a Cluster, where any slot may be moving.
 func (s Single) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
 	err := pages(ctx, server, pattern, "string", func(keys []string) error {
 		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, store.ReservedPrefix) })
@@ -107,7 +107,7 @@ func pages(ctx context.Context, server Client, pattern, kind string, page func([
 	}
 }
 
-// leases runs leases.lua in calls of at most so many keys, all at the same time.
+// leases runs leases.lua in calls of at most that many keys, all at the same time.
 func (s Single) leases(ctx context.Context, keys []string, most int, found func(string)) error {
 	parts := slices.Collect(slices.Chunk(keys, most))
 	answers := make([]string, len(parts))

@@ -11,12 +11,13 @@ import (
 	"github.com/latchkit/latchkit/internal/link"
 )
 
-// Client is what a Store on Redis needs of a client: a *redis.Client is one.
+// Client has the methods of a client that a Store on Redis needs. A *redis.Client is a Client.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// do sends a command once, whose answer is one string. Its second word, if there is one, is a key.
+// do sends a command once. The answer is one string. The command's second word, if it has one, is
+// a key.
 func do(ctx context.Context, to link.Sender, class link.Class, words ...any) (string, error) {
 	key := ""
 	if len(words) > 1 {
@@ -33,8 +34,8 @@ type Script struct {
 	class link.Class
 }
 
-// NewScript puts fragments before a script, or at the line that the script has for them. Code
-// before that line does not pay for them: Lua makes every function anew in each run.
+// NewScript puts fragments before a script, or at the line that the script reserves for them. Code
+// before that line runs without their cost: Lua makes every function anew in each run.
 func NewScript(text string, fragments ...string) Script {
 	before, after, found := strings.Cut(text, "\n-- fragments\n")
 	if !found {
@@ -44,7 +45,7 @@ func NewScript(text string, fragments ...string) Script {
 	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
 }
 
-// as gives calls of the script another urgency.
+// as returns the script with another urgency of its calls.
 func (s Script) as(class link.Class) Script {
 	s.class = class
 	return s
@@ -68,8 +69,8 @@ func (s Script) Call(keys []string, args ...any) *Call {
 }
 
 // Again returns the same call for another server. It has words of its own, because a hook of that
-// client may change them, as one that puts a prefix before all keys does. What the words point to
-// is shared.
+// client may change them, for example put a prefix before all keys. The copies share what the
+// words point to.
 func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.
@@ -96,19 +97,21 @@ func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, answ
 	to.Put(ctx, l)
 }
 
-// link is the call as links know it. A script's first key stands in its words as it is.
+// link returns the call in the form of package link. A script's first key is a plain string in the
+// words.
 func (c *Call) link() *link.Call {
 	key, _ := c.Words[3].(string)
 	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
 }
 
-// short returns the words of a script that takes "" and 0 for what is missing at the end of its
-// keys and arguments. Each word costs the server as much as a line of Lua.
+// short returns the words of a call without the empty ones at the end of the keys and of the
+// arguments. The script takes "" or 0 for a missing word. Each word costs the server as much as a
+// line of Lua.
 func (s Script) short(keys []string, args ...any) []any {
 	return s.shortIn(new(link.Room), keys, args...)
 }
 
-// shortIn returns the same words, in a given room.
+// shortIn does the work of short in a given room.
 func (s Script) shortIn(r *link.Room, keys []string, args ...any) []any {
 	for keys[len(keys)-1] == "" {
 		keys = keys[:len(keys)-1]

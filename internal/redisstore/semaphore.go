@@ -9,11 +9,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// semaphore is the Store of one server, or of a cluster, whose keys have permits. While permits are
-// held, L shows that the key is taken, the sorted set P has an entry with an expiry for each
-// permit, and the hash U says what it is. A claim without a Limit is one of 1.
+// semaphore is the Store of one server, or of a cluster, whose keys have permits. While permits
+// are held, L shows that the key is taken. The sorted set P has an entry with an expiry for each
+// permit, and the hash U has the use of each permit. A claim without a Limit is a claim with Limit
+// 1.
 //
-// While a slot of a cluster moves, renewals and releases go on, in steps of one key each.
+// While a slot of a cluster moves, renewals and releases continue, in steps of one key each.
 type semaphore struct {
 	single  Single
 	cluster ClusterClient // nil: one server
@@ -47,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningSemaphore{}, listeningSemaphoreCluster{}
 
-// Acquire is that of the Store. A waiter keeps the channel in use.
+// Acquire is the Store's step. A waiter keeps the channel in use.
 func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -55,7 +56,7 @@ func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.semaphore.Acquire(ctx, c)
 }
 
-// BeginAcquire is that of the Store. A waiter keeps the channel in use.
+// BeginAcquire is the Store's step. A waiter keeps the channel in use.
 func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -63,7 +64,7 @@ func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Cla
 	return l.semaphore.BeginAcquire(ctx, c)
 }
 
-// NewSemaphore is New, with permits.
+// NewSemaphore does the work of New for a Store with permits.
 func NewSemaphore(c Client, cfg Settings) (store.Store, error) {
 	s, err := New(c, cfg)
 	switch s := s.(type) {
@@ -80,7 +81,7 @@ func NewSemaphore(c Client, cfg Settings) (store.Store, error) {
 // Permits tells the Engine that claims may have a Limit.
 func (s semaphore) Permits() {}
 
-// limited is a claim for the scripts, which need a limit.
+// limited returns a claim for the scripts, which need a limit.
 func limited(c store.Claim) store.Claim {
 	c.Limit, c.Weight = max(c.Limit, 1), max(c.Weight, 1)
 	return c
@@ -94,7 +95,7 @@ func (s semaphore) Acquire(ctx context.Context, c store.Claim) (store.Grant, err
 	return store.Grant{}, tooHeavy(c)
 }
 
-// acquire is nil when no limit leaves room for the claim.
+// acquire returns the question of an acquire, or nil when the claim's Weight exceeds its Limit.
 func (s semaphore) acquire(c store.Claim) *question {
 	waits, done, once := "", "", ""
 	c = limited(c)
@@ -119,7 +120,7 @@ func tooHeavy(c store.Claim) error {
 	return &store.Refusal{Err: fmt.Errorf("%w: %d units of %d would never be free", store.ErrUnsupported, c.Weight, max(c.Limit, 1))}
 }
 
-// BeginAcquire is Acquire for a caller that may leave.
+// BeginAcquire does the work of Acquire for a caller that may leave.
 func (s semaphore) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if q := s.acquire(c); q != nil {
 		return s.single.begin(ctx, q)
@@ -130,7 +131,7 @@ func (s semaphore) BeginAcquire(ctx context.Context, c store.Claim) calls.Questi
 	return all
 }
 
-// permitsCall is sem_renew.lua.
+// permitsCall returns the call of sem_renew.lua.
 func (b *Batch) permitsCall() *Call {
 	keys := make([]string, 0, 4*len(b.Places))
 	args := make([]any, 0, 2*len(b.Places))
@@ -163,7 +164,7 @@ func (s semaphore) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, 
 	return answers(grants)
 }
 
-// BeginRenew is Renew, with the answers of each node when they come.
+// BeginRenew does the work of Renew, and returns the answers of each node when they come.
 func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range s.batches(cs) {
@@ -171,7 +172,8 @@ func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, answered fu
 	}
 }
 
-// complete renews one by one the permits whose slot moves, and looks up those that are not ours.
+// complete renews one by one the permits whose slot moves. It looks up the permits that are not
+// ours.
 func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -179,12 +181,13 @@ func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant)
 	s.single.lookUp(ctx, b, grants)
 }
 
-// moving is the Cluster whose steps serve a slot that moves.
+// moving returns the Cluster whose steps serve a slot that moves.
 func (s semaphore) moving() Cluster { return Cluster{s.single, s.cluster} }
 
-// renewAlone renews one permit while its slot moves: first the permit, then L and what else must
-// last as long. While the permit lasts and L says that permits are held, no other token has its
-// units. If L does not say so, the key was handed to the token alone, or the permit is lost.
+// renewAlone renews one permit while its slot moves: first the permit, then L and the other keys
+// that must last as long. While the permit lasts and L says that permits are held, no other token
+// has the permit's units. If L does not say so, the key was handed to the token alone, or the
+// permit is lost.
 func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
 	part, err := semPartScript.Run(ctx, s.single.Renewals, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.TTL), "1")
@@ -228,7 +231,7 @@ func (s semaphore) release(c store.Claim) *question {
 	return releasing(semReleaseScript, words)
 }
 
-// BeginRelease is Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave.
 func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	q, all := s.release(c), newSteps()
 	all.first = &q.Call
@@ -237,10 +240,10 @@ func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 	return all
 }
 
-// Prompt reports whether the server of a key has lately answered soon.
+// Prompt reports whether the last answers of the key's server came soon.
 func (s semaphore) Prompt(key string) bool { return s.single.Prompt(key) }
 
-// ReleaseBeside is a release that nobody waits for.
+// ReleaseBeside makes a release without a waiting caller.
 func (s semaphore) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }
@@ -257,7 +260,7 @@ func (s semaphore) Undo(ch calls.Chore) {
 	})
 }
 
-// goOn deals with the answer to the first call of a release.
+// goOn handles the answer to the first call of a release.
 func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
 	g, err := q.Answer()
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -271,7 +274,7 @@ func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answere
 	})
 }
 
-// releaseAlone is a release in steps of one key each, for a slot that moves. A permit does not
+// releaseAlone makes a release in steps of one key each, for a slot that moves. A permit does not
 // leave P, because P and U must have the same size: it runs out now, and the next script takes it
 // back.
 func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {

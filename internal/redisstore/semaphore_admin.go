@@ -16,11 +16,11 @@ func (s semaphore) Inspect(ctx context.Context, key string) (store.Info, error) 
 	return found.info, err
 }
 
-// found is what sem_inspect.lua found: the holder in L, and the permits with their tokens.
+// found is the result of sem_inspect.lua: the holder in L, and the permits with their tokens.
 type found struct {
 	info   store.Info
 	holder LeaseText
-	tokens []string // of info.Permits
+	tokens []string // the tokens of info.Permits
 }
 
 func (s semaphore) look(ctx context.Context, key string) (f found, err error) {
@@ -38,7 +38,7 @@ func (s semaphore) look(ctx context.Context, key string) (f found, err error) {
 		if !ok || !readable {
 			return found{}, Unreadable("inspect")
 		}
-		_ = r.Word() // the space behind the use
+		_ = r.Word() // the space after the use
 		p.Left, p.Kept = left, strings.HasPrefix(token, KeptToken+"-")
 		if at := time.UnixMicro(int64(p.Fence)); !at.After(now) { //nolint:gosec // a clock in µs
 			p.Since = at
@@ -82,8 +82,8 @@ func permitOf(use string) (p store.Permit, ok bool) {
 	return p, !slices.ContainsFunc(errs[:], func(err error) bool { return err != nil })
 }
 
-// Revoke looks up the permit with that fence, and revokes it. A holder that has the key alone,
-// because a Locker without permits has handed it over, is revoked as by such a Locker.
+// Revoke looks up the permit with that fence, and revokes it. If a Locker without permits has
+// handed the key to a holder alone, that holder is revoked as by a Locker without permits.
 func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	f, err := s.look(ctx, key)
 	if err != nil {

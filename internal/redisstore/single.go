@@ -43,18 +43,18 @@ func New(c Client, cfg Settings) (store.Store, error) {
 
 // Settings are the settings of a Store on Redis.
 type Settings struct {
-	RenewClient Client      // for renewals; nil: the client
-	Acks        Acks        // that each lease needs
-	Warn        func(error) // called with the refusal that ends an undo; nil: nothing is called
+	RenewClient Client      // the client for renewals; nil: the Store's client
+	Acks        Acks        // the acknowledgements that each lease needs
+	Warn        func(error) // called with the refusal that ends an undo; may be nil
 }
 
-// NewSingle returns the Store of one server without a subscription. Its calls use the links, which
-// lead to the server of c.
+// NewSingle returns the Store of one server without a subscription. Its calls use the links to,
+// which lead to the server of c.
 func NewSingle(c Client, to *link.Links) Single {
 	return Single{Client: to, Steps: to, Renewals: to, server: c}
 }
 
-// linked returns the Store whose calls use links: renewals those of the last client.
+// linked returns the Store whose calls use links. Renewals use the links of the last client.
 func linked(clients []Client, cfg Settings) Single {
 	options := link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}
 	s := Single{server: clients[0], acks: cfg.Acks, links: link.New(clients[0], options)}
@@ -69,13 +69,13 @@ func linked(clients []Client, cfg Settings) Single {
 // Single is the Store of one server. Each step is a script, sent once. Its clients lead to the same
 // server.
 type Single struct {
-	Client   link.Sender // of administrative calls
-	Steps    link.Sender // of acquires and releases
-	Renewals link.Sender // of renewals: another pool with WithRenewClient
+	Client   link.Sender // for administrative calls
+	Steps    link.Sender // for acquires and releases
+	Renewals link.Sender // for renewals: another pool with WithRenewClient
 	server   Client
-	acks     Acks // that leases need
+	acks     Acks // the acknowledgements that leases need
 
-	links, renewals *link.Links // the same ways; nil: there are none
+	links, renewals *link.Links // the same ways as Links; nil: there are none
 }
 
 var _ interface {
@@ -119,7 +119,8 @@ func (s Single) acquire(c store.Claim) *question {
 	return q
 }
 
-// question is a call that grants a lease. If replicas must acknowledge it, the call waits for them.
+// question returns a call that grants a lease. If replicas must acknowledge the lease, the call
+// waits for them.
 func (s Single) question(script Script, words []any, read func(*question, string) (store.Grant, error), block int) *question {
 	q := &question{read: read, acks: s.acks, block: block}
 	q.Script, q.Words, q.Class, q.Acked = script.Script, words, script.class, s.acks.asked()
@@ -141,8 +142,8 @@ func fromAcquire(q *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// acquireAll runs acquire_all.lua. It is the step of a BatchAcquirer; not every Store on top of
-// Single has it.
+// acquireAll runs acquire_all.lua. It is the step of a BatchAcquirer, which some Stores based on
+// Single are not.
 func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	keys := make([]string, 0, 5*len(cs))
 	args := make([]any, 0, 5*len(cs))
@@ -176,14 +177,15 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 	return grants, nil
 }
 
-// waitsAs describes how a claim waits. With the token before it and the metadata behind it, it is
+// waitsAs describes how a claim waits. With the token before it and the metadata after it, it is
 // the claim's entry in the queue.
 func waitsAs(c store.Claim) string {
 	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + modeOf(c) +
 		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
 }
 
-// modeOf is how a claim shares the key: 0 not, 1 with readers, w/n it wants w of n units.
+// modeOf returns how a claim shares the key: 0 for not at all, 1 with readers, w/n for w of n
+// units.
 func modeOf(c store.Claim) string {
 	if c.Limit > 0 {
 		return strconv.Itoa(max(c.Weight, 1)) + "/" + strconv.Itoa(c.Limit)
@@ -191,11 +193,11 @@ func modeOf(c store.Claim) string {
 	return strconv.Itoa(int(c.Mode))
 }
 
-// QueueEntry is a claim's entry in the queue: token|inbox|hand-ms|mode|block|once|metadata. It must
-// not change while the token lives.
+// QueueEntry returns a claim's entry in the queue: token|inbox|hand-ms|mode|block|once|metadata.
+// The entry must not change while the token lives.
 func QueueEntry(c store.Claim) string { return c.Owner + "|" + waitsAs(c) + "|" + c.Metadata }
 
-// AsksOnce is "1" when a claim asks whether the work is done already, "0" otherwise.
+// AsksOnce returns "1" when a claim asks whether the work is done already, otherwise "0".
 func AsksOnce(c store.Claim) string {
 	if c.Once > 0 {
 		return "1"
@@ -222,7 +224,7 @@ func grantOf(text string) (g store.Grant, ok bool) {
 	g.At = r.Time()
 	switch state {
 	case "granted":
-		_ = r.Word() // its PTTL: the local clock counts what is left
+		_ = r.Word() // the PTTL, which is not needed: the local clock counts the time that is left
 		h, ok := ParseLease(r.Rest)
 		g.State, g.Fence, g.FenceCount = store.Granted, h.Fence, h.Block
 		return g, ok
@@ -267,7 +269,7 @@ func (s Single) release(c store.Claim) *question {
 	return q
 }
 
-// releasing is a call that frees a lease. It needs no acknowledgement.
+// releasing returns a call that frees a lease. It needs no acknowledgement.
 func releasing(script Script, words []any) *question {
 	q := &question{read: released}
 	q.Script, q.Words, q.Class = script.Script, words, script.class
@@ -279,7 +281,7 @@ func releasing(script Script, words []any) *question {
 
 func released(_ *question, text string) (store.Grant, error) { return releasedOf(text) }
 
-// releaseCall has the arguments of a release beside the claim's own times.
+// releaseCall has the arguments of a release that are not in the claim.
 type releaseCall struct {
 	done                     time.Duration
 	entry, next              string

@@ -26,7 +26,7 @@ func (s Single) look(ctx context.Context, key string) (info store.Info, holder L
 	return info, h, nil
 }
 
-// Read runs inspect.lua and returns the value of the key and until when it lasts. Since is the
+// Read runs inspect.lua and returns the value of the key and how long it lasts. Since is the
 // server's clock until Describe sets it.
 func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
 	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
@@ -63,8 +63,8 @@ func Describe(i *store.Info, h LeaseText, ours bool) {
 }
 
 // Revoke looks up the holder, and revokes its lease if it has that fence. It takes two steps,
-// because the name of the note contains the holder's token, and scripts must get all their keys
-// from the caller. The second step is conditional on the first.
+// because the name of the note contains the holder's token, and the caller must give scripts all
+// their keys. The second step changes nothing if the holder has changed.
 func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 	}
 	note := noteFor(info)
 	if info.Mode == store.Shared {
-		note = 0 // readers look for another one
+		note = 0 // readers look for another note
 	}
 	v, err := breakScript.Run(ctx, s.Client,
 		[]string{key, QueueKey(key), CounterKey(key), TombstoneKey(key, holder.Token)},
@@ -89,11 +89,11 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 	return store.Grant{State: store.Released}, nil
 }
 
-// begins is the beginning of the lease. All kept keys have one token, and so have all phases of
-// readers, so the fence distinguishes them.
+// begins returns the beginning of the lease's text. All kept keys have one token, and so have all
+// phases of readers, so only the fence distinguishes them.
 func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
 
-// breakable reports whether the holder with that fence is there.
+// breakable reports whether the holder with that fence holds the key.
 func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	switch {
 	case holder.Token == PermitsToken:
@@ -104,16 +104,16 @@ func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is one holder
 }
 
-// noteFor is how long a note must stand for a holder that is revoked.
+// noteFor returns how long the note for a revoked holder must exist.
 func noteFor(info store.Info) time.Duration {
 	if info.Kept {
-		return 0 // no holder is there to read the note
+		return 0 // a kept key has no holder that reads the note
 	}
 	return max(info.Left, time.Minute)
 }
 
-// largestFence leaves room below 2^53, where Lua's numbers stop being exact. As a clock in µs it is
-// reached in the year 2255.
+// largestFence leaves room below 2^53, where Lua's numbers stop being exact. A clock in µs reaches
+// it in the year 2255.
 const largestFence = 1<<53 - 1<<32
 
 // RaiseFence runs raise_fence.lua.

@@ -10,13 +10,13 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Entry is one waiter as the queue has it.
+// Entry is one waiter in the form that the queue has.
 type Entry struct {
 	Token     string
-	Inbox     string // "-": none
+	Inbox     string // "-": the waiter has no inbox
 	Ticket    int64  // the server's clock in µs when the waiter came; negative once the key was handed to it
 	Listening bool
-	Rest      string // what follows the inbox
+	Rest      string // the text after the inbox
 }
 
 // Queue runs waiters.lua.
@@ -32,7 +32,7 @@ func (s Single) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	return line.Waiters, nil
 }
 
-// Queue is that of the Store of one server: the queues look alike.
+// Queue does what Queue of Single does, because the queues have the same form.
 func (s semaphore) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	return s.single.Queue(ctx, key)
 }
@@ -52,7 +52,7 @@ func waiterOf(rest string) (w store.Waiter) {
 	return w
 }
 
-// number reads a small number; what is none reads as 0.
+// number reads a small number. A text that is not a number reads as 0.
 func number(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -61,17 +61,17 @@ func number(text string) int {
 	return n
 }
 
-// Line is a queue without what is secret: it numbers the processes in place of their inboxes.
+// Line is a queue without secrets: it has the numbers of the processes instead of their inboxes.
 type Line struct {
 	Waiters   []store.Waiter
 	processes map[string]int
 }
 
-// Add puts a waiter at the end. w has what only the writer of the entry can read.
+// Add puts a waiter at the end. w has the fields that the entry's kind defines.
 func (l *Line) Add(e Entry, w store.Waiter) {
 	ticket := e.Ticket
 	w.Handed = ticket < 0
-	if ticket = max(ticket, -ticket); ticket > 1 { // 1: it was put back to the head
+	if ticket = max(ticket, -ticket); ticket > 1 { // 1: the waiter was put back to the head
 		w.Since = time.UnixMicro(ticket)
 	}
 	if e.Inbox != "-" && e.Inbox != "" {

@@ -11,16 +11,17 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// tries bounds how often a change is repeated because another client wrote the key meanwhile. One
-// repetition is enough when that client took the key: then the lease is not ours.
+// tries bounds how often a change is repeated because another client wrote the key meanwhile. If
+// that client took the key, one repetition is enough: it finds that the lease is not ours.
 const tries = 16
 
-// change writes to a lease if the claim's owner holds it, and reports whether that was so:
+// change writes to a lease if the claim's owner holds the lease, and reports whether the owner
+// held it:
 //
 //	WATCH   the server remembers the key for this connection
 //	GET     and PTTL: is the owner still the holder?
 //	EXEC    the server executes the commands of write, unless the key was written, deleted or has
-//	        run out since WATCH; then it does nothing, and change begins anew
+//	        run out since WATCH; then it does nothing, and change starts again
 //
 // If write adds no command, nothing is sent.
 func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.Duration, p redis.Pipeliner)) (ours bool, err error) {
@@ -28,7 +29,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 		sent := false
 		var failure error
 		watching := s.client.Watch(ctx, func(tx *redis.Tx) error {
-			if sent { // a client of a Cluster calls this again after some errors
+			if sent { // after some errors, the client of a Cluster calls this function again
 				return nil
 			}
 			var left time.Duration
@@ -44,7 +45,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 			if failure = err; sent && failure == nil {
 				ours = found(cmds[0])
 			}
-			return nil // only failure says how EXEC ended
+			return nil // the value of failure says how EXEC ended
 		}, c.Key)
 		if !sent && watching != nil {
 			failure = watching
@@ -56,7 +57,8 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 			return false, nil
 		case failure == nil:
 			return ours, nil
-		case errors.As(refused(failure), &no) && errors.Is(no, store.ErrInvalidKey): // the data is no lock, so it is not our lease
+		// the data is no lock, so the lease is not ours
+		case errors.As(refused(failure), &no) && errors.Is(no, store.ErrInvalidKey):
 			return false, nil
 		}
 		return false, refused(failure)
@@ -79,7 +81,7 @@ func holds(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left ti
 }
 
 // found reports whether PEXPIRE or DEL has found its key. A server before 6.0.9 executes a
-// transaction although a watched key has run out.
+// transaction even if a watched key has run out.
 func found(first redis.Cmder) bool {
 	cmd, ok := first.(once)
 	if !ok {
@@ -95,5 +97,6 @@ type once struct{ *redis.Cmd }
 
 func newOnce(ctx context.Context, words ...any) once { return once{redis.NewCmd(ctx, words...)} }
 
-// NoRetry keeps go-redis from sending the command again, and with it the whole transaction.
+// NoRetry keeps go-redis from sending the command again. The repetition would repeat the whole
+// transaction.
 func (once) NoRetry() bool { return true }

@@ -35,8 +35,8 @@ func (s *Store) Validate(c store.Claim) error {
 	return nil
 }
 
-// Acquire sets the key if it is free. The same transaction reads the key, so that an owner that
-// asks again finds its lease.
+// Acquire sets the key if it is free. The same transaction reads the key, so that an owner finds
+// its lease when it asks again.
 func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if err := s.Validate(c); err != nil {
 		return store.Grant{}, &store.Refusal{Err: err}
@@ -69,12 +69,11 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.Busy, Holder: h.Holder}, nil
 }
 
-// granted is the answer to a holder. There is no fence. The transaction that takes the lease has no
-// conditions, so it would raise a counter for every caller that tries, also for a caller that is
-// refused.
+// granted is the answer to a holder. It has no fence. The transaction that takes the lease has no
+// conditions, so it would raise a counter for every caller, including the refused ones.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
-// giveBack releases what an acquire should not have taken, and answers with state.
+// giveBack releases the lease that an acquire took but must not keep, and answers with state.
 func (s *Store) giveBack(ctx context.Context, c store.Claim, ours bool, state store.State) (store.Grant, error) {
 	if ours {
 		c.KeepFor, c.Complete, c.TombstoneTTL = 0, false, 0
@@ -85,7 +84,7 @@ func (s *Store) giveBack(ctx context.Context, c store.Claim, ours bool, state st
 	return store.Grant{State: state}, nil
 }
 
-// Renew lengthens the leases, some at a time. For a lease without an answer, it returns the error.
+// Renew lengthens the leases, some at a time. It returns the error for a lease without an answer.
 func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	const atOnce = 8
 	grants, errs := make([]store.Grant, len(cs)), make([]error, len(cs))
@@ -109,7 +108,7 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 	return grants, nil
 }
 
-// renew lengthens one lease, if it is shorter. It returns otherwise if the lease is not ours.
+// renew lengthens one lease if it is shorter. It returns otherwise if the lease is not ours.
 func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant) (store.Grant, error) {
 	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
 		if left < c.TTL {
@@ -180,8 +179,8 @@ func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return store.Info{Held: true, Kept: h.Kept, Foreign: h.Foreign, Left: h.Left, Metadata: h.Metadata}, nil
 }
 
-// failure returns the first error of a transaction but redis.Nil, which says that SET NX has found
-// the key taken, or GET no key.
+// failure returns the first error of a transaction that is not redis.Nil. redis.Nil means that SET
+// NX has found the key taken, or that GET has found no key.
 func failure(cmds []redis.Cmder, err error) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
@@ -199,8 +198,8 @@ func whole(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 
-// refused is redisstore.Refused for transactions. A server that refuses a command of a transaction
-// says only that, and does nothing.
+// refused does for transactions what redisstore.Refused does for scripts. A server that refuses a
+// command of a transaction gives no reason, and does nothing.
 func refused(err error) error {
 	if redis.HasErrorPrefix(err, "EXECABORT") {
 		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server refuses a command of a transaction, because it is out of memory, "+

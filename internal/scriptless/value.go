@@ -15,13 +15,13 @@ const first = "scriptless|"
 
 func valueOf(owner, metadata string) string { return first + owner + "|" + url.QueryEscape(metadata) }
 
-// holder is who holds a key.
+// holder is the holder of a key.
 type holder struct {
 	store.Holder
-	owner string // "" if it is foreign or kept
+	owner string // "" for a foreign holder, and for a key that is kept
 }
 
-// parse takes the value of a key apart. A key without an end has a negative left.
+// parse parses the value of a key. A key without an end has a negative left.
 func parse(value string, left time.Duration) holder {
 	h := holder{Holder: store.Holder{Left: left, Foreign: true}}
 	rest, ok := strings.CutPrefix(value, first)

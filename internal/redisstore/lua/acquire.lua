@@ -1,19 +1,19 @@
 -- acquire.lua: grant the lease to a token; if another token holds it, return the holder and queue.
 --
 -- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D]
--- ARGV: token · ttl in ms · fences to reserve · [how it waits: inbox|hand-ms|mode|block|once as in
---   an entry of Q, "" when it does not queue · metadata · "1" when the done mark counts, and is
---   among KEYS; then metadata may be ""]
+-- ARGV: token · ttl in ms · fences to reserve · [how the token waits:
+--   inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue · metadata · "1"
+--   when the done mark counts, and is among KEYS; then metadata may be ""]
 -- returns: server-µs fence when it is granted, with all the fences that it asked for · "granted"
---   server-µs PTTL L · "busy" server-µs PTTL place listeners L, where place is what it would be for
---   a token that does not queue, and listeners is "-" for a token without an inbox · "undone"
---   server-µs · "revoked" server-µs reason · "done" server-µs. It is one string, with spaces
---   between the words, so that the reader need not split it.
--- idempotent: a second execution finds the token in L, returns the same L and at most lengthens it;
---   or it finds the token in Q, where it keeps its place; after an undo it finds X.
--- first write: SET or INCRBY C for a free L without waiters. A full server refuses these, and then
---   nothing has happened. Otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing: a
---   full server accepts them, and every replica refuses them.
+--   server-µs PTTL L · "busy" server-µs PTTL place listeners L, where place is the place that a
+--   token would get if it does not queue, and listeners is "-" for a token without an inbox ·
+--   "undone" server-µs · "revoked" server-µs reason · "done" server-µs. The answer is one string
+--   with spaces between the words, so that the reader need not split it.
+-- idempotent: a second execution finds the token in L, returns the same L and at most lengthens
+--   it; or it finds the token in Q, where the token keeps its place; after an undo it finds X.
+-- first write: SET or INCRBY C for a free L without waiters. When a full server refuses it,
+--   nothing has happened. Otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing:
+--   a full server accepts them, and every replica refuses them.
 
 -- The short way, for a free key without waiters. It does what the long way would do. Numbers stay
 -- text where possible, because converting one takes as long as a command.
@@ -27,7 +27,8 @@ if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
       fence = stamp
       redis.call('SET', KEYS[3], clock[1] .. string.format('%06d', micros))
     end
-  elseif #last == #stamp and (tonumber(last) or math.huge) + ARGV[3] <= stamp + 100000 then -- ahead of the clock by no more than grant.lua allows
+  elseif #last == #stamp and (tonumber(last) or math.huge) + ARGV[3] <= stamp + 100000 then
+    -- The block is at most as far ahead of the clock as grant.lua allows.
     fence = string.format('%.0f', redis.call('INCRBY', KEYS[3], ARGV[3]) - ARGV[3] + 1)
   end
   if fence then
@@ -57,7 +58,8 @@ if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
       break
     elseif there == 0 then
       redis.call('PEXPIRE', KEYS[2], '60000')
-    elseif redis.call('ZRANGE', KEYS[2], '-1', '-1')[1] ~= entry then -- the clock was set back: the ticket must be a later one
+    elseif redis.call('ZRANGE', KEYS[2], '-1', '-1')[1] ~= entry then
+      -- The clock was set back, and the ticket must be a later one.
       redis.call('ZREM', KEYS[2], entry)
       break
     end
@@ -78,7 +80,7 @@ local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
 
--- One MGET instead of three GETs. It returns data of another type as missing; for C and L, grant
+-- One MGET replaces three GETs. It returns data of another type as missing; for C and L, grant
 -- detects that.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
 local lease, counter, tombstone = found[1], found[2], found[3]
@@ -94,8 +96,9 @@ end
 
 local owner = ARGV[1] .. ':'
 if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over is confirmed by this
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- also when it changes nothing: WAIT covers writes only
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that was handed over
+  -- Written also when it changes nothing, because WAIT covers writes only.
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
 
@@ -103,9 +106,9 @@ local left
 if lease then
   left = redis.call('PTTL', KEYS[1])
   if waits == '' then
-    -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy". It
-    -- must not come earlier: after any write a full server accepts all others, and a new lease must
-    -- be refused there. A token that queues writes anyway.
+    -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy".
+    -- GETEX must not come earlier: after any write, a full server accepts all others, but it must
+    -- refuse a new lease. A token that queues writes anyway.
     redis.call('GETEX', KEYS[1])
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then

@@ -2,17 +2,18 @@
 --
 -- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token · done mark
 --   D
--- ARGV: for each lease: token · ttl in ms · fences to reserve · "1" when the done mark counts, else
---   "0" · metadata, may be ""
--- returns: for each lease an answer, with its length in bytes and a space before it, as one string:
---   "granted" server-µs PTTL L for all of them · when one of them prevents the grant, "busy"
---   server-µs PTTL place "-" L for that one, where L may be free while a token waits, or "undone"
---   server-µs, "revoked" server-µs reason or "done" server-µs; "not-ours" server-µs for those that
---   could have been granted; and "granted" only for those that the token held before
--- idempotent: a second execution finds the tokens in their leases, returns these and at most
---   lengthens them; after an undo of one of the tokens it finds X, and grants none.
--- first write: SET C, which a full server refuses, and then nothing has happened; PEXPIRE when all
---   are held already; GETEX when one prevents the grant: it changes nothing, but a replica answers
+-- ARGV: for each lease: token · ttl in ms · fences to reserve · "1" when the done mark counts,
+--   else "0" · metadata, may be ""
+-- returns: for each lease an answer, with its length in bytes and a space before it, as one
+--   string. When all are granted: "granted" server-µs PTTL L for each. When a lease prevents the
+--   grant: for that lease "busy" server-µs PTTL place "-" L, where L may be free while a token
+--   waits, or "undone" server-µs, "revoked" server-µs reason or "done" server-µs; for a lease that
+--   could have been granted "not-ours" server-µs; and "granted" only for a lease that the token
+--   held before
+-- idempotent: a second execution finds the tokens in their leases, returns the same leases and at
+--   most lengthens them; after an undo of one of the tokens it finds X, and grants none.
+-- first write: SET C. When a full server refuses it, nothing has happened. PEXPIRE when all leases
+--   are held already. GETEX when one prevents the grant: it changes nothing, but a replica answers
 --   READONLY instead of a false "busy".
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -59,7 +60,7 @@ for i = 1, count do
       answers[i] = 'not-ours' .. at
     end
   else
-    -- The counter may be that of the lease before, so it is read again.
+    -- The lease before may have the same counter, so the counter is read again.
     local fence, block, last = mint(now, stamp, redis.call('GET', KEYS[5 * i - 2]), ARGV[5 * i - 2])
     local lease = ARGV[5 * i - 4] .. ':' .. fence .. ':' .. block
     if ARGV[5 * i] ~= '' then

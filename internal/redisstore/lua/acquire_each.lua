@@ -1,13 +1,13 @@
--- acquire_each.lua: grant leases to those of several tokens that acquire.lua would grant by its
---   short way. Each of them is a call of its own.
+-- acquire_each.lua: grant the leases of those tokens, out of several, to which acquire.lua would
+-- grant them by its short way. Each lease belongs to a call of its own.
 --
 -- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token
 -- ARGV: for each lease: token · ttl in ms · fences to reserve · metadata, may be ""
 -- returns: for each lease "server-µs fence", or "" when nothing was done, and acquire.lua must be
 --   called; as one string, with a line feed between them
 -- idempotent: a second execution finds L taken, and does nothing.
--- first write: SET C, which a full server refuses, and then nothing has happened. A replica refuses
---   it too. "" states nothing about a lease, so a replica may answer it.
+-- first write: SET C. When a full server refuses it, nothing has happened. A replica refuses it
+--   too. "" says nothing about a lease, so a replica may answer it.
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local marks, counters = {}, {}
@@ -18,11 +18,13 @@ end
 local free, found = redis.call('EXISTS', unpack(marks)) == 0, redis.call('MGET', unpack(counters))
 for i = 1, #counters do
   if not found[i] then
-    redis.call('GET', KEYS[4 * i - 1]) -- MGET returns data that is no counter as missing; GET raises its error, before anything is done
+    -- MGET returns data that is no counter as missing. GET raises its error before anything is
+    -- done.
+    redis.call('GET', KEYS[4 * i - 1])
   end
 end
 
-local block, reserved -- kept for the next: formatting a number takes as long as a command
+local block, reserved -- kept for the next lease: formatting a number takes as long as a command
 local granted, counted, answers = {}, {}, {}
 for i, counter in ipairs(counters) do
   local lease, wanted, fence = KEYS[4 * i - 3], ARGV[4 * i - 1], nil

@@ -1,5 +1,5 @@
--- confirm.lua: renew.lua for leases that were handed over. Their owners live, so their entries
--- leave the queues.
+-- confirm.lua: renew leases that were handed over, as renew.lua does. Their owners live, so their
+-- entries leave the queues.
 --
 -- KEYS: for each lease: lease L · queue Q
 -- ARGV: for each lease: token · ttl in ms
@@ -8,8 +8,8 @@
 -- idempotent: it sets expiries to at least ttl from now, and removes entries that are gone the
 --   second time. It never shortens an expiry, and never creates a key.
 -- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0.
---   It is not used for data that is no string, and nothing is used for a queue that is none: the
---   error would end the renewal of all others.
+--   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
+--   error would end all other renewals.
 local clock = redis.call('TIME')
 local answer = {}
 for i = 1, #KEYS / 2 do
@@ -17,7 +17,8 @@ for i = 1, #KEYS / 2 do
   local kind = redis.call('TYPE', KEYS[2 * i - 1])['ok']
   local lease = (kind == 'string' or kind == 'none') and redis.call('GETEX', KEYS[2 * i - 1])
   if lease and string.sub(lease, 1, #owner) == owner then
-    redis.call('PEXPIRE', KEYS[2 * i - 1], math.max(redis.call('PTTL', KEYS[2 * i - 1]), ARGV[2 * i])) -- also when it changes nothing: WAIT covers writes only
+    -- Written also when it changes nothing, because WAIT covers writes only.
+    redis.call('PEXPIRE', KEYS[2 * i - 1], math.max(redis.call('PTTL', KEYS[2 * i - 1]), ARGV[2 * i]))
     if redis.call('TYPE', KEYS[2 * i])['ok'] == 'zset' then
       redis.call('ZREMRANGEBYSCORE', KEYS[2 * i], '-inf', '(0')
     end

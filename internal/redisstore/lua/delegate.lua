@@ -1,14 +1,14 @@
 -- delegate.lua: let a call that presents a secret join a lease.
 --
 -- KEYS: lease L · joins J
--- ARGV: token of the holder, or of a call that has joined · SHA-256 of the secret, in hexadecimal ·
---   fence of the lease · how often a call that joins may delegate again · how long the secret is
---   valid for a first join, in ms
+-- ARGV: token of the holder, or of a call that has joined · SHA-256 of the secret, in hexadecimal
+--   · fence of the lease · how many more times calls that join may delegate · how long the secret
+--   is valid for a first join, in ms
 -- returns: "granted" server-µs · "not-ours" server-µs, also for a call that has joined and may not
 --   delegate; as one string
--- idempotent: a second execution writes the same but for the time.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false "not
---   ours"; a full server accepts all that follows.
+-- idempotent: a second execution writes the same values, except for the time.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false
+--   "not ours"; a full server accepts all that follows.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])

@@ -1,8 +1,8 @@
--- free.lua: release a lease, or keep it without an owner, and change nothing else. It is for a slot
--- that moves.
+-- free.lua: release a lease, or keep it without an owner, and change nothing else. The script is
+-- for a slot that moves.
 --
 -- KEYS: lease L
--- ARGV: token · keep L this long, in ms, 0: not
+-- ARGV: token · for how long to keep L, in ms, 0: not
 -- returns: "1", or "0" when the token does not hold L
 -- idempotent: a second execution finds L without the token and does nothing.
 -- first write: GETEX, which changes nothing and which a full server accepts; then DEL or PEXPIRE.

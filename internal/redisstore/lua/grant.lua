@@ -4,21 +4,22 @@
 --   grant(now, stamp, counter, token, ttl in ms, fences to reserve, metadata); stamp is now in
 --   digits
 -- KEYS: lease L · queue Q · fence counter C
--- returns: exhausted: whether the counter has no larger fence; grant refuses it then · usable:
---   nothing, or an error when C has no larger fence, or is no counter · mint: see there · grant:
---   the new value of L · the first fence · how many; all in digits
--- idempotent: no. The caller has found L free, and its own header says what a second execution
---   returns.
--- first write: SET C, which a full server refuses unless something was written before; then nothing
---   has happened.
+-- returns: exhausted: whether the counter has no larger fence, so that grant refuses · usable:
+--   nothing, or an error when C has no larger fence, or is no counter · mint: see below · grant:
+--   the new value of L · the first fence · the number of fences; all in digits
+-- idempotent: no. The caller has found L free, and the caller's header says what a second
+--   execution returns.
+-- first write: SET C, which a full server refuses unless something was written before. When it
+--   refuses, nothing has happened.
 local function exhausted(counter)
-  return (tonumber(counter or '0') or 0) >= 9007199254740991 -- from 2^53 on Lua's numbers are not exact, and fences would repeat
+  -- From 2^53 on, Lua's numbers are not exact, and fences would repeat.
+  return (tonumber(counter or '0') or 0) >= 9007199254740991
 end
 
 -- mint returns the first fence, how many are reserved, and the new value of the counter, all in
 -- digits. The fence is larger than every fence before and at least the server's clock, so it grows
--- even after the counter is lost. A block may run ahead of the clock by 100 ms only. %.0f, because
--- Lua's tostring rounds microseconds.
+-- even after the counter is lost. A block may run ahead of the clock by 100 ms only. The format
+-- %.0f is needed because Lua's tostring rounds microseconds.
 local function mint(now, stamp, counter, wanted)
   local fence, block = now, tonumber(wanted)
   local last = tonumber(counter or '0') or 0

@@ -1,22 +1,23 @@
--- hand.lua: hand a free key to the first waiter that lives.
+-- hand.lua: hand a free key to the first live waiter.
 --
 -- fragment: listeners(inbox) · publish(inbox, message) · releaser(lease) · remove(entries) ·
 --   forget(page, i, processes, gone) · tell(now, but, after, ms) · hand(now, stamp, counter, own,
 --   head, by)
 -- KEYS: lease L · queue Q
--- returns: releaser: "|" and the traceparent that lies with a lease, or "" · hand: the new value
---   of L and its ms, or nil when L stays free, because Q is empty, or because own is first, which
---   then has left Q · listeners: how many, 1 when it cannot be found out · publish: how many have
---   received the message, or an error · remove, forget, tell: nothing
+-- returns: releaser: "|" and the traceparent that is stored with a lease, or "" · hand: the new
+--   value of L and its ms, or nil when L stays free, because Q is empty, or because own is first,
+--   which then has left Q · listeners: the number of listeners, 1 when it is unknown · publish:
+--   how many have received the message, or an error · remove, forget, tell: nothing
 -- idempotent: no. It is for scripts whose second execution does not come here. L is free, and the
---   types of all keys were checked, because nothing here may fail half-way. A command that a full
---   server accepts has written before.
--- first write: ZREM of the dead, ZADD of the waiter that is granted the key: in place, so a full
---   server accepts it.
+--   types of all keys were checked, because nothing here may fail half-way. The caller has written
+--   with a command that a full server accepts.
+-- first write: ZREM of dead waiters, ZADD of the waiter that is granted the key: the entry exists,
+--   so a full server accepts it.
 --
--- An entry of Q is token|inbox|hand-ms|mode|block|once|metadata. Its score is its ticket, negative
--- once the key was handed to it. The token's confirmation or release removes the entry. An inbox is
--- a channel: on a Redis Cluster a sharded one, whose name shows that, and which lies in L's slot.
+-- An entry of Q is token|inbox|hand-ms|mode|block|once|metadata. Its score is its ticket, which is
+-- negative once the key was handed to its token. The token's confirmation or release removes the
+-- entry. An inbox is a channel. On a Redis Cluster it is a sharded channel, as its name shows, in
+-- L's slot.
 local function sharded(inbox)
   return string.sub(inbox, 1, 11) == 'latchkit:s:'
 end
@@ -48,7 +49,7 @@ local function remove(entries)
 end
 
 -- forget removes the entries of Q from number i on whose process is gone or does not react, and
--- those in gone.
+-- the entries in gone.
 local function forget(page, i, processes, gone)
   if next(processes) then
     for j = i, #page, 2 do
@@ -60,8 +61,9 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell notifies the first waiter that has waited longer than after (in µs): the key is free in ms
--- at the latest. It skips the inbox but: if the process of but does not react, another one must.
+-- tell notifies the first waiter that has waited longer than after (in µs) that the key is free in
+-- ms at the latest. It skips the inbox but: if the process of but does not react, another process
+-- must.
 local function tell(now, but, after, ms)
   local from = 0
   while true do
@@ -83,10 +85,10 @@ local function tell(now, but, after, ms)
   end
 end
 
--- head is the first two entries of Q with their scores if the caller has read them, else nil. The
--- whole of Q is read at most once, when the first waiter does not live: a dead fleet leaves an
--- entry for each process.
--- by is what releaser has returned, nil when L was not released.
+-- head is the first two entries of Q with their scores if the caller has read them, otherwise nil.
+-- The whole of Q is read at most once, when the first waiter is dead: many dead processes leave an
+-- entry each.
+-- by is the result of releaser, or nil when L was not released.
 local function hand(now, stamp, counter, own, head, by)
   if exhausted(counter) then
     return nil -- grant would refuse half-way; the waiters find that out when they ask
@@ -104,14 +106,14 @@ local function hand(now, stamp, counter, own, head, by)
       string.match(entry, '^([^|]+)|([^|]+)|([1-9]%d*)|[^|]*|([1-9]%d*)|[^|]*|(.*)$')
     local lives = token and not dead[inbox]
     if lives and token ~= own then
-      if ticket < 0 then -- the key was handed to it, and lapsed without a confirmation
+      if ticket < 0 then -- the key was handed to this waiter, and lapsed without a confirmation
         lives = false
       else
         lives = inbox == '-' or listeners(inbox) > 0
       end
       dead[inbox] = not lives and inbox ~= '-' or nil -- without an inbox it is unknown which other entries belong to the process
     end
-    if not lives then -- or the entry has another format
+    if not lives then -- the waiter is dead, or its entry has another format
       gone[#gone + 1] = entry
       i = i + 2
       if not whole then
@@ -125,7 +127,7 @@ local function hand(now, stamp, counter, own, head, by)
       forget(page, i + 2, dead, gone)
       redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
-      if inbox ~= '-' then -- a message that may not be sent is lost: the waiter asks again
+      if inbox ~= '-' then -- a message that the script may not send is lost; the waiter asks again
         publish(inbox,
           'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. (by or '') .. ' ' .. KEYS[1])
       end

@@ -2,7 +2,7 @@
 --
 -- KEYS: lease L · queue Q
 -- ARGV: none
--- returns: server-µs PTTL waiters L, as one string; L is "" when it is free
+-- returns: server-µs PTTL waiters L, as one string; L is "" when the key is free
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local at = string.format('%.0f ', clock[1] * 1000000 + clock[2])

@@ -3,17 +3,17 @@
 -- KEYS: lease L · joins J
 -- ARGV: token of the join · SHA-256 of the secret, in hexadecimal, "" for a call that has another
 --   proof of the delegation · ttl of the join in ms · for a call without a secret: first fence of
---   the holder · fence of the lease · how often it may delegate again
+--   the holder · fence of the lease · how many more times the lease may be delegated
 -- returns: "granted" server-µs PTTL-of-L fence · "not-ours" server-µs; as one string
--- idempotent: a token that has joined is known, and needs its secret no more.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false "not
---   ours"; a full server accepts all that follows.
+-- idempotent: a token that has joined is known, and does not need its secret again.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false
+--   "not ours"; a full server accepts all that follows.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])
 local lease = redis.call('GETEX', KEYS[1])
 local owner, hold = string.match(lease or '', '^([A-Z2-7]+):(%d+):')
-if not owner or #owner ~= 26 then -- a lease that is kept without an owner, or shared, has no such token
+if not owner or #owner ~= 26 then -- a lease that is kept without an owner, or shared, has no token of this length
   return 'not-ours' .. at
 end
 local function good(entry)
@@ -36,7 +36,7 @@ if of ~= hold then
   if not fence then
     return 'not-ours' .. at
   end
-  if redis.call('HLEN', KEYS[2]) > 64 then -- dead callers and old secrets stay behind
+  if redis.call('HLEN', KEYS[2]) > 64 then -- dead callers and old secrets leave entries
     local all = redis.call('HGETALL', KEYS[2])
     for i = 1, #all, 2 do
       if not good(all[i + 1]) then

@@ -8,7 +8,8 @@ local answer = {}
 for i = 1, #KEYS do
   local token = ''
   if redis.call('TYPE', KEYS[i])['ok'] == 'string' then
-    token = string.match(redis.call('GETRANGE', KEYS[i], '0', '63'), '^(%w+):%d+') or '' -- the key of a stranger may be large
+    -- The key of another program may have a large value.
+    token = string.match(redis.call('GETRANGE', KEYS[i], '0', '63'), '^(%w+):%d+') or ''
   end
   answer[i] = (#token == 26 or token == 'shared' or token == 'kept' or token == 'permits') and '1' or '0'
 end

@@ -1,9 +1,9 @@
--- once.lua: remove the waiters for work that is done now, and notify them.
+-- once.lua: remove the waiters for work that is done, and notify them.
 --
 -- fragment: finished()
 -- KEYS: lease L · queue Q
 -- returns: nothing
--- idempotent: an entry that is removed is not removed again.
+-- idempotent: a removed entry is not removed again.
 -- first write: ZREM, which a full server accepts.
 local function finished()
   for _, entry in ipairs(redis.call('ZRANGE', KEYS[2], '0', '-1')) do

@@ -1,33 +1,35 @@
 -- permits.lua: the permits of a semaphore. While permits are held, L is permits:epoch:1. An epoch
--- begins with a permit of a free key and ends with its last permit; epoch is the first one's fence.
--- The sorted set P has an entry for each permit, its token, with the time in ms at which the permit
--- runs out. The hash U has fence|block|w|n|handed|inbox|metadata for each token, and in its field
--- "=" what the permits have together: limit|extra|mixed|epoch|head|seen.
+-- begins with a permit of a free key and ends with its last permit; its name is the fence of the
+-- first permit. The sorted set P has an entry for each permit, its token, with the time in ms at
+-- which the permit runs out. The hash U has fence|block|w|n|handed|inbox|metadata for each token.
+-- Its field "=" has what concerns all permits: limit|extra|mixed|epoch|head|seen.
 --
 -- limit is the smallest n of all permits, extra the sum of w-1, so the units in use are ZCARD P +
 -- extra. mixed is 1 while permits have different n. head is a waiter for which too few units are
--- free, and seen is when it was told so, in ms. P and U are the truth, and L shows others that the
--- key is held. P and U outlive L by a minute: a permit that lapses unconfirmed must be seen, also
--- when it is the last one.
+-- free, and seen is when it was notified of that, in ms. P and U are authoritative, and L shows
+-- other programs that the key is held. P and U outlive L by a minute, so that a permit that lapses
+-- unconfirmed is seen, even if it is the last one.
 --
 -- fragment: look(now, stamp, counter, lease) · fits(w, n) · enter(e, ms, handed) · leave(token) ·
---   confirm(token, use, ms) · reap() · serve(own, ms) · settle() · earliest(); their state is all
+--   confirm(token, use, ms) · reap() · serve(own, ms) · settle() · earliest(); they keep their
+--   state in all
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U
--- returns: fits: whether w units of n can be granted · enter: the fence and how many are reserved ·
---   leave: the inbox of a permit that was handed over and never confirmed, else false · serve: the
---   fence and the number of fences of own, nil when it was not served · earliest: in how many ms
---   the next permit runs out · the others: nothing
--- idempotent: confirm only lengthens, and leave removes what is there. The others are for scripts
+-- returns: fits: whether w units of n can be granted · enter: the fence and how many are reserved
+--   · leave: the inbox of a permit that was handed over and never confirmed, otherwise false ·
+--   serve: the fence and the number of fences of own, nil when it was not served · earliest: the
+--   ms until the next permit runs out · the others: nothing
+-- idempotent: confirm only lengthens, and leave removes what exists. The others are for scripts
 --   whose second execution does not come here. The types of all keys were checked, because nothing
 --   here may fail half-way.
--- first write: SET C in enter, which a full server refuses unless something was written before; in
---   leave, reap and serve ZREM or DEL, which a full server accepts; in settle the callers have
---   written before.
+-- first write: in enter SET C, which a full server refuses unless something was written before; in
+--   leave, reap and serve ZREM or DEL, which a full server accepts; in settle nothing, because the
+--   callers have written before.
 local all = {}
 
--- look reads what is held. alone: one owner holds the key without permits, or another program holds
--- it. broken: L shows that permits are held, but P or U was evicted, so nobody knows how many; L
--- runs out by itself. If only L was evicted, P and U are whole, and the permits are still held.
+-- look reads what is held. alone: one owner holds the key without permits, or another program
+-- holds it. broken: L shows that permits are held, but P or U was evicted, so their number is
+-- unknown; L runs out by itself. If only L was evicted, P and U are complete, and the permits are
+-- still held.
 local function look(now, stamp, counter, lease)
   local state = redis.call('HGET', KEYS[5], '=')
   local limit, extra, mixed, epoch, head, seen =
@@ -94,7 +96,7 @@ local function enter(e, ms, handed)
   end
   local lease = 'permits:' .. all.epoch .. ':1'
   if lease ~= all.lease then
-    if all.shield then -- of an epoch that is over
+    if all.shield then -- the shield of an epoch that is over
       redis.call('DEL', KEYS[1])
     end
     if not redis.call('SET', KEYS[1], lease, 'PX', ms, 'NX') then
@@ -116,7 +118,7 @@ local function leave(token)
   return handed == '1' and inbox
 end
 
--- confirm makes a permit last longer. Its owner lives.
+-- confirm makes a permit last longer, because its owner lives.
 local function confirm(token, use, ms)
   if string.match(use, '^%d+|%d+|%d+|%d+|1|') then
     redis.call('HSET', KEYS[5], token, (string.gsub(use, '^(%d+|%d+|%d+|%d+)|1|', '%1|0|')))
@@ -125,7 +127,7 @@ local function confirm(token, use, ms)
   all.changed = true
 end
 
--- drop removes a waiter, and all others of its process.
+-- drop removes a waiter, and all other waiters of its process.
 local function drop(entry, inbox)
   if inbox == '-' then
     redis.call('ZREM', KEYS[2], entry)
@@ -134,8 +136,8 @@ local function drop(entry, inbox)
   end
 end
 
--- reap takes back the permits that have run out. A process that did not confirm one that was handed
--- to it does not react: it loses its places in Q too.
+-- reap takes back the permits that have run out. If a process did not confirm such a permit after
+-- a hand-off, it does not react: it loses its places in Q too.
 local function reap()
   local lapsed = {}
   for _, token in ipairs(redis.call('ZRANGE', KEYS[4], '-inf', all.ms, 'BYSCORE', 'LIMIT', '0', '100')) do
@@ -154,7 +156,7 @@ local function earliest()
   return string.format('%.0f', math.max((ends or all.ms) - all.ms, 1))
 end
 
--- settle writes what the permits have together, and makes all keys last as long as the last permit.
+-- settle writes what concerns all permits, and makes all keys last as long as the last permit.
 local function settle()
   if not all.changed and all.held > 0 and not all.shield and not all.alone then
     redis.call('GETEX', KEYS[1]) -- nothing was written yet, and L is missing
@@ -190,7 +192,7 @@ local function settle()
   end
 end
 
--- first is the head of Q, taken apart. w and n are nil for a waiter that wants the key alone, and
+-- first returns the parsed head of Q. w and n are nil for a waiter that wants the key alone, and
 -- for a reader.
 local function first()
   while true do
@@ -213,7 +215,7 @@ end
 
 -- watch is called when too few units are free for the head. It notifies a new head to ask at once,
 -- and the next process to ask after 3 s. If the head has not asked by then, it does not react, and
--- must not keep free units from all others. watch returns whether the head stays.
+-- must not keep free units from all others. watch returns whether the head keeps its place.
 local function watch(e, own)
   if e.token ~= own and all.head == e.token then
     return all.ms - all.seen <= 3000
@@ -229,15 +231,16 @@ end
 -- handed notifies a waiter that it was granted a permit.
 local function handed(e)
   local fence, block = enter(e, e.ms, true)
-  if e.inbox ~= '-' then -- a message that may not be sent is lost: the waiter asks again
+  if e.inbox ~= '-' then -- a message that the script may not send is lost; the waiter asks again
     publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token ..
       (all.by or '') .. ' ' .. KEYS[1])
   end
 end
 
--- serve grants units to the waiters in their order, until the head does not fit. own, which asks,
--- is granted ms, and is not notified. A waiter that wants the key alone gets it when no unit is in
--- use. After 64 waiters the head goes on, so that the script stays short.
+-- serve grants units to the waiters in their order, until the free units do not suffice for the
+-- head. own, the asking waiter, is granted ms, and is not notified. A waiter that wants the key
+-- alone gets it when no unit is in use. After 64 waiters the head continues, so that the script
+-- stays short.
 local function serve(own, ms)
   local served, inbox, fence, block = 0, nil, nil, nil
   while not exhausted(all.counter) do -- enter would refuse half-way; the waiters find that out when they ask
@@ -245,7 +248,7 @@ local function serve(own, ms)
     if not e then
       break
     elseif e.token ~= own and (e.ticket < 0 or e.inbox ~= '-' and listeners(e.inbox) == 0) then
-      drop(e.entry, e.inbox) -- the key was handed to it alone, and lapsed; or its process is gone
+      drop(e.entry, e.inbox) -- the key was handed to this waiter alone, and lapsed; or its process is gone
     elseif e.w and fits(e.w, e.n) then
       redis.call('ZREM', KEYS[2], e.entry)
       if e.token == own then

@@ -2,8 +2,8 @@
 --
 -- fragment: queue(now, entry, inbox)
 -- KEYS: lease L · queue Q
--- returns: the place, 1 is the head · how many subscribe to inbox, "-" without one
--- idempotent: an entry that is there keeps its ticket.
+-- returns: the place, where 1 is the head · how many subscribe to inbox, "-" without an inbox
+-- idempotent: an entry that exists keeps its ticket.
 -- first write: PEXPIRE, or GETEX where there is no Q yet: a full server accepts both, and the ZADD
 --   after them.
 local function queue(now, entry, inbox)
@@ -17,7 +17,9 @@ local function queue(now, entry, inbox)
   end
   if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', ticket), entry) == 0 then
     place = redis.call('ZRANK', KEYS[2], entry) + 1 - redis.call('ZCOUNT', KEYS[2], '-inf', '(0')
-    if place < 1 then -- the key was handed to it, lapsed, and was taken by a program without a queue: its turn is still the first
+    -- The key was handed to this token, lapsed, and was taken by a program without a queue: the
+    -- token is still the first.
+    if place < 1 then
       redis.call('ZADD', KEYS[2], '1', entry)
       place = 1
     end

@@ -1,32 +1,33 @@
 -- readers.lua: phases. While readers hold, L is shared:fence:1[:metadata], and R has an entry for
--- each of them, token|inbox, with the time in ms at which it runs out. L runs out with the last of
--- them, so L alone shows whether a phase is on.
+-- each reader, token|inbox, with the time in ms at which it runs out. L runs out with the last
+-- reader, so L alone shows whether there is a phase.
 --
 -- fragment: enter(now, member, ms) · remember(now) · blocked() · admit(now, stamp, lease, own) ·
---   announce() · serve(now, stamp, counter, own, turn, by), where by is what is added to the token
---   in a message, as releaser in hand.lua makes it, nil: nothing
+--   announce() · serve(now, stamp, counter, own, turn, by), where by is the text that a message
+--   has after the token, as releaser in hand.lua makes it, nil: nothing
 -- KEYS: lease L · queue Q · fence counter C · readers R
--- returns: blocked: whether a writer that lives waits · serve: the new value of L and its ms, or
---   nil when L stays free, because Q is empty, or because own is a writer whose turn it is, which
---   then has left Q · the others: nothing
+-- returns: blocked: whether a live writer waits · serve: the new value of L and its ms, or nil
+--   when L stays free, because Q is empty, or because own is a writer whose turn it is, which then
+--   has left Q · the others: nothing
 -- idempotent: enter only lengthens, and remember finds R. The others are for scripts whose second
---   execution does not come here. The types of all keys were checked, because nothing here may fail
---   half-way.
--- first write: ZADD in enter and remember, which a full server refuses, and then nothing has
---   happened; the callers of the others have written something that a full server accepts.
+--   execution does not come here. The types of all keys were checked, because nothing here may
+--   fail half-way.
+-- first write: ZADD in enter and remember. When a full server refuses it, nothing has happened.
+--   The callers of the others have written something that a full server accepts.
 --
--- Phases are fair. After a writer (turn is 'readers') all waiting readers enter together. After the
--- readers, one writer gets the key. So while L is shared, the first waiter in Q is a writer, and
--- other readers wait behind a writer.
+-- Phases are fair. After a writer (turn is 'readers') all waiting readers enter together. After
+-- the readers, one writer gets the key. So while L is shared, the first waiter in Q is a writer,
+-- and other readers wait behind a writer.
 local function enter(now, member, ms)
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms)) -- also when it changes nothing: WAIT covers writes only
+  -- Written also when it changes nothing, because WAIT covers writes only.
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms))
   redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), ms))
 end
 
--- remember is called before a token enters a phase that is on. If R was evicted, the present
--- readers are unknown but still read. A newcomer would then count as the only reader, and its
--- release would free L. So an entry without a name is added for them.
+-- remember is called before a token enters an open phase. If R was evicted, the present readers
+-- are unknown but still read. A newcomer would then count as the only reader, and its release
+-- would free L. So remember adds an entry without a name for the unknown readers.
 local function remember(now)
   local left = redis.call('EXISTS', KEYS[4]) == 0 and redis.call('PTTL', KEYS[1])
   if left and left > 0 then
@@ -34,9 +35,9 @@ local function remember(now)
   end
 end
 
--- queued reads Q: the first waiter, all readers, the first writer. Waiters that do not live, by the
--- rules of hand, leave Q, and so do all other waiters of their processes. A writer behind another
--- writer is not checked before its turn. A mode that this version does not know counts as a writer.
+-- queued reads Q: the first waiter, all readers, the first writer. Dead waiters, by the rules of
+-- hand, leave Q, and so do all other waiters of their processes. A writer behind another writer is
+-- checked only when its turn comes. A mode that this version does not know counts as a writer.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
   local alive, gone, unchecked = {}, {}, {}
@@ -51,7 +52,7 @@ local function queued(own)
     if not token or alive[inbox] == false then
       gone[#gone + 1] = w.entry -- the entry has another format, or its process is gone
     elseif mode == '1' or not writer then
-      local lives = token == own or w.ticket >= 0 -- otherwise the key was handed to it, and lapsed
+      local lives = token == own or w.ticket >= 0 -- otherwise the key was handed to this waiter, and lapsed
       if lives and token ~= own and inbox ~= '-' then
         if alive[inbox] == nil then
           alive[inbox] = listeners(inbox) > 0
@@ -89,7 +90,7 @@ local function blocked()
   return writer ~= nil
 end
 
--- let_in notifies all readers but own, which learns it from its answer.
+-- let_in notifies all readers but own, which gets an answer.
 local function let_in(now, stamp, fence, readers, writer, own, by)
   for _, w in ipairs(readers) do
     redis.call('ZREM', KEYS[2], w.entry)
@@ -101,7 +102,7 @@ local function let_in(now, stamp, fence, readers, writer, own, by)
   end
 end
 
--- admit lets all waiting readers into the phase in L, because no writer is before them any more.
+-- admit lets all waiting readers into the phase in L, because no writer is ahead of them any more.
 local function admit(now, stamp, lease, own)
   local _, readers, writer = queued(own)
   if readers[1] then

@@ -1,32 +1,32 @@
--- release.lua: release a lease, keep it without an owner, leave the queue, or make sure that a late
--- acquire takes nothing; and hand the key to the next waiter.
+-- release.lua: release a lease, keep it without an owner, leave the queue, or make sure that a
+-- late acquire takes nothing. Then hand the key to the next waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D · tombstone
 --   of the next token]
--- ARGV: token · [the token's entry in Q, "" when it is not there · keep L this long, in ms, 0: not
---   · tombstone for this long, in ms, 0: none · done mark for this long, in ms, 0: none · the entry
---   in Q of the next token, which acquires in the same step, "" when there is none · that token's
---   ttl in ms]
--- returns: "released", or "released" server-µs and after it the next token's answer, as of
---   acquire.lua: "granted" …, "busy" …, "undone" … or "done" … · "not-ours" server-µs · "revoked"
---   server-µs reason · "done" server-µs when the token does not hold L, but a done mark was asked
---   for and exists; as one string
--- idempotent: a second execution finds L without the token and changes only the tombstone's expiry.
---   The next token enters only with the first execution. If its answer is lost, the next token asks
---   with acquire.lua, which finds it in its place.
+-- ARGV: token · [the token's entry in Q, "" when there is none · for how long to keep L, in ms, 0:
+--   not · for how long to set the tombstone, in ms, 0: none · for how long to set the done mark,
+--   in ms, 0: none · the entry in Q of the next token, which acquires in the same step, "" when
+--   there is none · that token's ttl in ms]
+-- returns: "released", or "released" server-µs and then the answer to the next token, as
+--   acquire.lua returns it: "granted" …, "busy" …, "undone" … or "done" … · "not-ours" server-µs ·
+--   "revoked" server-µs reason · "done" server-µs when the token does not hold L, but a done mark
+--   was asked for and exists; as one string
+-- idempotent: a second execution finds L without the token and changes only the tombstone's
+--   expiry. The next token enters only with the first execution. If its answer is lost, the next
+--   token asks with acquire.lua, which finds the token in its place.
 -- first write: DEL, PEXPIRE or ZREM when the token holds L, otherwise GETEX of X, which changes
---   nothing. A full server accepts these, and all that follows; a replica answers READONLY instead
---   of a false "not ours".
+--   nothing. A full server accepts these writes, and all that follow. A replica answers READONLY
+--   instead of a false "not ours".
 local owner = ARGV[1] .. ':'
-local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it raises no error for data that is no lock
+local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
 local ours = lease and string.sub(lease, 1, #owner) == owner
 if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
-  redis.call('DEL', KEYS[1]) -- the common case: no waiters, nothing else to do
+  redis.call('DEL', KEYS[1]) -- the common case: no waiters, and nothing else to do
   return 'released'
 end
 
--- The short way of a token that may have queued. It frees the key, or hands it to a waiter that
--- lives, has not waited for long, and gets the clock as its fence. It does what the long way would
+-- The short way of a token that may have queued. It frees the key, or hands it to a live waiter
+-- that has not waited for long and gets the clock as its fence. It does what the long way would
 -- do. The loop runs once: "break" leaves it for the long way, before anything is written.
 if ours and ARGV[2] and not ARGV[3] then
   repeat
@@ -39,7 +39,7 @@ if ours and ARGV[2] and not ARGV[3] then
     end
     local clock = redis.call('TIME')
     local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-    if #ticket ~= #stamp or stamp - ticket >= 500000 then -- hand also notifies the waiter behind it
+    if #ticket ~= #stamp or stamp - ticket >= 500000 then -- hand would also notify the waiter behind this one
       break
     end
     local bar = string.find(entry, '|', 28, true) or 28
@@ -95,14 +95,15 @@ if not ours then
   end
   if entry ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that the key was handed to
+    -- The next waiter is behind an entry to which the key was handed.
+    local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
     redis.call('ZREM', KEYS[2], entry)
     if lease and head == entry then -- the next waiter is the head now, and only this script notifies it
       tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out, and the token that leaves may be the one that would have found that out.
+    -- L has run out, and the leaving token may be the one that would have noticed that.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end
@@ -115,8 +116,8 @@ if not ours then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write: a half-done release would be
--- reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a release that was
+-- half done would be reported as not done.
 local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
 if first[1] or next_entry ~= '' then
   counter = redis.call('GET', KEYS[3])
@@ -138,7 +139,7 @@ if undo > 0 then
   redis.call('SET', KEYS[4], 'undone', 'PX', undo)
 end
 if first[1] and tonumber(first[2]) < 0 then
-  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- it was handed over, and is over now
+  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- the hand-off of this lease is over now
     first = {first[3], first[4], first[5], first[6]}
   else
     first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')

@@ -1,13 +1,13 @@
--- release_each.lua: release those of several leases that release.lua would release by its short
---   way. Each of them is a call of its own.
+-- release_each.lua: release those leases, out of several, that release.lua would release by its
+-- short way. Each lease belongs to a call of its own.
 --
 -- KEYS: for each lease: lease L · queue Q
 -- ARGV: for each lease: token
 -- returns: for each lease "released", or "" when nothing was done, and release.lua must be called;
 --   as one string, with a line feed between them
 -- idempotent: a second execution finds L without the token, and does nothing.
--- first write: DEL, which a full server accepts and a replica refuses; all leases go by one DEL.
---   "" states nothing about a lease, so a replica may answer it.
+-- first write: DEL, which a full server accepts and a replica refuses. One DEL releases all
+--   leases. "" says nothing about a lease, so a replica may answer it.
 local queues = {}
 for i = 1, #ARGV do
   queues[i] = KEYS[2 * i]

@@ -4,11 +4,11 @@
 -- ARGV: for each lease: token · ttl in ms
 -- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 the owner holds it,
 --   0 the owner does not; as one string, as in "1700000000000000 1101"
--- idempotent: it sets expiries to at least ttl from now. It never shortens one, because a late
---   renewal must not undo an extension, and never creates a key.
--- first write: PEXPIRE of a lease that its owner holds, otherwise GETEX, which changes nothing, but
---   a replica answers READONLY instead of a false 0. GETEX is not used for data that is no string:
---   the error would end the renewal of all others.
+-- idempotent: it sets expiries to at least ttl from now. It never shortens an expiry, because a
+--   late renewal must not undo an extension, and never creates a key.
+-- first write: PEXPIRE of a lease that its owner holds, otherwise GETEX, which changes nothing,
+--   but a replica answers READONLY instead of a false 0. Data that is no string gets no GETEX,
+--   because the error would end all other renewals.
 local clock = redis.call('TIME')
 local answer, leases = {}, redis.call('MGET', unpack(KEYS)) -- MGET raises no error for data of another type
 local text, ttl -- kept for the next lease: converting a text takes as long as a command
@@ -20,7 +20,7 @@ for i = 1, #KEYS do
       ttl = tonumber(text)
     end
     local left = redis.call('PTTL', KEYS[i])
-    redis.call('PEXPIRE', KEYS[i], left > ttl and left or text) -- also when it changes nothing: WAIT covers writes only
+    redis.call('PEXPIRE', KEYS[i], left > ttl and left or text) -- Written also when it changes nothing, because WAIT covers writes only.
     answer[i] = '1'
   else
     if lease or redis.call('TYPE', KEYS[i])['ok'] == 'none' then

@@ -2,15 +2,16 @@
 -- holder and queue.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D
--- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, else "0" · metadata,
---   may be "" · how it waits: inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does
---   not queue · the token's entry in R · "1" for a reader, "0" for a writer
--- returns: as acquire.lua, and for a reader "entered" server-µs PTTL writers L, where writers is
+-- ARGV: token · ttl in ms · fences to reserve · "1" when the done mark counts, otherwise "0" ·
+--   metadata, may be "" · how the token waits: inbox|hand-ms|mode|block|once as in an entry of Q,
+--   "" when it does not queue · the token's entry in R · "1" for a reader, "0" for a writer
+-- returns: as acquire.lua; for a reader also "entered" server-µs PTTL writers L, where writers is
 --   "1" when a writer waits
 -- idempotent: a second execution finds the token in L or in R, returns the same L and at most
---   lengthens it; or it finds the token in Q, where it keeps its place; after an undo it finds X.
--- first write: SET C for a free L without waiters, ZADD of a reader that enters a phase. A full
---   server refuses these, and then nothing has happened. Otherwise GETEX, PEXPIRE, ZREM or
+--   lengthens it; or it finds the token in Q, where the token keeps its place; after an undo it
+--   finds X.
+-- first write: SET C for a free L without waiters, ZADD of a reader that enters a phase. When a
+--   full server refuses it, nothing has happened. Otherwise GETEX, PEXPIRE, ZREM or
 --   ZREMRANGEBYSCORE: a full server accepts them, and every replica refuses them.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -31,8 +32,9 @@ end
 
 local owner, member, reader = ARGV[1] .. ':', ARGV[7], ARGV[8] == '1'
 if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over is confirmed by this
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- also when it changes nothing: WAIT covers writes only
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that was handed over
+  -- Written also when it changes nothing, because WAIT covers writes only.
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
 
@@ -65,7 +67,7 @@ if lease then
     elseif not blocked() then
       redis.call('GETEX', KEYS[1])
       remember(now)
-      admit(now, stamp, lease, ARGV[1]) -- the writer before them is gone
+      admit(now, stamp, lease, ARGV[1]) -- the writer ahead of the readers is gone
       return entered()
     end
   end
@@ -92,7 +94,7 @@ elseif not lease then
   local rest = redis.call('EXISTS', KEYS[4])
   lease = grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
   if rest == 1 then
-    redis.call('DEL', KEYS[4]) -- of readers whose L was removed
+    redis.call('DEL', KEYS[4]) -- the readers of an L that was removed
   end
   return 'granted' .. at .. ARGV[2] .. ' ' .. lease
 end

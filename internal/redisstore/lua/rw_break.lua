@@ -1,11 +1,11 @@
--- rw_break.lua: revoke the lease of a holder, or of all readers of a phase, leave them a note, and
--- hand the key to the next waiter.
+-- rw_break.lua: revoke the lease of a holder, or of all readers of a phase, leave a note for them,
+-- and hand the key to the next waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the holder's token, or of
 --   the phase
--- ARGV: the holder's token and fence, or the phase's, as L begins · what X contains: "revoked:" and
---   the reason · keep X this long, in ms, 0: no note
--- returns: "1", or "0" when they do not hold L any more
+-- ARGV: the holder's token and fence, or the phase's, as L begins · what X contains: "revoked:"
+--   and the reason · keep X this long, in ms, 0: no note
+-- returns: "1", or "0" when the holder or the readers do not hold L any more
 -- idempotent: a second execution finds another L, or none, and does nothing.
 -- first write: GETEX, which changes nothing and which a full server accepts; then DEL.
 local lease = redis.call('GETEX', KEYS[1])

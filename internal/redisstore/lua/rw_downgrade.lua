@@ -3,12 +3,12 @@
 -- KEYS: lease L · queue Q · fence counter C · readers R
 -- ARGV: token · ttl in ms · the token's entry in R · fence of the phase: the writer's, out of its
 --   block
--- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when the
---   token neither holds L nor is a reader of that phase
+-- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when
+--   the token neither holds L nor is a reader of that phase
 -- idempotent: a second execution finds the token among the readers of that phase, and at most
 --   lengthens its part.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0; a
---   full server accepts all that follows.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0;
+--   a full server accepts all that follows.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)
@@ -19,7 +19,7 @@ if not lease then
 elseif string.sub(lease, 1, #owner) == owner then
   redis.call('ZCARD', KEYS[4])
   local ms = string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])))
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over is confirmed by this
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this downgrade confirms a lease that was handed over
   redis.call('DEL', KEYS[4])
   lease = phase .. (string.match(lease, '^[^:]*:%d+:%d+(:.*)$') or '')
   redis.call('SET', KEYS[1], lease, 'PX', ms)

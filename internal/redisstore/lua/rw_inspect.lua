@@ -2,9 +2,9 @@
 --
 -- KEYS: lease L · queue Q · readers R
 -- ARGV: none
--- returns: server-µs PTTL waiters, the number of readers, for each reader its ms left and its entry
---   in R after its length in bytes, in the order in which they run out, and L; as one string with
---   spaces. L is "" when it is free.
+-- returns: server-µs PTTL waiters, the number of readers, for each reader its ms left and, after
+--   the entry's length in bytes, its entry in R, in the order in which the readers run out, and L;
+--   as one string with spaces. L is "" when the key is free.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local lease = redis.call('GET', KEYS[1]) or ''

@@ -1,11 +1,11 @@
--- rw_part.lua: lengthen a reader's part of a phase, and change nothing else. It is for a slot that
--- moves.
+-- rw_part.lua: lengthen a reader's part of a phase, and change nothing else. The script is for a
+-- slot that moves.
 --
 -- KEYS: readers R
 -- ARGV: the token's entry in R · ttl in ms
--- returns: "1", or "0" when the entry is not there, or has run out
--- idempotent: it sets expiries to at least ttl from now, never shortens one, and never creates a
---   key or an entry. The caller must check afterwards in L which phase it is.
+-- returns: "1", or "0" when the entry is missing, or has run out
+-- idempotent: it sets expiries to at least ttl from now, never shortens an expiry, and never
+--   creates a key or an entry. The caller must check afterwards which phase L names.
 -- first write: PEXPIRE, which a full server accepts, and the ZADD after it. "0" is no answer to a
 --   renewal: the caller then asks about L in a step that a replica refuses.
 local clock = redis.call('TIME')

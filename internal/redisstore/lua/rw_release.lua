@@ -1,19 +1,19 @@
--- rw_release.lua: release a lease, or leave its readers, keep it without an owner, leave the queue,
--- or make sure that a late acquire takes nothing; and hand the key to the next waiter.
+-- rw_release.lua: release a lease, or leave its readers, keep it without an owner, leave the
+-- queue, or make sure that a late acquire takes nothing. Then hand the key to the next waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D ·
 --   tombstone of the next token · tombstone of the phase, or again X
--- ARGV: token · keep L this long, in ms, 0: not · tombstone for this long, in ms, 0: none · done
---   mark for this long, in ms, 0: none · the token's entry in Q, "" when it is not there · the
---   entry in Q of the next token, a writer that acquires in the same step, "" when there is none ·
---   that token's ttl in ms · the token's entry in R · "|" and the traceparent of the token's lease,
---   or ""
+-- ARGV: token · for how long to keep L, in ms, 0: not · for how long to set the tombstone, in ms,
+--   0: none · for how long to set the done mark, in ms, 0: none · the token's entry in Q, "" when
+--   there is none · the entry in Q of the next token, a writer that acquires in the same step, ""
+--   when there is none · that token's ttl in ms · the token's entry in R · "|" and the traceparent
+--   of the token's lease, or ""
 -- returns: as release.lua
 -- idempotent: a second execution finds the token neither in L nor in R, and changes only the
 --   tombstone's expiry. The next token enters only with the first execution.
--- first write: DEL or PEXPIRE when the token holds L, ZREM when it reads, otherwise GETEX of X,
---   which changes nothing. A full server accepts these, and all that follows; a replica answers
---   READONLY instead of a false "not ours".
+-- first write: DEL or PEXPIRE when the token holds L, ZREM when the token reads, otherwise GETEX
+--   of X, which changes nothing. A full server accepts these writes, and all that follow. A
+--   replica answers READONLY instead of a false "not ours".
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[3])
 local lease, counter = found[1], found[2]
@@ -41,16 +41,17 @@ if not ours and not reads then
   local left, head = 0, nil
   if ARGV[5] ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that the key was handed to
+    -- The next waiter is behind an entry to which the key was handed.
+    head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
     left = redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out, and the token that leaves may be the one that would have found that out.
+    -- L has run out, and the leaving token may be the one that would have noticed that.
     redis.call('GETEX', KEYS[1])
     redis.call('ZCARD', KEYS[4])
     serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)
   elseif phase and left == 1 and redis.call('EXISTS', KEYS[2]) == 1 and not blocked() then
-    admit(now, stamp, lease, nil) -- they were behind a writer, which has left
+    admit(now, stamp, lease, nil) -- the readers were behind a writer, which has left
   elseif lease and left == 1 and head == ARGV[5] then -- the next waiter is the head now, and only this script notifies it
     tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
   end
@@ -63,8 +64,8 @@ if not ours and not reads then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write: a half-done release would be
--- reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a release that was
+-- half done would be reported as not done.
 local waiting = redis.call('ZCARD', KEYS[2]) > 0
 redis.call('ZCARD', KEYS[4])
 if not counter and (waiting or ARGV[6] ~= '') then
@@ -97,7 +98,7 @@ if undo > 0 then
   redis.call('SET', KEYS[5], 'undone', 'PX', undo)
 end
 if ours and first[1] then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a hand-off that was not confirmed is over now
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- an unconfirmed hand-off is over now
 end
 if done > 0 then
   redis.call('SET', KEYS[6], '1', 'PX', done)
@@ -152,6 +153,6 @@ if string.sub(lease, 1, #token + 1) == token .. ':' then
 end
 local place, listening = queue(now, ARGV[6], inbox)
 if place == 1 and string.sub(lease, 1, 7) == 'shared:' then
-  announce() -- to the readers who have just entered
+  announce() -- to the readers that have just entered
 end
 return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

@@ -1,17 +1,16 @@
 -- rw_renew.lua: lengthen leases, and readers' parts of them, that their owners still hold.
 --
 -- KEYS: for each lease: lease L · queue Q · readers R
--- ARGV: for each lease: token · ttl in ms · the token's entry in R · fence of the phase that it
---   reads in
--- returns: server-µs and, after a space, for each lease in order "1" the owner holds it, "2" the
---   owner holds it and a writer waits, or "0" the owner does not; as one string, as in
---   "1700000000000000 1120"
+-- ARGV: for each lease: token · ttl in ms · the token's entry in R · fence of the token's phase
+-- returns: server-µs and, after a space, for each lease in order "1" when the owner holds it, "2"
+--   when the owner holds it and a writer waits, "0" when the owner does not hold it; as one
+--   string, as in "1700000000000000 1120"
 -- idempotent: it sets expiries to at least ttl from now, and removes entries that are gone the
 --   second time. It never shortens an expiry, and never creates a key or an entry. A reader does
 --   not hold L of another phase, even if R has an entry for it.
 -- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0.
---   It is not used for data that is no string, and nothing is used for a queue that is none: the
---   error would end the renewal of all others.
+--   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
+--   error would end all other renewals.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answer = {}
@@ -24,7 +23,7 @@ for i = 1, #KEYS / 3 do
   answer[i] = '0'
   if lease and string.sub(lease, 1, #owner) == owner then
     if queue then
-      redis.call('ZREMRANGEBYSCORE', KEYS[3 * i - 1], '-inf', '(0') -- a lease that was handed over is confirmed by this
+      redis.call('ZREMRANGEBYSCORE', KEYS[3 * i - 1], '-inf', '(0') -- this renewal confirms a lease that was handed over
     end
     answer[i] = '1'
   elseif lease and string.sub(lease, 1, #phase) == phase and redis.call('TYPE', KEYS[3 * i])['ok'] == 'zset' then
@@ -38,7 +37,8 @@ for i = 1, #KEYS / 3 do
     end
   end
   if answer[i] ~= '0' then
-    redis.call('PEXPIRE', KEYS[3 * i - 2], math.max(redis.call('PTTL', KEYS[3 * i - 2]), ttl)) -- also when it changes nothing: WAIT covers writes only
+    -- Written also when it changes nothing, because WAIT covers writes only.
+    redis.call('PEXPIRE', KEYS[3 * i - 2], math.max(redis.call('PTTL', KEYS[3 * i - 2]), ttl))
   end
 end
 return string.format('%.0f ', clock[1] * 1000000 + clock[2]) .. table.concat(answer)

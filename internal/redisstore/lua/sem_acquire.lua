@@ -1,16 +1,17 @@
 -- sem_acquire.lua: grant w of n units of a key to a token; if they are in use, queue.
 --
--- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token · [done
---   mark D]
--- ARGV: token · ttl in ms · fences to reserve · w · n · [how it waits: inbox|hand-ms|w/n|block|once
---   as in an entry of Q, "" when it does not queue · metadata · "1" when the done mark counts, and
---   is among KEYS]
+-- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token ·
+--   [done mark D]
+-- ARGV: token · ttl in ms · fences to reserve · w · n · [how the token waits:
+--   inbox|hand-ms|w/n|block|once as in an entry of Q, "" when it does not queue · metadata · "1"
+--   when the done mark counts, and is among KEYS]
 -- returns: as acquire.lua. The L of "granted" is token:fence:block. The PTTL of "busy" is the time
---   until the next permit runs out, or L's when permits are not what keeps the key.
--- idempotent: a second execution finds the token in P, returns the fence and block in U and at most
---   lengthens the permit; or it finds the token in L, because a script without permits has handed
---   it the key; or in Q, where it keeps its place; after an undo it finds X.
--- first write: SET C for units that are free when nobody waits. A full server refuses it, and then
+--   until the next permit runs out, or L's when the key is not held by permits.
+-- idempotent: a second execution finds the token in P, returns the fence and block in U and at
+--   most lengthens the permit; or it finds the token in L, because a script without permits has
+--   handed it the key; or it finds the token in Q, where the token keeps its place; after an undo
+--   it finds X.
+-- first write: SET C for units that are free without waiters. When a full server refuses it,
 --   nothing has happened. Otherwise GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE, which may change
 --   nothing: a full server accepts them, and every replica refuses them.
 
@@ -56,8 +57,9 @@ end
 
 local owner = token .. ':'
 if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over is confirmed by this
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2])) -- also when it changes nothing: WAIT covers writes only
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that was handed over
+  -- Written also when it changes nothing, because WAIT covers writes only.
+  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
 
@@ -69,7 +71,7 @@ if use and not all.alone then
   settle()
   return 'granted' .. at .. ARGV[2] .. ' ' .. token .. ':' .. string.match(use, '^(%d+)|') .. ':' .. string.match(use, '^%d+|(%d+)|')
 elseif use then
-  leave(token) -- while L was missing, somebody took the key alone
+  leave(token) -- while L was missing, another program took the key alone
   lapsed = true
 end
 
@@ -94,13 +96,13 @@ end
 
 local left = (all.alone or all.broken) and redis.call('PTTL', KEYS[1]) or earliest()
 if all.held > 0 and all.head ~= '' and all.head ~= token and not all.alone and all.held + all.extra < all.limit then
-  left = math.min(left, math.max(all.seen + 3001 - all.ms, 1)) -- then the head is known to stand still
+  left = math.min(left, math.max(all.seen + 3001 - all.ms, 1)) -- after that time, the head is known to stand still
 end
 local place, listening
 if waits ~= '' then
   local entry = token .. '|' .. waits .. '|' .. metadata
   place, listening = queue(now, entry, string.match(waits, '^[^|]*'))
-  if lapsed then -- its turn is still the first
+  if lapsed then -- the turn of this token is still the first
     redis.call('ZADD', KEYS[2], '1', entry)
     place = 1
   end

@@ -3,8 +3,8 @@
 --
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the holder's
 --   token
--- ARGV: the holder's token · its fence · what X contains: "revoked:" and the reason · keep X this
---   long, in ms, 0: no note
+-- ARGV: the holder's token · its fence · what X contains: "revoked:" and the reason · for how long
+--   to keep X, in ms, 0: no note
 -- returns: "1", or "0" when that holder has no permit with that fence any more
 -- idempotent: a second execution finds no such permit and does nothing.
 -- first write: GETEX, which changes nothing and which a full server accepts; then ZREM.

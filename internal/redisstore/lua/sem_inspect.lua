@@ -3,9 +3,9 @@
 -- KEYS: lease L · queue Q · permits P · uses U
 -- ARGV: none
 -- returns: server-µs PTTL waiters, the number of permits, the smallest n, for each permit its
---   token, its ms left, and its value in U after its length in bytes, and L; as one string with
---   spaces. L is "" when it is missing. The number of permits is -1 when they are unknown, because
---   P or U was evicted.
+--   token, its ms left and, after its length in bytes, its value in U, and L; as one string with
+--   spaces. L is "" when it is missing. The number of permits is -1 when the permits are unknown,
+--   because P or U was evicted.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -1,10 +1,12 @@
--- sem_part.lua: change when a permit runs out, and nothing else. It is for a slot that moves.
+-- sem_part.lua: change when a permit runs out, and nothing else. The script is for a slot that
+-- moves.
 --
 -- KEYS: permits P
 -- ARGV: token · ms from now at which the permit runs out · "1" when that only lengthens it
 -- returns: "1", or "0" when the token has no permit
--- idempotent: a second execution sets the same expiry, or a later one. It never makes a permit. The
---   token stays in P, because P and U must have the same size; the next script takes it back.
+-- idempotent: a second execution sets the same expiry, or a later one. The script never makes a
+--   permit. The token stays in P, because P and U must have the same size; the next script takes
+--   the permit back.
 -- first write: PEXPIRE, which a full server accepts, and the ZADD after it. "0" is no answer to a
 --   renewal: the caller then asks about L in a step that a replica refuses.
 local clock = redis.call('TIME')

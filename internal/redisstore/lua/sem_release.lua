@@ -1,22 +1,23 @@
 -- sem_release.lua: give units back, keep them without an owner, leave the queue, or make sure that
--- a late acquire takes nothing; and grant the free units to the waiters.
+-- a late acquire takes nothing. Then grant the free units to the waiters.
 --
--- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token · [done
---   mark D]
--- ARGV: token · [the token's entry in Q, "" when it is not there · keep the units this long, in ms,
---   0: not · tombstone for this long, in ms, 0: none · done mark for this long, in ms, 0: none]
+-- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token ·
+--   [done mark D]
+-- ARGV: token · [the token's entry in Q, "" when there is none · for how long to keep the units,
+--   in ms, 0: not · for how long to set the tombstone, in ms, 0: none · for how long to set the
+--   done mark, in ms, 0: none]
 -- returns: "released" · "not-ours" server-µs · "revoked" server-µs reason · "done" server-µs when
 --   the token holds nothing, but a done mark was asked for and exists; as one string
 -- idempotent: a second execution finds the token neither in P nor in L, and changes only the
 --   tombstone's expiry.
--- first write: DEL, ZREM or PEXPIRE when the token holds units, otherwise GETEX of X, which changes
---   nothing. A full server accepts these, and all that follows; a replica answers READONLY instead
---   of a false "not ours".
+-- first write: DEL, ZREM or PEXPIRE when the token holds units, otherwise GETEX of X, which
+--   changes nothing. A full server accepts these writes, and all that follow. A replica answers
+--   READONLY instead of a false "not ours".
 local token = ARGV[1]
-local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET it raises no error for data that is no lock
+local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
 if not ARGV[3] and lease and string.sub(lease, 1, 8) == 'permits:' and redis.call('HLEN', KEYS[5]) == 2 and
   redis.call('ZCARD', KEYS[4]) == 1 and redis.call('HGET', KEYS[5], token) and redis.call('EXISTS', KEYS[2]) == 0 then
-  redis.call('DEL', KEYS[1], KEYS[4], KEYS[5]) -- the common case: the only permit, no waiters, nothing else to do
+  redis.call('DEL', KEYS[1], KEYS[4], KEYS[5]) -- the common case: the only permit, no waiters, and nothing else to do
   return 'released'
 end
 
@@ -29,8 +30,8 @@ local at = ' ' .. stamp .. ' '
 local entry = ARGV[2] or ''
 local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
 
--- Data of another type must raise its error before the first write: a half-done release would be
--- reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a release that was
+-- half done would be reported as not done.
 local owner = token .. ':'
 local alone = lease and string.sub(lease, 1, #owner) == owner
 look(now, stamp, redis.call('GET', KEYS[3]), lease)
@@ -46,7 +47,7 @@ if alone and keep > 0 then
 elseif alone then
   redis.call('DEL', KEYS[1])
 elseif use then
-  local trace = string.match(use, '|\1([%x-]+)\1') -- as releaser in hand.lua, for handed
+  local trace = string.match(use, '|\1([%x-]+)\1') -- the traceparent, as releaser in hand.lua finds it; for handed
   all.by = trace and '|' .. trace
   leave(token)
 else
@@ -57,10 +58,10 @@ if undo > 0 and not revoked then
   redis.call('SET', KEYS[6], 'undone', 'PX', undo)
 end
 if alone then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a hand-off that was not confirmed is over now
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- an unconfirmed hand-off is over now
 elseif entry ~= '' then
   local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-  head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- behind an entry that the key was handed to
+  head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- The next waiter is behind an entry to which the key was handed.
   left = redis.call('ZREM', KEYS[2], entry)
 end
 if ours and done > 0 then

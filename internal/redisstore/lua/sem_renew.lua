@@ -2,14 +2,14 @@
 --
 -- KEYS: for each permit: lease L · queue Q · permits P · uses U
 -- ARGV: for each permit: token · ttl in ms
--- returns: server-µs and, after a space, "1" or "0" for each permit in order: 1 the owner holds it,
---   0 the owner does not; as one string, as in "1700000000000000 1101"
--- idempotent: it sets expiries to at least ttl from now. It never shortens one, and never makes a
---   permit. It writes L again if that is missing while the permits are held. A permit that has run
---   out and that nobody has taken back is held.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0,
---   and a full server accepts it, and the ZADD after it. A key of another type makes this permit a
---   0; its error would end the renewal of all others.
+-- returns: server-µs and, after a space, "1" or "0" for each permit in order: 1 the owner holds
+--   it, 0 the owner does not; as one string, as in "1700000000000000 1101"
+-- idempotent: it sets expiries to at least ttl from now. It never shortens an expiry, and never
+--   makes a permit. It writes L again if L is missing while permits are held. A permit that has
+--   run out counts as held until a script has taken it back.
+-- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0.
+--   A full server accepts GETEX, and the ZADD after it. If a key has another type, the answer for
+--   its permit is 0, because the error would end all other renewals.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answer = {}
@@ -34,9 +34,10 @@ for i = 1, #KEYS / 4 do
   local shield = lease and string.sub(lease, 1, 8) == 'permits:'
   answer[i] = '0'
   if lease and string.sub(lease, 1, #token + 1) == token .. ':' then
-    redis.call('PEXPIRE', KEYS[j], math.max(redis.call('PTTL', KEYS[j]), ttl)) -- also when it changes nothing: WAIT covers writes only
+    -- Written also when it changes nothing, because WAIT covers writes only.
+    redis.call('PEXPIRE', KEYS[j], math.max(redis.call('PTTL', KEYS[j]), ttl))
     if redis.call('TYPE', KEYS[j + 1])['ok'] == 'zset' then
-      redis.call('ZREMRANGEBYSCORE', KEYS[j + 1], '-inf', '(0') -- a lease that was handed over is confirmed by this
+      redis.call('ZREMRANGEBYSCORE', KEYS[j + 1], '-inf', '(0') -- this renewal confirms a lease that was handed over
     end
     answer[i] = '1'
   elseif shield or lease == false then

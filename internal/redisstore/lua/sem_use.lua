@@ -1,5 +1,5 @@
--- sem_use.lua: note that the owner of a permit lives, and change nothing else. It is for a slot
--- that moves.
+-- sem_use.lua: note that the owner of a permit lives, and change nothing else. The script is for a
+-- slot that moves.
 --
 -- KEYS: uses U
 -- ARGV: token · ms for which the permit lasts
